@@ -67,7 +67,7 @@ def test_objects_of_the_synchronous_client_can_be_awaited(path: str) -> None:
             assert txn.state == "COMMITTED"
             assert await consumer.receive(0) is None
             async with client.reader("out") as reader:
-                assert [one.value async for one in reader] == [b"two", b"three"]
+                assert [each_message.value async for each_message in reader] == [b"two", b"three"]
             assert len(await client.topics()) == 2
             assert len(await client.run(lambda sync: sync.admin.locks())) >= 3
 
@@ -145,24 +145,24 @@ def test_many_tasks_wait_without_threads_or_polling(
         tasks = [asyncio.create_task(consumer.receive()) for consumer in consumers]
         while looks <= count:  # the first task creates the watch and checks again
             await asyncio.sleep(0)
-        before = looks
+        count_before = looks
         elsewhere, here = await client.producer("out"), await client.producer("in")
         await elsewhere.send(b"x")
         for _ in range(100):  # the loop has had the notification for a long time by now
             await asyncio.sleep(0)
         await client.run(lambda sync: None)
-        assert looks == before
+        assert looks == count_before
         await here.send(b"y")
         got = await asyncio.gather(*tasks)
-        assert [one.value for one in got if one is not None] == [b"y"] * count
-        assert looks <= before + 2 * count
+        assert [message.value for message in got if message is not None] == [b"y"] * count
+        assert looks <= count_before + 2 * count
         for consumer in consumers:
             await consumer.close()
 
-    before = len(os.listdir("/proc/self/task"))
+    count_before = len(os.listdir("/proc/self/task"))
     run(path, program)
     gc.collect()
-    assert len(os.listdir("/proc/self/task")) <= before + 1
+    assert len(os.listdir("/proc/self/task")) <= count_before + 1
 
 
 def test_commit_of_another_process_ends_a_wait(path: str) -> None:
@@ -178,7 +178,7 @@ def test_commit_of_another_process_ends_a_wait(path: str) -> None:
             with txlog.open(path) as other:
                 other.producer("in").send(b"news")
             got = [await first, await second]
-            return [one.value for one in got if one is not None]
+            return [message.value for message in got if message is not None]
 
     assert run(path, program) == [b"news", b"news"]
 
@@ -189,19 +189,23 @@ def test_tasks_that_send_share_frames(path: str) -> None:
     """
 
     async def program(client: txlog.aio.Client) -> tuple[list[int], int]:
-        before = await client.run(lambda sync: sync._store.refresh())
+        completed_before = await client.run(lambda sync: sync._store.refresh())
         async with client.producer("in", max_pending_messages=40) as producer:
             sends = [producer.send(b"%03d" % n) for n in range(200)]
             receipts = await asyncio.gather(*sends)
             with pytest.raises(InvalidMessage):
                 await producer.send(b"x" * (6 << 20))
-        after = await client.run(lambda sync: sync._store.refresh())
-        return [one.message_id.entry for one in receipts if one.message_id], after - before
+        completed_after = await client.run(lambda sync: sync._store.refresh())
+        return [
+            each_receipt.message_id.entry for each_receipt in receipts if each_receipt.message_id
+        ], completed_after - completed_before
 
     entries, frames = run(path, program)
     assert sorted(entries) == list(range(200))
     assert frames < 100
-    assert sorted(one for one in values(path, "in") if one) == [b"%03d" % n for n in range(200)]
+    assert sorted(each_receipt for each_receipt in values(path, "in") if each_receipt) == [
+        b"%03d" % n for n in range(200)
+    ]
 
 
 def test_a_batch_that_is_waited_for_holds_up_no_other_call(path: str) -> None:
@@ -224,18 +228,18 @@ def test_table_view_answers_without_await_and_changes_only_with_refresh(path: st
         producer = await client.producer("in")
         await producer.send(b"1", key="ada")
         async with client.table_view("in") as view:
-            told = list[Any]()
-            view.listen(lambda key, value: told.append((key, value, threading.get_ident())))
+            changes = list[Any]()
+            view.listen(lambda key, value: changes.append((key, value, threading.get_ident())))
             await producer.send(b"2", key="ada")
             await producer.send(b"3", key="bob")
             assert (view["ada"], "bob" in view, len(view)) == (b"1", False, 1)
-            before = view.lsn
+            lsn_before = view.lsn
             assert await view.refresh() == 2
-            assert view.lsn > before
+            assert view.lsn > lsn_before
             assert sorted(view) == sorted(view.keys()) == [b"ada", b"bob"]
             assert (sorted(view.values()), dict(view.items())[b"bob"]) == ([b"2", b"3"], b"3")
             here = threading.get_ident()  # listeners run in the thread of the program
-            assert sorted(told) == [(b"ada", b"2", here), (b"bob", b"3", here)]
+            assert sorted(changes) == [(b"ada", b"2", here), (b"bob", b"3", here)]
             assert view.get("none", b"-") == b"-"
             assert await view.wait(0) == 0
         with pytest.raises(AlreadyClosed):
@@ -253,8 +257,8 @@ def test_table_view_keeps_waiting_when_the_same_value_is_sent_again(path: str) -
         async with client.producer("in") as producer, client.table_view("in") as view:
             await producer.send(b"1", key="k")
             assert await view.refresh() == 1
-            told = list[Any]()
-            view.listen(lambda key, value: told.append(value))
+            values = list[Any]()
+            view.listen(lambda key, value: values.append(value))
             waiting = [asyncio.create_task(view.wait()) for _ in range(2)]
             await client.run(lambda sync: None)
             await producer.send(b"1", key="k")
@@ -263,7 +267,7 @@ def test_table_view_keeps_waiting_when_the_same_value_is_sent_again(path: str) -
             assert not any(task.done() for task in waiting)
             await producer.send(None, key="k")
             await asyncio.wait(waiting, return_when="FIRST_COMPLETED")
-            assert (told, len(view)) == ([None], 0)
+            assert (values, len(view)) == ([None], 0)
             await producer.send(b"2", key="k")
             assert sorted(await asyncio.gather(*waiting)) == [1, 1]
 
@@ -277,7 +281,7 @@ def test_a_reader_reads_compacted_messages(path: str) -> None:
                 await producer.send(value, key="k")
         await client.run(lambda sync: sync.admin.compact_topic("in"))
         async with client.reader("in", read_compacted=True) as reader:
-            return [one.value async for one in reader]
+            return [message.value async for message in reader]
 
     assert run(path, program) == [b"new"]
 

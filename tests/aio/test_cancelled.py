@@ -36,10 +36,10 @@ class Cancelled:
 
     def __await__(self) -> Generator[Any, Any, None]:
         step = self._inner.send
-        given: Any = None
+        cancelled_error: Any = None
         while True:
             try:
-                waited = step(given)
+                waited = step(cancelled_error)
             except StopIteration:
                 return
             self.awaits += 1
@@ -49,12 +49,12 @@ class Cancelled:
                 assert task is not None
                 task.cancel()
             try:
-                given = yield waited
+                cancelled_error = yield waited
                 step = self._inner.send
                 if is_now and self._late:
-                    step, given = self._inner.throw, asyncio.CancelledError()
+                    step, cancelled_error = self._inner.throw, asyncio.CancelledError()
             except BaseException as error:
-                step, given = self._inner.throw, error
+                step, cancelled_error = self._inner.throw, error
 
 
 async def work(client: txlog.aio.Client) -> None:
@@ -91,8 +91,10 @@ def moved(path: str) -> int:
         assert other.transactions() == []
         out = [message.value for message in other.reader("out")]
         with other.consumer("in", "s") as consumer:
-            left = [one.value for one in iter(lambda: consumer.receive(0), None)]
-        assert sorted([*out, *left], key=str) == INPUTS
+            remaining = [
+                each_message.value for each_message in iter(lambda: consumer.receive(0), None)
+            ]
+        assert sorted([*out, *remaining], key=str) == INPUTS
         return len(out)
 
 
@@ -168,7 +170,9 @@ def test_random_cancellations_lose_and_double_nothing(tmp_path: Path, cancellati
             for task in tasks:
                 task.cancel()
             ended = await asyncio.gather(*tasks, return_exceptions=True)
-            assert all(isinstance(one, asyncio.CancelledError) for one in ended), ended
+            assert all(
+                isinstance(each_message, asyncio.CancelledError) for each_message in ended
+            ), ended
 
     asyncio.run(main())
     with txlog.open(path) as other:
@@ -176,8 +180,10 @@ def test_random_cancellations_lose_and_double_nothing(tmp_path: Path, cancellati
         assert other.transactions() == []
         out = [message.value for message in other.reader("out")]
         with other.consumer("in", "s") as consumer:
-            left = [one.value for one in iter(lambda: consumer.receive(0), None)]
-    assert sorted([*out, *left], key=str) == sent
+            remaining = [
+                each_message.value for each_message in iter(lambda: consumer.receive(0), None)
+            ]
+    assert sorted([*out, *remaining], key=str) == sent
     assert out
 
 
@@ -199,7 +205,7 @@ def test_message_for_a_cancelled_task_goes_to_the_next_call(tmp_path: Path) -> N
                 await asyncio.create_task(whole())
             async with client.consumer("in", "s") as second:
                 got = [await second.receive(0) for _ in INPUTS]
-            return [one.value for one in got if one is not None]
+            return [message.value for message in got if message is not None]
 
     assert sorted(asyncio.run(main()), key=str) == INPUTS
 
@@ -216,7 +222,7 @@ def test_a_reader_keeps_what_a_cancelled_task_has_read(tmp_path: Path) -> None:
 
             with pytest.raises(asyncio.CancelledError):
                 await asyncio.create_task(whole())
-            return [one.value async for one in reader]
+            return [message.value async for message in reader]
 
     assert asyncio.run(main()) == INPUTS
 
@@ -239,9 +245,9 @@ def test_rows_read_for_a_cancelled_task_come_in_every_way_of_reading(
                 await asyncio.create_task(whole())
             is_there = await reader.has_message_available()
             got = txlog.messages(await reader.receive_batch(1))
-            out = [one.value for one in got]
+            out = [message.value for message in got]
             while (table := await reader.receive_batch(1)).num_rows:
-                out += [one.value for one in txlog.messages(table)]
+                out += [message.value for message in txlog.messages(table)]
             return is_there, out
 
     assert asyncio.run(main()) == (True, INPUTS)
@@ -253,14 +259,14 @@ def test_cancelled_table_view_keeps_its_content(tmp_path: Path, late: bool) -> N
 
     The changes that it missed come with the next refresh, and listeners get each change once.
     """
-    shown = set[int]()
+    counts = set[int]()
 
     async def main(path: str, at: int) -> bool:
-        told = list[tuple[bytes, bytes | None]]()
+        changes = list[tuple[bytes, bytes | None]]()
         async with txlog.aio.open(path) as client:
             view = await client.table_view("in")
-            view.listen(lambda key, value: told.append((key, value)))
-            before = view.lsn
+            view.listen(lambda key, value: changes.append((key, value)))
+            lsn_before = view.lsn
 
             def commit(value: bytes) -> None:
                 with txlog.open(path) as other, other.transaction() as txn:
@@ -287,15 +293,15 @@ def test_cancelled_table_view_keeps_its_content(tmp_path: Path, late: bool) -> N
                 await asyncio.create_task(whole())
             await asyncio.gather(*committing)
             assert view.get(b"x") == view.get(b"y")  # never a part of a transaction
-            assert len(told) == 2 * len({value for _, value in told})
-            shown.add(len(told))
-            assert (view.lsn > before) == bool(told)
+            assert len(changes) == 2 * len({value for _, value in changes})
+            counts.add(len(changes))
+            assert (view.lsn > lsn_before) == bool(changes)
             await view.refresh()
             with txlog.open(path) as other:
                 assert dict(other.table_view("in").items()) == dict(view.items())
                 assert all(not row["held"] for row in other.admin.locks())
-            assert dict(told) == dict(view.items())
-            assert len(set(told)) == len(told)
+            assert dict(changes) == dict(view.items())
+            assert len(set(changes)) == len(changes)
             return steps.awaits < at
 
     for at in itertools.count(1):
@@ -306,7 +312,7 @@ def test_cancelled_table_view_keeps_its_content(tmp_path: Path, late: bool) -> N
         if asyncio.run(main(path, at)):
             break
     assert at > 4
-    assert shown == {0, 2, 4}
+    assert counts == {0, 2, 4}
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "failover", "shared", "key-shared", "in memory"])
@@ -370,6 +376,6 @@ def test_a_preview_for_a_cancelled_task_comes_with_the_next_call(tmp_path: Path)
                 with pytest.raises(asyncio.CancelledError):
                     await asyncio.create_task(cancelled())
                 got = [await consumer.receive(0) for _ in range(2)]
-            return [None if one is None else one.value for one in got]
+            return [None if message is None else message.value for message in got]
 
     assert asyncio.run(main()) == [b"open", None]

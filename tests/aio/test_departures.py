@@ -31,15 +31,15 @@ KINDS = ("shared", "key-shared", "failover")
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    made = str(tmp_path / "store")
-    txlog.init(made, free_bytes_min=0)
-    with txlog.open(made) as client:
+    store_path = str(tmp_path / "store")
+    txlog.init(store_path, free_bytes_min=0)
+    with txlog.open(store_path) as client:
         client.create_topic("fence")
         for topic in ("t", "elsewhere"):
             client.create_topic(topic)
             for kind in KINDS:
                 client.create_subscription(topic, kind, type=kind)
-    return made
+    return store_path
 
 
 @pytest.fixture(autouse=True)
@@ -53,16 +53,16 @@ def never_polling(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The topic and the subscription of each check that a waiting consumer makes."""
-    made: list[str] = []
+    lines: list[str] = []
     look = pause.Waiting.look
 
     def looked(waiting: pause.Waiting) -> bool:
         of = waiting._rest.__self__  # type: ignore[attr-defined]
-        made.append(f"{of.short}/{of._receiving.subscription.name}")
+        lines.append(f"{of.short}/{of._receiving.subscription.name}")
         return look(waiting)
 
     monkeypatch.setattr(pause.Waiting, "look", looked)
-    yield made
+    yield lines
 
 
 class Scene:
@@ -78,7 +78,10 @@ class Scene:
 
     async def at_rest(self, count: int) -> None:
         waits = self.here._waits
-        while sum(not one.done() for one in waits._resting) < count or waits._following is not None:
+        while (
+            sum(not future.done() for future in waits._resting) < count
+            or waits._following is not None
+        ):
             await asyncio.sleep(0)
 
     async def all_told(self, count: int) -> None:
@@ -132,9 +135,9 @@ def value(message: txlog.Message | None) -> bytes:
 
 
 def took(consumer: Any) -> txlog.Message:
-    found = consumer.receive()
-    assert found is not None
-    return cast(txlog.Message, found)
+    message = consumer.receive()
+    assert message is not None
+    return cast(txlog.Message, message)
 
 
 @pytest.mark.parametrize("leave", [lambda one: one.close(), died], ids=["leaves", "dies"])
@@ -185,12 +188,12 @@ def test_consumer_without_messages_leaves_without_waking_others(
         looks.clear()
         for _ in range(3):
             scene.there.consumer("t", "shared").close()
-            mine = await scene.here.consumer("t", "shared")
-            await mine.close()
+            new_consumer = await scene.here.consumer("t", "shared")
+            await new_consumer.close()
             await scene.all_told(6)
         assert looks == []
-        for one in tasks:
-            one.cancel()
+        for task in tasks:
+            task.cancel()
 
     run(path, main)
 
@@ -215,8 +218,8 @@ def test_ordered_subscriptions_check_again_when_members_change(path: str, looks:
         assert set(looks) == {"t/failover"}
         scene.there.producer("t").send(b"m", key=b"k")
         assert value(await second) == b"m"
-        for one in keys:
-            one.cancel()
+        for task in keys:
+            task.cancel()
 
     run(path, main)
 
@@ -232,11 +235,11 @@ def test_acknowledgements_and_leases_wake_no_task(path: str, looks: list[str]) -
         for text in (b"1", b"2", b"3"):
             scene.there.producer("t").send(text)
         first, _, _ = took(peer), took(peer), took(peer)
-        mine = await scene.waiting("t", "shared")
+        own_task = await scene.waiting("t", "shared")
         await scene.at_rest(1)
         scene.there.producer("t").send(b"4")
-        assert value(await mine) == b"4"
-        mine = await scene.waiting("t", "shared")
+        assert value(await own_task) == b"4"
+        own_task = await scene.waiting("t", "shared")
         await scene.all_told(1)
         looks.clear()
         with scene.there.transaction() as txn:
@@ -244,7 +247,7 @@ def test_acknowledgements_and_leases_wake_no_task(path: str, looks: list[str]) -
         await scene.all_told(1)
         assert looks == []
         peer.redeliver_unacknowledged_messages()
-        assert value(await mine) == b"2"
+        assert value(await own_task) == b"2"
 
     run(path, main)
 
@@ -257,14 +260,14 @@ def test_standby_takes_over_when_the_previous_consumer_has_acknowledged(path: st
     """
 
     async def main(scene: Scene) -> None:
-        before = scene.there.consumer("t", "failover", name="b", receiver_queue_size=0)
+        consumer_before = scene.there.consumer("t", "failover", name="b", receiver_queue_size=0)
         scene.there.producer("t").send(b"1")
-        message = took(before)
+        message = took(consumer_before)
         scene.there.producer("t").send(b"2")
-        after = await scene.waiting("t", "failover", name="a")
+        task_after = await scene.waiting("t", "failover", name="a")
         await scene.all_told(1)
-        before.acknowledge(message)
-        assert value(await after) == b"2"
+        consumer_before.acknowledge(message)
+        assert value(await task_after) == b"2"
 
     run(path, main)
 
@@ -279,11 +282,11 @@ def test_delayed_nack_is_received_when_its_time_has_come(path: str, kind: str) -
         peer = scene.there.consumer("t", kind)
         scene.there.producer("t").send(b"m", key=b"k")
         message = took(peer)
-        mine = await scene.waiting("t", kind)
+        own_task = await scene.waiting("t", kind)
         await scene.all_told(1)
         peer.negative_acknowledge(message, 50)
         peer.close()
-        assert value(await mine) == b"m"
+        assert value(await own_task) == b"m"
 
     run(path, main)
 
@@ -297,12 +300,12 @@ def test_message_of_a_timed_out_transaction_comes_back(path: str) -> None:
         peer = scene.there.consumer("t", "shared", receiver_queue_size=0)
         scene.there.producer("t").send(b"m")
         message = took(peer)
-        mine = await scene.waiting("t", "shared")
+        own_task = await scene.waiting("t", "shared")
         await scene.all_told(1)
         txn = begin(scene.there, timeout_ms=1000)
         peer.acknowledge(message, txn=txn)
         await scene.all_told(1)
-        assert value(await mine) == b"m"
+        assert value(await own_task) == b"m"
 
     run(path, main)
 
@@ -339,10 +342,10 @@ def test_task_that_checked_during_the_lookup_of_a_death_is_looked_up_again(path:
         peer = scene.there.consumer("t", "shared")
         scene.there.producer("t").send(b"m")
         took(peer)
-        mine = await scene.waiting("t", "shared")
+        own_task = await scene.waiting("t", "shared")
         await scene.all_told(1)
         await scene.look_while_asked(peer)
-        assert value(await mine) == b"m"
+        assert value(await own_task) == b"m"
 
     run(path, main)
 
@@ -379,9 +382,9 @@ def test_standby_whose_check_counted_the_death_takes_over(path: str, kind: str) 
         while len(waits._resting) > 1:
             await asyncio.sleep(0)
         tally = scene.here._sync._store.wakeups.tally
-        before = tally.departures
+        departures_before = tally.departures
         died(peer)
-        while tally.departures == before:
+        while tally.departures == departures_before:
             await asyncio.sleep(0)
         gates[1].set()
         assert value(await standby) == b"m"
@@ -400,10 +403,10 @@ def test_death_reported_during_a_check_is_looked_up_again(
     reap, dying = Membership.reap, list[Callable[[], None]]()
 
     def reaped(member: Membership, *, now: bool) -> bool:
-        found = reap(member, now=now)
+        result = reap(member, now=now)
         if now and dying:
             dying.pop()()
-        return found
+        return result
 
     async def main(scene: Scene) -> None:
         peer = scene.there.consumer("t", "failover", name="a")
@@ -414,9 +417,9 @@ def test_death_reported_during_a_check_is_looked_up_again(
         wakeups = scene.here._sync._store.wakeups
 
         def die() -> None:
-            before = wakeups.tally.departures
+            departures_before = wakeups.tally.departures
             died(peer)
-            while wakeups.tally.departures == before:
+            while wakeups.tally.departures == departures_before:
                 wakeups.drain()
 
         monkeypatch.setattr(Membership, "reap", reaped)
@@ -440,21 +443,21 @@ def test_death_is_found_when_the_lock_is_free_only_after_the_file_event(
     reap, dying = Membership.reap, list[Any]()
 
     def reaped(member: Membership, *, now: bool) -> bool:
-        found = reap(member, now=now)
+        result = reap(member, now=now)
         if member.sees_one_go:
             dying.pop().release()  # no event reports the release
-        return found
+        return result
 
     async def main(scene: Scene) -> None:
         peer = scene.there.consumer("t", kind, name="a")
         scene.there.producer("t").send(b"m")
         took(peer)
-        mine = await scene.waiting("t", kind, name="b")
+        own_task = await scene.waiting("t", kind, name="b")
         await scene.all_told(1)
         monkeypatch.setattr(Membership, "reap", reaped)
         dying.append(peer._member._lock)
         (Path(path) / "consumers" / f"{peer.id}.lock").open("r+b").close()
-        assert value(await mine) == b"m"
+        assert value(await own_task) == b"m"
 
     run(path, main)
 
@@ -472,23 +475,23 @@ def test_task_checks_for_a_death_even_if_only_appends_followed(
             scene.there.producer(topic).send(b"m")
         took(peer)
         theirs = took(appender)
-        mine = await scene.waiting("t", "shared")
+        own_task = await scene.waiting("t", "shared")
         await scene.all_told(1)
         waits, wakeups = scene.here._waits, scene.here._sync._store.wakeups
 
         def asked(self: Waits, lsn: int, departures: int) -> Found:
-            found = changed_since(self, lsn, departures)
-            if found.bereft and waits._resting and not appended:
+            changes = changed_since(self, lsn, departures)
+            if changes.bereft and waits._resting and not appended:
                 appended.append(wakeups.heed_appends())
-                before = wakeups.tally.appends
+                appends_before = wakeups.tally.appends
                 appender.acknowledge(theirs)
-                while wakeups.tally.appends == before:
+                while wakeups.tally.appends == appends_before:
                     wakeups.drain()
-            return found
+            return changes
 
         monkeypatch.setattr(Waits, "_changed_since", asked)
         await scene.look_while_asked(peer)
-        assert value(await mine) == b"m"
+        assert value(await own_task) == b"m"
         assert appended == [True]
 
     run(path, main)
@@ -504,14 +507,14 @@ def test_after_too_many_departures_every_task_checks(
         peer = scene.there.consumer("t", "shared")
         scene.there.producer("t").send(b"m")
         took(peer)
-        mine = await scene.waiting("t", "shared")
+        own_task = await scene.waiting("t", "shared")
         other = await scene.waiting("elsewhere", "shared")
         await scene.all_told(2)
         looks.clear()
         died(peer)
         for _ in range(3):  # before the client passes any of it on
             scene.there.consumer("elsewhere", "failover").close()
-        assert value(await mine) == b"m"
+        assert value(await own_task) == b"m"
         await scene.all_told(1)
         assert "elsewhere/shared" in looks
         other.cancel()
@@ -536,12 +539,12 @@ def test_no_task_misses_a_departure(path: str, seed: int) -> None:
             done.add(value(message))
 
     async def visit(scene: Scene, kind: str, done: set[bytes]) -> None:
-        mine = random.Random(f"{seed} {kind}")
+        rng = random.Random(f"{seed} {kind}")
         while len(done) < count:
-            if mine.random() < 0.5:
+            if rng.random() < 0.5:
                 here = await scene.here.consumer("t", kind)
                 taking = asyncio.ensure_future(here.receive())
-                for _ in range(mine.randrange(20)):
+                for _ in range(rng.randrange(20)):
                     await asyncio.sleep(0)
                 taking.cancel()
                 await asyncio.wait([taking])
@@ -550,8 +553,8 @@ def test_no_task_misses_a_departure(path: str, seed: int) -> None:
 
             def pass_by() -> None:
                 there = scene.there.consumer("t", kind)
-                there.receive_batch(mine.randrange(1, 4), 0)
-                if mine.random() < 0.5:
+                there.receive_batch(rng.randrange(1, 4), 0)
+                if rng.random() < 0.5:
                     died(there)
                 else:
                     there.close()
@@ -571,8 +574,8 @@ def test_no_task_misses_a_departure(path: str, seed: int) -> None:
         for drains, visits in tasks:
             await asyncio.wait(drains, return_when=asyncio.FIRST_COMPLETED)
             await visits
-            for one in drains:
-                one.cancel()
+            for task in drains:
+                task.cancel()
             await asyncio.wait(drains)
 
     run(path, main)

@@ -23,11 +23,11 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    made = str(tmp_path / "store")
-    txlog.init(made, free_bytes_min=0)
-    with txlog.open(made) as client:
+    store_path = str(tmp_path / "store")
+    txlog.init(store_path, free_bytes_min=0)
+    with txlog.open(store_path) as client:
         client.create_topic("t", 2)
-    return made
+    return store_path
 
 
 def run(path: str, main: Callable[[txlog.aio.Client], Coroutine[Any, Any, None]]) -> None:
@@ -163,7 +163,9 @@ def test_blocking_call_holds_up_no_other_call(path: str) -> None:
 async def at_rest(client: txlog.aio.Client, count: int) -> None:
     """Wait until `count` tasks wait and the client looks up nothing."""
     waits = client._waits
-    while sum(not one.done() for one in waits._resting) < count or waits._following is not None:
+    while (
+        sum(not future.done() for future in waits._resting) < count or waits._following is not None
+    ):
         await asyncio.sleep(0)
 
 
@@ -188,35 +190,35 @@ def test_commit_wakes_only_the_tasks_of_its_topic(
 
     async def main(client: txlog.aio.Client) -> None:
         await client.create_topic("elsewhere")
-        other, mine = await client.producer("elsewhere"), await client.producer("t")
+        other, own_producer = await client.producer("elsewhere"), await client.producer("t")
         async with client.transaction() as txn:
             await other.send(b"its sidecar is there", txn=txn)
         consumers = [await client.consumer("t", f"s{n}", create=True) for n in range(10)]
         readers = [await client.reader("t") for _ in range(10)]
-        tasks = [asyncio.ensure_future(one.receive()) for one in consumers]
-        tasks += [asyncio.ensure_future(one.read_next(None)) for one in readers]
+        tasks = [asyncio.ensure_future(handle.receive()) for handle in consumers]
+        tasks += [asyncio.ensure_future(handle.read_next(None)) for handle in readers]
         await at_rest(client, 20)
         monkeypatch.setattr(pause.Waiting, "look", looked)
         monkeypatch.setattr(View, "changed_since", asked)
         for number in range(5):
-            before = client._waits._heard.count
+            count_before = client._waits._heard.count
             if number % 2:
                 await other.send(b"x")
             else:
                 async with client.transaction() as txn:
                     await other.send(b"x", txn=txn)
-            while client._waits._heard.count == before:
+            while client._waits._heard.count == count_before:
                 await asyncio.sleep(0)
             await at_rest(client, 20)
         assert looks == []
         assert 5 <= questions <= 12
-        await mine.send(b"y", partition=0)
+        await own_producer.send(b"y", partition=0)
         assert [message and message.value for message in await asyncio.gather(*tasks)] == [
             b"y"
         ] * 20
         assert len(looks) >= 20
-        for one in consumers:
-            await one.close()
+        for handle in consumers:
+            await handle.close()
 
     run(path, main)
 
@@ -323,34 +325,34 @@ def test_no_task_misses_a_message(path: str, seed: int) -> None:
     """
     chance = random.Random(seed)
     topics = [f"t{number}" for number in range(6)]
-    wanted = {topic: chance.randrange(1, 40) for topic in topics}
+    counts = {topic: chance.randrange(1, 40) for topic in topics}
 
-    def send(sync: txlog.Client, mine: random.Random) -> None:
-        order = [topic for topic, count in wanted.items() for _ in range(count)]
-        mine.shuffle(order)
+    def send(sync: txlog.Client, rng: random.Random) -> None:
+        order = [topic for topic, count in counts.items() for _ in range(count)]
+        rng.shuffle(order)
         for topic in order:
-            if mine.random() < 0.3:
+            if rng.random() < 0.3:
                 with sync.transaction() as txn:
                     sync.producer(topic).send(b"m", txn=txn)
             else:
                 sync.producer(topic).send(b"m")
-            if mine.random() < 0.05:
+            if rng.random() < 0.05:
                 sync.checkpoint()
 
     async def drain(client: txlog.aio.Client, topic: str, name: str) -> int:
         consumer = await client.consumer(topic, name)
-        for _ in range(2 * wanted[topic]):
+        for _ in range(2 * counts[topic]):
             message = await consumer.receive()
             assert message is not None
             await consumer.acknowledge(message)
         await consumer.close()
-        return 2 * wanted[topic]
+        return 2 * counts[topic]
 
     async def follow(client: txlog.aio.Client, topic: str) -> int:
         reader = await client.reader(topic)
-        for _ in range(2 * wanted[topic]):
+        for _ in range(2 * counts[topic]):
             assert await reader.read_next(None) is not None
-        return 2 * wanted[topic]
+        return 2 * counts[topic]
 
     async def main(client: txlog.aio.Client) -> None:
         for topic in topics:
@@ -367,7 +369,7 @@ def test_no_task_misses_a_message(path: str, seed: int) -> None:
             # far less than the pause after which a task with a lost wake-up would check again
             async with asyncio.timeout(50):
                 await asyncio.gather(elsewhere, here)
-                assert sum(await asyncio.gather(*draining)) == 6 * sum(wanted.values())
+                assert sum(await asyncio.gather(*draining)) == 6 * sum(counts.values())
 
     run(path, main)
 
@@ -397,8 +399,8 @@ def test_closing_ends_the_tasks_that_wait(
     path: str, name: str, closes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`close` is final: a waiting call raises AlreadyClosed, as it does for threads."""
-    for one in ("POLL_SECONDS_MIN", "POLL_SECONDS_MAX", "REST_SECONDS_MAX"):
-        monkeypatch.setattr(pause, one, 600.0)
+    for constant in ("POLL_SECONDS_MIN", "POLL_SECONDS_MAX", "REST_SECONDS_MAX"):
+        monkeypatch.setattr(pause, constant, 600.0)
 
     async def main(client: txlog.aio.Client) -> None:
         opening, call = WAITS[name](client)

@@ -64,8 +64,8 @@ def test_examples_are_true(name: str) -> None:
     module = importlib.import_module("txlog" + (f".{name}" if name else ""))
     # inspecting the package would import its lazy modules and change it during the loop
     runner = doctest.DocTestRunner()
-    for found in doctest.DocTestFinder(recurse=bool(name)).find(module):
-        runner.run(found)
+    for test_case in doctest.DocTestFinder(recurse=bool(name)).find(module):
+        runner.run(test_case)
     assert runner.tries > 0
     assert runner.failures == 0
 
@@ -73,11 +73,11 @@ def test_examples_are_true(name: str) -> None:
 def test_every_public_name_is_documented() -> None:
     """This includes the methods of returned objects. The test of the layers covers the modules."""
     handles = (SubscriptionHandle, TopicHandle, Later, WatermarkSession, SendReceipt, Bulk)
-    classes = [one for name in txlog.__all__ if inspect.isclass(one := getattr(txlog, name))]
+    classes = [public for name in txlog.__all__ if inspect.isclass(public := getattr(txlog, name))]
     bare = [
-        f"{one.__name__}.{name}"
-        for one in (*classes, *handles)
-        for name, member in inspect.getmembers(one)
+        f"{public.__name__}.{name}"
+        for public in (*classes, *handles)
+        for name, member in inspect.getmembers(public)
         if not name.startswith("_") and (callable(member) or isinstance(member, property))
         if not inspect.getdoc(member)
     ]
@@ -108,10 +108,10 @@ def test_exports() -> None:
 def test_init_and_open(tmp_path: Path) -> None:
     """A store is created once, and a directory without a store cannot be opened."""
     path = str(tmp_path / "store")
-    made = txlog.init(path, coordinators=3)
-    assert (made["created"], made["path"]) == (True, path)
-    again = txlog.init(path, if_not_exists=True)
-    assert (again["created"], again["uuid"]) == (False, made["uuid"])
+    arguments = txlog.init(path, coordinators=3)
+    assert (arguments["created"], arguments["path"]) == (True, path)
+    arguments_again = txlog.init(path, if_not_exists=True)
+    assert (arguments_again["created"], arguments_again["uuid"]) == (False, arguments["uuid"])
     with pytest.raises(AlreadyExists):
         txlog.init(path)
     with pytest.raises(InvalidArgument):

@@ -23,12 +23,12 @@ pytestmark = [
 ]
 
 
-def now(bench: Bench, *topics: str, **given: Any) -> list[tuple[bool, str]]:
+def now(bench: Bench, *topics: str, **options: Any) -> list[tuple[bool, str]]:
     """The current state of the conditions.
 
     Also checks that `met` is true exactly if each condition is.
     """
-    answer = bench.client.wait(topics, **given, timeout_ms=0)
+    answer = bench.client.wait(topics, **options, timeout_ms=0)
     rows = [(row["met"], row["value"]) for row in answer["condition_list"]]
     assert answer["met"] is all(met for met, _ in rows)
     return rows
@@ -36,12 +36,12 @@ def now(bench: Bench, *topics: str, **given: Any) -> list[tuple[bool, str]]:
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> list[float]:
     """During a wait, each pause does the next of these acts. Returns the pauses."""
-    left, pauses = list(steps), list[float]()
+    remaining_steps, pauses = list(steps), list[float]()
 
     def wait(wakeups: Wakeups, seen: int, seconds: float) -> bool:
         pauses.append(seconds)
-        assert left, "it waits for something that does not come"
-        left.pop(0)()
+        assert remaining_steps, "it waits for something that does not come"
+        remaining_steps.pop(0)()
         return True
 
     monkeypatch.setattr(Wakeups, "wait", wait)
@@ -120,10 +120,10 @@ def test_a_backlog(bench: Bench) -> None:
     If several topics have a subscription with this name, the topic must be given.
     """
     client = bench.client
-    known = send(client, b"1", b"2", b"3")
+    message_ids = send(client, b"1", b"2", b"3")
     assert now(bench, backlogs={"s": 3}) == [(True, "3")]
     assert now(bench, "t", "t/1", backlogs={"s": 2}) == [(False, "3"), (True, "0")]
-    client.acknowledge("t", "s", known[:2])
+    client.acknowledge("t", "s", message_ids[:2])
     assert now(bench, backlogs={"s": 1}) == [(True, "1")]
     client.create_topic("u")
     client.create_subscription("u", "s")
@@ -137,23 +137,26 @@ def test_a_backlog(bench: Bench) -> None:
 def test_a_state_of_a_transaction(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A state that can no longer be reached ends the wait at once."""
     client = bench.client
-    one, two = begin(client), begin(client)
-    assert now(bench, txns={one: "open", two: "committed"}) == [(True, "open"), (False, "open")]
-    client.commit(one)
-    client.abort(two)
-    assert now(bench, txns={one: "committed", two: "aborted"}) == [
+    first, second = begin(client), begin(client)
+    assert now(bench, txns={first: "open", second: "committed"}) == [
+        (True, "open"),
+        (False, "open"),
+    ]
+    client.commit(first)
+    client.abort(second)
+    assert now(bench, txns={first: "committed", second: "aborted"}) == [
         (True, "committed"),
         (True, "aborted"),
     ]
-    assert now(bench, txns={one: "ended", two: "ended"})[0][0]
+    assert now(bench, txns={first: "ended", second: "ended"})[0][0]
     meanwhile(monkeypatch)
     for state in ("open", "aborted", "committing", "aborting"):
-        answer = client.wait(txns={one: state})  # without a time-out
+        answer = client.wait(txns={first: state})  # without a time-out
         assert not answer["met"]
     with pytest.raises(TransactionNotFound):
         client.wait(txns={TxnId(0, 99): "ended"})
     with pytest.raises(InvalidArgument):
-        client.wait(txns={one: "gone"})
+        client.wait(txns={first: "gone"})
 
 
 def test_it_waits_until_all_hold_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,20 +186,20 @@ def test_conditions_are_checked_again_only_after_a_frame(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is no busy loop: each check only looks at the journal."""
-    asked: list[int] = []
-    found = conditions.Found
+    numbers: list[int] = []
+    original = conditions.Found
 
     def ask(view: Any, store: Any) -> conditions.Found:
-        asked.append(view.lsn)
-        return found(len(asked) == 2, "")
+        numbers.append(view.lsn)
+        return original(len(numbers) == 2, "")
 
     nothing = [lambda: None] * 5
     meanwhile(monkeypatch, *nothing, lambda: send(bench.client, b"1"))
     waiting = conditions.Wait(bench.client._store, [conditions.Condition("x", ask)])
     assert until(bench.client._store, waiting.look, None, waiting.rest)
     assert waiting.answer()["met"]
-    assert len(asked) == 2
-    assert asked[0] < asked[1]
+    assert len(numbers) == 2
+    assert numbers[0] < numbers[1]
 
 
 def test_bad_calls(bench: Bench) -> None:

@@ -94,7 +94,7 @@ class Its:
             self.client.create_topic(topic, 2)
             self.client.create_subscription(topic, "s", type="shared")
         self.client.producer("t").send(b"a", key=b"k")
-        [self.message] = [one for one in self.client.reader("t")]
+        [self.message] = [message for message in self.client.reader("t")]
         self.txn = self.client.begin()["txn"]
 
     def close(self) -> None:
@@ -116,26 +116,26 @@ def trial(
     its: Its, call: Callable[..., Any], signature: inspect.Signature, at: str, odd: Any
 ) -> str:
     """Make a call with one odd argument. Returns the fault in its answer, or an empty text."""
-    given: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, parameter in signature.parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             if name == at:
                 return ""
         elif name == at:
-            given[name] = odd
+            fields[name] = odd
         elif parameter.default is parameter.empty:
             if name not in RIGHT:
                 return ""
-            given[name] = RIGHT[name](its)
+            fields[name] = RIGHT[name](its)
         elif name in WAITS:
-            given[name] = 0
+            fields[name] = 0
     positional = [
-        given.pop(name)
+        fields.pop(name)
         for name, one in signature.parameters.items()
-        if one.kind is one.POSITIONAL_ONLY and name in given
+        if one.kind is one.POSITIONAL_ONLY and name in fields
     ]
     try:
-        answer = call(*positional, **given)
+        answer = call(*positional, **fields)
         if inspect.isgenerator(answer):
             next(answer, None)
         if hasattr(answer, "result"):
@@ -182,9 +182,9 @@ def test_hostile_arguments_are_refused_with_a_txlog_error(
                 if at in WAITS and word in ("None", "2**63"):
                     continue
                 target = HANDLES[handle](its)
-                found = trial(its, getattr(target, name), signature, at, HOSTILE[word])
-                if found:
-                    wrong.append(f"{handle}.{name}({at}={word}): {found}")
+                fault = trial(its, getattr(target, name), signature, at, HOSTILE[word])
+                if fault:
+                    wrong.append(f"{handle}.{name}({at}={word}): {fault}")
                 if hasattr(target, "close") and target is not its.client:
                     with suppress(TxlogError):
                         target.close()
@@ -209,7 +209,7 @@ def test_text_is_bytes_wherever_a_message_is_made(tmp_path: Path) -> None:
     producer = its.client.producer("t")
     places = {producer.send("é", key=key).partition for key in ("é", "é".encode())}
     assert len(places) == 1
-    assert [one.value for one in its.client.reader("t")].count("é".encode()) == 2
+    assert [message.value for message in its.client.reader("t")].count("é".encode()) == 2
     its.close()
 
 

@@ -32,13 +32,13 @@ Call = Callable[[Any], object]
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    one = Bench(tmp_path_factory.mktemp("types") / "store")
-    one.client.create_topic("t", partitions=2)
-    one.client.create_subscription("t", "s", type="shared")
-    send(one.client, b"a", b"b")
-    one.client.connect("k")
-    yield one
-    one.close()
+    each_bench = Bench(tmp_path_factory.mktemp("types") / "store")
+    each_bench.client.create_topic("t", partitions=2)
+    each_bench.client.create_subscription("t", "s", type="shared")
+    send(each_bench.client, b"a", b"b")
+    each_bench.client.connect("k")
+    yield each_bench
+    each_bench.close()
 
 
 def _consuming(call: Callable[[Any, Any], object], **options: Any) -> Call:
@@ -89,14 +89,14 @@ CALLS: dict[str, Call] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_it_is_refused_and_the_store_stays_readable(bench: Bench, name: str) -> None:
     """Law 3: an appended frame can be read, so its values are checked before."""
-    before = values(bench.client)
+    values_before = values(bench.client)
     with pytest.raises(InvalidArgument):
         CALLS[name](bench.client)
     other = bench.another()
-    assert values(other) == before
+    assert values(other) == values_before
     with other.transaction() as txn:  # and the store accepts further messages
         other.producer("t").send(b"c", txn=txn)
-    assert sorted(values(bench.client)) == sorted([*before, b"c"])
+    assert sorted(values(bench.client)) == sorted([*values_before, b"c"])
     other.close()
 
 

@@ -184,9 +184,9 @@ class MemoryFile:
     def _put(self, offset: int, data: bytes) -> None:
         machine = self._disk.machine
         with machine.released:
-            before = len(self.node.data)
+            count_before = len(self.node.data)
             self.node.write(offset, data, machine.tick())
-            machine.free_bytes -= len(self.node.data) - before
+            machine.free_bytes -= len(self.node.data) - count_before
             machine.released.notify_all()
 
 
@@ -228,9 +228,9 @@ class MemoryLock:
         self.disk.effect_mapped("lock", self.path)
         machine = self.disk.machine
         with machine.released:
-            named = self.disk.find(self.path)
-            if named is None or named is not self._node:  # unlinked meanwhile (R26)
-                self._node = named or self.disk.add_file(self.path)
+            entry = self.disk.find(self.path)
+            if entry is None or entry is not self._node:  # unlinked meanwhile (R26)
+                self._node = entry or self.disk.add_file(self.path)
             if not self._is_free():
                 return False
             machine.holders[self._node] = self
@@ -276,8 +276,8 @@ class MemoryWatch:
     def fileno(self) -> int:
         return -1
 
-    def add(self, path: str, what: Told) -> bool:
-        self._what[path] = what
+    def add(self, path: str, kind: Told) -> bool:
+        self._what[path] = kind
         now = self._state(path)
         if self._is_open and now is not None:
             self._seen.setdefault(path, now)
@@ -295,16 +295,16 @@ class MemoryWatch:
             return self.take()
 
     def take(self) -> frozenset[str]:
-        told = {""} if self._has_rung else set()
+        events = {""} if self._has_rung else set()
         self._has_rung = False
         for path, seen in [*self._seen.items()]:
             now = self._state(path)
             if now != seen:
-                told |= self._told(path, seen, now)
+                events |= self._told(path, seen, now)
                 self._seen[path] = now
             if now is None:
                 del self._seen[path]
-        return frozenset(told)
+        return frozenset(events)
 
     def ring(self) -> None:
         with self._disk.machine.released:
@@ -336,8 +336,8 @@ class MemoryWatch:
         holders = self._disk.machine.holders
         if self._what[path] == "names":
             return sorted(node.entries)
-        told: dict[str, int] = {"": self._disk.machine.announced}
-        return told | {name: child in holders for name, child in node.entries.items()}
+        counts: dict[str, int] = {"": self._disk.machine.announced}
+        return counts | {name: child in holders for name, child in node.entries.items()}
 
 
 # --- the disk --------------------------------------------------------------------------------
@@ -418,15 +418,15 @@ class MemoryDisk:
 
     def files(self) -> dict[str, bytes]:
         """Return every file's visible bytes by path, sorted."""
-        found: dict[str, bytes] = {}
+        contents: dict[str, bytes] = {}
         todo = [("", self.machine.root)]
         while todo:
             at, node = todo.pop()
             if node.entries is None:
-                found[at] = bytes(node.data)
+                contents[at] = bytes(node.data)
             else:
                 todo += [(f"{at}/{n}" if at else n, child) for n, child in node.entries.items()]
-        return dict(sorted(found.items()))
+        return dict(sorted(contents.items()))
 
     def damage(self, path: str, data: bytes | None) -> None:
         """Replace a file's content, also on the platter, in a way that no call would; None removes
@@ -532,27 +532,27 @@ class MemoryDisk:
             self.sync_published(parent, parent)
 
     def _publish_group(self, group: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
-        made = self._make_group({split(path)[0] for path, _ in group})
+        new_group = self._make_group({split(path)[0] for path, _ in group})
         temporaries: list[str] = []
         try:
             for path, parts in group:
-                parent, own = split(path)[0], f"{TEMPORARY_PREFIX}{self.machine.tick():016x}"
-                temporaries.append(f"{parent}/{own}" if parent else own)
+                parent, own_path = split(path)[0], f"{TEMPORARY_PREFIX}{self.machine.tick():016x}"
+                temporaries.append(f"{parent}/{own_path}" if parent else own_path)
                 node = self.add_file(temporaries[-1])
                 MemoryFile(self, node, temporaries[-1], write=True).pwrite(0, parts)
             try:
                 for temporary in temporaries:
                     MemoryFile(self, self._file(temporary), temporary, write=True).datasync()
-                for parent in sorted({split(path)[0] for path in made}):
+                for parent in sorted({split(path)[0] for path in new_group}):
                     self.sync_dir(parent)
             except TxlogError:
                 for temporary in temporaries:
                     self.try_unlink(temporary)
-                for path in reversed(made):  # no second flush of the same name (R13)
+                for path in reversed(new_group):  # no second flush of the same name (R13)
                     with suppress(TxlogError):
                         self.remove_dir(path)
                 raise
-            self._durable.update(made)
+            self._durable.update(new_group)
             for (_, parts), temporary in zip(group, temporaries, strict=True):
                 compare(self.open(temporary), parts, temporary)
             for (path, _), temporary in zip(group, temporaries, strict=True):
@@ -568,10 +568,10 @@ class MemoryDisk:
                     self.try_unlink(temporary)
 
     def _make_group(self, paths: Iterable[str]) -> list[str]:
-        made: list[str] = []
+        lines: list[str] = []
         for path in sorted(paths):
             above: list[str] = []
-            while path not in self._durable and path not in made:
+            while path not in self._durable and path not in lines:
                 above.append(path)
                 path = split(path)[0]
             for one in reversed(above):
@@ -580,8 +580,8 @@ class MemoryDisk:
                     parent, name = split(one)
                     self._directory(parent).name(name, Node(is_directory=True), self.machine.tick())
                 self._directory(one)
-                made.append(one)
-        return made
+                lines.append(one)
+        return lines
 
     def write_fresh(self, path: str, data: Buffer) -> None:
         with closing(MemoryDraft(self, path, path)) as draft:
@@ -618,12 +618,12 @@ class MemoryDisk:
         return "" if node is None else "file" if node.entries is None else "directory"
 
     def move(self, source: str, path: str) -> None:
-        (above, own), (parent, name) = split(source), split(path)
+        (above, own_items), (parent, name) = split(source), split(path)
         node = self._named(source)
         self.make_dirs(parent)
         self.effect_mapped("link", path, "move")
         self._directory(parent).name(name, node, self.machine.tick())
-        self._directory(above).name(own, None, self.machine.tick())
+        self._directory(above).name(own_items, None, self.machine.tick())
 
     def remove_dir(self, path: str) -> bool:
         parent, name = split(path)
@@ -747,9 +747,9 @@ class MemoryDisk:
             self.unlink(path)
 
     def _other_machine(self, root: Node) -> MemoryDisk:
-        mine = self.machine
-        twin = Machine(root, mine.free_bytes, mine.seed, mine.next_pid)
-        twin.order = mine.order
+        own_machine = self.machine
+        twin = Machine(root, own_machine.free_bytes, own_machine.seed, own_machine.next_pid)
+        twin.order = own_machine.order
         return MemoryDisk(twin)
 
     def _named(self, path: str) -> Node:
@@ -783,18 +783,18 @@ class MemoryDisk:
 class MemoryDraft:
     """`Draft`, as on the posix disk. own: its path until the file has its final name."""
 
-    def __init__(self, disk: MemoryDisk, path: str, own: str | None = None) -> None:
+    def __init__(self, disk: MemoryDisk, path: str, own_path: str | None = None) -> None:
         self._directory, _ = split(path)
-        if own is None:
+        if own_path is None:
             name = f"{TEMPORARY_PREFIX}{disk.machine.tick():016x}"
-            own = f"{self._directory}/{name}" if self._directory else name
-        self._disk, self.path, self._own = disk, path, own
+            own_path = f"{self._directory}/{name}" if self._directory else name
+        self._disk, self.path, self._own = disk, path, own_path
         self._what: Sequence[Buffer] | Stream = Stream()
         self._is_left = False
         disk.make_dirs(self._directory)
-        node = disk.add_file(own)
-        self._file = MemoryFile(disk, node, own, write=True)
-        self._held = disk.machine.holders[node] = MemoryLock(disk, node, own)
+        node = disk.add_file(own_path)
+        self._file = MemoryFile(disk, node, own_path, write=True)
+        self._held = disk.machine.holders[node] = MemoryLock(disk, node, own_path)
 
     def write(self, part: Buffer) -> None:
         assert isinstance(self._what, Stream)

@@ -110,10 +110,10 @@ class Node:
     def name(self, name: str, node: Node | None, order: int) -> None:
         """Make a name in this directory lead to node, or to nothing."""
         assert self.entries is not None
-        before = self.entries.get(name)
-        self.old.setdefault(name, before)
-        if before is not None:
-            before.links -= 1
+        previous = self.entries.get(name)
+        self.old.setdefault(name, previous)
+        if previous is not None:
+            previous.links -= 1
         if node is None:
             del self.entries[name]
         else:
@@ -139,13 +139,13 @@ class Node:
 
     def _thin(self) -> None:
         seen: dict[Key, int] = {}
-        kept: list[Item] = []
+        kept_items: list[Item] = []
         for item in reversed(self.pending):
             seen[item.key] = seen.get(item.key, 0) + 1
             if seen[item.key] <= VERSIONS_MAX:
-                kept.append(item)
-        self.pending = kept[::-1]
-        self._thin_at = 2 * len(kept) + 256
+                kept_items.append(item)
+        self.pending = kept_items[::-1]
+        self._thin_at = 2 * len(kept_items) + 256
 
 
 def pending_items(root: Node) -> list[Item]:
@@ -194,22 +194,22 @@ def cut_power(root: Node, items: Sequence[Item], image: Image) -> Node:
     """Return the content of the platter after a power cut that kept `image` of `items` (all items,
     in order).
     """
-    kept: dict[int, list[tuple[Item, int]]] = {}
+    kept_items: dict[int, list[tuple[Item, int]]] = {}
     for index, item in enumerate(items):
         if index in image.kept or index in image.torn:
             part = image.torn.get(index, SECTOR)
-            kept.setdefault(id(item.node), []).append((item, part))
+            kept_items.setdefault(id(item.node), []).append((item, part))
     copies: dict[int, Node] = {}
 
     def durable(node: Node) -> Node:
         if id(node) not in copies:
             twin = copies[id(node)] = Node()
             if node.entries is None:
-                _durable_file(node, twin, kept.get(id(node), []), image.garbage)
+                _durable_file(node, twin, kept_items.get(id(node), []), image.garbage)
             else:
                 names: dict[str, Node] = dict(node.entries)
                 changes: list[tuple[Key, Value]] = list(node.old.items())
-                changes += [(item.key, item.value) for item, _ in kept.get(id(node), [])]
+                changes += [(item.key, item.value) for item, _ in kept_items.get(id(node), [])]
                 for name, value in changes:
                     assert isinstance(name, str)
                     names.pop(name, None)
@@ -223,7 +223,9 @@ def cut_power(root: Node, items: Sequence[Item], image: Image) -> Node:
     return durable(root)
 
 
-def _durable_file(node: Node, twin: Node, kept: Iterable[tuple[Item, int]], garbage: bytes) -> None:
+def _durable_file(
+    node: Node, twin: Node, kept_items: Iterable[tuple[Item, int]], garbage: bytes
+) -> None:
     if not node.old:
         node.is_shared = twin.is_shared = True
         twin.data = node.data
@@ -237,14 +239,14 @@ def _durable_file(node: Node, twin: Node, kept: Iterable[tuple[Item, int]], garb
             assert isinstance(key, int)
             if key * SECTOR >= size_before:
                 units[key] = garbage
-    for item, part in kept:
+    for item, part in kept_items:
         if item.key is None:
             size = item.value
         else:
-            before, after = units[item.key], item.value
-            assert isinstance(before, bytes)
-            assert isinstance(after, bytes)
-            units[item.key] = after[:part] + before[part:]
+            old_value, new_value = units[item.key], item.value
+            assert isinstance(old_value, bytes)
+            assert isinstance(new_value, bytes)
+            units[item.key] = new_value[:part] + old_value[part:]
     assert isinstance(size, int)
     data = bytearray(node.data)
     data.extend(bytes(-len(data) % SECTOR))
@@ -295,8 +297,8 @@ def _make_image(plan: tuple[str, int, int], items: Sequence[Item], rng: Chance) 
     kind, n, cut = plan
     everything = range(len(items))
     if kind == "meta":
-        kept = {m for m in everything if not isinstance(items[m].key, int)}
-        return Image(kept, garbage=rng.randbytes(SECTOR) if n else b"")
+        kept_indexes = {m for m in everything if not isinstance(items[m].key, int)}
+        return Image(kept_indexes, garbage=rng.randbytes(SECTOR) if n else b"")
     if kind == "subset":
         return Image(set(list(combinations(everything, n))[cut]))
     if kind == "prefix":

@@ -89,14 +89,14 @@ class TestFaults:
     def test_failed_flush_is_reported_by_descriptors_opened_before(self) -> None:
         """spec/reliability 5.1: a descriptor reports it once; later descriptors do not."""
         disk = _disk_with_file(b"x")
-        one, two = disk.open("f", write=True), disk.open("f", write=True)
+        first, second = disk.open("f", write=True), disk.open("f", write=True)
         disk.step = _fault_at(0, OSError(errno.EIO, "fault"))
         with pytest.raises(DiskFailed):
-            one.datasync()
-        one.datasync()
+            first.datasync()
+        first.datasync()
         with pytest.raises(DiskFailed):
-            two.datasync()
-        two.datasync()
+            second.datasync()
+        second.datasync()
         disk.open("f", write=True).datasync()
 
     def test_bytes_written_again_after_a_failed_flush_can_be_flushed(self) -> None:
@@ -132,38 +132,42 @@ class TestFaults:
         assert disk.free_bytes() == 100
 
     def test_killed_process_refuses_all_calls_and_frees_its_locks(self) -> None:
-        one = MemoryDisk()
-        two = one.process()
-        assert one.pid() != two.pid()
-        one.publish("f", [bytes(4)])
-        mine, other = one.lock_file("lock"), two.lock_file("lock")
-        mine.acquire(0)
+        first = MemoryDisk()
+        second = first.process()
+        assert first.pid() != second.pid()
+        first.publish("f", [bytes(4)])
+        own_lock_file, other = first.lock_file("lock"), second.lock_file("lock")
+        own_lock_file.acquire(0)
         assert not other.try_acquire()
-        assert other.holder() == (one.pid(), f"process {one.pid()}")
-        one.step = _fault_at(0, Killed(written=2))
+        assert other.holder() == (first.pid(), f"process {first.pid()}")
+        first.step = _fault_at(0, Killed(written=2))
         with pytest.raises(Killed):
-            one.open("f", write=True).pwrite(0, b"abcd")
-        for call in (lambda: one.read("f"), mine.release, lambda: one.publish("g", [b""])):
+            first.open("f", write=True).pwrite(0, b"abcd")
+        for call in (
+            lambda: first.read("f"),
+            own_lock_file.release,
+            lambda: first.publish("g", [b""]),
+        ):
             with pytest.raises(Killed):
                 call()
         assert other.try_acquire()
-        assert two.read("f") == b"ab\0\0"
+        assert second.read("f") == b"ab\0\0"
 
     def test_simulated_wait_asks_the_test(self) -> None:
-        one = MemoryDisk()
-        two = one.process()
-        mine, other = one.lock_file("lock"), two.lock_file("lock")
-        mine.acquire(0)
-        asked: list[int] = []
+        first = MemoryDisk()
+        second = first.process()
+        own_lock_file, other = first.lock_file("lock"), second.lock_file("lock")
+        own_lock_file.acquire(0)
+        numbers: list[int] = []
 
         def blocked(path: str, timeout_ms: int) -> bool:
-            asked.append(timeout_ms)
-            mine.release()
+            numbers.append(timeout_ms)
+            own_lock_file.release()
             return True
 
-        two.blocked = blocked
+        second.blocked = blocked
         other.acquire(30_000)
-        assert asked == [30_000]
+        assert numbers == [30_000]
 
     def test_look_hook_fails_reads(self) -> None:
         """R31: a read EIO is never an end of file."""
@@ -227,8 +231,8 @@ class TestPowerLoss:
         disk = _disk_with_file(b"x")
         disk.lock_file("lock")
         disk.unlink("f")
-        found = {tuple(image.files()) for image in _images(disk)}
-        assert found == {(), ("f",), ("lock",), ("f", "lock")}
+        files = {tuple(image.files()) for image in _images(disk)}
+        assert files == {(), ("f",), ("lock",), ("f", "lock")}
         disk.sync_dir("")
         assert {tuple(image.files()) for image in _images(disk)} == {("lock",)}
 
@@ -264,12 +268,14 @@ class TestPowerLoss:
             with suppress(Killed):
                 publish(disk, "d/f", [b"by", b"tes"])
             other = disk.process()
-            left = [name for name in other.listdir("d") if name != "f"]
-            assert all(name.startswith(TEMPORARY_PREFIX) for name in left)
-            assert all(other.lock_file(f"d/{name}", create=False).try_acquire() for name in left)
+            remaining = [name for name in other.listdir("d") if name != "f"]
+            assert all(name.startswith(TEMPORARY_PREFIX) for name in remaining)
+            assert all(
+                other.lock_file(f"d/{name}", create=False).try_acquire() for name in remaining
+            )
             if other.exists("d/f"):
                 assert other.read("d/f") == b"bytes"
-            ends.add((len(left), other.exists("d/f")))
+            ends.add((len(remaining), other.exists("d/f")))
         assert ends == {(0, False), (1, False), (1, True), (0, True)}
 
     def test_full_disk_leaves_no_part_of_a_file(self) -> None:
@@ -286,18 +292,18 @@ class TestPowerLoss:
     def test_sectors_go_one_by_one_and_torn(self) -> None:
         disk = _disk_with_file(b"o" * 1536)
         disk.open("f", write=True).pwrite(0, b"n" * 1536)
-        found = {image.read("f") for image in _images(disk)}
+        contents = {image.read("f") for image in _images(disk)}
         for pattern in range(8):  # any subset of the sectors
-            assert b"".join(b"no"[b : b + 1] * 512 for b in _bits(pattern, 3)) in found
+            assert b"".join(b"no"[b : b + 1] * 512 for b in _bits(pattern, 3)) in contents
         for cut in (1, 511, 512, 768, 1535):
-            assert b"n" * cut + b"o" * (1536 - cut) in found
+            assert b"n" * cut + b"o" * (1536 - cut) in contents
 
     def test_grown_file_may_be_short_or_hold_zeros_or_garbage(self) -> None:
         disk = _disk_with_file(b"x" * 512)
         disk.open("f", write=True).pwrite(512, b"y" * 512)
-        found = {image.read("f")[512:] for image in _images(disk)}
-        assert {b"", bytes(512), b"y" * 512} <= found
-        assert any(len(tail) == 512 and tail[0] not in b"\0y" for tail in found)
+        contents = {image.read("f")[512:] for image in _images(disk)}
+        assert {b"", bytes(512), b"y" * 512} <= contents
+        assert any(len(tail) == 512 and tail[0] not in b"\0y" for tail in contents)
         assert all(image.read("f")[:512] == b"x" * 512 for image in _images(disk))
 
     def test_later_write_may_be_kept_without_an_earlier_one(self) -> None:
@@ -306,9 +312,9 @@ class TestPowerLoss:
         file = disk.open("f", write=True)
         file.pwrite(0, b"first")
         file.pwrite(512, b"second")
-        found = {(i.read("f")[:5], i.read("f")[512:518]) for i in _images(disk)}
-        assert (bytes(5), b"second") in found
-        assert (b"first", bytes(6)) in found
+        rows = {(i.read("f")[:5], i.read("f")[512:518]) for i in _images(disk)}
+        assert (bytes(5), b"second") in rows
+        assert (b"first", bytes(6)) in rows
 
     def test_witness_rewritten_for_ever_stays_small(self) -> None:
         disk = _disk_with_file(bytes(8192))
@@ -323,9 +329,9 @@ class TestPowerLoss:
         disk = _disk_with_file(bytes(10_000))
         disk.open("f", write=True).pwrite(0, bytes(range(250)) * 40)
         first = [image.files() for image in disk.images(random.Random(5), 40)]
-        again = [image.files() for image in disk.images(random.Random(5), 40)]
+        files_again = [image.files() for image in disk.images(random.Random(5), 40)]
         assert len(first) == 40
-        assert first == again
+        assert first == files_again
         assert first[0]["f"] == bytes(10_000)
         assert first[1]["f"] == disk.read("f")
         assert len(list(MemoryDisk().images(random.Random(5), 40))) == 1
@@ -345,9 +351,9 @@ class TestPowerLoss:
         disk = _disk_with_file(bytes(512))
         disk.open("f", write=True).pwrite(0, b"a")
         for image in _images(disk):
-            before = image.read("f")
+            messages_before = image.read("f")
             image.open("f", write=True).pwrite(1, b"b")
-            assert before in {second.read("f") for second in _images(image)}
+            assert messages_before in {second.read("f") for second in _images(image)}
 
 
 def _bits(pattern: int, count: int) -> list[int]:

@@ -82,7 +82,7 @@ def run(client: txlog.Client, function: Any, **options: Any) -> Summary:
 def test_bytes_text_and_dicts_take_key_and_event_time_of_the_input(client: txlog.Client) -> None:
     """spec/cli 8.3: the values that a function may return."""
     client.producer("in").send(b"x", key=b"ana", event_time=MS)
-    given: list[object] = [
+    given_values: list[object] = [
         b"bytes",
         "text",
         {"a": [1]},
@@ -91,7 +91,7 @@ def test_bytes_text_and_dicts_take_key_and_event_time_of_the_input(client: txlog
         None,
         Output(None, key=None, properties={"p": "q"}),
     ]
-    assert run(client, lambda message: given).produced == 6
+    assert run(client, lambda message: given_values).produced == 6
     got = [(m.value, m.key, m.event_time, m.properties) for m in messages(client)]
     assert got == [
         (b"bytes", b"ana", MS, {}),
@@ -178,11 +178,11 @@ def test_a_batch_is_one_transaction(client: txlog.Client) -> None:
     assert (done.transactions, done.consumed, done.produced) == (3, 5, 10)
     ids = [m.txn for m in messages(client)]
     assert ids == [m.txn for m in messages(client, "other")]
-    assert [ids.count(one) for one in dict.fromkeys(ids)] == [2, 2, 1]
+    assert [ids.count(count) for count in dict.fromkeys(ids)] == [2, 2, 1]
     assert done.last_txn == ids[-1]
     assert ids[0] is not None
-    shown = client.show_transaction(ids[0])
-    assert (shown["messages"], shown["acks"], shown["state"]) == (4, 2, "committed")
+    txn_row = client.show_transaction(ids[0])
+    assert (txn_row["messages"], txn_row["acks"], txn_row["state"]) == (4, 2, "committed")
 
 
 def test_a_failure_aborts_the_batch_and_the_input_comes_again(client: txlog.Client) -> None:
@@ -234,7 +234,7 @@ def test_a_poison_message_goes_to_the_dead_letter_topic(client: txlog.Client) ->
     """
     client.producer("in").send(b"bad", key=b"k", properties={"a": "b"}, event_time=MS)
     fill(client, 1)
-    told: list[tuple[str, Any]] = []
+    rows: list[tuple[str, Any]] = []
 
     def fail(message: Message) -> bytes | None:
         if message.value == b"bad":
@@ -242,7 +242,7 @@ def test_a_poison_message_goes_to_the_dead_letter_topic(client: txlog.Client) ->
         return message.value
 
     options = FunctionOptions(on_error="dead-letter", dead_letter_topic="bad", retries=1)
-    hooks = Hooks(tell=lambda event, facts: told.append((event, facts)))
+    hooks = Hooks(tell=lambda event, facts: rows.append((event, facts)))
     done = functions.run(client, fail, "in", "out", "s", options, hooks)
     assert (done.consumed, done.produced, done.dead_lettered, done.aborted) == (2, 1, 1, 0)
     [letter], [good] = messages(client, "bad"), messages(client)
@@ -256,7 +256,7 @@ def test_a_poison_message_goes_to_the_dead_letter_topic(client: txlog.Client) ->
         "EXCEPTION": "ValueError: poison",
     }
     assert letter.txn == good.txn
-    assert [event for event, _ in told] == ["started", "retry", "dead-lettered"]
+    assert [event for event, _ in rows] == ["started", "retry", "dead-lettered"]
     assert backlog(client) == 0
 
 
@@ -572,21 +572,21 @@ def test_conflicts_without_end_are_an_error(client: txlog.Client) -> None:
     """
     fill(client, 1)
     with txlog.open(client.path) as other:
-        taken: list[txlog.Transaction] = []
+        txns: list[txlog.Transaction] = []
 
         def function(message: Message) -> bytes | None:
             assert message.message_id is not None
-            taken.append(other.transaction())
-            other.acknowledge("in", "s", [message.message_id], txn=taken[-1])
+            txns.append(other.transaction())
+            other.acknowledge("in", "s", [message.message_id], txn=txns[-1])
             return message.value
 
         def give_back(event: str, facts: object) -> None:
             if event == "conflict":
-                taken[-1].abort()
+                txns[-1].abort()
 
         with pytest.raises(TransactionConflict):
             functions.run(client, function, "in", "out", "s", None, Hooks(tell=give_back))
-        assert 2 < len(taken) < 30
+        assert 2 < len(txns) < 30
     assert (values(client), backlog(client)) == ([], 1)
 
 
@@ -647,16 +647,16 @@ def test_a_successor_waits_for_the_subscription(client: txlog.Client) -> None:
     run(client, lambda m: m.value, name="f")
     fill(client, 1)
     consumer = client.consumer("in", "s")
-    told: list[str] = []
+    lines: list[str] = []
 
     def tell(event: str, facts: object) -> None:
-        told.append(event)
+        lines.append(event)
         if event == "waiting":
             consumer.close()
 
     options = FunctionOptions(name="f")
     done = functions.run(client, lambda m: m.value, "in", "out", "s", options, Hooks(tell=tell))
-    assert (told, done.consumed) == (["waiting", "started"], 1)
+    assert (lines, done.consumed) == (["waiting", "started"], 1)
     with client.consumer("in", "s"), pytest.raises(ConsumerBusy):
         run(client, lambda m: m.value, name="f", take_over_ms=0)
 
@@ -866,10 +866,10 @@ def test_every_input_ends_once_in_its_place(
         for topic, partitions in (("in", 2), ("out", 1), ("bad", 1)):
             client.create_topic(topic, partitions)
         client.create_subscription("in", "s")
-        wanted: list[list[bytes]] = []
+        expected: list[list[bytes]] = []
         for partition, count in enumerate(counts):
             texts = [b"%d:%d" % (partition, n) for n in range(count)]
-            wanted.append(texts)
+            expected.append(texts)
             if texts:
                 client.producer("in").send_batch(
                     pa.table(
@@ -908,7 +908,7 @@ def test_every_input_ends_once_in_its_place(
             except KeyboardInterrupt:
                 continue
         good, dead = values(client), values(client, "bad")
-        for partition, texts in enumerate(wanted):
+        for partition, texts in enumerate(expected):
             mark = b"%d:" % partition
             assert [v for v in good if v and v.startswith(mark)] == [
                 text for text in texts if text not in bad
@@ -929,8 +929,8 @@ def test_a_function_may_send_one_round_again_itself(client: txlog.Client) -> Non
     client.producer("round").send(b"3")
 
     def count_down(message: Message) -> Output | None:
-        left = int(message.value or b"0")
-        return Output(str(left - 1), topic="round") if left else None
+        rounds = int(message.value or b"0")
+        return Output(str(rounds - 1), topic="round") if rounds else None
 
     done = functions.run(client, count_down, "round", None, "s")
     assert (done.consumed, done.produced) == (4, 3)

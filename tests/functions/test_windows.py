@@ -70,9 +70,9 @@ def results(client: txlog.Client) -> list[tuple[int | None, list[str]]]:
     out = []
     for message in client.reader("out"):
         assert message.value is not None
-        found = __import__("json").loads(message.value)
-        assert found["end"] is None or found["end"] - found["start"] == 100
-        out.append((found["start"], found["values"]))
+        parsed = __import__("json").loads(message.value)
+        assert parsed["end"] is None or parsed["end"] - parsed["start"] == 100
+        out.append((parsed["start"], parsed["values"]))
     return out
 
 
@@ -267,13 +267,13 @@ def test_every_message_is_in_one_window_also_over_restarts(
                 run(client, function, Hooks(committed=committed), txn_size=size, name="w")
             except KeyboardInterrupt:
                 continue
-        found = results(client)
-        seen = Counter(value for _, values in found for value in values)
+        found_results = results(client)
+        seen = Counter(value for _, values in found_results for value in values)
         assert not seen - Counter(str(at) for at, _ in times)
         assert sum(seen.values()) == len(times) - backlog(client)
         if by_count:
-            assert {len(values) for _, values in found} <= {3}
+            assert {len(values) for _, values in found_results} <= {3}
             assert backlog(client) == len(times) % 3
         else:
-            for start, values in found:
+            for start, values in found_results:
                 assert {int(value) // 100 * 100 for value in values} <= {start}

@@ -75,8 +75,10 @@ def load(client: Client, path: Path, columns: Columns = Columns(), **more: Any) 
 
 def rows(client: Client, topic: str = "orders") -> list[dict[str, Any]]:
     """The messages of a topic, partition by partition, in order."""
-    found = [row for table in client.read(topic) for row in table.to_pylist()]
-    return sorted(found, key=lambda r: (r["partition"], r["ledger"], r["entry"], r["index"] or 0))
+    messages = [row for table in client.read(topic) for row in table.to_pylist()]
+    return sorted(
+        messages, key=lambda r: (r["partition"], r["ledger"], r["entry"], r["index"] or 0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,25 +152,33 @@ def test_parquet_with_the_columns_of_messages(client: Client, tmp_path: Path) ->
     answer = load(client, tmp_path / "rows.parquet")
     assert (answer["messages"], answer["files"], answer["already"]) == (3, 1, False)
     assert answer["txn"] is not None
-    found = {row["key"]: row for row in rows(client)}
-    assert {key: row["value"] for key, row in found.items()} == {b"x": b"a", None: None, b"y": b""}
-    assert {row["event_time"] for row in found.values()} == {NOON}
-    assert dict(found[b"x"]["properties"]) == {"a": "b"}
+    rows_by_key = {row["key"]: row for row in rows(client)}
+    assert {key: row["value"] for key, row in rows_by_key.items()} == {
+        b"x": b"a",
+        None: None,
+        b"y": b"",
+    }
+    assert {row["event_time"] for row in rows_by_key.values()} == {NOON}
+    assert dict(rows_by_key[b"x"]["properties"]) == {"a": "b"}
     producer = client.producer("orders")
-    assert producer.send(b"again", key=b"x").partition == found[b"x"]["partition"]
+    assert producer.send(b"again", key=b"x").partition == rows_by_key[b"x"]["partition"]
 
 
 def test_csv_and_ndjson(client: Client, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('k,t,v\none,2026-11-20T12:00:00Z,"x,\n1"\n,,\n')
     load(client, tmp_path / "a.csv", Columns("k", None, "t"))
-    one, none = sorted(rows(client), key=lambda row: row["key"] is None)
-    assert (one["key"], one["event_time"], none["key"], none["event_time"]) == (
+    each_row, none = sorted(rows(client), key=lambda row: row["key"] is None)
+    assert (each_row["key"], each_row["event_time"], none["key"], none["event_time"]) == (
         b"one",
         NOON,
         None,
         None,
     )
-    assert orjson.loads(one["value"]) == {"k": "one", "t": "2026-11-20T12:00:00Z", "v": "x,\n1"}
+    assert orjson.loads(each_row["value"]) == {
+        "k": "one",
+        "t": "2026-11-20T12:00:00Z",
+        "v": "x,\n1",
+    }
     (tmp_path / "a.ndjson").write_text('{"k":"\\u00e9","t":"2026-11-20T12:00:00Z"}\n{"k":"b"}\n')
     load(client, tmp_path / "a.ndjson", Columns("k", None, "t"))
     lines = [
@@ -204,8 +214,8 @@ def test_same_bytes_again_are_already_there(client: Client, tmp_path: Path) -> N
     (tmp_path / "a.csv").write_text("value\none\n")
     first = load(client, tmp_path / "a.csv")
     (tmp_path / "a.csv").rename(tmp_path / "b.csv")
-    again = load(client, tmp_path / "b.csv")
-    assert again == {**first, "already": True}
+    loaded_again = load(client, tmp_path / "b.csv")
+    assert loaded_again == {**first, "already": True}
     assert load(client, tmp_path / "b.csv", dry_run=True)["already"]
     (tmp_path / "b.csv").write_text("value\ntwo\n")
     dry = load(client, tmp_path / "b.csv", dry_run=True)
@@ -307,21 +317,21 @@ def test_replay_is_the_same_messages_with_their_places(tmp_path: Path) -> None:
         with history.client as client:
             client.create_topic("copy", 2)
             done = replay(client, "t", "copy", ("", Range()), "k", Local())
-            again = replay(client, "t", "copy", ("", Range()), "k", Local())
-            assert again == {**done, "read": None, "already": True}
+            replay_again = replay(client, "t", "copy", ("", Range()), "k", Local())
+            assert replay_again == {**done, "read": None, "already": True}
             names = ("key", "value", "event_time", "deliver_at")
-            wanted = []
+            expected = []
             for row in rows(client, "t"):
-                place = txlog.MessageId(row["ledger"], row["entry"], row["index"] or 0)
-                more = {**dict(row["properties"] or []), "replay_of": f"t:{place}"}
-                wanted.append((*(row[name] for name in names), more))
-            found = [
+                message_id = txlog.MessageId(row["ledger"], row["entry"], row["index"] or 0)
+                more = {**dict(row["properties"] or []), "replay_of": f"t:{message_id}"}
+                expected.append((*(row[name] for name in names), more))
+            found_rows = [
                 (*(row[name] for name in names), dict(row["properties"]))
                 for row in rows(client, "copy")
             ]
-            assert done["read"] == done["written"] == len(wanted) > 0
+            assert done["read"] == done["written"] == len(expected) > 0
             key = repr
-            assert sorted(found, key=key) == sorted(wanted, key=key), f"seed {seed}"
+            assert sorted(found_rows, key=key) == sorted(expected, key=key), f"seed {seed}"
 
 
 def upper(table: pa.Table) -> pa.Table:
@@ -338,16 +348,18 @@ def test_replay_of_a_range_through_a_function(client: Client) -> None:
     for value, key in ((b"a", b"x"), (b"b", None), (b"c", b"x"), (b"d", b"x")):
         last = producer.send(value, key=key, partition=0)
     text = f"+1..{last.message_id}"
-    wanted = (text, parse_range(text, 0))
-    dry = replay(client, "orders", "copy", wanted, "k", Local(), dry_run=True)
+    expected_source = (text, parse_range(text, 0))
+    dry = replay(client, "orders", "copy", expected_source, "k", Local(), dry_run=True)
     assert (dry["read"], dry["already"]) == (2, False)
-    done = replay(client, "orders", "copy", wanted, "k", Local(), function=("upper", upper))
+    done = replay(
+        client, "orders", "copy", expected_source, "k", Local(), function=("upper", upper)
+    )
     assert (done["read"], done["written"]) == (2, 1)
     [row] = rows(client, "copy")
     assert (row["value"], row["key"]) == (b"C", b"x")
     for wrong in (lambda table: 1, lambda table: 1 / 0):
         with pytest.raises(CommandFailed, match="transform"):
-            replay(client, "orders", "copy", wanted, "k2", Local(), function=("w", wrong))
+            replay(client, "orders", "copy", expected_source, "k2", Local(), function=("w", wrong))
     with pytest.raises(InvalidArgument, match="itself"):
-        replay(client, "orders", "orders", wanted, "k", Local())
+        replay(client, "orders", "orders", expected_source, "k", Local())
     assert len(rows(client, "copy")) == 1

@@ -60,18 +60,18 @@ _SELDOM = {
 def _line(rng: random.Random, oddness: float) -> str:
     if rng.random() < oddness / 2:
         return rng.choice(_LINES)
-    said: dict[str, str | None] = {
+    choices: dict[str, str | None] = {
         name: rng.choice(often) for name, often in _OFTEN.items() if rng.random() < 0.8
     }
     for name in ("value", "key"):
-        said[name], said[f"{name}_encoding"] = rng.choice(_PAIRED)
-    for name in [*said]:
+        choices[name], choices[f"{name}_encoding"] = rng.choice(_PAIRED)
+    for name in [*choices]:
         if rng.random() < oddness / 3:
-            said[name] = rng.choice(_SELDOM.get(name, (*_VALUES, None)))
+            choices[name] = rng.choice(_SELDOM.get(name, (*_VALUES, None)))
     between = ["", "", " "]
     members = [
         f'{rng.choice(between)}"{name}"{rng.choice(between)}:{text}'
-        for name, text in said.items()
+        for name, text in choices.items()
         if text is not None
     ]
     if members and rng.random() < oddness:
@@ -87,8 +87,10 @@ def _rows(tables: Iterable[pa.Table]) -> list[dict[str, Any]]:
     """
     rows = []
     for table in tables:
-        chosen = table.select([one for one in _OF_MESSAGES if one in table.column_names])
-        kinds = [pa.int64() if pa.types.is_timestamp(one) else one for one in chosen.schema.types]
+        chosen = table.select([name for name in _OF_MESSAGES if name in table.column_names])
+        kinds = [
+            pa.int64() if pa.types.is_timestamp(name) else name for name in chosen.schema.types
+        ]
         as_numbers = chosen.cast(pa.schema(zip(chosen.column_names, kinds, strict=True)))
         rows += [{n: v for n, v in row.items() if v is not None} for row in as_numbers.to_pylist()]
     return rows
@@ -120,18 +122,18 @@ def test_import_accepts_and_refuses_the_same_lines_as_produce(tmp_path: Path, se
     file = tmp_path / "lines.ndjson"
     for _ in range(120):
         oddness = rng.choice([0.0, 0.02, 0.3])
-        made = [_line(rng, oddness) for _ in range(rng.choice([1, 3, 40]))]
-        lines = [one.encode("utf-8", "surrogateescape") for one in made]
-        file.write_bytes(b"".join(one + b"\n" for one in lines))
+        new_lines = [_line(rng, oddness) for _ in range(rng.choice([1, 3, 40]))]
+        lines = [line.encode("utf-8", "surrogateescape") for line in new_lines]
+        file.write_bytes(b"".join(line + b"\n" for line in lines))
         want: Any = []
-        for number, one in enumerate(lines, 1):
-            said = _said(number, one + b"\n")
-            if isinstance(said, str):
-                want = said
+        for number, line in enumerate(lines, 1):
+            produced = _said(number, line + b"\n")
+            if isinstance(produced, str):
+                want = produced
                 break
-            want += said
-        found = _taken(file)
-        assert found == want
+            want += produced
+        imported = _taken(file)
+        assert imported == want
         both["refused" if isinstance(want, str) else "rows"] += 1
     assert min(both.values()) > 20, both
 
@@ -167,12 +169,12 @@ def test_invalid_envelope_is_named_and_nothing_is_stored(
     bench.client.create_topic("t")
     file = tmp_path / "bad.ndjson"
     bad = _GOOD | changed
-    for one in (bad, {name: said for name, said in bad.items() if said is not None}):
-        file.write_text("".join(json.dumps(line) + "\n" for line in (_GOOD, one, _GOOD)))
+    for lines in (bad, {name: texts for name, texts in bad.items() if texts is not None}):
+        file.write_text("".join(json.dumps(line) + "\n" for line in (_GOOD, lines, _GOOD)))
         for dry_run in (True, False):
-            with pytest.raises(BadRecord, match=rf"bad\.ndjson: line 2: {reason}$") as found:
+            with pytest.raises(BadRecord, match=rf"bad\.ndjson: line 2: {reason}$") as caught:
                 import_files(bench.client, source(file, form="envelope"), "t", dry_run=dry_run)
-            assert found.value.fields == {"path": str(file), "line": 2}
+            assert caught.value.fields == {"path": str(file), "line": 2}
     assert shown(bench.client) == []
     assert not [*(tmp_path / "store").rglob("_stage/*/*")]
 
@@ -187,12 +189,12 @@ def test_packed_and_truncated_files_of_envelopes(
     for suffix, data in packed.items():
         file = tmp_path / f"a.ndjson{suffix}"
         file.write_bytes(data)
-        given = source(file, form="envelope")
-        assert import_files(bench.client, given, "t", key=suffix)["messages"] == 30_000
+        given_source = source(file, form="envelope")
+        assert import_files(bench.client, given_source, "t", key=suffix)["messages"] == 30_000
         file.write_bytes(data[: len(data) // 2])
-        with pytest.raises(BadRecord, match=rf"a\.ndjson\{suffix}: ") as found:
-            import_files(bench.client, given, "t", key=suffix)
-        assert found.value.fields == {"path": str(file)}
+        with pytest.raises(BadRecord, match=rf"a\.ndjson\{suffix}: ") as caught:
+            import_files(bench.client, given_source, "t", key=suffix)
+        assert caught.value.fields == {"path": str(file)}
     assert len(shown(bench.client)) == 60_000
 
 

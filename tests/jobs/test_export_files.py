@@ -75,11 +75,17 @@ def bench_of(folder: Path, seed: int = 7) -> Bench:
     return bench
 
 
-def shown(client: Client, topic: str = "t", wanted: Range | None = None) -> list[tuple[Any, ...]]:
+def shown(client: Client, topic: str = "t", range_: Range | None = None) -> list[tuple[Any, ...]]:
     """The fields that a reader returns: id, key, value, properties, event time."""
     return [
-        (str(one.message_id), one.key, one.value, dict(one.properties), one.event_time)
-        for one in client.reader(topic)
+        (
+            str(message.message_id),
+            message.key,
+            message.value,
+            dict(message.properties),
+            message.event_time,
+        )
+        for message in client.reader(topic)
     ]
 
 
@@ -142,7 +148,7 @@ def rows_of(path: Path) -> list[tuple[Any, ...]]:
 
 def below(path: Path) -> list[tuple[Any, ...]]:
     """The rows of all files in a directory, in the order of the file names."""
-    files = sorted(path.rglob("*.parquet"), key=lambda one: one.name)
+    files = sorted(path.rglob("*.parquet"), key=lambda path_below: path_below.name)
     return [row for file in files for row in rows_of(file)]
 
 
@@ -155,8 +161,8 @@ def test_a_file_has_every_message_in_order(tmp_path: Path, form: str) -> None:
     assert rows_of(out) == sorted(shown(bench.client), key=lambda row: place(bench, row[0]))
     assert answer["messages"] == len(rows_of(out)) > 20
     assert answer["size_bytes"] == sum(len(row[2] or b"") for row in rows_of(out))
-    some = parse_range("+3..-2", 0)
-    export_file(bench.client, "t", str(out), form=form, wanted=some, force=True)
+    range_ = parse_range("+3..-2", 0)
+    export_file(bench.client, "t", str(out), form=form, wanted=range_, force=True)
     of = [[row for row in shown(bench.client) if place(bench, row[0])[0] == at] for at in (0, 1)]
     assert rows_of(out) == [row for rows in of for row in rows[3:-2]]
     with pytest.raises(AlreadyExists):
@@ -166,8 +172,8 @@ def test_a_file_has_every_message_in_order(tmp_path: Path, form: str) -> None:
 def place(bench: Bench, text: str) -> tuple[int, ...]:
     """The partition and the position of an id."""
     ledger, entry, *index = map(int, text.split(":"))
-    found = {one["ledger"]: one["partition"] for one in bench.client.segments()}
-    return (found[ledger], ledger, entry, *index)
+    partitions = {segment["ledger"]: segment["partition"] for segment in bench.client.segments()}
+    return (partitions[ledger], ledger, entry, *index)
 
 
 def test_csv_and_ndjson_keep_every_byte(tool: Tool, tmp_path: Path) -> None:
@@ -186,16 +192,16 @@ def test_csv_and_ndjson_keep_every_byte(tool: Tool, tmp_path: Path) -> None:
     rows = list(csv.DictReader(piped.splitlines(keepends=True)))
     assert len(rows) == len(want)
     for row, (key, value, properties, _) in zip(rows, want, strict=True):
-        for said, encoding, have in (
+        for expected_text, encoding, have in (
             (row["key"], row["key_encoding"], key),
             (row["value"], row["value_encoding"], value),
         ):
             assert encoding == (
                 "" if have is None else "base64" if b"\xff" in have or b"\xfe" in have else "utf8"
             )
-            assert said == "" if have is None else True
+            assert expected_text == "" if have is None else True
             if encoding == "utf8":
-                assert have is not None and said == have.decode()
+                assert have is not None and expected_text == have.decode()
         assert json.loads(row["properties"] or "{}") == properties
 
 
@@ -227,10 +233,10 @@ def test_directory_is_partitioned_by_values(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     out = tmp_path / "out"
     export_directory(bench.client, "t", str(out), partition_by=["key", "event_date"])
-    found = {str(one.parent.relative_to(out)) for one in out.rglob("*.parquet")}
+    texts = {str(one.parent.relative_to(out)) for one in out.rglob("*.parquet")}
     none = "__HIVE_DEFAULT_PARTITION__"
     dates = (none, "2020-09-13")
-    assert found == {
+    assert texts == {
         f"key={key}/event_date={date}" for key in (none, "k", "%FE", "a%2Fb%3Dc") for date in dates
     }
     assert "key" not in pq.ParquetFile(next(out.rglob("*.parquet"))).schema_arrow.names
@@ -250,7 +256,7 @@ def test_directory_of_another_program_is_not_changed(tmp_path: Path) -> None:
     (out / "mine.txt").write_text("mine")
     with pytest.raises(AlreadyExists):
         export_directory(bench.client, "t", str(out), resume=True)
-    assert [one.name for one in out.iterdir()] == ["mine.txt"]  # a refused export leaves no lock
+    assert [path.name for path in out.iterdir()] == ["mine.txt"]  # a refused export leaves no lock
     (out / "mine.txt").unlink()
     export_directory(bench.client, "t", str(out))
     for options in ({"topic": "u"}, {"form": "csv"}, {"partition_by": ["key"]}):
@@ -262,7 +268,7 @@ def test_directory_of_another_program_is_not_changed(tmp_path: Path) -> None:
         export_directory(bench.client, "t", str(out), partition_by=["value"])
     (out / "mine.txt").write_text("mine")
     export_directory(bench.client, "u", str(out), force=True)
-    assert {one.name for one in out.iterdir()} == {"mine.txt", STATE, LOCK}
+    assert {path.name for path in out.iterdir()} == {"mine.txt", STATE, LOCK}
 
 
 _DIES = """
@@ -293,8 +299,16 @@ def test_a_killed_export_gives_each_message_once(tmp_path: Path, steps: list[int
     bench = bench_of(tmp_path)
     out = tmp_path / "out"
     for step in steps:
-        words = [*ready.python(), "-c", _DIES, str(ROOT / "src"), bench.path, str(out), str(step)]
-        assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+        arguments = [
+            *ready.python(),
+            "-c",
+            _DIES,
+            str(ROOT / "src"),
+            bench.path,
+            str(out),
+            str(step),
+        ]
+        assert subprocess.run(arguments, check=False).returncode == -signal.SIGKILL
     export_directory(
         bench.client, "t", str(out), resume=True, piece_messages=3, partition_by=["event_date"]
     )
@@ -324,7 +338,9 @@ def test_messages_trimmed_before_their_export_are_reported(tmp_path: Path) -> No
 
 
 def shown_ids(bench: Bench) -> list[MessageId]:
-    return [one.message_id for one in bench.client.reader("t") if one.message_id is not None]
+    return [
+        message.message_id for message in bench.client.reader("t") if message.message_id is not None
+    ]
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "ndjson"])
@@ -349,16 +365,16 @@ def test_text_of_a_batch_equals_the_text_of_single_messages() -> None:
         rows = one_by_one.rows_of(table)
         envelopes, cells = io.BytesIO(), io.BytesIO()
         for form, sink in (("ndjson", envelopes), ("csv", cells)):
-            made = writer(form, sink, ["producer"])
+            new_writer = writer(form, sink, ["producer"])
             for part in (table.slice(0, 2), table.slice(2)):
-                made.write(exported(part))
-            made.close()
+                new_writer.write(exported(part))
+            new_writer.close()
         assert envelopes.getvalue() == b"".join(map(one_by_one.envelope, rows)), f"seed {seed}"
         names = [name for name in one_by_one.FIELDS if name not in NOT_IN_CSV]
         lines = [",".join(f'"{name}"' for name in names)]
-        for row, given in zip(rows, table["properties"].to_pylist(), strict=True):
+        for row, properties in zip(rows, table["properties"].to_pylist(), strict=True):
             record = one_by_one.record(row, embed=False)
-            record["properties"] = None if given is None else record["properties"]
+            record["properties"] = None if properties is None else record["properties"]
             lines.append(",".join(_quoted(record[name]) for name in names))
         expected = "".join(f"{line}\n" for line in lines).encode()
         assert cells.getvalue() == expected, f"seed {seed}"

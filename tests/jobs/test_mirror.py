@@ -61,9 +61,9 @@ SAME = (
 
 def of_hive(path: Path) -> pa.Table:
     """The rows that DuckDB reads without txlog."""
-    with duckdb.connect() as made:
-        made.execute("SET timezone='UTC'")
-        return made.sql(
+    with duckdb.connect() as connection:
+        connection.execute("SET timezone='UTC'")
+        return connection.sql(
             f"SELECT * FROM read_parquet('{path}/**/*.parquet', hive_partitioning=true)"
         ).to_arrow_table()
 
@@ -118,8 +118,8 @@ def test_each_run_adds_the_newly_visible_messages(tmp_path: Path, form: str) -> 
     first = mirror(bench.client, "t", str(out), form)
     assert first["messages"] == len(in_topic(bench.client)) > 10
     assert in_mirror(form, out) == in_topic(bench.client)
-    again = mirror(bench.client, "t", str(out), form)
-    assert (again["messages"], again["files"]) == (0, 0)
+    mirror_again = mirror(bench.client, "t", str(out), form)
+    assert (mirror_again["messages"], mirror_again["files"]) == (0, 0)
     bench.client.checkpoint(roll_all=True)
     bench.client.commit(txn)
     bench.clock.advance(3 * 86_400_000)
@@ -144,8 +144,8 @@ def test_mirror_is_the_topic_after_any_history(tmp_path: Path, form: str) -> Non
             if number % 12 == 11:
                 mirror(history.client, "t", str(out), form)
         mirror(history.client, "t", str(out), form)
-        found = in_mirror(form, out)
-        assert found == in_topic(history.client), f"seed {seed}"
+        rows = in_mirror(form, out)
+        assert rows == in_topic(history.client), f"seed {seed}"
         history.client.close()
 
 
@@ -201,8 +201,8 @@ with txlog.open(sys.argv[2], read_only=True) as client:
 
 def killed(store: str, out: Path, form: str, step: int) -> bool:
     """Do one run that is killed before this step; False if the run ended first."""
-    words = [*ready.python(), "-c", _DIES, str(ROOT / "src"), store, str(out), form, str(step)]
-    ended = subprocess.run(words, check=False).returncode
+    arguments = [*ready.python(), "-c", _DIES, str(ROOT / "src"), store, str(out), form, str(step)]
+    ended = subprocess.run(arguments, check=False).returncode
     assert ended in (0, -signal.SIGKILL)
     return ended != 0
 
@@ -231,21 +231,23 @@ FULL: dict[str, Any] = {
 def records_in(form: str, path: Path) -> list[Any]:
     """The records of a mirror, with times of day as time objects."""
 
-    def natural(one: Any, name: str = "") -> Any:
-        if isinstance(one, dict):
-            return {key: natural(item, key) for key, item in one.items()}
-        if isinstance(one, list):
-            return [natural(item) for item in one]
-        if name in ("clock", "finer", "when") and isinstance(one, int):
-            return (dt.datetime(1, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=one)).time()
-        return one.astimezone(dt.UTC) if getattr(one, "tzinfo", None) else one
+    def natural(each_item: Any, name: str = "") -> Any:
+        if isinstance(each_item, dict):
+            return {key: natural(item, key) for key, item in each_item.items()}
+        if isinstance(each_item, list):
+            return [natural(item) for item in each_item]
+        if name in ("clock", "finer", "when") and isinstance(each_item, int):
+            return (
+                dt.datetime(1, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=each_item)
+            ).time()
+        return each_item.astimezone(dt.UTC) if getattr(each_item, "tzinfo", None) else each_item
 
     column = SHOWN[form](path).sort_by("message_id").column("record")
-    found = [natural(one) for one in column.to_pylist(maps_as_pydicts="strict")]
-    for one in found:
-        if form == "iceberg" and one and one["list"] == []:
-            one["list"] = None  # pyiceberg reads a list that is null as an empty one
-    return found
+    naturals = [natural(each_item) for each_item in column.to_pylist(maps_as_pydicts="strict")]
+    for each_item in naturals:
+        if form == "iceberg" and each_item and each_item["list"] == []:
+            each_item["list"] = None  # pyiceberg reads a list that is null as an empty one
+    return naturals
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -265,18 +267,18 @@ def test_records_are_columns_of_the_first_schema(tmp_path: Path, form: str) -> N
     for value in (FULL, b"no record", None):
         producer.send(value)
     mirror(client, "t", str(out), form)
-    wanted = [FULL, none, FULL, None, None]
-    assert records_in(form, out) == wanted
+    expected = [FULL, none, FULL, None, None]
+    assert records_in(form, out) == expected
     schemas = client.topic("t").schemas
     schemas.add(WIDE.remove(0).append(pa.field("more", pa.string())))
     client.producer("t").send({**{n: v for n, v in FULL.items() if n != "flag"}, "more": "x"})
     mirror(client, "t", str(out), form)
-    assert records_in(form, out) == [*wanted, {**FULL, "flag": None}]
+    assert records_in(form, out) == [*expected, {**FULL, "flag": None}]
     schemas.delete()
     send(client, b"bytes")
     client.checkpoint(roll_all=True)
     mirror(client, "t", str(out), form)
-    assert records_in(form, out) == [*wanted, {**FULL, "flag": None}, None]
+    assert records_in(form, out) == [*expected, {**FULL, "flag": None}, None]
     assert in_mirror(form, out) == in_topic(client)
     client.admin.delete_topic("t")
     client.create_topic("t")
@@ -298,15 +300,15 @@ def test_a_mirror_that_was_made_without_records_goes_on_without(tmp_path: Path, 
 def files_of(form: str, path: Path) -> set[Path]:
     """The files of the table; for directories, all files that a reader sees."""
     if form == "delta":
-        return {Path(one) for one in DeltaTable(str(path)).file_uris()}
+        return {Path(uri) for uri in DeltaTable(str(path)).file_uris()}
     if form == "iceberg":
         from pyiceberg.catalog.sql import SqlCatalog
 
         where = {"uri": f"sqlite:///{path}/catalog.db", "warehouse": f"file://{path}"}
         catalog = SqlCatalog("txlog", **where)
-        found = catalog.load_table(("default", "t")).inspect.files()["file_path"].to_pylist()
+        rows = catalog.load_table(("default", "t")).inspect.files()["file_path"].to_pylist()
         catalog.close()
-        return {Path(one.removeprefix("file://")) for one in found}
+        return {Path(uri.removeprefix("file://")) for uri in rows}
     return set(path.rglob("[!.]*.parquet"))
 
 
@@ -329,9 +331,9 @@ def test_a_killed_run_is_continued_exactly_once(
         fill(bench.client, 3, turn)
     mirror(bench.client, "t", str(out), form)
     assert in_mirror(form, out) == in_topic(bench.client)
-    assert not [one for one in out.rglob(".*") if "part-" in one.name]
+    assert not [path for path in out.rglob(".*") if "part-" in path.name]
     assert files_of(form, out) == {
-        one for one in out.rglob("*.parquet") if "_delta_log" not in str(one)
+        path for path in out.rglob("*.parquet") if "_delta_log" not in str(path)
     }
 
 
@@ -345,7 +347,7 @@ def test_directories_complete_a_killed_run_that_was_partly_visible(
     """
     bench, out = bench_of(tmp_path), tmp_path / "out"
     mirror(bench.client, "t", str(out), "hive")
-    wanted = in_topic(bench.client)
+    expected = in_topic(bench.client)
     fill(bench.client, 4, 1)
     bench.clock.advance(86_400_000)
     fill(bench.client, 4, 2)
@@ -368,12 +370,12 @@ def test_directories_complete_a_killed_run_that_was_partly_visible(
             mirror(bench.client, "t", str(out), "hive")
         except Killed:
             seen = in_mirror("hive", out)
-            assert set(map(repr, seen)) >= set(map(repr, wanted))
-    before = {one: one.stat().st_ino for one in out.rglob("[!.]*.parquet")}
+            assert set(map(repr, seen)) >= set(map(repr, expected))
+    inodes_before = {path: path.stat().st_ino for path in out.rglob("[!.]*.parquet")}
     send(bench.client, b"more")
     mirror(bench.client, "t", str(out), "hive")
     assert in_mirror("hive", out) == in_topic(bench.client)
-    assert all(one.stat().st_ino == inode for one, inode in before.items())
+    assert all(path.stat().st_ino == inode for path, inode in inodes_before.items())
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -392,19 +394,19 @@ def test_a_run_keeps_the_files_that_it_reads(
     with bench.client.transaction() as txn:
         bench.client.producer("t").send(b"in a part of a sidecar", txn=txn)
     bench.client.checkpoint()
-    wanted, other = in_topic(bench.client), bench.another()
+    expected, other = in_topic(bench.client), bench.another()
 
-    def overtaken(*given: Any) -> Iterator[pa.Table]:
+    def overtaken(*arguments: Any) -> Iterator[pa.Table]:
         for _ in range(3):  # two manifests keep files
             send(other, b"more")
             other.checkpoint(roll_all=True)
-        yield from rows_after(*given)
+        yield from rows_after(*arguments)
 
     monkeypatch.setattr(
         importlib.import_module("txlog.lake.jobs.mirrors.mirror"), "rows_after", overtaken
     )
-    assert mirror(bench.client, "t", str(out), form)["messages"] == len(wanted)
-    assert in_mirror(form, out) == wanted
+    assert mirror(bench.client, "t", str(out), form)["messages"] == len(expected)
+    assert in_mirror(form, out) == expected
 
 
 @pytest.mark.parametrize("size", [0, 1024, 60_000])
@@ -419,11 +421,11 @@ def test_full_disk_prints_one_line_and_leaves_no_partial_file(
     bench, out = bench_of(tmp_path), tmp_path / "out"
     bench.client.producer("t").send(random.Random(1).randbytes(100_000))
     for is_first in (True, False):
-        with little_room(size), pytest.raises(DiskFailed) as told:
+        with little_room(size), pytest.raises(DiskFailed) as caught:
             mirror(bench.client, "t", str(out), form)
-        assert str(out) in str(told.value)
-        assert "\n" not in str(told.value) and "\x1b" not in str(told.value)
-        assert not [one for one in out.rglob(".*") if one.suffix == ".tmp"]
+        assert str(out) in str(caught.value)
+        assert "\n" not in str(caught.value) and "\x1b" not in str(caught.value)
+        assert not [path for path in out.rglob(".*") if path.suffix == ".tmp"]
         if is_first:
             mirror(bench.client, "t", str(out), form)
             assert in_mirror(form, out) == in_topic(bench.client)
@@ -436,10 +438,10 @@ def test_one_run_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     bench, out = bench_of(tmp_path), tmp_path / "out"
     commit = hive.Table.commit
 
-    def during(self: hive.Table, *words: Any) -> None:
+    def during(self: hive.Table, *arguments: Any) -> None:
         with pytest.raises(TryAgain):
             mirror(bench.client, "t", str(out), "hive")
-        commit(self, *words)
+        commit(self, *arguments)
 
     monkeypatch.setattr(hive.Table, "commit", during)
     assert mirror(bench.client, "t", str(out), "hive")["messages"]
@@ -450,16 +452,16 @@ def test_directories_are_of_days_and_the_state_says_how_far(tmp_path: Path) -> N
     bench.clock.advance(86_400_000)
     send(bench.client, b"x")
     mirror(bench.client, "t", str(out), "hive")
-    days = sorted(one.name for one in out.iterdir() if one.is_dir())
+    days = sorted(path.name for path in out.iterdir() if path.is_dir())
     assert len(days) == 2
     seen = of_hive(out)
     assert seen.column_names == [*TABLE.names, "day"]
     assert {f"day={row['day']}" for row in seen.to_pylist()} == set(days)
     for row in seen.to_pylist():
         assert f"{row['visible_time']:%Y-%m-%d}" == str(row["day"])
-    assert {one.name for one in out.iterdir()} == {LOCK, STATE, *days}
-    said = json.loads((out / STATE).read_text())
-    assert (said["lsn"], said["coming"]) == (max(seen["lsn"].to_pylist()), [])
+    assert {path.name for path in out.iterdir()} == {LOCK, STATE, *days}
+    parsed = json.loads((out / STATE).read_text())
+    assert (parsed["lsn"], parsed["coming"]) == (max(seen["lsn"].to_pylist()), [])
 
 
 def test_the_command_takes_it_by_either_flag(tool: Tool, tmp_path: Path) -> None:
@@ -471,8 +473,8 @@ def test_the_command_takes_it_by_either_flag(tool: Tool, tmp_path: Path) -> None
     tool.ok("produce", "t", "-m", "b")
     tool.ok("export", "t", str(out), "--format", "hive")
     assert of_hive(out).num_rows == 2
-    for words in (["-o", "@-1h.."], ["--force"], ["--partition-by", "key"]):
-        code, _, err = tool("export", "t", str(out), "--to", "hive", *words)
+    for arguments in (["-o", "@-1h.."], ["--force"], ["--partition-by", "key"]):
+        code, _, err = tool("export", "t", str(out), "--to", "hive", *arguments)
         assert (code, "needs a directory" in err) == (2, True), err
     assert tool("export", "t", "--to", "delta")[0] == 2
     assert tool("export", "t", str(out), "--to", "csv", "-f", "hive")[0] == 2

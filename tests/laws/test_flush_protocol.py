@@ -104,11 +104,11 @@ def of_process(world: World, me: int, mutant: str | None) -> Iterator[World]:
             if is_found and mutant != "takes back what a flush has found":
                 yield moved(world, me, "unknown", write_lock=None)
             else:
-                journal = tuple(one for one in world.journal if one != me)
+                journal = tuple(frame for frame in world.journal if frame != me)
                 yield moved(world, me, "withdrawn", journal=journal, write_lock=None)
     elif stage == "written":
-        mine = world.journal.index(me) + 1
-        if mutant == "answers before it flushes" or durable >= mine:
+        own_position = world.journal.index(me) + 1
+        if mutant == "answers before it flushes" or durable >= own_position:
             yield moved(world, me, "done")
         elif world.flush_lock is None or mutant == "writes the witness without the flush lock":
             holds = me if world.flush_lock is None else world.flush_lock
@@ -167,27 +167,27 @@ def wrong(world: World) -> str | None:
 
 def explored(mutant: str | None) -> tuple[int, str | None, set[tuple[str, ...]]]:
     """(number of worlds, a broken promise, the possible ends of the processes)."""
-    known, waiting = {START}, [START]
+    seen_worlds, waiting = {START}, [START]
     ends: set[tuple[str, ...]] = set()
     while waiting:
         world = waiting.pop()
-        if (found := wrong(world)) is not None:
-            return len(known), found, ends
-        after = [*steps(world, mutant)]
-        if not after:
+        if (fault := wrong(world)) is not None:
+            return len(seen_worlds), fault, ends
+        next_worlds = [*steps(world, mutant)]
+        if not next_worlds:
             ends.add(world.at)
-        fresh = [one for one in after if one not in known]
-        known.update(fresh)
+        fresh = [next_world for next_world in next_worlds if next_world not in seen_worlds]
+        seen_worlds.update(fresh)
         waiting += fresh
-    return len(known), None, ends
+    return len(seen_worlds), None, ends
 
 
 def test_no_order_of_steps_breaks_a_promise() -> None:
     """Every rule of the protocol is needed here, and no process may wait for ever."""
-    worlds, found, ends = explored(None)
-    assert found is None
+    worlds, fault, ends = explored(None)
+    assert fault is None
     assert worlds > 1_000
-    stuck = {one for one in ends if set(one) - {"done", "unknown", "dead", "withdrawn"}}
+    stuck = {end for end in ends if set(end) - {"done", "unknown", "dead", "withdrawn"}}
     assert not stuck, "nobody can go on"
     assert ("done",) * PROCESSES in ends
 
@@ -195,5 +195,5 @@ def test_no_order_of_steps_breaks_a_promise() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_each_rule_is_needed(mutant: str) -> None:
     """The model breaks a promise if any rule is left out."""
-    _, found, _ = explored(mutant)
-    assert found is not None
+    _, fault, _ = explored(mutant)
+    assert fault is not None

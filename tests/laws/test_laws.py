@@ -72,9 +72,9 @@ def live_dumps(client: Client) -> Dumps:
 
 def dumps(view: View) -> Dumps:
     """The dump of every component a view knows, as plain values."""
-    found = {key: plain(key, FOLDS[key[0]].dump(view.component(key))) for key in view.known()}
+    plains = {key: plain(key, FOLDS[key[0]].dump(view.component(key))) for key in view.known()}
     empty = {kind: plain((kind, 0, 0), fold.dump(fold.new())) for kind, fold in FOLDS.items()}
-    return {key: value for key, value in found.items() if value != empty[key[0]]}
+    return {key: value for key, value in plains.items() if value != empty[key[0]]}
 
 
 def plain(key: Component, blob: bytes) -> object:
@@ -111,7 +111,7 @@ def plain(key: Component, blob: bytes) -> object:
 def sort_dicts(value: object) -> object:
     if isinstance(value, dict):
         return {key: sort_dicts(value[key]) for key in sorted(value)}
-    return [sort_dicts(one) for one in value] if isinstance(value, list | tuple) else value
+    return [sort_dicts(element) for element in value] if isinstance(value, list | tuple) else value
 
 
 @contextlib.contextmanager
@@ -141,10 +141,10 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
     consumers: list[Consumer] = []
 
     def some_ids() -> list[object]:
-        return list(chance.sample(known, min(len(known), chance.randint(1, 4))))
+        return list(chance.sample(message_ids, min(len(message_ids), chance.randint(1, 4))))
 
     for step in range(STEPS):
-        known = ids(client)
+        message_ids = ids(client)
         txn = chance.choice(open_ones) if open_ones and chance.random() < 0.7 else None
         act = chance.choices(range(26), ACTS)[0]
         with contextlib.suppress(TxlogError):
@@ -153,14 +153,14 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                 for _ in range(chance.randint(1, 3)):
                     value = b"%d" % step * chance.choice((1, 1, 1, LARGE))
                     at = later.choice((None, None, bench.clock.now().wall_ms + 500))
-                    after = later.choice((None, 400)) if at is None else None
+                    delay = later.choice((None, 400)) if at is None else None
                     key = b"%d" % chance.randrange(9)
                     number = later.choice((None, None, later.randrange(4 * STEPS)))
                     producer.send(
                         value,
                         key=key,
                         deliver_at=at,
-                        deliver_after=after,
+                        deliver_after=delay,
                         sequence_id=number,
                         txn=txn,
                     )
@@ -168,11 +168,11 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                     say(client, later.choice("AB"), later.choice((None, step)), txn=txn)
             elif act == 3:
                 open_ones.append(begin(client, chance.randint(1000, 9000)))
-            elif act <= 5 and known:
+            elif act <= 5 and message_ids:
                 client.acknowledge("t", "s", some_ids(), txn=txn)  # type: ignore[arg-type]
-            elif act == 6 and known:
-                one = [chance.choice(known)]
-                client.acknowledge("t", "s", one, cumulative=True, txn=txn)
+            elif act == 6 and message_ids:
+                chosen_ids = [chance.choice(message_ids)]
+                client.acknowledge("t", "s", chosen_ids, cumulative=True, txn=txn)
             elif act == 7 and txn is not None:
                 client.commit(txn)
             elif act == 8 and txn is not None:
@@ -191,14 +191,14 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
             elif act == 14 and chance.random() < 0.3:
                 client.admin.delete_transaction_key(f"key {chance.randrange(3)}")
                 client.admin.scale_coordinators(client.settings.coordinators + chance.randrange(2))
-            elif act == 15 and known:
-                bound = Bound("id", chance.choice(known))
+            elif act == 15 and message_ids:
+                bound = Bound("id", chance.choice(message_ids))
                 client.admin.trim("t", bound, force_unacked=chance.random() < 0.5)
             elif act == 16 and checkpoints:
                 client.admin.compact("t")
-            elif act == 21 and known:
+            elif act == 21 and message_ids:
                 handle, force = client.subscription("t", chance.choice("sh")), chance.random() < 0.5
-                handle.seek(chance.choice(known), force=force)
+                handle.seek(chance.choice(message_ids), force=force)
             elif act == 22:
                 client.subscription("t", chance.choice("sh")).skip(chance.randint(1, 3))
                 client.admin.compact_topic("t")
@@ -231,8 +231,8 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                 client.admin.delete_topic(f"more-{chance.randrange(step + 1)}")
             elif act == 11 and chance.random() < 0.3:
                 client.create_topic(f"more-{step}", chance.randint(1, 2))
-                told = later.random() < 0.7
-                with client.consumer("t", "s", enable_watermarking=told) as consumer:
+                has_event = later.random() < 0.7
+                with client.consumer("t", "s", enable_watermarking=has_event) as consumer:
                     consumer.receive_batch(1)  # with watermarks an event comes first
                     consumer.acknowledge(consumer.receive_batch(chance.randint(1, 5)))
             elif act == 25:
@@ -279,21 +279,21 @@ def lease(
         return
     if not consumers:
         return
-    one = chance.choice(consumers)
+    consumer = chance.choice(consumers)
     if act == 1:
-        table = one.receive_batch(chance.randint(1, 6))
+        table = consumer.receive_batch(chance.randint(1, 6))
         if chance.random() < 0.4:
-            one.acknowledge(table.slice(chance.randrange(3)), txn=txn)
+            consumer.acknowledge(table.slice(chance.randrange(3)), txn=txn)
     elif act == 2:
-        known = ids(client)
-        picked = chance.sample(known, min(len(known), 6))
-        one.negative_acknowledge(picked, chance.choice((0, 0, 900)))
+        message_ids = ids(client)
+        picked = chance.sample(message_ids, min(len(message_ids), 6))
+        consumer.negative_acknowledge(picked, chance.choice((0, 0, 900)))
     elif act == 3:
-        consumers.remove(one)
+        consumers.remove(consumer)
         if chance.random() < 0.5:
-            one.close()
+            consumer.close()
             return
-        lock = one._member._lock
+        lock = consumer._member._lock
         assert lock is not None
         lock.close()
         if consumers:
@@ -336,17 +336,17 @@ def test_replay_from_any_checkpoint_equals_live(tmp_path: Path, seed: int) -> No
     send(bench.client, b"behind the checkpoint")
     live = live_dumps(bench.client)
     with contextlib.closing(PosixDisk(bench.path)) as disk:
-        kept = generations(disk)
-    assert len(kept) == 2
+        kept_generations = generations(disk)
+    assert len(kept_generations) == 2
     check_totals(bench.client)
-    for generation in kept:
+    for generation in kept_generations:
         with fresh(bench, generation) as view:
             view.take(view.journal.read_durable())
             assert dumps(view) == live
-            again = View.open(view.disk, view.salt, bench.clock.now().boot_id)
-            again.take(again.journal.read_durable())
-            assert dumps(again) == live  # I-23: a second time changes nothing
-            again.close()
+            reopened = View.open(view.disk, view.salt, bench.clock.now().boot_id)
+            reopened.take(reopened.journal.read_durable())
+            assert dumps(reopened) == live  # I-23: a second time changes nothing
+            reopened.close()
 
 
 @pytest.mark.parametrize("seed", graded(SEEDS[:3], 1))
@@ -356,12 +356,12 @@ def test_checkpoint_changes_no_state(tmp_path: Path, seed: int) -> None:
     random_history(bench, seed, checkpoints=True)
     bench.client.checkpoint()  # seals and compacts due ledgers, which changes the place of rows
     send(bench.client, b"one more")
-    before, seen = live_dumps(bench.client), read(bench.client)
+    dumps_before, seen = live_dumps(bench.client), read(bench.client)
     other = bench.another()
     assert not bench.client.checkpoint()["skipped"]
     assert bench.client.checkpoint()["skipped"]
     for client in (bench.client, other, bench.another()):
-        assert live_dumps(client) == before
+        assert live_dumps(client) == dumps_before
         assert read(client) == seen
 
 
@@ -406,14 +406,14 @@ def test_every_prefix_replays(tmp_path: Path, seed: int) -> None:
 
 def check_agreement(view: View) -> None:
     """Check the invariants between folds that hold after any frame."""
-    known = view.known()
+    components = view.known()
     unfinished = {
         (key[1], sequence): txn
-        for key in known
+        for key in components
         if key[0] == "coordinator"
         for sequence, txn in view.coordinator(key[1]).unfinished.items()
     }
-    for kind, a, b in known:
+    for kind, a, b in components:
         if kind == "buffer":
             state = view.buffer(a)
             for coordinator, by_sequence in state.held.items():
@@ -437,11 +437,11 @@ def check_agreement(view: View) -> None:
             for pair, pending in cursor.pending.items():
                 assert (a, b) in unfinished[pair].subscriptions  # I-17
                 for ledger, first, last, low, high in pending.runs:
-                    mine = {
+                    own_rows = {
                         (ledger, e, i) for e in range(first, last + 1) for i in range(low, high + 1)
                     }
-                    assert not mine & seen  # I-9: exactly one holder
-                    seen |= mine
+                    assert not own_rows & seen  # I-9: exactly one holder
+                    seen |= own_rows
             assert all(ledger >= cursor.mark_delete[0] for ledger in cursor.acked.entries)
             check_hands(view, cursor)
             assert [round for round, _ in cursor.rewinds] == sorted(
@@ -449,17 +449,17 @@ def check_agreement(view: View) -> None:
             )
         elif kind == "key":
             for uid, of_owner in view.keys(a).of.items():
-                for name, one in of_owner.items():
-                    left = {
+                for name, key_state in of_owner.items():
+                    remaining_rows = {
                         s: txn
                         for (c, s), txn in unfinished.items()
                         if (c, txn.owner_uid, txn.key) == (a, uid, name)
                     }
-                    open_ones = [s for s, txn in left.items() if txn.status == "OPEN"]
-                    assert open_ones in ([], [one.sequence])  # I-16
-                    assert one.sequence < 0 or one.sequence in left
-                    assert not (open_ones and one.deleted)
-                    assert all(left[s].epoch == one.epoch for s in open_ones)
+                    open_ones = [s for s, txn in remaining_rows.items() if txn.status == "OPEN"]
+                    assert open_ones in ([], [key_state.sequence])  # I-16
+                    assert key_state.sequence < 0 or key_state.sequence in remaining_rows
+                    assert not (open_ones and key_state.deleted)
+                    assert all(remaining_rows[s].epoch == key_state.epoch for s in open_ones)
     assert all(txn.status == "OPEN" for txn in unfinished.values())  # I-17: nothing is unavailable
 
 
@@ -472,8 +472,8 @@ def check_hands(view: View, cursor: Cursor) -> None:
     for number, lease in leases.by_consumer.items():
         in_hand += lease.ids.runs()
         assert number in view.catalog.consumers or not lease.ids
-        for _, some in lease.handouts:
-            assert all(lease.ids.common(run) == [run] for run in some.runs())
+        for _, messages in lease.handouts:
+            assert all(lease.ids.common(run) == [run] for run in messages.runs())
     assert sum(map(size, in_hand)) == sum(map(size, leases.leased.runs()))
     for run in [*in_hand, *leases.waiting_ids.runs()]:
         for message in each(run):
@@ -486,11 +486,11 @@ def check_hands(view: View, cursor: Cursor) -> None:
 def check_dead_bytes(state: Buffer) -> None:
     """I-21: the bytes of a sidecar ledger belong to living transactions or are counted as dead."""
     live: dict[int, int] = {}
-    for one in transactions(state):
-        ledgers = {part[0] for part in one.ranges}
-        assert sum(bytes_in(one, ledger) for ledger in ledgers) == one.payload_bytes
+    for txn_row in transactions(state):
+        ledgers = {part[0] for part in txn_row.ranges}
+        assert sum(bytes_in(txn_row, ledger) for ledger in ledgers) == txn_row.payload_bytes
         for ledger in ledgers:
-            live[ledger] = live.get(ledger, 0) + bytes_in(one, ledger)
+            live[ledger] = live.get(ledger, 0) + bytes_in(txn_row, ledger)
     ends = {end.ledger: end for end in state.ledgers}
     assert state.trimmed.keys() <= ends.keys()
     assert live.keys() <= ends.keys()
@@ -499,8 +499,8 @@ def check_dead_bytes(state: Buffer) -> None:
         holders = [
             1
             for of in state.held.values()
-            for held in of.values()
-            if any(part[0] == ledger for part in held.ranges)
+            for holding in of.values()
+            if any(part[0] == ledger for part in holding.ranges)
         ]
         assert end.open_txns == len(holders)
     assert state.dead_bytes == sum(end.dead_bytes for end in state.ledgers)
@@ -510,9 +510,9 @@ def check_totals(client: Client) -> None:
     """I-22: the counts are equal to a scan, also after trims."""
     (row,) = [row for row in client.topics() if row["topic"] == "t"]
     assert row["messages"] == len(read(client))
-    for held in client.subscriptions("t"):
-        wanted = Range(kind="unacked", subscription=held["subscription"])
-        assert held["backlog"] == len(read(client, range=wanted))
+    for subscription_row in client.subscriptions("t"):
+        unacked_range = Range(kind="unacked", subscription=subscription_row["subscription"])
+        assert subscription_row["backlog"] == len(read(client, range=unacked_range))
 
 
 # --- Law 3 ------------------------------------------------------------------------------------
@@ -554,7 +554,7 @@ def test_a_frame_behind_the_witness_is_not_read(
     class PowerCut(BaseException):
         pass
 
-    def die(journal: object, *given: object, **options: object) -> None:
+    def die(journal: object, *arguments: object, **options: object) -> None:
         raise PowerCut
 
     monkeypatch.setattr(Journal, "flush", die)
@@ -593,20 +593,20 @@ def test_group_commit_is_sequential(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert not failures
-    found = read(client)
-    assert len(found) == 6 * 15 * 4
-    assert len({m.message_id for m in found}) == len(found)
-    zero = [m for m in found if m.partition == 0]
+    messages = read(client)
+    assert len(messages) == 6 * 15 * 4
+    assert len({m.message_id for m in messages}) == len(messages)
+    zero = [m for m in messages if m.partition == 0]
     for first, second in pairwise(zero):
         if first.txn is not None and (first.value or b"").endswith(b"x"):
             assert second.txn == first.txn and (second.value or b"").endswith(b"z")
     for number in range(6):
-        mine = [
+        own_numbers = [
             int((m.value or b"").split(b":")[1])
             for m in zero
             if m.txn and (m.value or b"").startswith(b"%d:" % number)
         ]
-        assert mine == sorted(mine)
+        assert own_numbers == sorted(own_numbers)
     live = live_dumps(client)
     with fresh(bench) as view:
         view.take(view.journal.read_durable())
@@ -693,7 +693,7 @@ def test_every_op_has_its_own_tag_and_a_fold() -> None:
     """Every op is routed to folds that accept it."""
     tags = [kind.__struct_config__.tag for kind in get_args(Op)]
     assert len(set(tags)) == len(tags)
-    every = {
+    all_ops = {
         kind
         for kind in vars(op_types).values()
         if isinstance(kind, type)
@@ -701,7 +701,7 @@ def test_every_op_has_its_own_tag_and_a_fold() -> None:
         and kind.__struct_config__.tag is not None
         and kind.__module__.startswith("txlog.engine.model")
     }
-    assert set(get_args(Op)) == every
+    assert set(get_args(Op)) == all_ops
 
 
 def test_every_op_is_known_to_the_folds_of_its_base() -> None:
@@ -785,10 +785,10 @@ def test_a_frame_applied_twice_is_corruption(tmp_path: Path) -> None:
     client = bench.client
     client.create_topic("t")
     client.create_subscription("t", "s")
-    (one,) = send(client, b"a")
+    (message_id,) = send(client, b"a")
     with client.transaction() as txn:
         client.producer("t").send(b"b", txn=txn)
-        client.acknowledge("t", "s", [one], txn=txn)
+        client.acknowledge("t", "s", [message_id], txn=txn)
     client.connect("k")
     batch = client.bulk("t", key="k", batch=1)
     batch.commit(batch.stage([pa.table({"value": [b"c"]})]))

@@ -109,27 +109,33 @@ CLASSES = [(Booking, Seat), (BookingStruct, Seat), (BookingModel, SeatModel)]
 def test_an_instance_comes_back_as_it_was(type: str, cls: Any, seat: Any) -> None:
     schema = schema_of(cls, type)
     assert schema.type == type
-    given = booking(cls, seat)
-    value = values.encode_one(schema, given)
-    assert values.decode_one(schema, value, cls) == given
+    given_booking = booking(cls, seat)
+    value = values.encode_one(schema, given_booking)
+    assert values.decode_one(schema, value, cls) == given_booking
     assert values.invalid(schema, pa.array([value], pa.binary())) == []
-    assert is_record(given)
+    assert is_record(given_booking)
 
 
 def test_classes_with_the_same_fields_have_the_same_columns() -> None:
     schemas = [schema_of(cls) for cls, _ in CLASSES]
     assert schemas[0].arrow == schemas[1].arrow == schemas[2].arrow
-    assert len({one.fingerprint for one in schemas}) == 1
+    assert len({schema.fingerprint for schema in schemas}) == 1
     assert str(schemas[0].arrow.field("at").type) == "timestamp[us, tz=UTC]"
     node = json.loads(schemas[0].definition)
     assert node["name"] == "Booking"
-    assert [one.get("default", ...) for one in node["fields"]][7:] == ["M", None, "\xff", {}, False]
+    assert [schema.get("default", ...) for schema in node["fields"]][7:] == [
+        "M",
+        None,
+        "\xff",
+        {},
+        False,
+    ]
 
 
 def test_a_class_used_twice_is_defined_once() -> None:
     @dataclasses.dataclass
     class Pair:
-        left: Seat
+        left_seat: Seat
         right: Seat
         kind: Kind
         other: Kind

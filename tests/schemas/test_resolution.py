@@ -100,10 +100,10 @@ def test_an_older_record_becomes_one_of_the_newest(
     assert can_read(newest, written) is None
     data = values.encode_one(written, {"a": before})
     column = pa.array([data, None, data], pa.binary())
-    found = values.decode(written, column, as_of=newest)
-    assert found.type == newest.arrow
-    found.validate(full=True)
-    assert found.to_pylist(maps_as_pydicts="strict") == [{"a": after}, None, {"a": after}]
+    decoded = values.decode(written, column, as_of=newest)
+    assert decoded.type == newest.arrow
+    decoded.validate(full=True)
+    assert decoded.to_pylist(maps_as_pydicts="strict") == [{"a": after}, None, {"a": after}]
     assert values.decode_one(written, data, as_of=newest) == {"a": after}
 
 
@@ -161,9 +161,9 @@ def test_unreadable_value_is_null_and_reported_with_its_field(
     old: Any, new: Any, reason: str
 ) -> None:
     written, newest = of(field(old)), of(field(new))
-    found = can_read(newest, written)
-    assert found is not None
-    assert found.startswith(reason)
+    verdict = can_read(newest, written)
+    assert verdict is not None
+    assert verdict.startswith(reason)
     assert resolution.plan(written, newest) is None
     nulls = resolution.resolved(pa.nulls(3, written.arrow), written, newest)
     assert nulls.equals(pa.nulls(3, newest.arrow))
@@ -184,9 +184,9 @@ def test_a_plan_is_in_the_order_of_the_newest() -> None:
         field(["null", "int"], "c", default=None),
         field("int", "renamed", aliases=["old"]),
     )
-    found = resolution.plan(written, newest)
-    assert found is not None
-    assert [(one.name, one.source, one.default.as_py(), one.change) for one in found] == [
+    plan = resolution.plan(written, newest)
+    assert plan is not None
+    assert [(step.name, step.source, step.default.as_py(), step.change) for step in plan] == [
         ("new", None, "x", None),
         ("a", "a", None, resolution.Cast(pa.int64())),
         ("c", None, None, None),
@@ -206,14 +206,14 @@ def test_new_field_takes_a_default_of_any_type() -> None:
               default={"b": "\u00ff"}),
     )  # fmt: skip
     data = values.encode_one(written, {"a": 1})
-    found = values.decode(written, pa.array([data], pa.binary()), as_of=newest)
-    assert found.to_pylist(maps_as_pydicts="strict") == [
+    decoded = values.decode(written, pa.array([data], pa.binary()), as_of=newest)
+    assert decoded.to_pylist(maps_as_pydicts="strict") == [
         values.decode_one(written, data, as_of=newest)
     ]
-    own = values.decode_one(newest, values.encode_one(newest, {}))
-    assert values.decode_one(newest, b"{}") == own
-    assert own == values.decode_one(written, data, as_of=newest)
-    assert (str(own["price"]), own["at"].isoformat(), own["r"]) == (
+    own_record = values.decode_one(newest, values.encode_one(newest, {}))
+    assert values.decode_one(newest, b"{}") == own_record
+    assert own_record == values.decode_one(written, data, as_of=newest)
+    assert (str(own_record["price"]), own_record["at"].isoformat(), own_record["r"]) == (
         "2.56",
         "1970-01-01T00:00:01+00:00",
         {"s": "y", "b": b"\xff"},
@@ -230,12 +230,12 @@ def test_columns_and_single_records_are_resolved_alike(seed: int) -> None:
     if can_read(newest, written) is not None:
         pytest.fail(f"{can_read(newest, written)}: {written.definition} {newest.definition}")
     records = [random_value(random, written.record) for _ in range(7)]
-    data = [values.encode_one(written, one) for one in records]
+    data = [values.encode_one(written, each_record) for each_record in records]
     column = values.decode(written, pa.array([None, *data, None, *data], pa.binary())).slice(1, 12)
-    found = resolution.resolved(column, written, newest)
-    found.validate(full=True)
-    alone = [values.decode_one(written, one, as_of=newest) for one in data]
-    assert found.to_pylist(maps_as_pydicts="strict") == [*alone, None, *alone][:12]
+    resolved = resolution.resolved(column, written, newest)
+    resolved.validate(full=True)
+    alone = [values.decode_one(written, each_record, as_of=newest) for each_record in data]
+    assert resolved.to_pylist(maps_as_pydicts="strict") == [*alone, None, *alone][:12]
 
 
 V1 = of(field("int"))
@@ -257,8 +257,8 @@ WIDER = of(field("long"))
 )
 def test_strategy_decides_which_version_may_follow(strategy: str, allowed: list[bool]) -> None:
     """BACKWARD: new readers first. FORWARD: new writers first."""
-    found = [check(strategy, one, [V1]) for one in (MORE, LESS, NEEDS, WIDER)]
-    assert [one is None for one in found] == allowed
+    checks = [check(strategy, each_check, [V1]) for each_check in (MORE, LESS, NEEDS, WIDER)]
+    assert [each_check is None for each_check in checks] == allowed
     assert check(strategy, V1, []) is None
 
 

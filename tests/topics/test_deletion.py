@@ -30,8 +30,8 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
 def bench_of(folder: Path, partitions: int = 1, **settings: int) -> Bench:
-    given = {"ledger_entries_max": 4, "coordinators": 1, "reader_grace_ms": 0, **settings}
-    bench = Bench(folder / "store", **given)
+    options = {"ledger_entries_max": 4, "coordinators": 1, "reader_grace_ms": 0, **settings}
+    bench = Bench(folder / "store", **options)
     bench.client.create_topic("t", partitions)
     bench.client.create_subscription("t", "s")
     return bench
@@ -39,8 +39,8 @@ def bench_of(folder: Path, partitions: int = 1, **settings: int) -> Bench:
 
 def files(bench: Bench) -> list[Path]:
     """Every file with messages. The note on how to read them stays in place and is not counted."""
-    found = Path(bench.path, "topics").rglob("*")
-    return [path for path in found if path.is_file() and path.name != "_README"]
+    paths = Path(bench.path, "topics").rglob("*")
+    return [path for path in paths if path.is_file() and path.name != "_README"]
 
 
 # --- subscriptions ----------------------------------------------------------------------------
@@ -64,8 +64,8 @@ def test_deleted_subscription_may_be_created_again(tmp_path: Path) -> None:
     """The new subscription starts anew and has its own cursor (Law 6)."""
     bench = bench_of(tmp_path)
     client = bench.client
-    known = send(client, b"0", b"1", b"2")
-    client.acknowledge("t", "s", known[:2])
+    message_ids = send(client, b"0", b"1", b"2")
+    client.acknowledge("t", "s", message_ids[:2])
     handle = client.subscription("t", "s")
     assert handle.delete() == {"topic": "t", "subscription": "s", "backlog": 1, "deleted": True}
     for call in (handle.delete, handle.describe, lambda: client.subscription("t", "s")):
@@ -107,19 +107,19 @@ def test_pending_acknowledgements_on_a_deleted_subscription_are_skipped(tmp_path
     """
     bench = bench_of(tmp_path)
     client = bench.client
-    known = send(client, b"0", b"1")
+    message_ids = send(client, b"0", b"1")
     txn, other = begin(client), begin(client)
-    client.acknowledge("t", "s", known, txn=txn)
+    client.acknowledge("t", "s", message_ids, txn=txn)
     client.producer("t").send(b"out", txn=txn)
     client.subscription("t", "s").delete()
     assert client.show_transaction(txn)["skipped_list"] == ["t/0:subscription 1"]
     client.create_subscription("t", "s")
-    client.acknowledge("t", "s", known[:1], txn=other)
+    client.acknowledge("t", "s", message_ids[:1], txn=other)
     answer = client.commit(txn)
     assert (answer["state"], answer["messages"], answer["acks"]) == ("committed", 1, 0)
     assert answer["skipped_list"] == ["t/0:subscription 1"]
-    again = bench.another().commit(txn)
-    assert again["already"] and again["skipped_list"] == answer["skipped_list"]
+    answer_again = bench.another().commit(txn)
+    assert answer_again["already"] and answer_again["skipped_list"] == answer["skipped_list"]
     assert client.commit(other)["skipped_list"] == []
     assert [m.value for m in pending(client)] == [b"1", b"out"]
     client.checkpoint()
@@ -134,15 +134,15 @@ def test_a_later_deletion_does_not_change_how_a_transaction_ended(tmp_path: Path
     """Spec 5: the answer to a commit or an abort depends on the transaction's record only."""
     bench = bench_of(tmp_path)
     client = bench.client
-    known = send(client, b"0")
+    message_ids = send(client, b"0")
     txn = begin(client)
-    client.acknowledge("t", "s", known, txn=txn)
+    client.acknowledge("t", "s", message_ids, txn=txn)
     first = client.commit(txn)
     client.subscription("t", "s").delete()
     client.admin.delete_topic("t")
-    again = client.commit(txn)
-    assert again["already"]
-    assert (again["acks"], again["skipped_list"]) == (first["acks"], []) == (1, [])
+    answer_again = client.commit(txn)
+    assert answer_again["already"]
+    assert (answer_again["acks"], answer_again["skipped_list"]) == (first["acks"], []) == (1, [])
 
 
 def test_dump_of_a_deleted_subscription_is_removed(tmp_path: Path) -> None:
@@ -158,8 +158,10 @@ def test_dump_of_a_deleted_subscription_is_removed(tmp_path: Path) -> None:
     client.subscription("t", "s").delete()
     client.subscription("t", "a").delete()
     client.checkpoint()
-    for one in (client, bench.another()):
-        kinds = one._store.read(lambda view: [key for key in view.known() if key[0] == "cursor"])
+    for each_client in (client, bench.another()):
+        kinds = each_client._store.read(
+            lambda view: [key for key in view.known() if key[0] == "cursor"]
+        )
         assert kinds == [("cursor", 3, 1)]
 
 
@@ -196,22 +198,26 @@ def test_a_topic_in_use_is_refused(tmp_path: Path) -> None:
 def test_every_handle_of_a_deleted_topic_gets_an_error(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     client = bench.client
-    (known,) = send(client, b"0")
-    producer, named, reader = client.producer("t"), client.producer("t", "p"), client.reader("t")
+    (message_id,) = send(client, b"0")
+    producer, named_producer, reader = (
+        client.producer("t"),
+        client.producer("t", "p"),
+        client.reader("t"),
+    )
     consumer = client.consumer("t", "s")
     txn = begin(client)
     client.admin.delete_topic("t", force=True)
     for call in (
         lambda: producer.send(b"x"),
         lambda: producer.send(b"x", txn=txn),
-        named.last_sequence_id,
+        named_producer.last_sequence_id,
         reader.read_next,
         reader.has_message_available,
         consumer.receive_batch,
-        lambda: consumer.acknowledge(known),
+        lambda: consumer.acknowledge(message_id),
         lambda: client.describe_topic("t"),
         lambda: read(client),
-        lambda: client.acknowledge("t", "s", [known]),
+        lambda: client.acknowledge("t", "s", [message_id]),
         lambda: client.admin.trim("t"),
         lambda: client.admin.compact("t"),
     ):
@@ -219,7 +225,7 @@ def test_every_handle_of_a_deleted_topic_gets_an_error(tmp_path: Path) -> None:
             call()
         assert caught.value.exit in (2, 3), caught.value
     with pytest.raises(MessageNotFound):
-        client.inspect(f"msg:{known}")
+        client.inspect(f"msg:{message_id}")
     consumer.close()
     assert client.topics() == []
     assert client.status()["topic_list"] == []
@@ -251,7 +257,7 @@ def test_deleted_topic_loses_its_files_and_its_numbers_are_never_reused(tmp_path
     send(client, *(b"%d" % n for n in range(9)))
     send_txn(client, b"a", b"b", partition=1)
     client.checkpoint(roll_all=True)
-    known = ids(client)
+    message_ids = ids(client)
     assert files(bench)
     client.create_topic("other")
     send(client, b"stays", topic="other")
@@ -261,13 +267,15 @@ def test_deleted_topic_loses_its_files_and_its_numbers_are_never_reused(tmp_path
     assert {path.parts[-3] for path in files(bench)} == {"other"}
     client.create_topic("t")
     send(client, b"new")
-    assert not set(ids(client)) & set(known)
-    assert min(one.ledger for one in ids(client)) > max(one.ledger for one in known)
+    assert not set(ids(client)) & set(message_ids)
+    assert min(message_id.ledger for message_id in ids(client)) > max(
+        message_id.ledger for message_id in message_ids
+    )
     client.checkpoint(roll_all=True)
-    again = bench.reopen()
-    assert values(again) == [b"new"]
-    assert values(again, "other") == [b"stays"]
-    kinds = again._store.read(lambda view: {key for key in view.known() if key[0] == "topic"})
+    reopened = bench.reopen()
+    assert values(reopened) == [b"new"]
+    assert values(reopened, "other") == [b"stays"]
+    kinds = reopened._store.read(lambda view: {key for key in view.known() if key[0] == "topic"})
     assert kinds == {("topic", 3, 0), ("topic", 4, 0)}
 
 
@@ -279,8 +287,8 @@ def test_files_of_an_interrupted_pass_are_removed_with_the_topic(tmp_path: Path)
     client = bench.client
     send_txn(client, b"0")
     client.checkpoint()
-    (known, other) = files(bench)
-    for path in (known, other):
+    (first_file, other) = files(bench)
+    for path in (first_file, other):
         path.with_name("_ledger-000000000099.0000000099.arrow").write_bytes(b"left")
     client.admin.delete_topic("t", force=True)
     client.checkpoint()
@@ -336,12 +344,12 @@ def test_open_transactions_continue_without_a_deleted_topic(tmp_path: Path) -> N
     client = bench.client
     client.create_topic("u")
     client.create_subscription("u", "s")
-    known, more = send(client, b"0"), send(client, b"0", topic="u")
-    txn, gone = begin(client), begin(client)
-    for one in (txn, gone):
-        client.producer("t").send(b"lost", txn=one)
-        client.producer("u").send(b"kept", txn=one)
-    client.acknowledge("t", "s", known, txn=txn)
+    message_ids, more = send(client, b"0"), send(client, b"0", topic="u")
+    txn, deleted_txn = begin(client), begin(client)
+    for each_txn in (txn, deleted_txn):
+        client.producer("t").send(b"lost", txn=each_txn)
+        client.producer("u").send(b"kept", txn=each_txn)
+    client.acknowledge("t", "s", message_ids, txn=txn)
     client.acknowledge("u", "s", more, txn=txn)
     client.admin.delete_topic("t", force=True)
     assert client.transactions()[0]["messages"] == 1
@@ -349,12 +357,12 @@ def test_open_transactions_continue_without_a_deleted_topic(tmp_path: Path) -> N
     assert (answer["state"], answer["messages"], answer["acks"]) == ("committed", 1, 1)
     assert answer["skipped_list"] == ["partition 1", "partition 1:subscription 1"]
     assert [row["topic"] for row in answer["marker_list"]] == ["u"]
-    assert client.abort(gone)["skipped_list"] == ["partition 1"]
+    assert client.abort(deleted_txn)["skipped_list"] == ["partition 1"]
     assert values(client, "u") == [b"0", b"kept"]
     assert [m.value for m in pending(client, "u")] == [b"kept"]
-    shown = bench.another().show_transaction(txn)
-    assert shown["topic_list"] == ["u"]
-    assert [row["topic"] for row in shown["partition_list"]] == ["u"]
+    txn_row = bench.another().show_transaction(txn)
+    assert txn_row["topic_list"] == ["u"]
+    assert [row["topic"] for row in txn_row["partition_list"]] == ["u"]
     metadata = client.admin.transaction_metadata(txn)
     assert list(metadata["produced_partitions"]) == ["u/0"]
     assert client.admin.message_keys(txn) == []
@@ -371,9 +379,9 @@ def test_deletion_completes_transactions_that_waited_for_the_topic(
     bench = bench_of(tmp_path)
     client = bench.client
     client.create_topic("u")
-    known = send(client, b"0")
+    message_ids = send(client, b"0")
     txn, wide = begin(client), begin(client)
-    client.acknowledge("t", "s", known, txn=txn)
+    client.acknowledge("t", "s", message_ids, txn=txn)
     client.producer("u").send(b"out", txn=txn)
     client.producer("t").send(b"wide", txn=wide)
     client.producer("u").send(b"wide", txn=wide)
@@ -390,9 +398,9 @@ def test_deletion_completes_transactions_that_waited_for_the_topic(
     row = client.show_transaction(txn)
     assert (row["state"], row["waiting_list"]) == ("committed", [])
     assert len(row["skipped_list"]) == 1
-    left = client.show_transaction(wide)
-    assert left["state"] == "committing"
-    assert left["waiting_list"] == (["u/0"] if what == "topic" else ["t/0", "u/0"])
+    wide_row = client.show_transaction(wide)
+    assert wide_row["state"] == "committing"
+    assert wide_row["waiting_list"] == (["u/0"] if what == "topic" else ["t/0", "u/0"])
     client.admin.set_online("u")
     state = client.show_transaction(wide)["state"]
     assert state == ("committed" if what == "topic" else "committing")
@@ -430,10 +438,10 @@ def test_maintenance_ignores_a_topic_deleted_meanwhile(
     client.checkpoint()
     built = compact._built
 
-    def delete_then(*given: object) -> object:
+    def delete_then(*arguments: object) -> object:
         if other.topics():
             other.admin.delete_topic("t", force=True)
-        return built(*given)  # type: ignore[arg-type]
+        return built(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(compact, "_built", delete_then)
     client.admin.compact("t")
@@ -456,16 +464,18 @@ def test_a_deletion_while_a_checkpoint_is_written(
     client.acknowledge("t", "s", send(client, b"0", b"1")[:1])
     write_state = checkpoint.write_state
 
-    def delete_then(*given: object) -> object:
+    def delete_then(*arguments: object) -> object:
         if [row["topic"] for row in other.topics()] == ["t"]:
             other.admin.delete_topic("t", force=True)
-        return write_state(*given)  # type: ignore[arg-type]
+        return write_state(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(checkpoint, "write_state", delete_then)
     client.checkpoint()
-    for one in (client, other, bench.another()):
-        one.create_topic("u", if_not_exists=True)
-        kinds = one._store.read(lambda view: {key[:2] for key in view.known() if key[2] or key[1]})
+    for each_client in (client, other, bench.another()):
+        each_client.create_topic("u", if_not_exists=True)
+        kinds = each_client._store.read(
+            lambda view: {key[:2] for key in view.known() if key[2] or key[1]}
+        )
         assert kinds == {("topic", 2)}
     client.checkpoint()
     manifest = client._store.read(lambda view: view.manifest)
@@ -515,8 +525,8 @@ def test_random_histories(tmp_path: Path, seed: int) -> None:
             shape = seen(client)
             assert seen(bench.another()) == shape, f"seed {seed}, step {step}"
     for txn in open_ones:
-        shown = client.show_transaction(txn)
-        if shown["state"] == "open":
+        txn_row = client.show_transaction(txn)
+        if txn_row["state"] == "open":
             assert client.commit(txn)["state"] == "committed"
     client.checkpoint()
     shape = seen(client)
@@ -562,8 +572,8 @@ def test_a_topic_that_has_a_sidecars_name_works_and_can_be_deleted(
     It works as any other topic; `verify` reports it as `reserved`.
     """
     bench = bench_of(tmp_path)
-    with monkeypatch.context() as before:
-        before.setattr(TopicName, "check_new", lambda self: self)
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicName, "check_new", lambda self: self)
         bench.client.create_topic("_txnlog", 2)
     bench.client.create_subscription("_txnlog", "s")
     assert bench.client.create_topic("_txnlog", 2, if_not_exists=True) is False
@@ -573,8 +583,8 @@ def test_a_topic_that_has_a_sidecars_name_works_and_can_be_deleted(
     client = bench.reopen()
     assert [row["topic"] for row in client.topics()] == ["_txnlog", "t"]
     assert values(client, "_txnlog") == [b"plain", b"in a transaction"]
-    found = txlog.verify(bench.path, deep=True, clock=bench.clock)
-    assert [(one["code"], one["topic"]) for one in found["problem_list"]] == [
+    report = txlog.verify(bench.path, deep=True, clock=bench.clock)
+    assert [(problem["code"], problem["topic"]) for problem in report["problem_list"]] == [
         ("reserved", "_txnlog")
     ]
     client.admin.delete_topic("public/default/_txnlog", force=True)

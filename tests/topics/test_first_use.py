@@ -20,21 +20,21 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    made = str(tmp_path / "store")
+    store_path = str(tmp_path / "store")
     txlog.init(
-        made,
+        store_path,
         free_bytes_min=0,
         durability="os",
         allow_auto_topic_creation=True,
         default_num_partitions=3,
     )
-    return made
+    return store_path
 
 
 @pytest.fixture
 def client(path: str) -> Iterator[Client]:
-    with txlog.open(path) as made:
-        yield made
+    with txlog.open(path) as new_client:
+        yield new_client
 
 
 def partitions(client: Client) -> dict[str, int]:
@@ -98,10 +98,10 @@ def test_two_first_users_at_once_create_one_topic(client: Client, path: str) -> 
     write = Store.write
     with txlog.open(path) as other, pytest.MonkeyPatch.context() as patch:
 
-        def late(store: Store, *args: Any, **rest: Any) -> object:
+        def late(store: Store, *args: Any, **options: Any) -> object:
             if store is client._store:
                 other.create_topic("t", 1, if_not_exists=True)
-            return write(store, *args, **rest)
+            return write(store, *args, **options)
 
         patch.setattr(Store, "write", late)
         client.producer("t").send(b"a")

@@ -83,7 +83,7 @@ def test_removed_bound_is_none_and_is_not_inherited(tmp_path: Path) -> None:
     assert answer["policies"]["retention_bytes"] == 7
     assert (answer["origins"]["retention_ms"], answer["origins"]["ttl_ms"]) == ("topic", "store")
     assert bench.reopen().describe_topic("t")["policies"] == {"retention_ms": None}
-    again = bench.client.admin.remove_retention_policies(["retention_ms"], "t")
-    assert (again["policies"]["retention_ms"], again["changed"]) == (5, True)
+    answer_again = bench.client.admin.remove_retention_policies(["retention_ms"], "t")
+    assert (answer_again["policies"]["retention_ms"], answer_again["changed"]) == (5, True)
     with pytest.raises(InvalidArgument):
         bench.client.admin.set_retention_policies("t", retention_ms=-2)

@@ -42,14 +42,18 @@ def test_numbers_and_indexes_are_inverse(tmp_path: Path) -> None:
         catalog = client._store.read(lambda view: view.catalog)
         seen: set[int] = set()
         for topic in catalog.topics.values():
-            mine = list(numbers(topic))
-            assert [number_of(topic, at) for at in range(topic.partitions)] == mine
-            assert [index_of(topic, number) for number in mine] == list(range(topic.partitions))
+            topic_numbers = list(numbers(topic))
+            assert [number_of(topic, at) for at in range(topic.partitions)] == topic_numbers
+            assert [index_of(topic, number) for number in topic_numbers] == list(
+                range(topic.partitions)
+            )
             assert index_of(topic, 99) == index_of(topic, 0) == -1
-            assert not seen & set(mine)
-            seen |= set(mine)
-        (found,) = [one for one in catalog.topics.values() if one.name.endswith("/t")]
-        assert extents(found) == [(1, 2), (5, 1), (8, 4)]
+            assert not seen & set(topic_numbers)
+            seen |= set(topic_numbers)
+        (grown_topic,) = [
+            each_topic for each_topic in catalog.topics.values() if each_topic.name.endswith("/t")
+        ]
+        assert extents(grown_topic) == [(1, 2), (5, 1), (8, 4)]
 
 
 def test_an_open_producer_goes_by_the_new_number(tmp_path: Path) -> None:
@@ -114,9 +118,9 @@ def test_an_open_consumer_gets_new_partitions(tmp_path: Path) -> None:
         assert alone.receive_batch().column("value").to_pylist() == [b"0"]
     assert [r["backlog"] for r in client.subscriptions("t")] == [3, 0]
     client.checkpoint(roll_all=True)
-    again = bench.reopen()
-    assert pending(again) == []
-    assert [r["backlog"] for r in again.subscriptions("t")] == [3, 0]
+    reopened = bench.reopen()
+    assert pending(reopened) == []
+    assert [r["backlog"] for r in reopened.subscriptions("t")] == [3, 0]
 
 
 def test_an_open_reader_gets_new_partitions(tmp_path: Path) -> None:
@@ -150,16 +154,16 @@ def test_transactions_span_old_and_new_partitions(tmp_path: Path) -> None:
     client = bench.client
     txn, other = begin(client), begin(client)
     producer = client.producer("t")
-    for one, name in ((txn, b"kept"), (other, b"gone")):
-        producer.send(name, partition=0, txn=one)
+    for each_txn, name in ((txn, b"kept"), (other, b"gone")):
+        producer.send(name, partition=0, txn=each_txn)
     grow(bench, 3)
-    for one, name in ((txn, b"kept too"), (other, b"gone too")):
-        producer.send(name, partition=2, txn=one)
+    for each_txn, name in ((txn, b"kept too"), (other, b"gone too")):
+        producer.send(name, partition=2, txn=each_txn)
     client.commit(txn)
     client.abort(other)
     assert sorted(values(client)) == [b"kept", b"kept too"]
-    shown = client.show_transaction(txn)
-    assert [row["partition"] for row in shown["partition_list"]] == [0, 2]
+    txn_row = client.show_transaction(txn)
+    assert [row["partition"] for row in txn_row["partition_list"]] == [0, 2]
     client.admin.set_offline("t", 2)
     assert not client.describe_topic("t")["partition_list"][2]["online"]
     client.admin.set_online("t", 2)

@@ -57,12 +57,12 @@ class Row:
         client.create_topic("t", 2)
         client.create_subscription("t", "s")
         (self.message,) = send(client, b"in")
-        (held,) = send(client, b"held", partition=1)
+        (message_id,) = send(client, b"held", partition=1)
         self.txn = TxnId(1, 44) if row == "never issued" else begin(client, 1000)
         if row == "never issued":
             return
         client.producer("t").send(b"x", partition=1, txn=self.txn)
-        client.acknowledge("t", "s", [held], txn=self.txn)
+        client.acknowledge("t", "s", [message_id], txn=self.txn)
         state, _, reason = row.partition(" ")
         if state in ("committing", "aborting"):
             client.admin.set_offline("t/1")
@@ -72,13 +72,13 @@ class Row:
             self.abort(client, reason)
         if row == "forgotten":
             self.bench.clock.advance(50_001)
-        shown = "never issued" if state == "forgotten" else self.show()
-        assert shown in (state, "never issued"), shown
+        shown_state = "never issued" if state == "forgotten" else self.show()
+        assert shown_state in (state, "never issued"), shown_state
 
     def show(self) -> str:
-        shown = self.bench.client.show_transaction(self.txn)
-        assert shown["reason"] == (self.row.partition(" ")[2] or None)
-        return str(shown["state"])
+        txn_row = self.bench.client.show_transaction(self.txn)
+        assert txn_row["reason"] == (self.row.partition(" ")[2] or None)
+        return str(txn_row["state"])
 
     def abort(self, client: Client, reason: str) -> None:
         if reason == "user":

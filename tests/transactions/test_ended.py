@@ -43,30 +43,41 @@ def test_ended_transactions_behave_like_a_dict(seed: int, monkeypatch: pytest.Mo
         txn = ended(sequence, decided, chance.randrange(1000))
         state.ended.put(txn)
         plain[sequence] = txn
-        plain = {one.sequence: one for one in sorted(plain.values(), key=_decision)}
+        plain = {
+            each_sequence.sequence: each_sequence
+            for each_sequence in sorted(plain.values(), key=_decision)
+        }
         step = chance.randrange(6)
         if step == 0:
-            known = [*plain]
-            gone = chance.sample(known, min(3, len(known))) if sequence % 3 else known[:8]
-            state.ended.drop([*gone, 10**6])
-            for one in gone:
-                plain.pop(one, None)
+            sequences = [*plain]
+            forgotten = (
+                chance.sample(sequences, min(3, len(sequences))) if sequence % 3 else sequences[:8]
+            )
+            state.ended.drop([*forgotten, 10**6])
+            for each_sequence in forgotten:
+                plain.pop(each_sequence, None)
         elif step == 1:
-            found = FOLD.dump(state)
-            assert found == dump_of(plain)
-            assert FOLD.load(found) == state
-            state = FOLD.load(found)
+            dump = FOLD.dump(state)
+            assert dump == dump_of(plain)
+            assert FOLD.load(dump) == state
+            state = FOLD.load(dump)
         elif step == 2:
             ms = chance.randrange(1000)
-            expected = [one.sequence for one in plain.values() if one.ended_ms < ms]
+            expected = [
+                each_sequence.sequence
+                for each_sequence in plain.values()
+                if each_sequence.ended_ms < ms
+            ]
             assert state.ended.before(ms, thorough=True) == expected
-            some = state.ended.before(ms, thorough=False)
-            assert some == [one for one in expected if one in some]
+            expired = state.ended.before(ms, thorough=False)
+            assert expired == [
+                each_sequence for each_sequence in expected if each_sequence in expired
+            ]
         elif step == 3:
             state.ended.survey(chance.randrange(3))
-        for one in chance.sample(range(200), 5):
-            assert state.ended.get(one) == plain.get(one)
-            assert (one in state.ended) is (one in plain)
+        for each_sequence in chance.sample(range(200), 5):
+            assert state.ended.get(each_sequence) == plain.get(each_sequence)
+            assert (each_sequence in state.ended) is (each_sequence in plain)
         assert [*state.ended] == [*plain]
         assert [*state.ended.values()] == [*plain.values()]
         assert len(state.ended) == len(plain)
@@ -83,32 +94,32 @@ class Counted:
         self.decoder, self.count = decoder, 0
 
     def decode(self, data: bytes) -> dict[int, Any]:
-        found: dict[int, Any] = self.decoder.decode(data)
-        self.count += len(found)
-        return found
+        found_decoded: dict[int, Any] = self.decoder.decode(data)
+        self.count += len(found_decoded)
+        return found_decoded
 
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> tuple[Counted, Counted]:
     """Decoders that count: for whole records, and for times of ends."""
-    found = Counted(coordinator._txns), Counted(coordinator._ends)
-    monkeypatch.setattr(coordinator, "_txns", found[0])
-    monkeypatch.setattr(coordinator, "_ends", found[1])
+    counters = Counted(coordinator._txns), Counted(coordinator._ends)
+    monkeypatch.setattr(coordinator, "_txns", counters[0])
+    monkeypatch.setattr(coordinator, "_ends", counters[1])
     monkeypatch.setattr(coordinator, "BLOCK", 8)
-    return found
+    return counters
 
 
 def test_a_newer_transaction_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each operation looks up its open transaction, which is never among the ended ones."""
-    known = Ended(ended(sequence, sequence, 0) for sequence in range(1000))
+    ended_txns = Ended(ended(sequence, sequence, 0) for sequence in range(1000))
 
     def contains(block: object, sequence: int) -> bool:
         raise AssertionError(f"{sequence} was looked for")
 
     monkeypatch.setattr(coordinator._Block, "__contains__", contains)
-    assert known.get(1000) is None
-    assert 1000 not in known
-    loaded = FOLD.load(dump_of({one.sequence: one for one in known.values()})).ended
+    assert ended_txns.get(1000) is None
+    assert 1000 not in ended_txns
+    loaded = FOLD.load(dump_of({txn_id.sequence: txn_id for txn_id in ended_txns.values()})).ended
     assert loaded.get(1000) is None
 
 

@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 2})
 Seen = tuple[bytes | None, str | None, bool]
 
 
-def seen(found: list[Message]) -> list[Seen]:
+def seen(found_messages: list[Message]) -> list[Seen]:
     """(value, state, has an id) of each message."""
-    return [(m.value, m.txn_state, m.message_id is not None) for m in found]
+    return [(m.value, m.txn_state, m.message_id is not None) for m in found_messages]
 
 
 def dirty(client: Client, text: str | None = None) -> list[Seen]:
@@ -76,9 +76,11 @@ def test_a_reader_sees_a_row_once_as_preview_and_once_at_its_place(bench: Bench)
         client.producer("t").send(b"x4", partition=0, txn=txn)
         assert [m.value for m in messages(reader.receive_batch())] == [b"x4"]
         client.commit(txn)
-        again = list(messages(reader.receive_batch()))
-        assert seen(again) == [(v, "committed", True) for v in (b"x1", b"x2", b"x3", b"x4")]
-        assert [m.message_id.index for m in again if m.message_id] == [1, 2, 3, 4]
+        messages_again = list(messages(reader.receive_batch()))
+        assert seen(messages_again) == [
+            (v, "committed", True) for v in (b"x1", b"x2", b"x3", b"x4")
+        ]
+        assert [m.message_id.index for m in messages_again if m.message_id] == [1, 2, 3, 4]
         assert not reader.receive_batch().num_rows
 
 
@@ -95,12 +97,12 @@ def test_a_checkpoint_between_two_batches_repeats_nothing(bench: Bench, seal: bo
         client.commit(txn)
         client.checkpoint(roll_all=seal)
         late = open_with(client, b"z")
-        rest: list[Seen] = []
+        remaining_rows: list[Seen] = []
         while table := reader.receive_batch(100):
-            rest += seen(list(messages(table)))
+            remaining_rows += seen(list(messages(table)))
         # the first row of its round
         expected: list[Seen] = [] if seal else [(b"l2", "aborted", False)]
-        assert rest == [*expected, (b"x1", "committed", True), (b"z", "open", False)]
+        assert remaining_rows == [*expected, (b"x1", "committed", True), (b"z", "open", False)]
         client.abort(late)
     assert ((b"l1", "aborted", False) in dirty(client)) is not seal
 
@@ -129,9 +131,9 @@ def test_a_subscription_previews_without_counting(bench: Bench) -> None:
         assert client.subscriptions("t")[0]["backlog"] == 0
         client.commit(txn)
         assert client.subscriptions("t")[0]["backlog"] == 1
-        again = consumer.receive_batch(100)
-        assert seen(list(messages(again))) == [(b"x", "committed", True)]
-        assert consumer.acknowledge(again).acked == 1
+        batch_again = consumer.receive_batch(100)
+        assert seen(list(messages(batch_again))) == [(b"x", "committed", True)]
+        assert consumer.acknowledge(batch_again).acked == 1
         assert not consumer.receive_batch(100).num_rows
 
 
@@ -143,23 +145,23 @@ def test_previews_that_were_read_ahead_are_in_the_next_batch(bench: Bench, kind:
         client.create_subscription("t", "u", isolation="uncommitted")
     send(client, b"a", b"b")
     open_with(client, b"x", b"y", b"z", b"w")
-    one: Reader | Consumer | NonDurableConsumer
+    handle: Reader | Consumer | NonDurableConsumer
     if kind == "reader":
-        one = client.reader("t", isolation="uncommitted")
+        handle = client.reader("t", isolation="uncommitted")
     elif kind == "durable":
-        one = client.consumer("t", "u", isolation="uncommitted")
+        handle = client.consumer("t", "u", isolation="uncommitted")
     else:
-        one = client.consumer("t", "u", isolation="uncommitted", durable=False)
-    with one:
-        taken: list[Message] = []
+        handle = client.consumer("t", "u", isolation="uncommitted", durable=False)
+    with handle:
+        taken_messages: list[Message] = []
         for _ in range(4):
-            message = one.read_next() if isinstance(one, Reader) else one.receive()
+            message = handle.read_next() if isinstance(handle, Reader) else handle.receive()
             assert message is not None
-            taken.append(message)
-        assert one.has_message_available() or kind != "reader"
+            taken_messages.append(message)
+        assert handle.has_message_available() or kind != "reader"
         for _ in range(3):
-            taken += messages(one.receive_batch(2))
-    assert [message.value for message in taken] == [b"a", b"b", b"x", b"y", b"z", b"w"]
+            taken_messages += messages(handle.receive_batch(2))
+    assert [message.value for message in taken_messages] == [b"a", b"b", b"x", b"y", b"z", b"w"]
 
 
 def test_isolation_is_a_property_of_the_subscription(bench: Bench) -> None:
@@ -204,10 +206,10 @@ def test_every_batch_of_a_preview_goes_on_where_the_last_one_ended(
     reads: list[int] = []
     markers_since, noted = uncommitted._markers_since, Files._noted
 
-    def markers(*given: Any) -> Iterator[Any]:
-        for one in markers_since(*given):
-            seen_markers.append(one)
-            yield one
+    def markers(*arguments: Any) -> Iterator[Any]:
+        for marker in markers_since(*arguments):
+            seen_markers.append(marker)
+            yield marker
 
     def count(self: Files, table: pa.Table) -> pa.Table:
         reads.append(len(table))

@@ -54,17 +54,17 @@ class Users:
 
 @pytest.fixture
 def users(monkeypatch: pytest.MonkeyPatch) -> Users:
-    made = Users()
-    monkeypatch.setattr(PosixDisk, "owner", lambda disk: made.owner(disk))
-    return made
+    new_users = Users()
+    monkeypatch.setattr(PosixDisk, "owner", lambda disk: new_users.owner(disk))
+    return new_users
 
 
 @pytest.fixture
 def bench(tmp_path: Path, users: Users) -> Bench:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t", 2)
-    made.client.create_subscription("t", "s")
-    return made
+    new_bench = Bench(tmp_path / "store")
+    new_bench.client.create_topic("t", 2)
+    new_bench.client.create_subscription("t", "s")
+    return new_bench
 
 
 def lsn(client: Client) -> int:
@@ -73,10 +73,10 @@ def lsn(client: Client) -> int:
 
 
 def stored_epoch(client: Client, key: str = "k") -> int | None:
-    found: dict[str, int] = {
+    epochs: dict[str, int] = {
         row["transaction_key"]: row["epoch"] for row in client.admin.transaction_keys(deleted=True)
     }
-    return found.get(key)
+    return epochs.get(key)
 
 
 # --- the table of epochs ----------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_the_table_of_epochs(
         client.checkpoint()
         client = bench.reopen()
     txn = client.begin(key="k", epoch=3)["txn"] if state == LIVING else None
-    before, known = lsn(client), stored_epoch(client)
+    lsn_before, epoch = lsn(client), stored_epoch(client)
     if isinstance(expected, int):
         answer = client.connect("k", presented)
         assert answer["epoch"] == expected
@@ -119,8 +119,8 @@ def test_the_table_of_epochs(
         with pytest.raises(expected) as caught:
             client.connect("k", presented)
         assert type(caught.value) is expected  # exactly this class, no subclass
-        assert lsn(client) == before  # a refused connection changes nothing
-        assert stored_epoch(client) == known
+        assert lsn(client) == lsn_before  # a refused connection changes nothing
+        assert stored_epoch(client) == epoch
         if txn is not None:
             assert client.commit(txn)["state"] == "committed"
 
@@ -155,16 +155,16 @@ def test_beginning_needs_the_newest_epoch(
     if state == TOMBSTONE:
         client.admin.delete_transaction_key("k")
         open_one = None
-    before = lsn(client)
+    lsn_before = lsn(client)
     if isinstance(expected, int):
         answer = client.begin(key="k", epoch=epoch)
         assert (answer["epoch"], answer["transaction_key"]) == (expected, "k")
         assert answer["fenced_txn"] == open_one
-        assert lsn(client) == before + 1  # one frame
+        assert lsn(client) == lsn_before + 1  # one frame
     else:
         with pytest.raises(expected):
             client.begin(key="k", epoch=epoch)
-        assert lsn(client) == before
+        assert lsn(client) == lsn_before
         if open_one is not None:
             assert client.commit(open_one)["state"] == "committed"
 
@@ -193,23 +193,23 @@ def zombie(bench: Bench) -> tuple[Client, TxnId, list[MessageId]]:
     each kind.
     """
     client = bench.another(transaction_key="k")
-    known = send(client, b"in 0", b"in 1", b"in 2")
+    message_ids = send(client, b"in 0", b"in 1", b"in 2")
     txn = client.begin()["txn"]
     producer = client.producer("t")
     producer.send(b"zombie 0", partition=0, txn=txn)
     producer.send(b"zombie 1", partition=1, txn=txn)
-    client.acknowledge("t", "s", [known[0]], txn=txn)
-    return client, txn, known
+    client.acknowledge("t", "s", [message_ids[0]], txn=txn)
+    return client, txn, message_ids
 
 
-def operations(client: Client, txn: TxnId, known: list[MessageId]) -> list[Callable[[], Any]]:
+def operations(client: Client, txn: TxnId, message_ids: list[MessageId]) -> list[Callable[[], Any]]:
     """Every operation on a transaction; a named producer is opened here."""
-    named = client.producer("t", "p")
+    producer = client.producer("t", "p")
     return [
         lambda: client.producer("t").send(b"late", partition=0, txn=txn),
-        lambda: named.send(b"late", partition=1, txn=txn, sequence_id=1),
-        lambda: client.acknowledge("t", "s", [known[1]], txn=txn),
-        lambda: client.acknowledge("t", "s", [known[2]], cumulative=True, txn=txn),
+        lambda: producer.send(b"late", partition=1, txn=txn, sequence_id=1),
+        lambda: client.acknowledge("t", "s", [message_ids[1]], txn=txn),
+        lambda: client.acknowledge("t", "s", [message_ids[2]], cumulative=True, txn=txn),
         lambda: client.commit(txn),
         lambda: client.abort(txn),
     ]
@@ -228,58 +228,58 @@ FENCES: dict[str, Callable[[Client], Any]] = {
 @pytest.mark.parametrize("fence", FENCES)
 def test_a_fenced_transaction_can_do_nothing(bench: Bench, fence: str, fresh: bool) -> None:
     """10: every operation raises ExpiredTransaction and writes no frame; I-16."""
-    task, txn, known = zombie(bench)
+    task, txn, message_ids = zombie(bench)
     answer = FENCES[fence](bench.client)
     assert txn in (answer.get("fenced_txn"), *answer.get("aborted_list", []))
     if fresh:
         bench.client.checkpoint()
         task = bench.another()
-    every = operations(task, txn, known)
+    calls = operations(task, txn, message_ids)
     bench.client.flush()
-    before = lsn(bench.client)
+    lsn_before = lsn(bench.client)
     for _ in range(2):
-        for operation in every:
+        for operation in calls:
             with pytest.raises(ExpiredTransaction) as caught:
                 operation()
             assert caught.value.fields["txn"] == txn
             assert (caught.value.kind, caught.value.exit) == ("fenced", 4)
     bench.client.flush()
-    assert lsn(bench.client) == before
+    assert lsn(bench.client) == lsn_before
     assert values(bench.client) == [b"in 0", b"in 1", b"in 2"]
     assert [m.value for m in pending(bench.client)] == [b"in 0", b"in 1", b"in 2"]
-    shown = bench.client.show_transaction(txn)
-    assert (shown["state"], shown["reason"]) == ("aborted", "fenced")
+    txn_row = bench.client.show_transaction(txn)
+    assert (txn_row["state"], txn_row["reason"]) == ("aborted", "fenced")
 
 
 def test_the_acks_of_the_fenced_come_again(bench: Bench) -> None:
     """10: PENDING again at once, one redelivery more; the next holder may acknowledge them."""
-    _, txn, known = zombie(bench)
+    _, txn, message_ids = zombie(bench)
     task = bench.another(transaction_key="k")
-    with task.consumer("t", "s") as consumer, task.transaction() as mine:
+    with task.consumer("t", "s") as consumer, task.transaction() as own_txn:
         table = consumer.receive_batch(10)
         assert table.column("redelivery_count").to_pylist() == [1, 0, 0]
-        consumer.acknowledge(table, txn=mine)
-        task.producer("t").send(b"done", partition=0, txn=mine)
-    assert mine.id != txn
+        consumer.acknowledge(table, txn=own_txn)
+        task.producer("t").send(b"done", partition=0, txn=own_txn)
+    assert own_txn.id != txn
     assert pending(bench.client)[0].value == b"done"
     assert values(bench.client) == [b"in 0", b"in 1", b"in 2", b"done"]
     with pytest.raises(ExpiredTransaction):
-        bench.client.acknowledge("t", "s", [known[0]], txn=txn)
+        bench.client.acknowledge("t", "s", [message_ids[0]], txn=txn)
 
 
 def test_a_pending_cumulative_ack_is_given_back(bench: Bench) -> None:
     """The scenario of the proposal: cumulative acknowledgements have no conflict to stop a task."""
     task = bench.another(transaction_key="k")
-    known = send(task, b"a", b"b", b"c")
+    message_ids = send(task, b"a", b"b", b"c")
     txn = task.begin()["txn"]
-    task.acknowledge("t", "s", [known[1]], cumulative=True, txn=txn)
+    task.acknowledge("t", "s", [message_ids[1]], cumulative=True, txn=txn)
     assert [m.value for m in pending(bench.client)] == [b"c"]
     other = bench.another(transaction_key="k")
-    mine = other.begin()["txn"]
-    other.acknowledge("t", "s", [known[2]], cumulative=True, txn=mine)
-    other.commit(mine)
+    own_txn = other.begin()["txn"]
+    other.acknowledge("t", "s", [message_ids[2]], cumulative=True, txn=own_txn)
+    other.commit(own_txn)
     with pytest.raises(ExpiredTransaction):
-        task.acknowledge("t", "s", [known[2]], cumulative=True, txn=txn)
+        task.acknowledge("t", "s", [message_ids[2]], cumulative=True, txn=txn)
     assert pending(bench.client) == []
 
 
@@ -288,10 +288,10 @@ def test_only_the_open_transaction_of_that_key_is_fenced(bench: Bench) -> None:
     client = bench.client
     plain = begin(client)
     other = client.begin(key="other")["txn"]
-    mine = client.begin(key="k")
-    beside = client.begin(coordinator=mine["coordinator"])["txn"]
-    assert client.connect("k")["fenced_txn"] == mine["txn"]
-    for txn in (plain, other, beside):
+    own_txn = client.begin(key="k")
+    other_txn = client.begin(coordinator=own_txn["coordinator"])["txn"]
+    assert client.connect("k")["fenced_txn"] == own_txn["txn"]
+    for txn in (plain, other, other_txn):
         assert client.commit(txn)["state"] == "committed"
 
 
@@ -311,14 +311,14 @@ def test_an_ended_transaction_is_not_fenced(bench: Bench, end: str) -> None:
 def test_a_timed_out_one_stays_timed_out(bench: Bench, fence: str) -> None:
     """10: fenced and timed out must not be confused, also without a sweep before the take-over."""
     txn = bench.client.begin(1000, key="k")["txn"]
-    known = send(bench.client, b"a", b"b", b"c")
+    message_ids = send(bench.client, b"a", b"b", b"c")
     bench.clock.advance(1001)
     other = bench.another()  # has not loaded the coordinator
     answer = FENCES[fence](other)
     assert answer.get("fenced_txn") is None and not answer.get("aborted_list")
     for client in (bench.client, other):
         assert client.show_transaction(txn)["reason"] == "timeout"
-        for operation in operations(client, txn, known)[:5]:
+        for operation in operations(client, txn, message_ids)[:5]:
             with pytest.raises(TransactionTimedOut):
                 operation()
         assert client.abort(txn)["already"]
@@ -357,21 +357,21 @@ def test_a_committing_one_is_left_to_finish(bench: Bench) -> None:
     second = client.begin(key="k")
     assert second["fenced_txn"] is None
     row = client.admin.transaction_key("k")
-    assert [one["state"] for one in row["txn_list"]] == ["open", "committing"]
+    assert [txn_row["state"] for txn_row in row["txn_list"]] == ["open", "committing"]
     assert (row["txn"], row["txn_state"]) == (second["txn"], "open")
     assert client.admin.delete_transaction_key("k")["aborted_list"] == [second["txn"]]
     assert client.commit(txn)["already"]
-    (left,) = [one for one in client.transactions() if one["txn"] == txn]
-    assert left["state"] == "committing"
+    (remaining_row,) = [txn_row for txn_row in client.transactions() if txn_row["txn"] == txn]
+    assert remaining_row["state"] == "committing"
 
 
 def test_beginning_again_ends_the_one_before(bench: Bench) -> None:
     """10, I-16: at most one OPEN transaction a key, with the right epoch too."""
     client = bench.another(transaction_key="k")
-    before = [client.begin()["txn"] for _ in range(3)]
+    txns_before = [client.begin()["txn"] for _ in range(3)]
     last = client.begin()["txn"]
     assert [row["txn"] for row in client.transactions()] == [last]
-    for txn in before:
+    for txn in txns_before:
         with pytest.raises(ExpiredTransaction):
             client.commit(txn)
     client.commit(last)
@@ -434,12 +434,12 @@ def test_a_tombstone_keeps_its_epoch(bench: Bench) -> None:
 def test_a_dry_run_deletes_nothing(bench: Bench) -> None:
     """spec/cli 4: the plan as the result would be, no byte changed."""
     txn = bench.client.begin(key="k")["txn"]
-    before = lsn(bench.client)
+    lsn_before = lsn(bench.client)
     rehearsal = bench.another(dry_run=True)
     plan = rehearsal.admin.delete_transaction_key("k")
     assert plan["aborted_list"] == [txn]
     assert rehearsal.admin.scale_coordinators(20) == {"before": 16, "after": 20}
-    assert lsn(bench.client) == before
+    assert lsn(bench.client) == lsn_before
     assert bench.client.admin.delete_transaction_key("k") == plan
 
 
@@ -449,11 +449,11 @@ def test_a_dry_run_deletes_nothing(bench: Bench) -> None:
 def test_the_same_key_of_another_owner_is_another_key(bench: Bench, users: Users) -> None:
     """10: identity is (uid, key); no user fences another."""
     client, other = bench.client, users.let(bench.another(), BEN)
-    mine, theirs = client.begin(key="k"), other.begin(key="k")
-    assert (mine["epoch"], theirs["epoch"]) == (0, 0)
+    own_txn, theirs = client.begin(key="k"), other.begin(key="k")
+    assert (own_txn["epoch"], theirs["epoch"]) == (0, 0)
     assert theirs["fenced_txn"] is None
     assert other.connect("k")["epoch"] == 1
-    assert client.commit(mine["txn"])["state"] == "committed"
+    assert client.commit(own_txn["txn"])["state"] == "committed"
     assert client.admin.transaction_key("k")["epoch"] == 0
     assert [(row["owner"], row["epoch"]) for row in client.admin.transaction_keys()] == [
         ("ana", 0),
@@ -486,12 +486,12 @@ def test_only_root_may_name_another_owner(bench: Bench, users: Users) -> None:
         with pytest.raises(NotAllowed):
             call()
     assert root.admin.transaction_key("k", "ana")["txn"] == txn
-    taken = root.connect("k", owner="ana")
-    assert (taken["owner"], taken["owner_uid"], taken["epoch"]) == ("ana", 1000, 1)
-    assert taken["fenced_txn"] == txn
-    mine = root.begin(key="k", epoch=1, owner="1000")
-    assert (mine["owner"], mine["coordinator"]) == ("ana", taken["coordinator"])
-    assert bench.client.commit(mine["txn"])["state"] == "committed"
+    connection = root.connect("k", owner="ana")
+    assert (connection["owner"], connection["owner_uid"], connection["epoch"]) == ("ana", 1000, 1)
+    assert connection["fenced_txn"] == txn
+    own_txn = root.begin(key="k", epoch=1, owner="1000")
+    assert (own_txn["owner"], own_txn["coordinator"]) == ("ana", connection["coordinator"])
+    assert bench.client.commit(own_txn["txn"])["state"] == "committed"
     assert root.admin.delete_transaction_key("k", 1000)["epoch"] == 1
     assert root.connect("k")["epoch"] == 0  # root's own is another key
     with pytest.raises(TransactionKeyNotFound):
@@ -520,23 +520,23 @@ def test_only_the_owner_and_root_use_a_transaction(
     bench: Bench, users: Users, key: str | None, fresh: bool
 ) -> None:
     """5, ownership: another uid gets NotAllowed for every call, after every reload; root may."""
-    known = send(bench.client, b"a", b"b", b"c")
+    message_ids = send(bench.client, b"a", b"b", b"c")
     txn = bench.client.begin(key=key)["txn"]
     if fresh:
         bench.client.checkpoint()
         bench.reopen()
     other, root = users.let(bench.another(), BEN), users.let(bench.another(), ROOT)
-    every = operations(other, txn, known)
+    calls = operations(other, txn, message_ids)
     other.flush()
-    before = lsn(other)
-    for operation in every:
+    lsn_before = lsn(other)
+    for operation in calls:
         with pytest.raises(NotAllowed, match="belongs to ana"):
             operation()
-    assert lsn(other) == before
-    for operation in operations(root, txn, known)[:-1]:
+    assert lsn(other) == lsn_before
+    for operation in operations(root, txn, message_ids)[:-1]:
         operation()
     assert bench.client.show_transaction(txn)["owner"] == "ana"
-    for operation in (*operations(other, txn, known), lambda: other.commit(txn)):
+    for operation in (*operations(other, txn, message_ids), lambda: other.commit(txn)):
         # another user may not even read how it ended: ownership is checked first
         with pytest.raises(NotAllowed):
             operation()
@@ -655,12 +655,12 @@ def test_the_number_of_coordinators_only_grows(
 ) -> None:
     """3: every refusal names the setting and the numbers; the same number is no change."""
     client = Bench(tmp_path / "store", coordinators=4).client
-    before = lsn(client)
+    lsn_before = lsn(client)
     with pytest.raises(error) as caught:
         client.admin.scale_coordinators(count)
     assert caught.value.fields["setting"] == "coordinators"
     assert client.admin.scale_coordinators(4) == {"before": 4, "after": 4}
-    assert lsn(client) == before
+    assert lsn(client) == lsn_before
 
 
 # --- restarts --------------------------------------------------------------------------------
@@ -673,14 +673,19 @@ def test_keys_survive_checkpoints_and_processes(bench: Bench) -> None:
     bench.clock.advance(250)
     client.commit(done)
     txn = client.begin(key="k")["txn"]
-    shown = client.admin.transaction_key("k")
+    key_row = client.admin.transaction_key("k")
     for roll in (False, True):
         client.checkpoint(roll_all=roll)
         client = bench.reopen()
-        assert client.admin.transaction_key("k") == shown
-    known = client._store.read(lambda view: keys.find(view.keys(txn.coordinator), 1000, "k"))
-    assert known is not None
-    assert (known.sequence, known.ended_count, known.open_ms_sum, known.recent_ms) == (
+        assert client.admin.transaction_key("k") == key_row
+    known_items = client._store.read(lambda view: keys.find(view.keys(txn.coordinator), 1000, "k"))
+    assert known_items is not None
+    assert (
+        known_items.sequence,
+        known_items.ended_count,
+        known_items.open_ms_sum,
+        known_items.recent_ms,
+    ) == (
         txn.sequence,
         1,
         250,
@@ -714,10 +719,12 @@ def test_figures_are_kept_of_every_end(bench: Bench) -> None:
         else:
             client.connect("k")
     (row,) = client.admin.transaction_keys()
-    known = client._store.read(lambda view: keys.find(view.keys(row["coordinator"]), 1000, "k"))
-    assert known is not None
-    assert known.recent_ms == [100, 101, 102, 1001]
-    assert (known.ended_count, known.open_ms_sum, known.sequence) == (4, 1304, -1)
+    known_items = client._store.read(
+        lambda view: keys.find(view.keys(row["coordinator"]), 1000, "k")
+    )
+    assert known_items is not None
+    assert known_items.recent_ms == [100, 101, 102, 1001]
+    assert (known_items.ended_count, known_items.open_ms_sum, known_items.sequence) == (4, 1304, -1)
 
 
 def test_the_description_of_a_key(bench: Bench) -> None:
@@ -759,13 +766,13 @@ def test_a_client_holds_its_key(bench: Bench) -> None:
     assert (first.transaction_key, first.epoch) == ("k", 0)
     with first.transaction() as txn:
         first.producer("t").send(b"one", partition=0, txn=txn)
-    shown = first.show_transaction(txn.id)
-    assert (shown["transaction_key"], shown["epoch"]) == ("k", 0)
-    left = first.transaction()
+    txn_row = first.show_transaction(txn.id)
+    assert (txn_row["transaction_key"], txn_row["epoch"]) == ("k", 0)
+    first_txn = first.transaction()
     second = bench.another(transaction_key="k")
     assert second.epoch == 1
     with pytest.raises(ExpiredTransaction):
-        left.commit()
+        first_txn.commit()
     for begins in (first.transaction, first.begin, first.new_transaction().build):
         with pytest.raises(ProducerFenced) as caught:
             begins()
@@ -884,9 +891,9 @@ def test_a_late_end_leaves_the_newer_transaction_bound() -> None:
     ]
     for number, op in enumerate(ops):
         keys.FOLD.apply(state, number, 100 + number, op)
-    known = keys.find(state, 1000, "k")
-    assert known is not None
-    assert (known.sequence, known.used_ms, known.recent_ms) == (9, 102, [50])
+    entry = keys.find(state, 1000, "k")
+    assert entry is not None
+    assert (entry.sequence, entry.used_ms, entry.recent_ms) == (9, 102, [50])
 
 
 @pytest.mark.parametrize(
@@ -906,13 +913,13 @@ def test_a_late_end_leaves_the_newer_transaction_bound() -> None:
 def test_the_fold_refuses_what_cannot_be(op: Op) -> None:
     """I-1, I-16: a repeated or skipped epoch, or a bind without the newest, is Corruption."""
     state = keys.FOLD.new()
-    for known in (
+    for bad_state in (
         KeyConnected(3, 1000, "ana", "k", 0),
         KeyConnected(3, 1000, "ana", "gone", 0),
         KeyDeleted(3, 1000, "gone"),
     ):
-        keys.FOLD.apply(state, 1, 1, known)
-    before = keys.FOLD.dump(state)
+        keys.FOLD.apply(state, 1, 1, bad_state)
+    dump_before = keys.FOLD.dump(state)
     with pytest.raises(Corruption):
         keys.FOLD.apply(state, 2, 2, op)
-    assert keys.FOLD.dump(state) == before
+    assert keys.FOLD.dump(state) == dump_before

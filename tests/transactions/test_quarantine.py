@@ -22,8 +22,8 @@ GROUP = 4
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """Two partitions, each with two sealed ledgers of several row groups and later messages."""
     monkeypatch.setattr(segment, "GROUP_ROWS", GROUP)
-    made = Bench(tmp_path / "store", coordinators=2, reader_grace_ms=0)
-    client = made.client
+    new_bench = Bench(tmp_path / "store", coordinators=2, reader_grace_ms=0)
+    client = new_bench.client
     client.create_topic("t", 2)
     client.create_subscription("t", "s")
     for turn in range(2):
@@ -36,7 +36,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
         client.checkpoint(roll_all=True)
     send(client, b"tail", partition=0)
     send(client, b"tail", partition=1)
-    return made
+    return new_bench
 
 
 def sealed(bench: Bench, partition: int, *, sidecar: bool = False) -> list[Path]:
@@ -73,13 +73,13 @@ def test_good_rows_come_first_then_corruption(bench: Bench, batch: int, is_write
     client = bench.another(read_only=not is_writer)
     whole = [b"0%d" % n for n in range(9)] + [b"txn0%d" % n for n in range(6)]
     for _ in range(2):
-        found = read_to_damage(client, batch)
-        assert found[: len(whole)] == whole
-        assert found[len(whole) :] == [b"1%d" % n for n in range(len(found) - len(whole))]
-        assert (len(found) - len(whole)) % GROUP == 0
-        assert len(found) < len(whole) + 9
-    shown = client.describe_topic("t")["partition_list"]
-    assert [row["online"] for row in shown] == [True, not is_writer]
+        damaged = read_to_damage(client, batch)
+        assert damaged[: len(whole)] == whole
+        assert damaged[len(whole) :] == [b"1%d" % n for n in range(len(damaged) - len(whole))]
+        assert (len(damaged) - len(whole)) % GROUP == 0
+        assert len(damaged) < len(whole) + 9
+    partitions = client.describe_topic("t")["partition_list"]
+    assert [row["online"] for row in partitions] == [True, not is_writer]
     assert values(client, partitions=[0])[-1] == b"tail"
 
 
@@ -115,9 +115,9 @@ def test_the_rest_of_the_store_works(bench: Bench) -> None:
     path.write_bytes(good)  # restored from a copy: another file of the same name
     path.chmod(0o600)
     assert client.admin.set_online("t/1")["finished_list"] == [txn]
-    for one in (client, other, bench.another()):
-        assert values(one, partitions=[1])[-2:] == [b"tail", b"out"]
-        assert len(values(one, partitions=[1])) == 2 * (9 + 6) + 2
+    for each_client in (client, other, bench.another()):
+        assert values(each_client, partitions=[1])[-2:] == [b"tail", b"out"]
+        assert len(values(each_client, partitions=[1])) == 2 * (9 + 6) + 2
 
 
 def test_nothing_behind_the_damage_is_shown(bench: Bench) -> None:
@@ -137,9 +137,9 @@ def test_a_damaged_sidecar(bench: Bench) -> None:
     """11: partition and sidecar are one unit; markers before the damage are readable."""
     flip(sealed(bench, 1, sidecar=True)[1], 2)
     client = bench.reopen()
-    found = read_to_damage(client, 100)
-    assert found[:15] == [b"0%d" % n for n in range(9)] + [b"txn0%d" % n for n in range(6)]
-    assert found[15:] == [b"1%d" % n for n in range(9)]
+    damaged = read_to_damage(client, 100)
+    assert damaged[:15] == [b"0%d" % n for n in range(9)] + [b"txn0%d" % n for n in range(6)]
+    assert damaged[15:] == [b"1%d" % n for n in range(9)]
     with pytest.raises(PartitionUnavailable):
         client.producer("t").send(b"x", partition=1)
 
@@ -156,8 +156,8 @@ def test_a_missing_file(bench: Bench) -> None:
 def test_a_consumer_loses_nothing(bench: Bench) -> None:
     """Planned messages of other partitions come, then the error, once, then further messages."""
     client = bench.client
-    with client.consumer("t", "s") as before:
-        first = before.receive_batch(3)
+    with client.consumer("t", "s") as consumer_before:
+        first = consumer_before.receive_batch(3)
     flip(sealed(bench, 1)[0], 1)
     client = bench.reopen()
     with client.consumer("t", "s") as consumer:

@@ -91,15 +91,15 @@ def test_age_counts_from_the_end_and_strictly(tmp_path: Path) -> None:
 def test_one_wrong_clock_does_not_keep_others(tmp_path: Path) -> None:
     """6: times have no floor; only a transaction that ended under a fast clock stays for long."""
     bench = Bench(tmp_path / "store", coordinators=1, txn_ended_retention_ms=1000)
-    before = ended(bench, 0)
+    ended_before = ended(bench, 0)
     bench.clock.set_wall(START_MS + 10**9)
     ahead = ended(bench, 0)
     bench.clock.set_wall(START_MS)
-    after = ended(bench, 0)
+    ended_after = ended(bench, 0)
     bench.clock.advance(1001)
     # the process with the wrong clock has forgotten `before`, or it is old by now
     assert remembered(bench) == [ahead]
-    for txn in (before, after):
+    for txn in (ended_before, ended_after):
         with pytest.raises(TransactionNotFound, match="forgotten"):
             bench.client.commit(txn)
 

@@ -44,8 +44,8 @@ def check_view(view: View) -> None:
     for topic in view.catalog.topics.values():
         for number in range(topic.first_partition, topic.first_partition + topic.partitions):
             lsns = []
-            for _, known in sorted(view.buffer(number).markers.items()):
-                for marker in known:
+            for _, markers in sorted(view.buffer(number).markers.items()):
+                for marker in markers:
                     txn = decided[(marker.coordinator, marker.sequence)]
                     assert txn.status not in (OPEN, ABORTED), "I-3"
                     lsns.append(txn.decision_lsn)
@@ -88,16 +88,16 @@ def check_replay(bench: Bench) -> None:
         assert dumps(view) == live
 
 
-def switch(client: Client, away: set[tuple[str, int]], place: str) -> int:
+def switch(client: Client, away: set[tuple[str, int]], location: str) -> int:
     """Take a partition offline or online; returns how many transactions waited there together."""
-    topic, _, partition = place.partition("/")
+    topic, _, partition = location.partition("/")
     key = (topic, int(partition))
     if key not in away:
-        client.admin.set_offline(place)
+        client.admin.set_offline(location)
         away.add(key)
         return 0
-    waiting = [row for row in client.transactions() if place in row["waiting_list"]]
-    client.admin.set_online(place)
+    waiting = [row for row in client.transactions() if location in row["waiting_list"]]
+    client.admin.set_online(location)
     away.remove(key)
     return max(0, len([row for row in waiting if row["state"] == "committing"]) - 1)
 
@@ -138,13 +138,15 @@ def test_random_ends_while_partitions_come_and_go(tmp_path: Path, number: int) -
         else:
             with suppress(PartitionUnavailable, TransactionConflict, TxlogError):
                 if act == "send":
-                    for place in chance.sample(PLACES, 3):
-                        value = b"%d %s %d" % (step, place[0].encode(), place[1])
-                        client.producer(place[0]).send(value, partition=place[1], txn=txn)
-                        sent[txn].append((*place, value))
+                    for location in chance.sample(PLACES, 3):
+                        value = b"%d %s %d" % (step, location[0].encode(), location[1])
+                        client.producer(location[0]).send(value, partition=location[1], txn=txn)
+                        sent[txn].append((*location, value))
                 elif act == "ack":
-                    known = [m.message_id for m in read(client, topic, partitions=[partition])]
-                    ids = [one for one in known if isinstance(one, MessageId)]
+                    message_ids = [
+                        m.message_id for m in read(client, topic, partitions=[partition])
+                    ]
+                    ids = [open_txn for open_txn in message_ids if isinstance(open_txn, MessageId)]
                     if ids:
                         client.acknowledge(topic, "s", [chance.choice(ids)], txn=txn)
                 elif act == "commit":
@@ -152,7 +154,7 @@ def test_random_ends_while_partitions_come_and_go(tmp_path: Path, number: int) -
                 else:
                     client.abort(txn)
         states = {row["txn"]: row["state"] for row in bench.client.transactions(all=True)}
-        open_ones = [one for one in open_ones if states[one] == "open"]
+        open_ones = [open_txn for open_txn in open_ones if states[open_txn] == "open"]
         bench.client._store.read(check_view)
         if step % 5 == 0:
             check_reads(bench, sent, away)

@@ -50,22 +50,26 @@ class History:
 
 def check(history: History) -> None:
     """Raise AssertionError unless the history has the serial order of its decisions."""
-    known = history.committed
+    committed = history.committed
     for partition, order in history.markers.items():
-        lsns = [known[txn].lsn for txn in order]
+        lsns = [committed[txn].lsn for txn in order]
         assert lsns == sorted(set(lsns)), f"partition {partition} is not in order of decisions"
-    for (lsn, partition), shown in history.snapshots.items():
-        expected = [t for t in history.markers[partition] if known[t].lsn <= lsn]
-        assert shown == expected, f"snapshot {lsn} of partition {partition}"
-    taken: dict[MessageId, TxnId] = {}
-    for txn, one in known.items():
-        for message in one.acked:
-            assert message not in taken, f"{message} was acknowledged by {taken[message]} and {txn}"
-            taken[message] = txn
+    for (lsn, partition), snapshot in history.snapshots.items():
+        expected = [t for t in history.markers[partition] if committed[t].lsn <= lsn]
+        assert snapshot == expected, f"snapshot {lsn} of partition {partition}"
+    holders: dict[MessageId, TxnId] = {}
+    for txn, txn_state in committed.items():
+        for message in txn_state.acked:
+            assert message not in holders, (
+                f"{message} was acknowledged by {holders[message]} and {txn}"
+            )
+            holders[message] = txn
             source = history.writer.get(message)
             if source is not None:
-                assert known[source].lsn < one.lsn, f"{txn} read from {source}, which is later"
-    by_call = sorted(known.values(), key=lambda one: one.lsn)
+                assert committed[source].lsn < txn_state.lsn, (
+                    f"{txn} read from {source}, which is later"
+                )
+    by_call = sorted(committed.values(), key=lambda txn_state: txn_state.lsn)
     for at, later in enumerate(by_call):
         for earlier in by_call[at + 1 :]:
             assert earlier.returned > later.called, "returned before the other was called"
@@ -123,15 +127,15 @@ class Player:
             return
         txn = self.chance.choice(self.open)
         readable = [n for n in range(PARTITIONS) if n != self.away]
-        found = [
+        message_ids = [
             message.message_id
             for table in self.client().read("t", partitions=readable)
             for message in messages(table)
             if message.message_id is not None
         ]
-        if not found:
+        if not message_ids:
             return
-        chosen = self.chance.choice(found)
+        chosen = self.chance.choice(message_ids)
         try:
             self.client().acknowledge("t", "s", [chosen], txn=txn)
             self.acked[txn].add(chosen)
@@ -173,19 +177,19 @@ class Player:
             self.go()
         client = self.bench.client
         history = self.history
-        for txn, one in history.committed.items():
-            shown = client.show_transaction(txn)
-            assert shown["state"] == "committed"
-            assert shown["decision_lsn"] is not None
-            one.lsn = shown["decision_lsn"]
+        for txn, outcome in history.committed.items():
+            txn_row = client.show_transaction(txn)
+            assert txn_row["state"] == "committed"
+            assert txn_row["decision_lsn"] is not None
+            outcome.lsn = txn_row["decision_lsn"]
         end = client._store.read(lambda view: view)
         for number in range(1, PARTITIONS + 1):
-            known = [
+            known_markers = [
                 m
                 for ledger in sorted(end.buffer(number).markers)
                 for m in end.buffer(number).markers[ledger]
             ]
-            history.markers[number] = [TxnId(m.coordinator, m.sequence) for m in known]
+            history.markers[number] = [TxnId(m.coordinator, m.sequence) for m in known_markers]
             for ledger, markers in end.buffer(number).markers.items():
                 for marker in markers:
                     for index in range(1, marker.count + 1):
@@ -203,12 +207,12 @@ class Player:
         for number in range(1, PARTITIONS + 1):
             if number in view.catalog.unavailable or not view.topic(number).ledgers:
                 continue
-            shown = [
+            txn_ids = [
                 TxnId(piece.marker.coordinator, piece.marker.sequence)
                 for piece in plan(view, number, BEFORE_ALL, 1 << 30).pieces
                 if piece.marker is not None
             ]
-            self.history.snapshots[(lsn, number)] = shown
+            self.history.snapshots[(lsn, number)] = txn_ids
         view.close()
 
 

@@ -71,19 +71,19 @@ def test_a_sidecar_takes_an_append_and_its_commit_at_once() -> None:
         (replace(APPENDED, first_entry=5), replace(COMMIT, entry=8)),
         (replace(APPENDED, sequence=2), replace(COMMIT, sequence=2)),
     ]
-    taken = 0
+    count = 0
     for appended, committed in pairs:
         state, single = sidecar(), sidecar()
-        before = buffer.FOLD.dump(state)
+        dump_before = buffer.FOLD.dump(state)
         if buffer.take_whole(state, LSN, TIME_MS, appended, committed):
-            taken += 1
+            count += 1
             for op in (appended, committed):
                 buffer.FOLD.apply(single, LSN, TIME_MS, op)
             assert buffer.FOLD.dump(state) == buffer.FOLD.dump(single)
         else:
-            assert buffer.FOLD.dump(state) == before
+            assert buffer.FOLD.dump(state) == dump_before
     assert (
-        taken == 8
+        count == 8
     )  # unchanged, and with five fields that do not affect others (two values of two)
 
 
@@ -118,15 +118,15 @@ def fresh(bench: Bench) -> Iterator[View]:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store", coordinators=1)
-    client = made.client
+    new_bench = Bench(tmp_path / "store", coordinators=1)
+    client = new_bench.client
     client.create_topic("t", 2)
     client.create_subscription("t", "s")
     client.producer("t").send_batch(rows_over(2, 3))
     with client.transaction() as txn:
         client.producer("t").send_batch(rows_over(2, 3), txn=txn)
-    yield made
-    made.close()
+    yield new_bench
+    new_bench.close()
 
 
 def frame(view: View) -> list[Op]:

@@ -31,12 +31,12 @@ pytestmark = [
 ]
 
 
-def fill(client: Client, txn: TxnId, *held: MessageId, value: bytes = b"x") -> TxnId:
+def fill(client: Client, txn: TxnId, *message_ids: MessageId, value: bytes = b"x") -> TxnId:
     """Send a message to each partition, and acknowledge messages."""
     for partition in (0, 1):
         client.producer("t").send(value, partition=partition, txn=txn)
-    if held:
-        client.acknowledge("t", "s", list(held), txn=txn)
+    if message_ids:
+        client.acknowledge("t", "s", list(message_ids), txn=txn)
     return txn
 
 
@@ -90,7 +90,7 @@ def test_calls_on_an_offline_partition(bench: Bench) -> None:
     assert client.commit(txn)["state"] == "committed"
     assert values(client, partitions=[0]) == [b"a", b"more"]
     assert [row["online"] for row in client.describe_topic("t")["partition_list"]] == [True, False]
-    assert [one["code"] for one in client.status()["problem_list"]] == ["unavailable"]
+    assert [problem["code"] for problem in client.status()["problem_list"]] == ["unavailable"]
 
 
 def test_readable_messages_come_before_the_error(bench: Bench) -> None:
@@ -147,17 +147,17 @@ def test_a_commit_does_what_it_can_and_waits_for_the_rest(bench: Bench) -> None:
     other.producer("t").send(b"free", partition=0, txn=free)
     assert other.commit(free)["state"] == "committed"
 
-    again = client.commit(txn)
-    assert (again["already"], again["state"]) == (True, "committing")
+    answer_again = client.commit(txn)
+    assert (answer_again["already"], answer_again["state"]) == (True, "committing")
     for name in ("waiting_list", "marker_list", "messages", "acks"):
-        assert again[name] == answer[name]
+        assert answer_again[name] == answer[name]
     with pytest.raises(InvalidTxnStatus):
         client.abort(txn)
     (row,) = client.transactions()
     assert (row["state"], row["waiting_list"]) == ("committing", ["t/1", "t/1:s"])
-    shown = client.show_transaction(txn)
-    assert [one["done"] for one in shown["partition_list"]] == [True, False]
-    assert [one["done"] for one in shown["ack_list"]] == [True, False]
+    txn_row = client.show_transaction(txn)
+    assert [each_row["done"] for each_row in txn_row["partition_list"]] == [True, False]
+    assert [each_row["done"] for each_row in txn_row["ack_list"]] == [True, False]
 
     back = other.admin.set_online("t/1")
     assert back["finished_list"] == [txn]
@@ -178,8 +178,8 @@ def test_an_abort_waits_likewise(bench: Bench) -> None:
     answer = client.abort(txn)
     assert (answer["state"], answer["reason"]) == ("aborting", "user")
     assert answer["waiting_list"] == ["t/1", "t/1:s"]
-    again = client.abort(txn)
-    assert (again["already"], again["state"]) == (True, "aborting")
+    answer_again = client.abort(txn)
+    assert (answer_again["already"], answer_again["state"]) == (True, "aborting")
     with pytest.raises(InvalidTxnStatus):
         client.commit(txn)
     assert client.admin.set_online("t/1")["finished_list"] == [txn]
@@ -191,8 +191,11 @@ def test_an_abort_waits_likewise(bench: Bench) -> None:
 def test_coming_back_is_one_frame_in_order_of_decision(bench: Bench) -> None:
     """11, I-7: markers, aborts and cursor changes of all that wait, then `available`."""
     client = bench.client
-    held = send(client, *[b"%d" % n for n in range(6)], partition=1)
-    txns = [fill(client, begin(client), held[n], held[5 - n], value=b"out%d" % n) for n in range(3)]
+    message_ids = send(client, *[b"%d" % n for n in range(6)], partition=1)
+    txns = [
+        fill(client, begin(client), message_ids[n], message_ids[5 - n], value=b"out%d" % n)
+        for n in range(3)
+    ]
     still_open = begin(client)
     client.producer("t").send(b"open", partition=1, txn=still_open)
     client.admin.set_offline("t/1")
@@ -201,9 +204,9 @@ def test_coming_back_is_one_frame_in_order_of_decision(bench: Bench) -> None:
         client.commit(txn)
     client.abort(txns[1])
     client.checkpoint(roll_all=True)
-    before = client.wait_for_change(0)
+    lsn_before = client.wait_for_change(0)
     assert client.admin.set_online("t/1")["finished_list"] == [*order, txns[1]]
-    assert client.wait_for_change(0) == before + 1
+    assert client.wait_for_change(0) == lsn_before + 1
     ops = last_frame(client)
     assert isinstance(ops[-1], PartitionAvailable)
     assert names(ops) == [
@@ -218,8 +221,8 @@ def test_coming_back_is_one_frame_in_order_of_decision(bench: Bench) -> None:
         ),
         "PartitionAvailable",
     ]
-    shown = [m.value for m in read(client, partitions=[1])]
-    assert shown[6:] == [b"out2", b"out0"]
+    shown_values = [m.value for m in read(client, partitions=[1])]
+    assert shown_values[6:] == [b"out2", b"out0"]
     assert [m.value for m in read(client, partitions=[0])] == [b"out2", b"out0"]
     assert client.show_transaction(still_open)["state"] == "open"
     # 2 and 3 were deleted by the first, 0 and 5 by the second; 1 and 4 come again
@@ -238,18 +241,18 @@ def test_acknowledgements_of_one_cursor_follow_one_another(bench: Bench) -> None
         client.producer("t").send(b"%d" % number, partition=1, txn=marker_txn)
     marker = client.commit(marker_txn)["marker_list"][0]["marker"]
     inner = [MessageId(marker.ledger, marker.entry, number) for number in (1, 2, 3, 4)]
-    (after,) = send(client, b"after", partition=1)
-    parts = ([inner[0], inner[3]], [inner[1]], [inner[2], after])
+    (message_id_after,) = send(client, b"after", partition=1)
+    parts = ([inner[0], inner[3]], [inner[1]], [inner[2], message_id_after])
     txns = [begin(client) for _ in parts]
-    for txn, held in zip(txns, parts, strict=True):
-        client.acknowledge("t", "s", held, txn=txn)
+    for txn, message_ids in zip(txns, parts, strict=True):
+        client.acknowledge("t", "s", message_ids, txn=txn)
     client.admin.set_offline("t/1")
     for txn in txns:
         assert client.commit(txn)["waiting_list"] == ["t/1:s"]
     assert client.admin.set_online("t/1")["finished_list"] == txns
     assert pending(client) == []
     cursor = client._store.read(lambda view: view.cursor(1, 2))
-    assert cursor.mark_delete == (after.ledger, after.entry, 0)
+    assert cursor.mark_delete == (message_id_after.ledger, message_id_after.entry, 0)
     assert cursor.acked.count() == (0, 0)
     assert client.subscriptions()[0]["backlog"] == 0
 
@@ -263,11 +266,14 @@ def test_two_partitions_come_back_one_by_one(bench: Bench) -> None:
     assert client.commit(txn)["waiting_list"] == ["t/0", "t/1"]
     assert client.admin.set_online("t/1")["finished_list"] == []
     assert values(client, partitions=[1]) == [b"x"]
-    again = client.commit(txn)
-    assert (again["state"], again["waiting_list"]) == ("committing", ["t/0"])
-    assert [row["partition"] for row in again["marker_list"]] == [1]
-    shown = client.show_transaction(txn)["partition_list"]
-    assert [(one["done"], one["marker"] is None) for one in shown] == [(False, True), (True, False)]
+    answer_again = client.commit(txn)
+    assert (answer_again["state"], answer_again["waiting_list"]) == ("committing", ["t/0"])
+    assert [row["partition"] for row in answer_again["marker_list"]] == [1]
+    partitions = client.show_transaction(txn)["partition_list"]
+    assert [(partition["done"], partition["marker"] is None) for partition in partitions] == [
+        (False, True),
+        (True, False),
+    ]
     assert client.admin.set_online("t/0")["finished_list"] == [txn]
     final = bench.reopen().commit(txn)
     assert [row["partition"] for row in final["marker_list"]] == [0, 1]
@@ -298,9 +304,13 @@ def test_a_time_out_waits_too(bench: Bench) -> None:
     client.admin.set_offline("t/1")
     bench.clock.advance(1001)
     client.flush()
-    shown = client.show_transaction(txn)
-    assert (shown["state"], shown["reason"], shown["overdue"]) == ("aborting", "timeout", False)
-    assert shown["waiting_list"] == ["t/1"]
+    txn_row = client.show_transaction(txn)
+    assert (txn_row["state"], txn_row["reason"], txn_row["overdue"]) == (
+        "aborting",
+        "timeout",
+        False,
+    )
+    assert txn_row["waiting_list"] == ["t/1"]
     assert client.admin.set_online("t/1")["finished_list"] == [txn]
     assert client.show_transaction(txn)["state"] == "aborted"
 
@@ -334,8 +344,8 @@ def test_the_sweep_completes_decided_transactions(bench: Bench) -> None:
     reader = bench.another(read_only=True)
     states = [(row["state"], row["waiting_list"]) for row in reader.transactions()]
     assert states == [("aborting", []), ("committing", [])]
-    found = reader.admin.find_hanging(-1)
-    assert [row["cause"] for row in found] == ["overdue", "overdue"]
+    hanging_rows = reader.admin.find_hanging(-1)
+    assert [row["cause"] for row in hanging_rows] == ["overdue", "overdue"]
     assert client.expire() == {
         "expired": 0,
         "rolled_forward": 1,
@@ -439,8 +449,8 @@ def test_a_key_and_its_waiting_transactions(bench: Bench) -> None:
     fill(client, fenced, value=b"no")
     client.admin.set_offline("t/1")
     assert client.connect("nightly")["fenced_txn"] == fenced
-    shown = client.show_transaction(fenced)
-    assert (shown["state"], shown["reason"]) == ("aborting", "fenced")
+    txn_row = client.show_transaction(fenced)
+    assert (txn_row["state"], txn_row["reason"]) == ("aborting", "fenced")
     for end in (client.commit, client.abort):
         with pytest.raises(ExpiredTransaction):
             end(fenced)
