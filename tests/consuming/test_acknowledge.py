@@ -44,9 +44,9 @@ class Board:
         cumulative: bool = False,
         client: Client | None = None,
     ) -> tuple[int, int, int]:
-        wanted = [self.ids[name] for name in names.split()]
+        message_ids = [self.ids[name] for name in names.split()]
         answer = (client or self.client).acknowledge(
-            "t", "s", wanted, cumulative=cumulative, txn=txn
+            "t", "s", message_ids, cumulative=cumulative, txn=txn
         )
         return answer["acked"], answer["already"], answer["dropped"]
 
@@ -54,8 +54,8 @@ class Board:
         with pytest.raises(TransactionConflict) as caught:
             self.ack(names, txn, cumulative=cumulative)
         assert caught.value.fields["txn"] == txn
-        shown = self.client.show_transaction(txn)
-        assert (shown["state"], shown["reason"]) == ("aborted", "conflict")
+        txn_row = self.client.show_transaction(txn)
+        assert (txn_row["state"], txn_row["reason"]) == ("aborted", "conflict")
         return caught.value
 
     def left(self) -> str:
@@ -317,11 +317,11 @@ def test_a_request_is_checked_as_a_whole(board: Board) -> None:
     """
     board.client.create_topic("two", 2)
     board.client.create_subscription("two", "s")
-    zero, one = (send(board.client, b"x", topic="two", partition=n)[0] for n in (0, 1))
-    board.client.acknowledge("two", "s", [one])
+    zero, first_id = (send(board.client, b"x", topic="two", partition=n)[0] for n in (0, 1))
+    board.client.acknowledge("two", "s", [first_id])
     txn = begin(board.client)
     with pytest.raises(TransactionConflict):
-        board.client.acknowledge("two", "s", [zero, one], txn=txn)
+        board.client.acknowledge("two", "s", [zero, first_id], txn=txn)
     assert [m.message_id for m in pending(board.client, "two")] == [zero]
     assert board.client.subscriptions("two")[0]["pending_acks"] == 0
 
@@ -338,8 +338,8 @@ def test_a_conflict_aborts_durably_and_only_x(board: Board) -> None:
     with pytest.raises(InvalidTxnStatus, match="conflict"):
         other.commit(x)
     assert other.abort(x)["already"]
-    found = pending(other)
-    assert [(m.value, m.redelivery_count) for m in found[:2]] == [(b"p0", 1), (b"t1", 0)]
+    pending_messages = pending(other)
+    assert [(m.value, m.redelivery_count) for m in pending_messages[:2]] == [(b"p0", 1), (b"t1", 0)]
     assert b"of x" not in board.received()
     assert other.commit(y)["acks"] == 1
 
@@ -363,9 +363,9 @@ def test_cumulative_on_a_shared_subscription_is_not_allowed(board: Board) -> Non
     """9.1, 9.3: NotAllowed is no conflict."""
     board.client.create_subscription("t", "many", type="shared")
     txn = begin(board.client)
-    for given in (None, txn):
+    for given_txn in (None, txn):
         with pytest.raises(NotAllowed):
-            board.client.acknowledge("t", "many", [board.ids["p0"]], cumulative=True, txn=given)
+            board.client.acknowledge("t", "many", [board.ids["p0"]], cumulative=True, txn=given_txn)
     assert board.client.commit(txn)["state"] == "committed"
 
 
@@ -378,10 +378,10 @@ def test_a_cumulative_request_has_one_id_per_partition(tmp_path: Path) -> None:
     other = send(client, b"e", partition=1)
     assert first[0].ledger != first[3].ledger
     txn = begin(client)
-    for given in (None, txn):
-        for wanted in (first[0], first[2]), (first[0], first[3]), (first[0], other[0], first[3]):
+    for given_txn in (None, txn):
+        for request in (first[0], first[2]), (first[0], first[3]), (first[0], other[0], first[3]):
             with pytest.raises(NotAllowed):
-                client.acknowledge("t", "s", wanted, cumulative=True, txn=given)
+                client.acknowledge("t", "s", request, cumulative=True, txn=given_txn)
     assert len(pending(client)) == 5
     assert (
         client.acknowledge("t", "s", [first[3], other[0]], cumulative=True, txn=txn)["acked"] == 5
@@ -457,9 +457,9 @@ def test_abort_rewinds_a_consumer(board: Board) -> None:
         consumer.acknowledge(table, txn=txn)
         assert consumer.receive_batch(1).column("value").to_pylist() == [b"t3"]
         board.client.abort(txn)
-        again = list(messages(consumer.receive_batch(100)))
-        assert [m.value for m in again] == [name.encode() for name in NAMES]
-        assert [m.redelivery_count for m in again] == [1, 1, 1, 1, 0, 0, 0]
+        messages_again = list(messages(consumer.receive_batch(100)))
+        assert [m.value for m in messages_again] == [name.encode() for name in NAMES]
+        assert [m.redelivery_count for m in messages_again] == [1, 1, 1, 1, 0, 0, 0]
 
 
 def test_abort_of_a_cumulative_ack_rewinds_too(board: Board) -> None:
@@ -470,6 +470,6 @@ def test_abort_of_a_cumulative_ack_rewinds_too(board: Board) -> None:
         assert received[2] is not None
         assert consumer.acknowledge_cumulative(received[2], txn=txn).acked == 3
         board.client.abort(txn)
-        again = [consumer.receive() for _ in NAMES]
-        assert [m.value for m in again if m] == [name.encode() for name in NAMES]
+        messages_again = [consumer.receive() for _ in NAMES]
+        assert [m.value for m in messages_again if m] == [name.encode() for name in NAMES]
         assert consumer.receive() is None

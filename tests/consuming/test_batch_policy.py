@@ -25,10 +25,10 @@ TOPICS: list[Any] = ["a", ["a", "b"]]
 def client(tmp_path: Path) -> Iterator[Client]:
     path = str(tmp_path / "store")
     txlog.init(path, free_bytes_min=0, durability="os")
-    with txlog.open(path) as made:
+    with txlog.open(path) as new_client:
         for topic in ("a", "b"):
-            made.create_topic(topic, 2)
-        yield made
+            new_client.create_topic(topic, 2)
+        yield new_client
 
 
 @pytest.fixture
@@ -157,11 +157,11 @@ def test_a_cancelled_task_leaves_its_batch(client: Client, tmp_path: Path) -> No
             waiting.cancel()
             await asyncio.wait([waiting])
             assert waiting.cancelled()
-            one = await consumer.receive_batch(5)
+            first = await consumer.receive_batch(5)
             await store.run(lambda _: send(client, b"2"))
-            await consumer.negative_acknowledge(one, 0)
-            two = await consumer.receive_batch()
-            return [*one["redelivery_count"].to_pylist(), *two["value"].to_pylist()]
+            await consumer.negative_acknowledge(first, 0)
+            second = await consumer.receive_batch()
+            return [*first["redelivery_count"].to_pylist(), *second["value"].to_pylist()]
 
     assert asyncio.run(main()) == [0, b"1", b"2"]
 

@@ -18,14 +18,14 @@ def opened(bench: Bench, start: Bound | MessageId | str | int | None = None) -> 
 
 
 def taken(consumer: NonDurableConsumer) -> list[tuple[bytes | None, int | None]]:
-    found: list[Message] = rows([consumer.receive_batch()])
-    return [(message.value, message.redelivery_count) for message in found]
+    found_rows: list[Message] = rows([consumer.receive_batch()])
+    return [(message.value, message.redelivery_count) for message in found_rows]
 
 
 def test_receives_from_its_start_and_writes_nothing(bench: Bench) -> None:
     ids = send(bench.client, b"1", b"2", b"3")
     seen = bench.client._store.refresh()
-    for start, left in (
+    for start, remaining in (
         (None, 3),
         ("latest", 0),
         (ids[1], 2),
@@ -33,7 +33,7 @@ def test_receives_from_its_start_and_writes_nothing(bench: Bench) -> None:
         (START_MS + 1, 0),
     ):
         with opened(bench, start) as consumer:
-            assert len(taken(consumer)) == left
+            assert len(taken(consumer)) == remaining
             assert taken(consumer) == []
     assert bench.client.subscriptions("t") == []
     assert bench.client._store.refresh() == seen
@@ -41,9 +41,9 @@ def test_receives_from_its_start_and_writes_nothing(bench: Bench) -> None:
 
 def test_two_do_not_know_of_one_another(bench: Bench) -> None:
     send(bench.client, b"1")
-    with opened(bench) as one, opened(bench) as two:
-        assert one.acknowledge(one.receive_batch()).acked == 1
-        assert taken(two) == [(b"1", 0)]
+    with opened(bench) as first, opened(bench) as second:
+        assert first.acknowledge(first.receive_batch()).acked == 1
+        assert taken(second) == [(b"1", 0)]
 
 
 def test_returned_messages_come_again_before_new_ones(bench: Bench) -> None:
@@ -91,11 +91,11 @@ def test_only_what_is_in_hand_can_be_given_back(bench: Bench) -> None:
 def test_acknowledged_messages_never_come_again(bench: Bench) -> None:
     send(bench.client, b"1", b"2", b"3")
     with opened(bench) as consumer:
-        found = list(messages(consumer.receive_batch()))
-        consumer.negative_acknowledge(found[1])
-        answer = consumer.acknowledge([found[0], found[1]])
+        found_messages = list(messages(consumer.receive_batch()))
+        consumer.negative_acknowledge(found_messages[1])
+        answer = consumer.acknowledge([found_messages[0], found_messages[1]])
         assert (answer.acked, answer.already) == (2, 0)
-        assert consumer.acknowledge(found[0]).already == 1
+        assert consumer.acknowledge(found_messages[0]).already == 1
         consumer.redeliver_unacknowledged_messages()
         assert taken(consumer) == [(b"3", 1)]
 
@@ -143,9 +143,9 @@ def test_takes_partitions_and_no_time_outs(bench: Bench) -> None:
     send(bench.client, b"a", partition=1)
     with bench.client.consumer("t", "s", durable=False, partitions=[1]) as consumer:
         assert taken(consumer) == [(b"a", 0)]
-    for given in ({"ack_timeout_ms": 5000}, {"nack_delay_ms": 5}):
+    for options in ({"ack_timeout_ms": 5000}, {"nack_delay_ms": 5}):
         with pytest.raises(InvalidArgument, match="time-outs"):
-            bench.client.consumer("t", "s", durable=False, **given)  # type: ignore[call-overload]
+            bench.client.consumer("t", "s", durable=False, **options)  # type: ignore[call-overload]
     with pytest.raises(TypeError):
         bench.client.consumer("t", "s", durable=False, colour=1)  # type: ignore[call-overload]
 
@@ -209,7 +209,7 @@ def test_messages_read_ahead_are_not_delivered(tmp_path: Path) -> None:
 
     def took(count: int) -> list[tuple[bytes | None, int | None]]:
         got = [consumer.receive() for _ in range(count)]
-        return [(one.value, one.redelivery_count) for one in got if one is not None]
+        return [(message.value, message.redelivery_count) for message in got if message is not None]
 
     with bench.client.consumer("t", "s", durable=False, start="earliest") as consumer:
         assert took(2) == [(b"0", 0), (b"1", 0)]

@@ -23,11 +23,11 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 def client(tmp_path: Path) -> Iterator[Client]:
     path = str(tmp_path / "store")
     txlog.init(path, free_bytes_min=0)
-    with txlog.open(path) as made:
+    with txlog.open(path) as new_client:
         for topic in ("a", "b"):
-            made.create_topic(topic)
-            made.create_subscription(topic, "s", type="shared")
-        yield made
+            new_client.create_topic(topic)
+            new_client.create_subscription(topic, "s", type="shared")
+        yield new_client
 
 
 def test_each_message_is_given_to_the_listener_of_its_consumer(client: Client) -> None:
@@ -48,14 +48,14 @@ def test_each_message_is_given_to_the_listener_of_its_consumer(client: Client) -
     client.consumer("b", "glance", durable=False, message_listener=listener("memory"))
     client.producer("a").send(b"1")
     client.producer("b").send(b"2")
-    found = [got.get(timeout=60) for _ in range(5)]
-    assert sorted(one[:2] for one in found) == [
+    events = [got.get(timeout=60) for _ in range(5)]
+    assert sorted(event[:2] for event in events) == [
         ("many", b"0"), ("many", b"1"), ("many", b"2"), ("memory", b"2"), ("one", b"1"),
     ]  # fmt: skip
-    threads = {one[2] for one in found}
+    threads = {event[2] for event in events}
     assert len(threads) == 1 and threading.get_ident() not in threads
     client.close()
-    assert not [one for one in threading.enumerate() if one.ident in threads]
+    assert not [event for event in threading.enumerate() if event.ident in threads]
 
 
 def test_an_error_of_a_listener_is_logged_and_its_message_comes_again(

@@ -20,20 +20,20 @@ pytestmark = [
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The lock files of consumers that the code checks or reads."""
-    found = list[str]()
+    topics = list[str]()
     held, seen = liveness.is_held, liveness.read_seen
 
     def is_held(disk: Any, path: str) -> bool:
-        found.append(path)
+        topics.append(path)
         return held(disk, path)
 
     def read_seen(disk: Any, number: int) -> Any:
-        found.append(liveness.consumer_lock(number))
+        topics.append(liveness.consumer_lock(number))
         return seen(disk, number)
 
     monkeypatch.setattr(liveness, "is_held", is_held)
     monkeypatch.setattr("txlog.client.consuming.membership.read_seen", read_seen)
-    return found
+    return topics
 
 
 def test_consumers_of_one_handle_do_not_ask_about_each_other(
@@ -76,10 +76,10 @@ def test_a_refused_consumer_tries_only_once(bench: Bench, monkeypatch: pytest.Mo
     holder = other.consumer("t", "only")
     tries, write = 0, bench.client._store.write
 
-    def counted(*given: Any, **more: Any) -> Any:
+    def counted(*arguments: Any, **more: Any) -> Any:
         nonlocal tries
         tries += 1
-        return write(*given, **more)
+        return write(*arguments, **more)
 
     monkeypatch.setattr(type(bench.client._store), "write", lambda self, *a, **k: counted(*a, **k))
     with pytest.raises(ConsumerBusy):

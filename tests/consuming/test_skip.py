@@ -26,9 +26,9 @@ def bench_of(folder: Path, partitions: int = 1, **policies: int) -> Bench:
 
 def left(client: Client) -> list[bytes]:
     """The unacknowledged messages; the backlog is the same number (I-22)."""
-    found = values(client, range=Range(kind="unacked", subscription="s"))
-    assert client.subscription("t", "s").describe()["backlog"] == len(found)
-    return found
+    found_values = values(client, range=Range(kind="unacked", subscription="s"))
+    assert client.subscription("t", "s").describe()["backlog"] == len(found_values)
+    return found_values
 
 
 def fill(client: Client) -> None:
@@ -57,8 +57,8 @@ def test_acknowledged_messages_are_not_counted(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     client = bench.client
     fill(client)
-    known = ids(client)
-    client.acknowledge("t", "s", [known[at] for at in (1, 4, 7)])
+    message_ids = ids(client)
+    client.acknowledge("t", "s", [message_ids[at] for at in (1, 4, 7)])
     assert client.subscription("t", "s").skip(3)["skipped"] == 3
     assert left(client) == [b"5", b"6", b"8"]
     assert client.subscription("t", "s").clear_backlog()["skipped"] == 3
@@ -74,12 +74,12 @@ def test_bytes_do_not_bound_what_is_only_counted(
     bench = bench_of(tmp_path)
     client = bench.client
     fill(client)
-    known = ids(client)
+    message_ids = ids(client)
     *others, bytes_max = dispatch.plan.__defaults__ or ()
     assert bytes_max == RECEIVE_BYTES_MAX
     monkeypatch.setattr(dispatch.plan, "__defaults__", (*others, 2))
     handle = client.subscription("t", "s")
-    assert handle.seek(Bound("last", 1))["partition_list"][0]["to"] == known[8]
+    assert handle.seek(Bound("last", 1))["partition_list"][0]["to"] == message_ids[8]
     assert handle.seek(Bound("skip", 8))["skip"] == 0
     handle.seek(Bound("start"))
     assert handle.skip(5, dry_run=True)["skipped"] == 5
@@ -102,9 +102,9 @@ def test_pending_messages_stay_with_their_transaction(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, ttl_ms=HOUR_MS)
     client = bench.client
     fill(client)
-    known = ids(client)
+    message_ids = ids(client)
     txn = begin(client, 10 * HOUR_MS)
-    client.acknowledge("t", "s", [known[0], known[4]], txn=txn)
+    client.acknowledge("t", "s", [message_ids[0], message_ids[4]], txn=txn)
     handle = client.subscription("t", "s")
     assert handle.skip(2)["skipped"] == 2
     assert handle.clear_backlog()["skipped"] == 5
@@ -121,10 +121,10 @@ def test_pending_messages_stay_with_their_transaction(tmp_path: Path) -> None:
 def test_a_transaction_conflicts_with_a_skip(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     client = bench.client
-    (known, *_) = send(client, b"0", b"1")
+    (message_id, *_) = send(client, b"0", b"1")
     client.subscription("t", "s").skip(1)
     with pytest.raises(TransactionConflict):
-        client.acknowledge("t", "s", [known], txn=begin(client))
+        client.acknowledge("t", "s", [message_id], txn=begin(client))
 
 
 def test_expiry_goes_by_the_time_a_message_became_visible(tmp_path: Path) -> None:
@@ -173,8 +173,8 @@ def test_receiving_writes_nothing_for_a_time_to_live_that_is_not_over(tmp_path: 
     """A poll of such a topic writes no frame, even if its oldest message is pending."""
     bench = bench_of(tmp_path, ttl_ms=HOUR_MS)
     client = bench.client
-    (known, *_) = send(client, b"0", b"1")
-    client.acknowledge("t", "s", [known], txn=begin(client, 10 * HOUR_MS))
+    (message_id, *_) = send(client, b"0", b"1")
+    client.acknowledge("t", "s", [message_id], txn=begin(client, 10 * HOUR_MS))
     with client.consumer("t", "s") as consumer:
         assert consumer.receive_batch().num_rows == 1
         bench.clock.advance(HOUR_MS + 1)

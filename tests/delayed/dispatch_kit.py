@@ -40,14 +40,14 @@ class Shop(Bench):
         assert sent.message_id is not None
         return sent.message_id
 
-    def send_all(self, *given: tuple[bytes, int | None]) -> list[MessageId]:
+    def send_all(self, *arguments: tuple[bytes, int | None]) -> list[MessageId]:
         """Send messages, each with its time."""
-        return [self.send(value, at) for value, at in given]
+        return [self.send(value, at) for value, at in arguments]
 
-    def commit(self, *given: tuple[bytes, int | None]) -> list[MessageId]:
+    def commit(self, *arguments: tuple[bytes, int | None]) -> list[MessageId]:
         """Send messages in a transaction and commit it; returns their ids."""
         with self.client.transaction() as txn:
-            for value, at in given:
+            for value, at in arguments:
                 self.client.producer("t").send(
                     value, txn=txn, deliver_at=None if at is None else T0 + at
                 )
@@ -59,11 +59,11 @@ class Shop(Bench):
         self, name: str = "s", client: Client | None = None, type: str = "shared"
     ) -> Consumer:
         """A consumer of a subscription that starts at the earliest message."""
-        made = (client or self.client).consumer(
+        new_consumer = (client or self.client).consumer(
             "t", name, create=True, type=type, position="earliest"
         )
-        assert isinstance(made, Consumer)
-        return made
+        assert isinstance(new_consumer, Consumer)
+        return new_consumer
 
 
 def take(consumer: Consumer, limit: int = 1000) -> list[bytes]:
@@ -73,16 +73,16 @@ def take(consumer: Consumer, limit: int = 1000) -> list[bytes]:
 
 def take_ids(consumer: Consumer, limit: int = 1000) -> list[MessageId]:
     """The ids of a consumer's next batch."""
-    found = [message.message_id for message in rows([consumer.receive_batch(limit)])]
-    return [one for one in found if one is not None]
+    message_ids = [message.message_id for message in rows([consumer.receive_batch(limit)])]
+    return [message_id for message_id in message_ids if message_id is not None]
 
 
 def place(consumer: Consumer) -> Place:
     """The position of a consumer in the only partition."""
     receiving = consumer._receiving
-    found = receiving.place(receiving.numbers()[0])
-    assert found is not None
-    return found
+    position = receiving.place(receiving.numbers()[0])
+    assert position is not None
+    return position
 
 
 def pointer(consumer: Consumer) -> int:

@@ -48,10 +48,10 @@ def seal(
     name = BucketName(number, state.next_gen, first, last, 0)
     folder = store.read(lambda view: ledger_dir(view.catalog, number, "p"))
     path = f"{folder}/_delayed/{bucket_name(first[0], last[0], state.next_gen)}"
-    made = encode_bucket(path, name, lambda: [times], (0, 1 << 60), CUTTING, lambda ledger: None)
-    assert made is not None
-    store.disk.publish(path, made.buffers)
-    bucket = Bucket(name.gen, made.file, first, last, rows, made.min_at, made.max_at, 0)
+    encoded = encode_bucket(path, name, lambda: [times], (0, 1 << 60), CUTTING, lambda ledger: None)
+    assert encoded is not None
+    store.disk.publish(path, encoded.buffers)
+    bucket = Bucket(name.gen, encoded.file, first, last, rows, encoded.min_at, encoded.max_at, 0)
     op = BucketSealed(number, "seal", first, last, 0, bucket)
     store.write(lambda view, now: Decision([op], sync=True))
     return path
@@ -73,15 +73,15 @@ def time_of(message: Message) -> int:
 
 def delayed_now(client: Client, now_ms: int, topic: str = "t") -> list[Message]:
     """The delayed messages according to the log, in order of key; the oracle."""
-    found = [one for one in read(client, topic) if time_of(one) > now_ms]
-    return sorted(found, key=lambda one: (time_of(one), place(one)))
+    messages = [message for message in read(client, topic) if time_of(message) > now_ms]
+    return sorted(messages, key=lambda message: (time_of(message), place(message)))
 
 
 def place(message: Message) -> tuple[int, int, int]:
     """The id of a message as a tuple."""
-    found = message.message_id
-    assert found is not None
-    return (found.ledger, found.entry, found.index)
+    message_id = message.message_id
+    assert message_id is not None
+    return (message_id.ledger, message_id.entry, message_id.index)
 
 
 def listed_ids(table: object) -> list[MessageId]:

@@ -86,18 +86,18 @@ class History(Clients):
 
     def crash_in_upkeep(self, rng: random.Random) -> None:
         """The process dies before or after a file or a frame of its upkeep."""
-        who, left = rng.randrange(2), [rng.randrange(4)]
-        point = f"call {left[0]}"
+        who, countdown = rng.randrange(2), [rng.randrange(4)]
+        point = f"call {countdown[0]}"
 
-        def dying(known: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*given: Any, **named: Any) -> Any:
-                if not left[0]:
+        def dying(function: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any, **options: Any) -> Any:
+                if not countdown[0]:
                     raise Death
-                left[0] -= 1
-                answer = known(*given, **named)
-                if not left[0]:
+                countdown[0] -= 1
+                answer = function(*arguments, **options)
+                if not countdown[0]:
                     raise Death
-                left[0] -= 1
+                countdown[0] -= 1
                 return answer
 
             return call
@@ -164,9 +164,9 @@ class History(Clients):
             hand = self.open_on(sub, 0)
             while got := self.took(sub, hand, hand.real.receive_batch(1000)):
                 self.note(f"{sub.name}/0 receives {self.texts(got)}")
-            left = self.free(sub) - hand.ids
-            if left:
-                raise Wrong(f"{sub.name} never got {self.texts(left)}")
+            free_messages = self.free(sub) - hand.ids
+            if free_messages:
+                raise Wrong(f"{sub.name} never got {self.texts(free_messages)}")
 
     def stop(self) -> None:
         """Close all open clients."""
@@ -182,30 +182,30 @@ class History(Clients):
 def run(seed: str, steps: list[int], history: type[History] = History) -> History | None:
     """Run a history; returns it if the engine was wrong, with the reason in its last line."""
     folder = tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
-    made: History | None = None
+    rows: History | None = None
     try:
-        made = history(folder, seed)
+        rows = history(folder, seed)
         for number in steps:
-            made.step(random.Random(f"{seed}:{number}"))
-        made.end()
+            rows.step(random.Random(f"{seed}:{number}"))
+        rows.end()
         return None
     except Exception as error:
-        if made is None:
+        if rows is None:
             raise
-        made.note(f"WRONG: {type(error).__name__}: {error}")
+        rows.note(f"WRONG: {type(error).__name__}: {error}")
         if not isinstance(error, Wrong):
-            made.trace.append(traceback.format_exc())
-        return made
+            rows.trace.append(traceback.format_exc())
+        return rows
     finally:
-        if made is not None:
-            made.stop()
+        if rows is not None:
+            rows.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def shrink(seed: str, steps: list[int], history: type[History] = History) -> History:
     """The same failure in fewer steps: leave out every step that is not needed."""
-    found = run(seed, steps, history)
-    assert found is not None
+    completed = run(seed, steps, history)
+    assert completed is not None
     size = max(1, len(steps) // 2)
     while size:
         at = 0
@@ -213,12 +213,12 @@ def shrink(seed: str, steps: list[int], history: type[History] = History) -> His
             fewer = steps[:at] + steps[at + size :]
             other = run(seed, fewer, history)
             if other is not None:
-                steps, found = fewer, other
+                steps, completed = fewer, other
             else:
                 at += size
         size //= 2
-    found.trace.insert(0, f"seed {seed!r}, steps {steps}, settings {found.settings}")
-    return found
+    completed.trace.insert(0, f"seed {seed!r}, steps {steps}, settings {completed.settings}")
+    return completed
 
 
 def main() -> None:
@@ -229,19 +229,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--every", action="store_true", help="do not stop at the first")
     parser.add_argument("--no-shrink", action="store_true", help="show a failure as it came")
-    given = parser.parse_args()
+    options = parser.parse_args()
     failed = 0
-    for seed in range(given.first, given.first + given.histories):
-        steps = list(range(given.steps))
-        found = run(str(seed), steps)
-        if found is not None:
+    for seed in range(options.first, options.first + options.histories):
+        steps = list(range(options.steps))
+        completed = run(str(seed), steps)
+        if completed is not None:
             failed += 1
-            found = found if given.no_shrink else shrink(str(seed), steps)
-            sys.stdout.write("\n".join(found.trace) + "\n\n")
+            completed = completed if options.no_shrink else shrink(str(seed), steps)
+            sys.stdout.write("\n".join(completed.trace) + "\n\n")
             sys.stdout.flush()
-            if not given.every:
+            if not options.every:
                 break
-    sys.stdout.write(f"{seed - given.first + 1} histories, {failed} failed\n")
+    sys.stdout.write(f"{seed - options.first + 1} histories, {failed} failed\n")
 
 
 if __name__ == "__main__":

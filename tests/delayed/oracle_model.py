@@ -97,13 +97,15 @@ class Sub:
 
     def in_hand(self) -> set[Known]:
         """The messages that any consumer has leased."""
-        return {one for hand in self.hands for one in hand.ids}
+        return {message for hand in self.hands for message in hand.ids}
 
     def expire(self, boot_ms: int) -> None:
         """End the leases that have lasted too long, as the next receive call does."""
         for hand in self.hands:
             if hand.timeout_ms:
-                self.give_back(hand, {one for one in hand.ids if hand.due[one] <= boot_ms})
+                self.give_back(
+                    hand, {message for message in hand.ids if hand.due[message] <= boot_ms}
+                )
 
     def settle(self, ones: set[Known]) -> None:
         """Acknowledge messages, plainly or in a transaction: none is leased, released or waiting
@@ -112,8 +114,8 @@ class Sub:
         self.released -= ones
         for hand in self.hands:
             hand.ids -= ones
-        for one in ones:
-            self.waiting.pop(one, None)
+        for message in ones:
+            self.waiting.pop(message, None)
 
     def give_back(self, hand: Hand, ones: set[Known], due_ms: int | None = None) -> None:
         """Return messages that came once and were not acknowledged: their times no longer count."""
@@ -157,19 +159,19 @@ class Model:
         """The latest delivery time that is due for a process."""
         return self.wall(who) + (0 if self.strict else self.tick_ms)
 
-    def why_not(self, sub: Sub, one: Known, cutoff_ms: int, *, honours: bool = True) -> str:
+    def why_not(self, sub: Sub, message: Known, cutoff_ms: int, *, honours: bool = True) -> str:
         """Why the engine may not return a message now; empty when it may."""
-        if one in sub.acked:
+        if message in sub.acked:
             return "it is acknowledged"
-        if one in sub.held:
-            return f"{sub.held[one].id} holds it"
-        if one in sub.in_hand():
+        if message in sub.held:
+            return f"{sub.held[message].id} holds it"
+        if message in sub.in_hand():
             return "it is in a hand"
-        if sub.waiting.get(one, -1) > self.boot.ms:
+        if sub.waiting.get(message, -1) > self.boot.ms:
             return "it was put off"
-        waits = honours and self.active and one not in sub.released
-        if waits and one.at is not None and one.at > cutoff_ms:
-            return f"it is not due before {one.at - START_MS}"
+        waits = honours and self.active and message not in sub.released
+        if waits and message.at is not None and message.at > cutoff_ms:
+            return f"it is not due before {message.at - START_MS}"
         return ""
 
     def took(self, sub: Sub, hand: Hand, table: pa.Table, *, honours: bool = True) -> list[Known]:
@@ -189,7 +191,7 @@ class Model:
             places.setdefault(one.partition, []).append(one.id)
             out.append(one)
         for ids in places.values():
-            falls = sum(left > right for left, right in pairwise(ids))
+            falls = sum(first_id > right for first_id, right in pairwise(ids))
             if falls > 1 and sub.kind == "shared":
                 raise Wrong(f"{sub.name}/{hand.who}: a batch in no order: {ids}")
         return out
@@ -197,47 +199,55 @@ class Model:
     def known(self, message: Message) -> Known:
         """The message of the model with this id."""
         assert message.message_id is not None
-        one = self.log.get((message.partition, message.message_id))
-        if one is None or one.value != message.value or one.at != message.deliver_at:
-            raise Wrong(f"{message} is not visible, the model has {one}")
-        return one
+        found_message = self.log.get((message.partition, message.message_id))
+        if (
+            found_message is None
+            or found_message.value != message.value
+            or found_message.at != message.deliver_at
+        ):
+            raise Wrong(f"{message} is not visible, the model has {found_message}")
+        return found_message
 
-    def text(self, one: Known) -> str:
+    def text(self, message: Known) -> str:
         """A message in a word."""
-        at = "" if one.at is None else f"@{one.at - START_MS}"
-        return f"{one.partition}/{one.id}{at}"
+        at = "" if message.at is None else f"@{message.at - START_MS}"
+        return f"{message.partition}/{message.id}{at}"
 
     def texts(self, ones: Any) -> str:
         """Messages in a line."""
-        return " ".join(self.text(one) for one in sorted(ones))
+        return " ".join(self.text(message) for message in sorted(ones))
 
     def left(self, sub: Sub, cutoff_ms: int) -> list[Known]:
         """The messages that the engine should have returned by now."""
         held_keys: set[bytes | None] = set()
         if sub.kind == "key-shared":  # a message that is leased, pending or put off blocks its key
-            waiting = {one for one, due_ms in sub.waiting.items() if due_ms > self.boot.ms}
-            held_keys = {one.key for one in sub.in_hand() | waiting | sub.held.keys()}
+            waiting = {message for message, due_ms in sub.waiting.items() if due_ms > self.boot.ms}
+            held_keys = {message.key for message in sub.in_hand() | waiting | sub.held.keys()}
         return [
-            one
-            for one in sorted(self.log.values())
-            if not self.why_not(sub, one, cutoff_ms)
-            and (sub.kind != "key-shared" or one.key not in held_keys)
+            message
+            for message in sorted(self.log.values())
+            if not self.why_not(sub, message, cutoff_ms)
+            and (sub.kind != "key-shared" or message.key not in held_keys)
         ]
 
     def delayed(self, sub: Sub, cutoff_ms: int) -> int:
         """How many of the unacknowledged messages are not due."""
         return sum(
-            one.at is not None and one.at > cutoff_ms and one not in sub.acked
-            for one in self.log.values()
+            message.at is not None and message.at > cutoff_ms and message not in sub.acked
+            for message in self.log.values()
         )
 
     def free(self, sub: Sub) -> set[Known]:
         """The messages that any client can acknowledge."""
-        return {one for one in self.log.values() if one not in sub.acked and one not in sub.held}
+        return {
+            message
+            for message in self.log.values()
+            if message not in sub.acked and message not in sub.held
+        }
 
     def some_of(self, rng: random.Random, ones: set[Known]) -> set[Known]:
         """A random subset of them, often all."""
-        known = sorted(ones)
-        if not known or rng.random() < 0.3:
-            return set(known)
-        return set(rng.sample(known, rng.randint(1, len(known))))
+        messages = sorted(ones)
+        if not messages or rng.random() < 0.3:
+            return set(messages)
+        return set(rng.sample(messages, rng.randint(1, len(messages))))

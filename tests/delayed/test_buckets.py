@@ -33,13 +33,13 @@ HOUR_MS = 3_600_000
 
 def bench_of(folder: Path, **settings: int | float) -> Bench:
     """A store with a topic of one partition and a shared subscription."""
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "coordinators": 1,
         "reader_grace_ms": 0,
         "mutable_ids_max": 4,
         **settings,
     }
-    bench = Bench(folder / "store", **given)
+    bench = Bench(folder / "store", **options)
     bench.client.create_topic("t")
     bench.client.create_subscription("t", "s", type="shared")
     return bench
@@ -223,10 +223,10 @@ def test_whatever_races_a_new_bucket_it_is_right_after(
 def test_two_neighbours_become_one(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, max_num_buckets=2)
     fill(bench, 2)
-    before = indexed_times(bench.client)
+    times_before = indexed_times(bench.client)
     delay(bench.client, 90 * HOUR_MS, HOUR_MS, 1, 4 * HOUR_MS)
     assert counts(bench.client) == [8, 4, 0], "of equal sums the earlier pair"
-    assert before.items() <= indexed_times(bench.client).items()
+    assert times_before.items() <= indexed_times(bench.client).items()
     merged = index(bench.client).buckets[0]
     assert (merged.gen, merged.first, merged.last) == (4, (1, 0, 0), (1, 7, 0))
     check_index(bench.client)
@@ -267,9 +267,9 @@ def test_a_merge_drops_what_is_due_and_cuts_anew(tmp_path: Path) -> None:
     fill(bench, 2)
     bench.clock.advance(2 * HOUR_MS)
     buckets.merge_now(bench.client._store, 1)
-    (one,) = index(bench.client).buckets
-    assert one.count == 6 and [rows for rows, *_ in one.file.groups] == [1] * 6
-    assert one.cutoff_ms == START_MS + 2 * HOUR_MS
+    (bucket,) = index(bench.client).buckets
+    assert bucket.count == 6 and [rows for rows, *_ in bucket.file.groups] == [1] * 6
+    assert bucket.cutoff_ms == START_MS + 2 * HOUR_MS
     check_index(bench.client)
 
 
@@ -285,10 +285,10 @@ def test_a_merge_streams_when_it_is_large(
     )
     delay(bench.client, *[HOUR_MS * (1 + n // 9) for n in range(40)])
     delay_txn(bench.client, *[HOUR_MS * (1 + n // 7) for n in range(40)])
-    before = indexed_times(bench.client)
+    times_before = indexed_times(bench.client)
     buckets.merge_now(bench.client._store, 1)
     assert counts(bench.client) == [80, 0]
-    assert indexed_times(bench.client) == before
+    assert indexed_times(bench.client) == times_before
     check_index(bench.client)
 
 
@@ -396,7 +396,7 @@ def test_a_lost_bucket_is_built_again(tmp_path: Path) -> None:
     delay(bench.client, HOUR_MS, None, HOUR_MS)
     delay_txn(bench.client, DAY_MS, None, 2 * DAY_MS)
     fill(bench, 1)
-    before = indexed_times(bench.client)
+    times_before = indexed_times(bench.client)
     lost = index(bench.client).buckets[0]
     store = bench.client._store
     error = Corruption("it is damaged", path=lost.file.path)
@@ -408,7 +408,7 @@ def test_a_lost_bucket_is_built_again(tmp_path: Path) -> None:
     check_index(bench.client)
     assert buckets.rebuild_if_free(store, 1, lost.last, lost.last)
     assert not index(bench.client).unindexed
-    assert indexed_times(bench.client) == before
+    assert indexed_times(bench.client) == times_before
     check_index(bench.client)
 
 
@@ -437,12 +437,12 @@ def test_a_long_range_is_rebuilt_in_several_buckets(
     client.checkpoint(roll_all=True)
     delay(client, *[None] * 9, *[DAY_MS] * 6)
     buckets.merge_now(client._store, 1)
-    before = indexed_times(client)
-    (one,) = index(client).buckets
-    buckets.drop_lost(client._store, 1, one.gen, MissingFile("gone"))
+    times_before = indexed_times(client)
+    (bucket,) = index(client).buckets
+    buckets.drop_lost(client._store, 1, bucket.gen, MissingFile("gone"))
     client.checkpoint()
     assert len(index(client).buckets) == 3
-    assert indexed_times(client) == before and not index(client).unindexed
+    assert indexed_times(client) == times_before and not index(client).unindexed
     check_index(client)
 
 
@@ -450,7 +450,7 @@ def test_a_long_range_is_rebuilt_in_several_buckets(
 def test_a_merge_over_a_damaged_bucket_drops_it(tmp_path: Path, how: str) -> None:
     bench = bench_of(tmp_path, max_num_buckets=0)
     fill(bench, 3)
-    before = indexed_times(bench.client)
+    times_before = indexed_times(bench.client)
     path = damage(bench, 1)
     if how == "remove":
         (Path(bench.path) / path).unlink()
@@ -458,7 +458,7 @@ def test_a_merge_over_a_damaged_bucket_drops_it(tmp_path: Path, how: str) -> Non
     assert report.lost == 1 and not report.failed
     assert len(index(bench.client).buckets) == 2, "nothing merges over a range without an index"
     bench.client.checkpoint()
-    assert indexed_times(bench.client) == before
+    assert indexed_times(bench.client) == times_before
     check_index(bench.client)
 
 
@@ -552,9 +552,9 @@ def test_upkeep_does_nothing_twice(tmp_path: Path) -> None:
     store = bench.client._store
     now = bench.clock.now()
     assert not store.read(lambda view: buckets.upkeep_due(view, 1, store.settings, now))
-    before = store.refresh()
+    lsn_before = store.refresh()
     assert buckets.tend(store, None, wait=True).steps == 0
-    assert store.refresh() == before
+    assert store.refresh() == lsn_before
 
 
 def test_closing_deletes_buckets_that_became_due(tmp_path: Path) -> None:
@@ -587,17 +587,17 @@ def test_a_commit_seals(tmp_path: Path) -> None:
 def test_a_bucket_is_shown(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     fill(bench, 1)
-    found = inspect_file(str(Path(bench.path) / named_files(bench.client)[0]))
-    assert (found["type"], found["ids"], found["generation"]) == ("bucket", 4, 1)
-    assert str(found["last"]) == "1:3"
-    assert [one["ids"] for one in found["segment_list"]] == [1, 1, 1, 1]
+    details = inspect_file(str(Path(bench.path) / named_files(bench.client)[0]))
+    assert (details["type"], details["ids"], details["generation"]) == ("bucket", 4, 1)
+    assert str(details["last"]) == "1:3"
+    assert [segment["ids"] for segment in details["segment_list"]] == [1, 1, 1, 1]
 
 
 def test_unnamed_bucket_files_are_swept_and_named_ones_stay(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     fill(bench, 2)
-    named = named_files(bench.client)
-    orphan = named[0].replace("0000000001.parquet", "0000000077.parquet")
+    paths = named_files(bench.client)
+    orphan = paths[0].replace("0000000001.parquet", "0000000077.parquet")
     bench.client._store.disk.publish(orphan, [b"from a pass that died"])
     fill(bench, 1)
     assert index(bench.client).buckets[-1].gen == 78, "no name is used twice"

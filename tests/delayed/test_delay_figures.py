@@ -35,16 +35,16 @@ def test_delayed_is_by_subscription_and_the_index_by_partition(tmp_path: Path) -
     later(client, 4000, partition=1)
     client.acknowledge("t", "s", sent[:1])
     seal(client, 0, 2)
-    found = figures(client)
-    assert found["pulsar_subscription_delayed t s"] == 3
-    assert found["pulsar_subscription_delayed t other"] == 4
-    assert found["pulsar_subscription_delayed t at-once"] == 0
-    assert found[f"{INDEX}_bucket_total t 0"] == 2
-    assert found[f"{INDEX}_bucket_total t 1"] == 1
-    assert found[f"{INDEX}_bucket_snapshot_size_bytes t 0"] > 100
-    assert found[f"{INDEX}_bucket_snapshot_size_bytes t 1"] == 0
-    assert found[f"{INDEX}_loaded t 1"] == 1
-    assert found[f"{INDEX}_size_bytes t 1"] >= 28
+    found_figures = figures(client)
+    assert found_figures["pulsar_subscription_delayed t s"] == 3
+    assert found_figures["pulsar_subscription_delayed t other"] == 4
+    assert found_figures["pulsar_subscription_delayed t at-once"] == 0
+    assert found_figures[f"{INDEX}_bucket_total t 0"] == 2
+    assert found_figures[f"{INDEX}_bucket_total t 1"] == 1
+    assert found_figures[f"{INDEX}_bucket_snapshot_size_bytes t 0"] > 100
+    assert found_figures[f"{INDEX}_bucket_snapshot_size_bytes t 1"] == 0
+    assert found_figures[f"{INDEX}_loaded t 1"] == 1
+    assert found_figures[f"{INDEX}_size_bytes t 1"] >= 28
     bench.clock.advance(2500)
     assert figures(client)["pulsar_subscription_delayed t s"] == 2
     assert f"{INDEX}_bucket_total{{" in exposition(client.admin.metrics())
@@ -58,11 +58,11 @@ def test_steps_of_upkeep_are_counted_in_their_process(tmp_path: Path) -> None:
         seal(client, 0, 2)
     assert figures(client)[f"{INDEX}_bucket_op_count merge succeeded"] == 0
     client.topic("t").merge(1)
-    found = figures(client)
-    assert found[f"{INDEX}_bucket_op_count merge succeeded"] == 2
-    assert found[f"{INDEX}_bucket_op_count merge failed"] == 0
-    assert found["txlog_delayed_bucket_op_seconds_count merge"] == 2
-    assert found["txlog_delayed_bucket_op_seconds_sum merge"] > 0
+    found_figures = figures(client)
+    assert found_figures[f"{INDEX}_bucket_op_count merge succeeded"] == 2
+    assert found_figures[f"{INDEX}_bucket_op_count merge failed"] == 0
+    assert found_figures["txlog_delayed_bucket_op_seconds_count merge"] == 2
+    assert found_figures["txlog_delayed_bucket_op_seconds_sum merge"] > 0
     assert figures(bench.another())[f"{INDEX}_bucket_op_count merge succeeded"] == 0
 
 
@@ -77,15 +77,15 @@ def test_lateness_counts_delayed_messages_at_delivery(tmp_path: Path) -> None:
         assert consumer.receive_batch(10).num_rows == 2
         client.topic("t").promote(sent[2:3])
         assert consumer.receive_batch(10).num_rows == 1
-    found = figures(client)
-    assert found["txlog_delayed_popped_total"] == 3
-    assert found["txlog_delayed_handed_out_total"] == 4
-    assert found["txlog_delayed_rows_read_total"] >= 4
-    assert found["txlog_delayed_lateness_seconds_bucket 0.01"] == 0
-    assert found["txlog_delayed_lateness_seconds_bucket 0.1"] == 1
-    assert found["txlog_delayed_lateness_seconds_bucket 1"] == 2
-    assert found["txlog_delayed_lateness_seconds_count"] == 2
-    assert found["txlog_delayed_lateness_seconds_sum"] == 1.05
+    found_figures = figures(client)
+    assert found_figures["txlog_delayed_popped_total"] == 3
+    assert found_figures["txlog_delayed_handed_out_total"] == 4
+    assert found_figures["txlog_delayed_rows_read_total"] >= 4
+    assert found_figures["txlog_delayed_lateness_seconds_bucket 0.01"] == 0
+    assert found_figures["txlog_delayed_lateness_seconds_bucket 0.1"] == 1
+    assert found_figures["txlog_delayed_lateness_seconds_bucket 1"] == 2
+    assert found_figures["txlog_delayed_lateness_seconds_count"] == 2
+    assert found_figures["txlog_delayed_lateness_seconds_sum"] == 1.05
 
 
 def test_rewinds_and_strays_of_consumers_are_counted(tmp_path: Path) -> None:
@@ -100,9 +100,9 @@ def test_rewinds_and_strays_of_consumers_are_counted(tmp_path: Path) -> None:
         lose(client, 0)
         with maintenance_held(client):
             assert consumer.receive_batch(10).num_rows == 0
-        found = figures(client)
-        assert found["txlog_delayed_rewinds_total"] == 1
-        assert found["txlog_delayed_strays"] == 2
+        found_figures = figures(client)
+        assert found_figures["txlog_delayed_rewinds_total"] == 1
+        assert found_figures["txlog_delayed_strays"] == 2
     assert figures(client)["txlog_delayed_strays"] == 0
 
 

@@ -48,8 +48,8 @@ def test_example_a_two_subscriptions_share_one_index(shop: Shop) -> None:
     assert pointer(second) == 450
     first.close()
     shop.set(1000)
-    again = shop.consumer("s1")
-    assert take(again) == [b"1"] and pointer(again) == 1000
+    consumer_again = shop.consumer("s1")
+    assert take(consumer_again) == [b"1"] and pointer(consumer_again) == 1000
     shop.set(1001)
     assert take(second) == [b"1"]
     assert mutable(shop.client) == 3  # no call of a subscription changes the index
@@ -69,11 +69,11 @@ def test_example_b_a_commit_indexes_the_messages_that_are_not_due(shop: Shop) ->
         shop.set(600)
         assert take(consumer) == [] and mutable(shop.client) == 0
     assert mutable(shop.client) == 1
-    assert [one.index for one in take_ids(consumer)] == [1, 3]
+    assert [message_id.index for message_id in take_ids(consumer)] == [1, 3]
     shop.set(899)
     assert take(consumer) == []
     shop.set(900)
-    assert [one.index for one in take_ids(consumer)] == [2]
+    assert [message_id.index for message_id in take_ids(consumer)] == [2]
     whole = shop.commit((b"x", 1900), (b"y", 1900), (b"z", 1900))
     assert take(consumer) == []
     shop.set(1900)
@@ -415,10 +415,10 @@ def test_a_returned_message_is_released(shop: Shop, how: str) -> None:
         lock = consumer._member._lock
         assert lock is not None
         lock.close()  # as the kernel does when a process dies
-    mine = shop.consumer()
-    assert take_ids(mine) == [a]
+    own_consumer = shop.consumer()
+    assert take_ids(own_consumer) == [a]
     shop.set(5000)
-    assert take_ids(mine) == [b]
+    assert take_ids(own_consumer) == [b]
 
 
 def test_a_nack_with_a_delay_waits_for_that(shop: Shop) -> None:
@@ -494,13 +494,13 @@ def test_subscriptions_do_not_affect_each_other(shop: Shop) -> None:
 def test_two_consumers_of_one_subscription_share_what_is_due(shop: Shop) -> None:
     """6: two proposals of one id give one lease."""
     shop.set(0)
-    one, two = shop.consumer(), shop.consumer()
+    first, second = shop.consumer(), shop.consumer()
     shop.send_all(*[(b"%d" % n, 100) for n in range(6)])
-    assert take(one) == take(two) == []
+    assert take(first) == take(second) == []
     shop.set(100)
-    assert take(one, 2) == [b"0", b"1"]
-    assert take(two, 2) == [b"2", b"3"]
-    assert take(one) == [b"4", b"5"] and take(two) == []
+    assert take(first, 2) == [b"0", b"1"]
+    assert take(second, 2) == [b"2", b"3"]
+    assert take(first) == [b"4", b"5"] and take(second) == []
 
 
 def test_cumulative_acknowledgement_is_not_allowed(shop: Shop) -> None:
@@ -559,35 +559,35 @@ def test_key_shared_a_delayed_message_comes_after_younger_ones_of_its_key(shop: 
 def test_key_shared_each_owner_gets_its_own_keys(shop: Shop) -> None:
     """A due message goes to the owner of its key, even if both consumers have passed it."""
     shop.set(0)
-    one, two = shop.consumer(type="key-shared"), shop.consumer(type="key-shared")
+    first, second = shop.consumer(type="key-shared"), shop.consumer(type="key-shared")
     keys = [b"key-%d" % n for n in range(40)]
     for key in keys:
         shop.send(b"now " + key, None, key)
         shop.send(b"later " + key, 100, key)
-    mine, yours = take(one), take(two)
-    assert len(mine) + len(yours) == 40
+    own_keys, yours = take(first), take(second)
+    assert len(own_keys) + len(yours) == 40
     shop.set(100)
-    for consumer, known in ((one, mine), (two, yours)):
-        assert take(consumer) == [value.replace(b"now", b"later") for value in known]
+    for consumer, known_keys in ((first, own_keys), (second, yours)):
+        assert take(consumer) == [value.replace(b"now", b"later") for value in known_keys]
         assert take(consumer) == []
 
 
 def test_key_shared_waits_for_leases_of_its_key_at_a_peer(shop: Shop) -> None:
     """A moved key: its due messages wait until the former owner has settled its leases."""
     shop.set(0)
-    one = shop.consumer(type="key-shared")
+    consumer = shop.consumer(type="key-shared")
     keys = [b"key-%d" % n for n in range(20)]
     first = {shop.send(b"1 " + key, None, key): key for key in keys}
     for key in keys:
         shop.send(b"2 " + key, 100, key)
-    assert len(take(one)) == 20
+    assert len(take(consumer)) == 20
     two = shop.consumer(type="key-shared")
     assert take(two) == []
     shop.set(100)
     assert take(two) == []  # a peer still has the older message of each of its keys
-    got = take(one)
+    got = take(consumer)
     assert 0 < len(got) < 20
-    one.acknowledge(list(first))
+    consumer.acknowledge(list(first))
     assert sorted(got + take(two)) == sorted(b"2 " + key for key in keys)
 
 
@@ -596,25 +596,25 @@ def test_key_shared_reads_only_the_keys_of_due_messages(
 ) -> None:
     """A due message does not cause another look at messages that peers have not fetched yet."""
     shop.set(0)
-    one, _ = shop.consumer(type="key-shared"), shop.consumer(type="key-shared")
+    consumer, _ = shop.consumer(type="key-shared"), shop.consumer(type="key-shared")
     keys = [b"key-%d" % n for n in range(100)]
     for key in keys:
         shop.send(b"later " + key, 100, key)
         shop.send(b"now " + key, None, key)
-    mine = take(one)
-    assert 0 < len(mine) < 100 and take(one) == []
+    own_rows = take(consumer)
+    assert 0 < len(own_rows) < 100 and take(consumer) == []
     looked: list[int] = []
     read = key_shared._slots
 
     def note(view: View, pieces: list[Piece]) -> pa.Array:
-        found = read(view, pieces)
-        looked.append(len(found))
-        return found
+        messages = read(view, pieces)
+        looked.append(len(messages))
+        return messages
 
     monkeypatch.setattr(key_shared, "_slots", note)
     shop.set(100)
-    got = take(one, 10) + take(one)
-    assert got == [value.replace(b"now", b"later") for value in mine]
+    got = take(consumer, 10) + take(consumer)
+    assert got == [value.replace(b"now", b"later") for value in own_rows]
     assert sum(looked) <= 300  # both turns look first, and then under the lock
 
 
@@ -637,8 +637,8 @@ def test_ids_with_index_and_plain_ones_together(shop: Shop) -> None:
     inner = shop.commit((b"a", 300), (b"b", 100), (b"c", 200), (b"d", None))
     plain = shop.send(b"e", 100)
     assert take_ids(consumer) == [inner[3]]
-    found: list[list[MessageId]] = []
+    messages: list[list[MessageId]] = []
     for now in (100, 200, 300):
         shop.set(now)
-        found.append(take_ids(consumer))
-    assert found == [[inner[1], plain], [inner[2]], [inner[0]]]
+        messages.append(take_ids(consumer))
+    assert messages == [[inner[1], plain], [inner[2]], [inner[0]]]

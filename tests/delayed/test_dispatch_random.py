@@ -115,20 +115,22 @@ class World:
         now = process.clock.now().wall_ms
         got = list(messages(process.consumers[name].receive_batch(limit)))
         for message in got:
-            one = message.message_id
-            assert one is not None
-            assert self.is_free(sub, one), f"{one} was not free"
-            assert self.is_due(sub, one, now), f"{one} is early: {self.times[one]} > {now}"
-            sub.released.discard(one)
-            sub.hands[one] = self.processes.index(process)
+            message_id = message.message_id
+            assert message_id is not None
+            assert self.is_free(sub, message_id), f"{message_id} was not free"
+            assert self.is_due(sub, message_id, now), (
+                f"{message_id} is early: {self.times[message_id]} > {now}"
+            )
+            sub.released.discard(message_id)
+            sub.hands[message_id] = self.processes.index(process)
         return got
 
-    def is_free(self, sub: Sub, one: MessageId) -> bool:
-        return not (one in sub.acked or one in sub.hands or one in sub.pending)
+    def is_free(self, sub: Sub, message_id: MessageId) -> bool:
+        return not (message_id in sub.acked or message_id in sub.hands or message_id in sub.pending)
 
-    def is_due(self, sub: Sub, one: MessageId, now: int) -> bool:
-        at = self.times[one]
-        return at is None or at <= now + self.early_ms or one in sub.released
+    def is_due(self, sub: Sub, message_id: MessageId, now: int) -> bool:
+        at = self.times[message_id]
+        return at is None or at <= now + self.early_ms or message_id in sub.released
 
     def receive(self) -> None:
         process, name = self.chance.choice(self.processes), self.chance.choice("sz")
@@ -138,36 +140,38 @@ class World:
         """Acknowledge, give back, or cancel: plainly or in a transaction that ends later."""
         process, name = self.chance.choice(self.processes), self.chance.choice("sz")
         sub, consumer = self.subs[name], process.consumers[name]
-        mine = [one for one, who in sub.hands.items() if who == self.processes.index(process)]
-        free = [one for one in self.times if self.is_free(sub, one)]
-        pool = self.chance.choice((mine, mine, free))
-        some = self.chance.sample(pool, min(len(pool), self.chance.randrange(1, 5)))
+        own_messages = [
+            message for message, who in sub.hands.items() if who == self.processes.index(process)
+        ]
+        free = [message for message in self.times if self.is_free(sub, message)]
+        pool = self.chance.choice((own_messages, own_messages, free))
+        chosen = self.chance.sample(pool, min(len(pool), self.chance.randrange(1, 5)))
         how = self.chance.choice(("ack", "txn", "nack"))
         if how == "nack":
-            some = [one for one in some if one in mine]
-            if some:
-                consumer.negative_acknowledge(some)
-                self.come_back(sub, some)
-        elif not some:
+            chosen = [message for message in chosen if message in own_messages]
+            if chosen:
+                consumer.negative_acknowledge(chosen)
+                self.come_back(sub, chosen)
+        elif not chosen:
             return
         elif how == "ack":
-            consumer.acknowledge(some)
-            for one in some:
-                sub.acked.add(one)
-                sub.hands.pop(one, None)
-                sub.released.discard(one)
+            consumer.acknowledge(chosen)
+            for message in chosen:
+                sub.acked.add(message)
+                sub.hands.pop(message, None)
+                sub.released.discard(message)
         else:
             txn = process.client.transaction(timeout_ms=10_000_000)
-            consumer.acknowledge(some, txn=txn)
-            for one in some:
-                sub.pending[one] = txn
-                sub.hands.pop(one, None)
-                sub.released.discard(one)
+            consumer.acknowledge(chosen, txn=txn)
+            for message in chosen:
+                sub.pending[message] = txn
+                sub.hands.pop(message, None)
+                sub.released.discard(message)
 
-    def come_back(self, sub: Sub, some: list[MessageId]) -> None:
-        for one in some:
-            del sub.hands[one]
-            sub.released.add(one)
+    def come_back(self, sub: Sub, message_ids: list[MessageId]) -> None:
+        for message_id in message_ids:
+            del sub.hands[message_id]
+            sub.released.add(message_id)
 
     def end(self) -> None:
         """End a transaction that acknowledged."""
@@ -181,10 +185,10 @@ class World:
         else:
             txn.abort()
         for sub in self.subs.values():
-            for one in [one for one, holder in sub.pending.items() if holder is txn]:
-                del sub.pending[one]
+            for message in [message for message, holder in sub.pending.items() if holder is txn]:
+                del sub.pending[message]
                 if is_commit:
-                    sub.acked.add(one)
+                    sub.acked.add(message)
 
     def seek(self) -> None:
         process, name = self.chance.choice(self.processes), self.chance.choice("sz")
@@ -201,7 +205,7 @@ class World:
             return
         for name, sub in self.subs.items():
             process.consumers[name].close()
-            self.come_back(sub, [one for one, who in sub.hands.items() if who == number])
+            self.come_back(sub, [message for message, who in sub.hands.items() if who == number])
         process.client.close()
         process.client, clock = self.shop.process(0)
         clock.set_wall(process.clock.now().wall_ms)
@@ -222,8 +226,10 @@ class World:
 
     def lose(self, process: Process) -> None:
         """Remove or damage the file of a bucket."""
-        known = [Path(self.shop.path) / path for path in process.client._store.read(self.buckets)]
-        if paths := [path for path in known if path.exists()]:
+        bucket_paths = [
+            Path(self.shop.path) / path for path in process.client._store.read(self.buckets)
+        ]
+        if paths := [path for path in bucket_paths if path.exists()]:
             path = self.chance.choice(paths)
             if self.chance.random() < 0.5:
                 path.unlink()
@@ -234,7 +240,7 @@ class World:
                 path.write_bytes(data)
 
     def buckets(self, view: View) -> list[str]:
-        return [one.file.path for one in view.delayed(1).buckets]
+        return [bucket.file.path for bucket in view.delayed(1).buckets]
 
     # --- the check ---------------------------------------------------------------------------
 
@@ -253,17 +259,17 @@ class World:
         if self.type == "shared":
             for process in self.processes:
                 now = process.clock.now().wall_ms
-                left = [
-                    one
-                    for one in self.times
-                    if self.is_free(sub, one) and self.is_due(sub, one, now)
+                remaining = [
+                    time
+                    for time in self.times
+                    if self.is_free(sub, time) and self.is_due(sub, time, now)
                 ]
                 stray = len(self.places(process, name)) >= 3
-                assert not left or stray, f"left at {now}: {left} of {self.times}"
+                assert not remaining or stray, f"left at {now}: {remaining} of {self.times}"
 
     def places(self, process: Process, name: str) -> tuple[object, ...]:
-        place = process.consumers[name]._receiving.place(1)
-        return () if place is None else place.strays
+        position = process.consumers[name]._receiving.place(1)
+        return () if position is None else position.strays
 
     def step(self) -> None:
         deeds = (
@@ -278,7 +284,7 @@ class World:
             (self.upkeep, 3),
             (self.full_cycle, 2),
         )
-        [deed] = self.chance.choices([one for one, _ in deeds], [weight for _, weight in deeds])
+        [deed] = self.chance.choices([name for name, _ in deeds], [weight for _, weight in deeds])
         self.last = deed.__name__
         deed()
 
@@ -292,7 +298,7 @@ def run(folder: Path, seed: int, steps: int) -> None:
     for process in world.processes:
         process.clock.set_wall(T0 + 10_000_000)
     for sub in world.subs.values():
-        for txn in {id(one): one for one in sub.pending.values()}.values():
+        for txn in {id(item): item for item in sub.pending.values()}.values():
             txn.abort()
         sub.pending.clear()
     for name, sub in world.subs.items():

@@ -80,24 +80,28 @@ class History:
         elif kind == "tend":
             buckets.tend(store, None, wait=True)
         elif kind in ("lose", "damage"):
-            found = index(client).buckets
-            if found and kind == "lose":
-                one = self.rng.choice(found)
-                buckets.drop_lost(store, 1, one.gen, MissingFile("it is gone"))
-            elif found:
-                path = self.rng.choice(found).file.path
+            found_buckets = index(client).buckets
+            if found_buckets and kind == "lose":
+                choice = self.rng.choice(found_buckets)
+                buckets.drop_lost(store, 1, choice.gen, MissingFile("it is gone"))
+            elif found_buckets:
+                path = self.rng.choice(found_buckets).file.path
                 data = bytearray(self.disk.read(path))
                 data[self.rng.randrange(len(data))] ^= 1 << self.rng.randrange(8)
                 self.disk.damage(path, bytes(data))
                 buckets.rebuild_now(store, 1)
         elif kind == "rebuild":
-            before = indexed_times(client)
+            times_before = indexed_times(client)
             report = buckets.rebuild_now(store, 1)
-            now, after = self.clock.now().wall_ms, indexed_times(client)
+            now, times_after = self.clock.now().wall_ms, indexed_times(client)
             oldest = store.read(lambda view: view.topic(1).ledgers[0].ledger)
-            wanted = {one for one, at in before.items() if at > now and one[0] >= oldest}
-            assert report.missing == len(after.keys() - before.keys()) and not report.extra
-            assert wanted <= after.keys()
+            expected = {
+                choice for choice, at in times_before.items() if at > now and choice[0] >= oldest
+            }
+            assert (
+                report.missing == len(times_after.keys() - times_before.keys()) and not report.extra
+            )
+            assert expected <= times_after.keys()
         elif kind == "trim":
             client.admin.trim("t", END, force_unacked=True)
         elif kind == "forward":
@@ -138,7 +142,7 @@ def test_the_index_is_what_the_log_says(number: int) -> None:
             for client in history.clients:
                 check_index(client)
                 state = index(client)
-                ranges = [(one.first, one.last) for one in state.buckets] + state.unindexed
+                ranges = [(bucket.first, bucket.last) for bucket in state.buckets] + state.unindexed
                 ranges.sort()
                 assert all(low[1] < high[0] for low, high in pairwise(ranges))
         except Exception as error:

@@ -36,10 +36,10 @@ def test_a_merge_leaves_this_many_buckets_in_each_partition(tmp_path: Path, to: 
     client = bench_of(tmp_path, 2).client
     sent = [*three_buckets(client, 0), *three_buckets(client, 1)]
     handle = client.topic("t")
-    told = handle.merge(to, dry_run=True)
-    assert (told["buckets_before"], told["buckets_after"]) == (6, 2 * min(to, 3))
+    plan = handle.merge(to, dry_run=True)
+    assert (plan["buckets_before"], plan["buckets_after"]) == (6, 2 * min(to, 3))
     assert states(client).count("sealed") == 6
-    assert handle.merge(to) == told
+    assert handle.merge(to) == plan
     assert states(client).count("sealed") == 2 * min(to, 3)
     assert sorted(listed_ids(handle.delayed())) == sorted(sent)
 
@@ -55,11 +55,11 @@ def test_a_merge_reports_due_and_separate_buckets(tmp_path: Path) -> None:
         seal(client, 0, 2)
     bench.clock.advance(100)
     number = partition_number(client, 0)
-    gone = client._store.read(lambda view: view.delayed(number).buckets)[2]
-    op = BucketDeleted(number, [gone.gen], "lost", 0, [gone.file.path])
+    deleted = client._store.read(lambda view: view.delayed(number).buckets)[2]
+    op = BucketDeleted(number, [deleted.gen], "lost", 0, [deleted.file.path])
     client._store.write(lambda view, now: Decision([op], sync=True))
-    told = client.topic("t").merge(1, dry_run=True)
-    assert (told["buckets_before"], told["buckets_after"]) == (3, 2)
+    plan = client.topic("t").merge(1, dry_run=True)
+    assert (plan["buckets_before"], plan["buckets_after"]) == (3, 2)
     done = client.topic("t").merge(1)
     assert (done["buckets_before"], done["buckets_after"], done["messages"]) == (3, 2, 4)
 
@@ -72,14 +72,14 @@ def test_a_rebuild_finds_nothing_wrong_with_a_sound_index(tmp_path: Path) -> Non
             client.producer("t").send(b"x", deliver_at=START_MS + 100 + n, txn=txn)
     seal(client, 0, 100)
     handle = client.topic("t")
-    before = listed_ids(handle.delayed())
-    told = handle.rebuild(dry_run=True)
-    assert (told["partitions"], told["missing"], told["surplus"]) == (1, 0, 0)
-    assert told["indexed"] == len(before) == len(sent) + 3
+    listed_ids_before = listed_ids(handle.delayed())
+    plan = handle.rebuild(dry_run=True)
+    assert (plan["partitions"], plan["missing"], plan["surplus"]) == (1, 0, 0)
+    assert plan["indexed"] == len(listed_ids_before) == len(sent) + 3
     done = handle.rebuild()
     assert (done["missing"], done["surplus"], done["indexed"]) == (0, 0, 12)
-    assert done["messages_read"] == told["messages_read"] >= 12
-    assert listed_ids(handle.delayed()) == before
+    assert done["messages_read"] == plan["messages_read"] >= 12
+    assert listed_ids(handle.delayed()) == listed_ids_before
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
@@ -92,9 +92,9 @@ def test_a_rebuild_reports_the_differences(tmp_path: Path, dry_run: bool) -> Non
     seal(client, 0, 1, wrong_by_ms=7)
     seal(client, 0, 1)
     lose(client, 0)
-    told = client.topic("t").rebuild(dry_run=dry_run)
-    assert (told["messages_read"], told["indexed"]) == (6, 6)
-    assert (told["missing"], told["surplus"]) == (5, 1)
+    plan = client.topic("t").rebuild(dry_run=dry_run)
+    assert (plan["messages_read"], plan["indexed"]) == (6, 6)
+    assert (plan["missing"], plan["surplus"]) == (5, 1)
     if not dry_run:
         assert "unindexed" not in states(client)
         assert client.topic("t").rebuild()["missing"] == 0

@@ -19,11 +19,11 @@ def test_delayed_messages_without_an_op_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, is_checkpointed: bool
 ) -> None:
     """A missing index costs time, and never makes a message due."""
-    known = Settings().to_mapping()
-    old = {name: value for name, value in known.items() if "deli" not in name}
-    with monkeypatch.context() as before:
-        before.setattr(Settings, "to_mapping", lambda self: old)
-        before.setattr(send, "times_of", lambda rows: None)
+    mapping = Settings().to_mapping()
+    old = {name: value for name, value in mapping.items() if "deli" not in name}
+    with monkeypatch.context() as patch:
+        patch.setattr(Settings, "to_mapping", lambda self: old)
+        patch.setattr(send, "times_of", lambda rows: None)
         bench = Bench(tmp_path / "store")
         client, now = bench.client, bench.clock.now().wall_ms
         client.create_topic("t")

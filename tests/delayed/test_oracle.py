@@ -43,15 +43,15 @@ def test_many_more_histories(block: int) -> None:
 
 def test_the_oracle_sees_what_comes_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards against an oracle that agrees with everything."""
-    known = DelayPolicy.cutoff
-    monkeypatch.setattr(DelayPolicy, "cutoff", lambda self, now_ms: known(self, now_ms) + 10)
-    found = next(filter(None, (run(str(seed), list(range(STEPS))) for seed in range(20))))
-    assert "is not due before" in found.trace[-1]
+    cutoff = DelayPolicy.cutoff
+    monkeypatch.setattr(DelayPolicy, "cutoff", lambda self, now_ms: cutoff(self, now_ms) + 10)
+    failure = next(filter(None, (run(str(seed), list(range(STEPS))) for seed in range(20))))
+    assert "is not due before" in failure.trace[-1]
 
 
 def test_the_oracle_sees_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for an index that is a little late."""
-    known = DelayPolicy.cutoff
-    monkeypatch.setattr(DelayPolicy, "cutoff", lambda self, now_ms: known(self, now_ms) - 1)
-    found = next(filter(None, (run(str(seed), list(range(STEPS))) for seed in range(20))))
-    assert "is left" in found.trace[-1]
+    cutoff = DelayPolicy.cutoff
+    monkeypatch.setattr(DelayPolicy, "cutoff", lambda self, now_ms: cutoff(self, now_ms) - 1)
+    failure = next(filter(None, (run(str(seed), list(range(STEPS))) for seed in range(20))))
+    assert "is left" in failure.trace[-1]

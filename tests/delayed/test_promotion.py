@@ -40,8 +40,12 @@ def released(client: Client, name: str, partition: int = 0) -> list[MessageId]:
     number = partition_number(client, partition)
 
     def look(view: View) -> list[Run]:
-        held = next(one for one in view.catalog.subscriptions.values() if one.name == name)
-        return view.cursor(held.number, number).released.runs()
+        subscriptions = next(
+            subscription
+            for subscription in view.catalog.subscriptions.values()
+            if subscription.name == name
+        )
+        return view.cursor(subscriptions.number, number).released.runs()
 
     return [
         MessageId(ledger, entry, index)
@@ -135,14 +139,14 @@ def test_messages_of_a_transaction_one_by_one_and_by_their_marker(tmp_path: Path
         for delay_ms in (None, 100, 200, -5):
             at = None if delay_ms is None else START_MS + delay_ms
             client.producer("t").send(b"x", deliver_at=at, txn=txn)
-    known = ids(client)
-    marker = MessageId(known[0].ledger, known[0].entry)
+    message_ids = ids(client)
+    marker = MessageId(message_ids[0].ledger, message_ids[0].entry)
     handle = client.topic("t")
-    assert handle.promote([known[2]], subscription="shared")["promoted"] == 1
-    assert released(client, "shared") == [known[2]]
+    assert handle.promote([message_ids[2]], subscription="shared")["promoted"] == 1
+    assert released(client, "shared") == [message_ids[2]]
     answer = handle.promote([marker], subscription="key-shared")
     assert (answer["promoted"], answer["not_delayed"]) == (2, 2)
-    assert released(client, "key-shared") == known[1:3]
+    assert released(client, "key-shared") == message_ids[1:3]
     assert handle.cancel([marker])["cancelled"] == 2
     assert released(client, "shared") == released(client, "key-shared") == []
     assert client.subscriptions("t")[0]["backlog"] == 2
@@ -230,15 +234,15 @@ def test_a_refusal_changes_nothing(tmp_path: Path, verb: str) -> None:
     assert refused.value.fields["txn"] == holder
     with pytest.raises(SubscriptionNotFound):
         act(sent, subscription="nobody")
-    for given in ({}, {"before": 5, "all": True}):
+    for options in ({}, {"before": 5, "all": True}):
         with pytest.raises(InvalidArgument):
-            act(**given)
+            act(**options)
     assert released(client, "shared") == []
     assert {row["backlog"] for row in client.subscriptions("t")} == {4}
     assert act(all=True)[f"{verb}d" if verb == "promote" else "cancelled"] == 4
     client.abort(holder)
-    left = listed_ids(client.topic("t").delayed("shared"))
-    assert left == (sent if verb == "promote" else [sent[1]])
+    remaining = listed_ids(client.topic("t").delayed("shared"))
+    assert remaining == (sent if verb == "promote" else [sent[1]])
 
 
 @pytest.mark.parametrize("name", ["exclusive", "failover"])
@@ -279,10 +283,10 @@ def test_a_partition_that_is_away(tmp_path: Path) -> None:
 def test_a_rehearsal_changes_no_byte(tmp_path: Path) -> None:
     client = bench_of(tmp_path).client
     sent = later(client, 100, 200)
-    before = client.status()["journal"]
+    journal_before = client.status()["journal"]
     assert client.topic("t").promote(sent, dry_run=True)["promoted"] == 2
     assert client.topic("t").cancel(all=True, dry_run=True)["cancelled"] == 2
-    assert client.status()["journal"] == before
+    assert client.status()["journal"] == journal_before
 
 
 def test_without_subscriptions_there_is_nothing_to_do(tmp_path: Path) -> None:
@@ -302,7 +306,11 @@ def test_every_subscription_is_changed_alike(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     bench = bench_of(tmp_path, 2, ledger_entries_max=5)
     client = bench.client
-    gone: dict[str, set[MessageId]] = {"shared": set(), "key-shared": set(), "exclusive": set()}
+    acknowledged: dict[str, set[MessageId]] = {
+        "shared": set(),
+        "key-shared": set(),
+        "exclusive": set(),
+    }
     for _ in range(12):
         for partition in (0, 1):
             delays = [chance.randrange(1, 9000) for _ in range(3)]
@@ -310,24 +318,28 @@ def test_every_subscription_is_changed_alike(tmp_path: Path, seed: int) -> None:
             if chance.random() < 0.5:
                 seal(client, partition, chance.randrange(1, 6))
         everyone = listed_ids(client.topic("t").delayed())
-        name = chance.choice([*gone])
-        some = chance.sample(everyone, min(len(everyone), 3))
+        name = chance.choice([*acknowledged])
+        sample = chance.sample(everyone, min(len(everyone), 3))
         limit = bench.clock.now().wall_ms + chance.randrange(3000)
         early = listed_ids(client.topic("t").delayed(before=limit))
         if chance.random() < 0.5:
-            client.topic("t").cancel(some, subscription=name)
-            gone[name] |= {*some}
+            client.topic("t").cancel(sample, subscription=name)
+            acknowledged[name] |= {*sample}
         else:
-            told = client.topic("t").cancel(before=limit)["cancelled"]
-            assert told == sum(
+            cancelled = client.topic("t").cancel(before=limit)["cancelled"]
+            assert cancelled == sum(
                 any(
-                    i not in known for known in [*gone.values(), gone.setdefault("failover", set())]
+                    i not in message_ids
+                    for message_ids in [
+                        *acknowledged.values(),
+                        acknowledged.setdefault("failover", set()),
+                    ]
                 )
                 for i in early
             )
-            for known in gone.values():
-                known |= {*early}
-        for held, known in gone.items():
-            left = [one for one in everyone if one not in known]
-            assert listed_ids(client.topic("t").delayed(held)) == left
+            for message_ids in acknowledged.values():
+                message_ids |= {*early}
+        for subscription_type, message_ids in acknowledged.items():
+            remaining_ids = [message_id for message_id in everyone if message_id not in message_ids]
+            assert listed_ids(client.topic("t").delayed(subscription_type)) == remaining_ids
         bench.clock.advance(chance.randrange(500))

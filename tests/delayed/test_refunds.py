@@ -26,10 +26,10 @@ def example() -> ModuleType:
     spec = importlib.util.spec_from_file_location("refunds", ROOT / "examples" / "refunds.py")
     assert spec is not None
     assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules["refunds"] = made  # dataclasses looks here for annotations
-    spec.loader.exec_module(made)
-    return made
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["refunds"] = module  # dataclasses looks here for annotations
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_refunds_come_fourteen_days_later(tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ SIZES = [b"small", LARGE]
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr("txlog.client.consuming.dead_letters.FRAME_BYTES_MOST", 4500)
-    made = Bench(tmp_path / "store", max_message_bytes=4096)
-    made.client.create_topic("t")
-    made.client.create_subscription("t", "s", type="shared")
-    return made
+    new_bench = Bench(tmp_path / "store", max_message_bytes=4096)
+    new_bench.client.create_topic("t")
+    new_bench.client.create_subscription("t", "s", type="shared")
+    return new_bench
 
 
 def put_off(client: Client, value: bytes, delay_ms: int) -> None:
@@ -47,8 +47,8 @@ def indexed(client: Client, topic: str) -> list[int]:
     """The times in the index of a topic."""
 
     def look(view: View) -> list[int]:
-        found = find_topic(view, TopicName.parse(topic))
-        return [at for one in numbers(found) for at in view.delayed(one).mutable.at]
+        found_topic = find_topic(view, TopicName.parse(topic))
+        return [at for number in numbers(found_topic) for at in view.delayed(number).mutable.at]
 
     return client._store.read(look)
 

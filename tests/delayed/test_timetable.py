@@ -34,9 +34,9 @@ def indexed(view: View) -> list[Key]:
     """All keys of the index, read without the timetable."""
     delayed = view.delayed(1)
     out = list(delayed.mutable)
-    for one in delayed.buckets:
-        file = view.disk.open(one.file.path)
-        reader = BucketFile(file, one.file)
+    for bucket in delayed.buckets:
+        file = view.disk.open(bucket.file.path)
+        reader = BucketFile(file, bucket.file)
         for number in range(len(reader.segments)):
             rows = reader.segment(number)
             out += zip(rows.at, rows.ledger, rows.entry, rows.index, strict=True)
@@ -50,9 +50,9 @@ def columns(rows: list[Key]) -> Columns:
     return Columns(longs[0], longs[1], longs[2], memoryview(array("i", index)))
 
 
-def is_in(one: Id, ids: IdSet | Without) -> bool:
+def is_in(message_id: Id, ids: IdSet | Without) -> bool:
     assert isinstance(ids, IdSet)
-    return one in ids
+    return message_id in ids
 
 
 def tended(shop: Shop) -> int:
@@ -72,14 +72,14 @@ def random_shop(folder: Path, chance: random.Random) -> Shop:
     )
     shop.set(0)
     for _ in range(chance.randrange(1, 20)):
-        given = [
+        rows = [
             (b"", chance.choice((None, chance.randrange(1, 60))))
             for _ in range(chance.randrange(1, 4))
         ]
         if chance.random() < 0.5:
-            shop.send_all(*given)
+            shop.send_all(*rows)
         else:
-            shop.commit(*given)
+            shop.commit(*rows)
         if chance.random() < 0.3:
             tend(shop.client._store, None)
     return shop
@@ -99,25 +99,29 @@ def test_bitmaps_polls_and_counts_equal_the_rows(tmp_path: Path, seed: int) -> N
         mark = (chance.randrange(4), chance.randrange(4), 0)
         sets, away = table.futures(Cursor(), mark, make_do=False)
         assert not away
-        for at, *one in rows:
-            found = sum(is_in((one[0], one[1], one[2]), ids) for ids in sets)
+        for at, *row_id in rows:
+            total = sum(is_in((row_id[0], row_id[1], row_id[2]), ids) for ids in sets)
             is_future = at > cutoff
-            assert found == is_future or (found == 0 and covers(mark, (one[0], one[1], one[2])))
-        after = chance.choice([*rows, after_time(T0 + chance.randrange(60)), (0, 0, 0, 0)])
+            assert total == is_future or (
+                total == 0 and covers(mark, (row_id[0], row_id[1], row_id[2]))
+            )
+        choice_after = chance.choice([*rows, after_time(T0 + chance.randrange(60)), (0, 0, 0, 0)])
         below = chance.choice([BEFORE_ALL, (1 << 40, 0, 0), (rows[0][1] + 1, 2, 0)])
-        polled = [key for key in table.poll(after, below) if covers(below, key[1:])]
-        wanted = [key for key in rows if after < key and key[0] <= cutoff]
-        assert polled == [key for key in wanted if covers(below, key[1:])]
+        polled = [key for key in table.poll(choice_after, below) if covers(below, key[1:])]
+        expected = [key for key in rows if choice_after < key and key[0] <= cutoff]
+        assert polled == [key for key in expected if covers(below, key[1:])]
         later = [key for key in rows if key[0] > cutoff]
         assert table.next_key() == min(later, default=None)
         assert table.count() == len(later)
         cursor = Cursor()
         cursor.mark_delete = mark
-        for _, *gone in later:
+        for _, *removed_ids in later:
             if chance.random() < 0.3:
-                cursor.acked.add((gone[0], gone[1], gone[1], gone[2], gone[2]))
-        left = [k for k in later if not covers(mark, k[1:]) and k[1:] not in cursor.acked]
-        assert table.count_for(cursor) == len(left)
+                cursor.acked.add(
+                    (removed_ids[0], removed_ids[1], removed_ids[1], removed_ids[2], removed_ids[2])
+                )
+        remaining_rows = [k for k in later if not covers(mark, k[1:]) and k[1:] not in cursor.acked]
+        assert table.count_for(cursor) == len(remaining_rows)
 
     for _ in range(30):
         if shop.client._store.read(indexed):
@@ -172,8 +176,8 @@ def test_example_f_a_bucket_disappears(tmp_path: Path) -> None:
     """13 F: the pointer is compared as a key; the other messages come from the log."""
     shop = Shop(tmp_path / "store", mutable_ids_max=4)
     shop.set(0)
-    mine, clock = shop.process(0)
-    consumer = shop.consumer("s2", mine)
+    own_process, clock = shop.process(0)
+    consumer = shop.consumer("s2", own_process)
     ids = shop.send_all(*[(b"%d" % n, 1900) for n in range(4)])
     assert tended(shop) == 1
     last = shop.send(b"later", 5000)
@@ -202,11 +206,11 @@ def test_a_bucket_deleted_by_a_fast_clock_leaves_strays_for_a_slow_one(tmp_path:
     shop.set(1000)
     assert tended(shop) == 0
     assert take(consumer) == [] and strays(consumer) == [100, 200, 300]
-    for now, one in ((100, ids[1]), (200, ids[2]), (300, ids[0])):
+    for now, message_id in ((100, ids[1]), (200, ids[2]), (300, ids[0])):
         clock.set_wall(T0 + now - 1)
         assert take(consumer) == []
         clock.set_wall(T0 + now)
-        assert take_ids(consumer) == [one]
+        assert take_ids(consumer) == [message_id]
 
 
 @pytest.fixture
@@ -217,7 +221,7 @@ def sealed(tmp_path: Path) -> tuple[Shop, list[MessageId], Path]:
     ids = shop.send_all((b"a", 300), (b"b", 100), (b"c", 200))
     assert tended(shop) == 1
     [path] = shop.client._store.read(
-        lambda view: [one.file.path for one in view.delayed(1).buckets]
+        lambda view: [bucket.file.path for bucket in view.delayed(1).buckets]
     )
     return shop, ids, tmp_path / "store" / path
 
@@ -259,11 +263,11 @@ def test_a_lost_bucket_costs_time_only(
     assert take(consumer) == []
     assert strays(consumer) == ([] if is_free else [100, 200, 300])
     lock.close()
-    for now, one in ((100, ids[1]), (200, ids[2]), (300, ids[0])):
+    for now, message_id in ((100, ids[1]), (200, ids[2]), (300, ids[0])):
         shop.set(now - 1)
         assert take(consumer) == []
         shop.set(now)
-        assert take_ids(consumer) == [one]
+        assert take_ids(consumer) == [message_id]
 
 
 def test_a_bucket_that_cannot_be_read_now_is_not_passed(
@@ -273,7 +277,7 @@ def test_a_bucket_that_cannot_be_read_now_is_not_passed(
     shop, ids, _ = sealed
     consumer = shop.consumer()
     assert take(consumer) == []
-    before = pointer(consumer)
+    pointer_before = pointer(consumer)
     tries: list[int] = []
     segment = BucketFile.segment
 
@@ -286,7 +290,7 @@ def test_a_bucket_that_cannot_be_read_now_is_not_passed(
     shop.set(250)
     # perhaps after a look without the lock
     assert take_ids(consumer) == [new] and len(tries) in (3, 6)
-    assert pointer(consumer) == before
+    assert pointer(consumer) == pointer_before
     assert not consumer.has_message_available()
     monkeypatch.setattr(BucketFile, "segment", segment)
     assert take_ids(consumer) == [ids[1], ids[2]]
@@ -317,9 +321,11 @@ def test_sorting_keeps_the_order_of_position_for_equal_times() -> None:
         chance = random.Random(count)
         rows = [(chance.randrange(5), 7, entry, 0) for entry in range(count)]
         parts = [rows[: count // 2], rows[count // 2 :]]
-        made = sorted_rows([columns(part) for part in parts])
-        found = list(zip(made.at, made.ledger, made.entry, made.index, strict=True))
-        assert found == sorted(rows)
+        new_rows = sorted_rows([columns(part) for part in parts])
+        sorted_ids = list(
+            zip(new_rows.at, new_rows.ledger, new_rows.entry, new_rows.index, strict=True)
+        )
+        assert sorted_ids == sorted(rows)
 
 
 def test_a_timetable_goes_with_its_view(tmp_path: Path) -> None:
@@ -330,8 +336,8 @@ def test_a_timetable_goes_with_its_view(tmp_path: Path) -> None:
     shop.send(b"a", 10)
     tend(shop.client._store, None)
     assert take(consumer) == []
-    known = shop.client._store.read(lambda view: dict(view.timetables))
-    assert isinstance(known[1], Timetable)
+    known_items = shop.client._store.read(lambda view: dict(view.timetables))
+    assert isinstance(known_items[1], Timetable)
     shop.reopen()
     assert shop.client._store.read(lambda view: view.timetables) == {}
 

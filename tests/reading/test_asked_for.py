@@ -71,15 +71,15 @@ def test_the_position_of_the_last_n_equals_a_count_from_the_start(bench: Bench, 
     total = len(mixed(bench, seed))
 
     def check(view: View) -> None:
-        found = find_topic(view, TopicName.parse("t"))
-        number = number_of(found, 0)
+        topic = find_topic(view, TopicName.parse("t"))
+        number = number_of(topic, 0)
         start = ranges.start_of(view, number)
         for count in range(total + 3):
             skipped = max(0, total - count)
             expected = dispatch.plan(view, number, start, skipped).after if skipped else start
-            assert ranges.resolve_bound(view, found, 0, Bound("last", count)) == expected
+            assert ranges.resolve_bound(view, topic, 0, Bound("last", count)) == expected
             if count <= total:
-                assert ranges.resolve_bound(view, found, 0, Bound("skip", skipped)) == expected
+                assert ranges.resolve_bound(view, topic, 0, Bound("skip", skipped)) == expected
 
     bench.client._store.read(check)
 
@@ -92,15 +92,21 @@ def test_bounds_count_unacknowledged_messages(bench: Bench, seed: int) -> None:
     with bench.client.consumer("t", "s") as consumer:
         got = consumer.receive_batch(1000)
         consumer.acknowledge(got.filter([chance.random() < 0.7 for _ in range(len(got))]))
-    left = values(bench.client, range=Range(kind="unacked", subscription="s"))
-    assert left
-    for count in (*range(9), len(left) // 2, len(left) - 1, len(left), len(left) + 1):
+    remaining = values(bench.client, range=Range(kind="unacked", subscription="s"))
+    assert remaining
+    for count in (
+        *range(9),
+        len(remaining) // 2,
+        len(remaining) - 1,
+        len(remaining),
+        len(remaining) + 1,
+    ):
         last = Range(Bound("last", count), kind="unacked", subscription="s")
-        assert values(bench.client, range=last) == left[max(0, len(left) - count) :]
+        assert values(bench.client, range=last) == remaining[max(0, len(remaining) - count) :]
         first = Range(START, Bound("skip", count), kind="unacked", subscription="s")
-        assert values(bench.client, range=first) == left[:count]
-        rest = Range(Bound("skip", count), END, kind="unacked", subscription="s")
-        assert values(bench.client, range=rest) == left[count:]
+        assert values(bench.client, range=first) == remaining[:count]
+        range_ = Range(Bound("skip", count), END, kind="unacked", subscription="s")
+        assert values(bench.client, range=range_) == remaining[count:]
     with pytest.raises(InvalidArgument, match="are counted, not found by @"):
         values(bench.client, range=Range(Bound("time", 1), kind="unacked", subscription="s"))
 
@@ -111,10 +117,10 @@ def test_the_end_is_found_from_the_end(bench: Bench, monkeypatch: pytest.MonkeyP
     seen: list[object] = []
     candidates = dispatch._candidates
 
-    def counted(*given: object) -> Iterator[object]:
-        for one in candidates(*given):  # type: ignore[arg-type]
-            seen.append(one)
-            yield one
+    def counted(*arguments: object) -> Iterator[object]:
+        for candidate in candidates(*arguments):  # type: ignore[arg-type]
+            seen.append(candidate)
+            yield candidate
 
     monkeypatch.setattr(dispatch, "_candidates", counted)
     for last in (Bound("last", 1), Bound("skip", total - 1)):
@@ -142,10 +148,10 @@ def test_peek_reads_only_the_rows_it_shows(
     assert total > 1000
     rows_read.clear()
     assert main(["-S", bench.path, *words, "-f", "lines"]) == 0
-    shown = len(capfd.readouterr().out.splitlines())
-    assert shown == (10 if words == LOOKS[2] else 2)
+    count = len(capfd.readouterr().out.splitlines())
+    assert count == (10 if words == LOOKS[2] else 2)
     # rows between two nearby picks are read with them
-    assert sum(rows_read) <= (1000 if "--random" in words else shown)
+    assert sum(rows_read) <= (1000 if "--random" in words else count)
 
 
 @pytest.mark.parametrize("end", ["--first", "--last"])
@@ -153,20 +159,20 @@ def test_peek_of_one_partition_prints_as_it_reads(
     bench: Bench, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """Guards against one table of all requested rows, and all their text in one string."""
-    wanted = mixed(bench, 4, 700)
-    count = len(wanted) - 9
+    expected = mixed(bench, 4, 700)
+    count = len(expected) - 9
     written: list[int] = []
-    made = Records.pieces
+    original = Records.pieces
 
     def pieces(self: Records, table: pa.Table) -> Iterator[bytes | memoryview]:
         written.append(len(table))
-        return made(self, table)
+        return original(self, table)
 
     monkeypatch.setattr(Records, "pieces", pieces)
     monkeypatch.setattr(Client, "read", partialmethod(Client.read, batch_messages=500))
     assert main(["-S", bench.path, "peek", "t", end, str(count), "-f", "lines"]) == 0
-    shown = capfd.readouterr().out.encode().splitlines()
-    assert shown == (wanted[:count] if end == "--first" else wanted[-count:])
+    lines = capfd.readouterr().out.encode().splitlines()
+    assert lines == (expected[:count] if end == "--first" else expected[-count:])
     assert sum(written) == count
     assert max(written) <= 500
 
@@ -177,14 +183,14 @@ def test_peek_around_an_id_reads_its_neighbours(
     """Guards against a read to the end, or from the start, for three messages around one."""
     inner = send_txn(bench.client, *(b"t%d" % n for n in range(30)))[1]
     all_values = mixed(bench, 3, 100)
-    after = send_txn(bench.client, b"x", b"y", b"z")[1]
+    txn_id_after = send_txn(bench.client, b"x", b"y", b"z")[1]
     all_values += [b"x", b"y", b"z"]
-    for place, at in ((inner[10], 10), (after[1], len(all_values) - 2), (inner[0], 0)):
+    for location, at in ((inner[10], 10), (txn_id_after[1], len(all_values) - 2), (inner[0], 0)):
         rows_read.clear()
-        assert main(["-S", bench.path, "peek", "t", "--around", str(place), "-f", "lines"]) == 0
-        shown = capfd.readouterr().out.encode().splitlines()
-        assert shown == all_values[max(0, at - 3) : at + 4]
-        assert sum(rows_read) <= len(shown) + 1
+        assert main(["-S", bench.path, "peek", "t", "--around", str(location), "-f", "lines"]) == 0
+        lines = capfd.readouterr().out.encode().splitlines()
+        assert lines == all_values[max(0, at - 3) : at + 4]
+        assert sum(rows_read) <= len(lines) + 1
     marker = f"{inner[0].ledger}:{inner[0].entry}"
     assert main(["-S", bench.path, "peek", "t", "--at", marker, "-f", "lines"]) == 0
     assert capfd.readouterr().out.encode().splitlines() == all_values[:30]
@@ -195,8 +201,8 @@ def test_a_backlog_is_read_in_few_calls(bench: Bench, rows_read: list[int]) -> N
     total = len(mixed(bench, 4, 150))
     rows_read.clear()
     for by in ("age", "key", "ledger"):
-        found = bench.client.subscription("t", "s").backlog(by)
-        assert sum(group["messages"] for group in found) == total
+        backlog = bench.client.subscription("t", "s").backlog(by)
+        assert sum(group["messages"] for group in backlog) == total
     assert sum(rows_read) == 3 * total
     assert len(rows_read) <= 3 * 2
 
@@ -210,8 +216,8 @@ def test_a_backlog_reads_each_file_once(bench: Bench, rows_read: list[int]) -> N
     assert oldest == min(message.publish_time for message in bench.client.reader("t"))
     for by in ("age", "key", "ledger"):
         rows_read.clear()
-        found = bench.client.subscription("t", "s").backlog(by)
-        assert sum(group["messages"] for group in found) == sum(rows_read) == total
+        backlog = bench.client.subscription("t", "s").backlog(by)
+        assert sum(group["messages"] for group in backlog) == sum(rows_read) == total
         assert len(rows_read) <= len(files)
 
 
@@ -220,22 +226,22 @@ def test_one_message_of_a_reader_makes_few(bench: Bench, rows_read: list[int]) -
     read.
     """
     everything = mixed(bench, 5, 400)
-    place = bench.client.reader("t").get_last_message_id()
-    assert place is not None
+    last_message_id = bench.client.reader("t").get_last_message_id()
+    assert last_message_id is not None
     total = len(everything)
-    for start, left in ((None, total), (place, 1), (Bound("last", 500), 500)):
+    for start, remaining_count in ((None, total), (last_message_id, 1), (Bound("last", 500), 500)):
         rows_read.clear()
         with bench.client.reader("t", start) as reader:
             first = reader.read_next()
             assert first is not None
             assert sum(rows_read) <= 10
-            assert len([first, *reader]) == left
+            assert len([first, *reader]) == remaining_count
             reader.seek("earliest")
             rows_read.clear()
             assert [reader.read_next().value for _ in range(10)] == everything[:10]  # type: ignore[union-attr]
             assert sum(rows_read) <= 10
     rows_read.clear()
-    assert [one.value for one in bench.client.reader("t")] == everything
+    assert [message.value for message in bench.client.reader("t")] == everything
     assert sum(rows_read) == len(everything)
     assert len(rows_read) <= 2 + -(-len(everything) // 1000) + len(everything) // 60
 
@@ -252,19 +258,19 @@ def test_messages_are_made_without_their_constructor(
     table = next(iter(bench.client.read("t")))
     calls: list[object] = []
     construct = Message.__init__
-    monkeypatch.setattr(Message, "__init__", lambda self, **given: calls.append(given))
-    made = list(messages(pa.concat_tables([table] * 1001)))
+    monkeypatch.setattr(Message, "__init__", lambda self, **options: calls.append(options))
+    new_messages = list(messages(pa.concat_tables([table] * 1001)))
     assert not calls
     monkeypatch.setattr(Message, "__init__", construct)
-    assert len(made) == 3003
-    for at, one in enumerate(made):
-        assert type(one) is Message
-        assert one == made[at % 3] == replace(one)
-        assert hash(one) == hash(made[at % 3])
+    assert len(new_messages) == 3003
+    for at, message in enumerate(new_messages):
+        assert type(message) is Message
+        assert message == new_messages[at % 3] == replace(message)
+        assert hash(message) == hash(new_messages[at % 3])
     plain = Message(
         topic="t",
         partition=0,
-        message_id=made[0].message_id,
+        message_id=new_messages[0].message_id,
         value=b"c",
         key=b"k",
         properties={"p": "1"},
@@ -272,13 +278,17 @@ def test_messages_are_made_without_their_constructor(
         event_time=5,
         visible_time=START_MS,
     )
-    last = replace(made[2], message_id=made[0].message_id)
+    last = replace(new_messages[2], message_id=new_messages[0].message_id)
     assert last == plain
-    assert (made[0].txn_state, made[0].txn, made[2].txn) == ("committed", made[1].txn, None)
-    assert made[0].txn is not None
+    assert (new_messages[0].txn_state, new_messages[0].txn, new_messages[2].txn) == (
+        "committed",
+        new_messages[1].txn,
+        None,
+    )
+    assert new_messages[0].txn is not None
     with pytest.raises(FrozenInstanceError):
-        made[0].value = b"x"  # type: ignore[misc]
-    assert pickle.loads(pickle.dumps(made[0])) == made[0]
+        new_messages[0].value = b"x"  # type: ignore[misc]
+    assert pickle.loads(pickle.dumps(new_messages[0])) == new_messages[0]
 
 
 @pytest.mark.parametrize(
@@ -296,9 +306,11 @@ def test_consume_reads_the_columns_of_its_format(
     names: set[str] = set()
     rows = Files.rows
 
-    def noted(self: Files, requests: Any, wanted: Sequence[str], large: Any) -> list[pa.Table]:
-        names.update(wanted)
-        return rows(self, requests, wanted, large)
+    def noted(
+        self: Files, requests: Any, expected_rows: Sequence[str], large: Any
+    ) -> list[pa.Table]:
+        names.update(expected_rows)
+        return rows(self, requests, expected_rows, large)
 
     monkeypatch.setattr(Files, "rows", noted)
     assert main(["-S", bench.path, "consume", "t", "-f", form]) == 0
@@ -310,12 +322,12 @@ def test_consume_reads_the_columns_of_its_format(
 
 def test_only_the_columns_asked_for_have_values(bench: Bench) -> None:
     expected = mixed(bench, 6)
-    for asked in ([], ["value"], ["key", "publish_time"], ["topic", "ledger"]):
-        rows = pa.concat_tables(list(bench.client.read("t", columns=asked)))
+    for names in ([], ["value"], ["key", "publish_time"], ["topic", "ledger"]):
+        rows = pa.concat_tables(list(bench.client.read("t", columns=names)))
         whole = pa.concat_tables(list(bench.client.read("t")))
         assert len(rows) == len(expected)
-        for name in ("topic", "ledger", "entry", "index", *asked):
+        for name in ("topic", "ledger", "entry", "index", *names):
             assert rows[name].equals(whole[name])
-        assert (rows["value"].null_count == 0) == ("value" in asked)
+        assert (rows["value"].null_count == 0) == ("value" in names)
     with pytest.raises(InvalidArgument, match="no column valu"):
         next(bench.client.read("t", columns=["valu"]))

@@ -77,9 +77,9 @@ class Follower:
             try:
                 message = self._reader.read_next()
             except MessageNotFound:
-                left = values(self._client.reader("t"))
-                assert len(left) < len(expected) - self.at
-                self.at, self.jumps = len(expected) - len(left), self.jumps + 1
+                remaining = values(self._client.reader("t"))
+                assert len(remaining) < len(expected) - self.at
+                self.at, self.jumps = len(expected) - len(remaining), self.jumps + 1
                 self._reader.seek("earliest")
                 continue
             if message is None:
@@ -101,7 +101,7 @@ def test_random_histories_are_followed(bench: Bench, seed: int) -> None:
     """
     rng = random.Random(seed)
     other = bench.another()
-    followers = [Follower(other, keeps_an_id=kept) for kept in (False, False, True)]
+    followers = [Follower(other, keeps_an_id=keeps_id) for keeps_id in (False, False, True)]
     expected: list[bytes] = []
     opened: list[Any] = []
     for number in range(60):
@@ -124,12 +124,12 @@ def test_behind_each_message(bench: Bench) -> None:
     _, inner = send_txn(client, b"1", b"2", b"3")
     ids = [*plain, *inner, *send(client, b"4")]
     with client.reader("t") as reader:
-        for at, one in enumerate(ids):
-            left = [b"%d" % n for n in range(at + 1, 5)]
-            assert values(client.reader("t", Bound("after", one))) == left
-            assert values(client.reader("t", Bound.parse(f"after={one}"))) == left
-            reader.seek(Bound("after", one))
-            assert values(reader) == left
+        for at, message_id in enumerate(ids):
+            remaining = [b"%d" % n for n in range(at + 1, 5)]
+            assert values(client.reader("t", Bound("after", message_id))) == remaining
+            assert values(client.reader("t", Bound.parse(f"after={message_id}"))) == remaining
+            reader.seek(Bound("after", message_id))
+            assert values(reader) == remaining
     assert str(Bound("after", inner[1])) == f"after={inner[1]}"
     beyond = MessageId(ids[-1].ledger, ids[-1].entry + 1, 0)
     with pytest.raises(MessageNotFound, match="does not exist yet"):
@@ -180,9 +180,9 @@ def test_it_waits_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Wakeups, "wait", noted)
     path = str(tmp_path / "store")
     txlog.init(path, free_bytes_min=0)
-    with txlog.open(path) as mine, txlog.open(path) as other:
+    with txlog.open(path) as own_client, txlog.open(path) as other:
         other.create_topic("t")
-        reader = mine.reader("t", "latest")
+        reader = own_client.reader("t", "latest")
         got: list[object] = []
 
         def follow() -> None:
@@ -201,4 +201,4 @@ def test_it_waits_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         reader.close()
         thread.join(60)
         assert got == [b"0", b"1", b"2", "closed"]
-        assert mine.reader("t", "latest").read_next(timeout_ms=1) is None
+        assert own_client.reader("t", "latest").read_next(timeout_ms=1) is None

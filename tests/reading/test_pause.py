@@ -45,12 +45,12 @@ LONG_S = 600.0
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    made = str(tmp_path / "store")
-    txlog.init(made, free_bytes_min=0)
-    with txlog.open(made) as client:
+    store_path = str(tmp_path / "store")
+    txlog.init(store_path, free_bytes_min=0)
+    with txlog.open(store_path) as client:
         client.create_topic("t")
         client.create_subscription("t", "s", type="shared")
-    return made
+    return store_path
 
 
 @pytest.fixture
@@ -64,14 +64,14 @@ def never_polling(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def rests(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Semaphore]:
     """Released each time a thread is about to wait."""
-    made, wait = threading.Semaphore(0), Wakeups.wait
+    semaphore, wait = threading.Semaphore(0), Wakeups.wait
 
     def noted(self: Wakeups, seen: int, seconds: float) -> bool:
-        made.release()
+        semaphore.release()
         return wait(self, seen, seconds)
 
     monkeypatch.setattr(Wakeups, "wait", noted)
-    yield made
+    yield semaphore
 
 
 class Thread(threading.Thread):
@@ -104,8 +104,8 @@ class TestTold:
     """A waiting call wakes for changes by another process."""
 
     def test_a_message(self, path: str, rests: threading.Semaphore) -> None:
-        with txlog.open(path) as mine, txlog.open(path) as other:
-            consumer = mine.consumer("t", "s")
+        with txlog.open(path) as own_client, txlog.open(path) as other:
+            consumer = own_client.consumer("t", "s")
             thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
             assert rests.acquire(timeout=60)
             other.producer("t").send(b"1")
@@ -113,9 +113,9 @@ class TestTold:
 
     def test_with_messages_in_hand(self, path: str, rests: threading.Semaphore) -> None:
         """The consumer and its peer both hold leases."""
-        with txlog.open(path) as mine, txlog.open(path) as other:
+        with txlog.open(path) as own_client, txlog.open(path) as other:
             send(other, b"1", b"2")
-            consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
+            consumer, peer = own_client.consumer("t", "s"), other.consumer("t", "s")
             assert value(consumer.receive()) == b"1" and value(peer.receive()) == b"2"
             thread = Thread(lambda: consumer.receive_batch(timeout_ms=10**6).num_rows)
             assert rests.acquire(timeout=60)
@@ -124,8 +124,8 @@ class TestTold:
 
     def test_a_commit_and_an_abort(self, path: str, rests: threading.Semaphore) -> None:
         """An abort gives back the messages that the transaction had acknowledged."""
-        with txlog.open(path) as mine, txlog.open(path) as other:
-            consumer = mine.consumer("t", "s")
+        with txlog.open(path) as own_client, txlog.open(path) as other:
+            consumer = own_client.consumer("t", "s")
             txn = begin(other)
             other.producer("t").send(b"1", txn=txn)
             thread = Thread(lambda: consumer.receive(timeout_ms=None))
@@ -142,9 +142,9 @@ class TestTold:
 
     def test_a_message_that_a_peer_gives_back(self, path: str, rests: threading.Semaphore) -> None:
         """A nack is written and not flushed."""
-        with txlog.open(path) as mine, txlog.open(path) as other:
+        with txlog.open(path) as own_client, txlog.open(path) as other:
             other.producer("t").send(b"1")
-            consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
+            consumer, peer = own_client.consumer("t", "s"), other.consumer("t", "s")
             message = peer.receive()
             thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
             assert rests.acquire(timeout=60)
@@ -155,10 +155,10 @@ class TestTold:
     @pytest.mark.parametrize("kind", ["shared", "failover"])
     def test_a_peer_that_dies(self, path: str, rests: threading.Semaphore, kind: str) -> None:
         """The kernel closes the peer's lock file and notifies us; a standby takes over."""
-        with txlog.open(path) as mine, txlog.open(path) as other:
+        with txlog.open(path) as own_client, txlog.open(path) as other:
             other.create_subscription("t", "f", type=kind)
             peer = other.consumer("t", "f")
-            consumer = mine.consumer("t", "f")
+            consumer = own_client.consumer("t", "f")
             other.producer("t").send(b"1")
             assert value(peer.receive()) == b"1"
             thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
@@ -191,8 +191,8 @@ class TestTold:
     def test_several_topics_and_one_that_is_made_later(
         self, path: str, rests: threading.Semaphore
     ) -> None:
-        with txlog.open(path) as mine, txlog.open(path) as other:
-            consumer = mine.consumer(re.compile("t.*"), "p", create=True, type="shared")
+        with txlog.open(path) as own_client, txlog.open(path) as other:
+            consumer = own_client.consumer(re.compile("t.*"), "p", create=True, type="shared")
             thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
             assert rests.acquire(timeout=60)
             other.create_topic("t2")
@@ -200,17 +200,17 @@ class TestTold:
             assert thread.result() == b"2"
 
     def test_one_in_memory(self, path: str, rests: threading.Semaphore) -> None:
-        with txlog.open(path) as mine, txlog.open(path) as other:
-            consumer = mine.consumer("t", "glance", durable=False)
+        with txlog.open(path) as own_client, txlog.open(path) as other:
+            consumer = own_client.consumer("t", "glance", durable=False)
             thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
             assert rests.acquire(timeout=60)
             other.producer("t").send(b"1")
             assert thread.result() == b"1"
 
     def test_the_end_of_a_transaction(self, path: str, rests: threading.Semaphore) -> None:
-        with txlog.open(path) as mine, txlog.open(path) as other:
+        with txlog.open(path) as own_client, txlog.open(path) as other:
             txn = begin(other)
-            thread = Thread(lambda: mine.wait(txns={txn: "committed"})["met"])
+            thread = Thread(lambda: own_client.wait(txns={txn: "committed"})["met"])
             assert rests.acquire(timeout=60)
             other.commit(txn)
             assert thread.result() is True
@@ -220,16 +220,18 @@ class TestTold:
         self, path: str, rests: threading.Semaphore, kind: str
     ) -> None:
         """They are appended and not flushed; the writes to the journal file wake the reader."""
-        with txlog.open(path) as mine, txlog.open(path) as other:
+        with txlog.open(path) as own_client, txlog.open(path) as other:
             other.create_subscription("t", "u", isolation="uncommitted")
             receive: Callable[..., Any]
             if kind == "reader":
-                receive = mine.reader("t", isolation="uncommitted").read_next
+                receive = own_client.reader("t", isolation="uncommitted").read_next
             elif kind == "consumer":
-                receive = mine.consumer("t", "u").receive
+                receive = own_client.consumer("t", "u").receive
             else:
-                found = mine.consumer("t", "glance", durable=False, isolation="uncommitted")
-                receive = found.receive
+                consumer = own_client.consumer(
+                    "t", "glance", durable=False, isolation="uncommitted"
+                )
+                receive = consumer.receive
             txn, producer = begin(other), other.producer("t")
             for sent in (b"1", b"2"):
                 thread = Thread(lambda: value(receive(timeout_ms=None)))
@@ -241,7 +243,7 @@ class TestTold:
         self, path: str, rests: threading.Semaphore
     ) -> None:
         """The slots of a key move to another consumer once the peer holds no message of it."""
-        with txlog.open(path) as mine, txlog.open(path) as other:
+        with txlog.open(path) as own_client, txlog.open(path) as other:
             other.create_subscription("t", "k", type="key-shared")
             peer = other.consumer("t", "k")
             keys = [b"%d" % number for number in range(40)]
@@ -250,7 +252,7 @@ class TestTold:
             first = peer.receive_batch(len(keys), 0)
             for key in keys:
                 other.producer("t").send(key, key=key)
-            consumer = mine.consumer("t", "k")
+            consumer = own_client.consumer("t", "k")
             while consumer.receive_batch(timeout_ms=0).num_rows:
                 pass  # no rows: the peer has an earlier message of each key
             thread = Thread(lambda: consumer.receive_batch(timeout_ms=10**6).num_rows)
@@ -260,10 +262,10 @@ class TestTold:
 
     def test_room_in_hand(self, path: str, rests: threading.Semaphore) -> None:
         """unacked_max is reached; another thread of the application acknowledges."""
-        with txlog.open(path) as mine:
-            mine.admin.set_setting("unacked_max", 2)
-            send(mine, b"1", b"2", b"3")
-            consumer = mine.consumer("t", "s")
+        with txlog.open(path) as own_client:
+            own_client.admin.set_setting("unacked_max", 2)
+            send(own_client, b"1", b"2", b"3")
+            consumer = own_client.consumer("t", "s")
             batch = consumer.receive_batch(10, 0)
             assert consumer.receive() is None and consumer.blocked == "unacked_max"
             thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
@@ -272,22 +274,22 @@ class TestTold:
             assert thread.result() == b"3"
 
     def test_a_backlog_that_shrinks(self, path: str, rests: threading.Semaphore) -> None:
-        with txlog.open(path) as mine, txlog.open(path) as other:
+        with txlog.open(path) as own_client, txlog.open(path) as other:
             other.producer("t").send(b"1")
             peer = other.consumer("t", "s")
             message = peer.receive()
             assert message is not None
-            thread = Thread(lambda: mine.wait(backlogs={"s": 0})["met"])
+            thread = Thread(lambda: own_client.wait(backlogs={"s": 0})["met"])
             assert rests.acquire(timeout=60)
             peer.acknowledge(message)
             assert thread.result() is True
 
     def test_a_watermark_that_a_peer_received(self, path: str, rests: threading.Semaphore) -> None:
-        with txlog.open(path) as mine, txlog.open(path) as other:
+        with txlog.open(path) as own_client, txlog.open(path) as other:
             producer = other.producer("t")
             producer.send(b"1", event_time=1000)
             producer.new_watermark().event_time(1000).send()
-            thread = Thread(lambda: mine.wait(["t"], watermark=1000, subscription="s")["met"])
+            thread = Thread(lambda: own_client.wait(["t"], watermark=1000, subscription="s")["met"])
             assert rests.acquire(timeout=60)
             peer = other.consumer("t", "s")
             message = peer.receive()
@@ -297,20 +299,22 @@ class TestTold:
 
     def test_a_transaction_that_times_out(self, path: str, rests: threading.Semaphore) -> None:
         """No other process notices the time-out, so the wait has its own timer for it."""
-        with txlog.open(path) as mine, txlog.open(path) as other:
+        with txlog.open(path) as own_client, txlog.open(path) as other:
             txn = begin(other, timeout_ms=200)
-            thread = Thread(lambda: mine.wait(txns={txn: "aborted"})["met"])
+            thread = Thread(lambda: own_client.wait(txns={txn: "aborted"})["met"])
             assert thread.result() is True
 
     def test_many_threads_share_one_watch(self, path: str, rests: threading.Semaphore) -> None:
         """Two descriptors serve all threads, and each thread wakes for each commit."""
-        with txlog.open(path) as mine, txlog.open(path) as other:
-            before = len(os.listdir("/proc/self/fd"))
-            lsn = mine.wait_for_change(0)
-            threads = [Thread(lambda: mine.wait_for_change(lsn, None) > lsn) for _ in range(8)]
+        with txlog.open(path) as own_client, txlog.open(path) as other:
+            count_before = len(os.listdir("/proc/self/fd"))
+            lsn = own_client.wait_for_change(0)
+            threads = [
+                Thread(lambda: own_client.wait_for_change(lsn, None) > lsn) for _ in range(8)
+            ]
             for _ in threads:
                 assert rests.acquire(timeout=60)
-            assert len(os.listdir("/proc/self/fd")) <= before + 2
+            assert len(os.listdir("/proc/self/fd")) <= count_before + 2
             other.producer("t").send(b"1")
             assert all(thread.result() for thread in threads)
 
@@ -397,10 +401,10 @@ def test_appends_wake_only_the_waits_that_ask_for_them(
 ) -> None:
     """A wait for commits rests on, while another wait of the same handle wakes for appends."""
     monkeypatch.setattr(pause, "APART_SECONDS_MIN", 0.0)
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        woken, txn, producer = mine._store.wakeups, begin(other), other.producer("t")
-        calm = pause.Waiting(mine._store)
-        keen = pause.Waiting(mine._store, lambda _: pause.Quiet(60.0, heeds_appends=True))
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken, txn, producer = own_client._store.wakeups, begin(other), other.producer("t")
+        calm = pause.Waiting(own_client._store)
+        keen = pause.Waiting(own_client._store, lambda _: pause.Quiet(60.0, heeds_appends=True))
         producer.send(b"0", txn=txn)
         woken.begin()
         producer.send(b"1", txn=txn)
@@ -425,48 +429,50 @@ def test_appends_are_not_watched_once_no_call_waits(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wakeups, "HEED_SECONDS", -1.0)
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        woken, txn, producer = mine._store.wakeups, begin(other), other.producer("t")
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken, txn, producer = own_client._store.wakeups, begin(other), other.producer("t")
         woken.begin()
         begun = woken.tally.beginnings
         assert woken.heed_appends() and woken.heed_appends()
         assert woken.tally.beginnings == begun + 1
-        told = []
+        events = []
         for _ in range(4):
             producer.send(b"1", txn=txn)
-            told.append(woken.drain())
-        assert told[0] and not told[3]
+            events.append(woken.drain())
+        assert events[0] and not events[3]
         assert woken.heed_appends() and woken.tally.beginnings == begun + 2
 
 
 def test_appends_to_a_new_journal_file_wake_a_wait(path: str) -> None:
     """A checkpoint begins a new journal file, and removes the old one."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        woken, producer = mine._store.wakeups, other.producer("t")
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken, producer = own_client._store.wakeups, other.producer("t")
         woken.begin()
         woken.heed_appends()
-        keen = pause.Waiting(mine._store, lambda _: pause.Quiet(60.0, heeds_appends=True))
+        keen = pause.Waiting(own_client._store, lambda _: pause.Quiet(60.0, heeds_appends=True))
         for _ in range(2):
             keen.look()
             keen.rest()
         producer.send(b"0")
-        before = woken.tally.appends
+        appends_before = woken.tally.appends
         other.checkpoint()
         while woken.drain():
             pass
-        assert woken.tally.appends > before and keen.look(), "the file may have had some before"
+        assert woken.tally.appends > appends_before and keen.look(), (
+            "the file may have had some before"
+        )
         woken.heed_appends()
         producer.send(b"1", txn=begin(other))
-        before = woken.tally.appends
-        assert woken.drain() and woken.tally.appends > before
+        appends_before = woken.tally.appends
+        assert woken.drain() and woken.tally.appends > appends_before
 
 
 def test_a_change_before_another_wait_began_the_watch_is_not_missed(path: str) -> None:
     """A wait looked, then a commit or append came, and only then another thread began the watch."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        woken, txn = mine._store.wakeups, begin(other)
-        calm = pause.Waiting(mine._store)
-        keen = pause.Waiting(mine._store, lambda _: pause.Quiet(60.0, heeds_appends=True))
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken, txn = own_client._store.wakeups, begin(other)
+        calm = pause.Waiting(own_client._store)
+        keen = pause.Waiting(own_client._store, lambda _: pause.Quiet(60.0, heeds_appends=True))
         calm.look()
         other.producer("t").send(b"1")
         woken.begin()
@@ -481,8 +487,8 @@ def test_a_wait_that_begins_with_another_keeps_its_time_out(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are the first; while one thread polls for hours, the other must return in time."""
-    with txlog.open(path) as mine:
-        woken, watch = mine._store.wakeups, mine._store.disk.watch
+    with txlog.open(path) as own_client:
+        woken, watch = own_client._store.wakeups, own_client._store.disk.watch
         is_made, tried = threading.Event(), threading.Semaphore(0)
 
         class Spied:
@@ -492,9 +498,9 @@ def test_a_wait_that_begins_with_another_keeps_its_time_out(
             def __getattr__(self, name: str) -> Any:
                 return getattr(self._lock, name)
 
-            def acquire(self, *args: Any, **named: Any) -> bool:
+            def acquire(self, *args: Any, **options: Any) -> bool:
                 tried.release()
-                return bool(self._lock.acquire(*args, **named))
+                return bool(self._lock.acquire(*args, **options))
 
             def __enter__(self) -> bool:
                 return self.acquire()
@@ -506,13 +512,13 @@ def test_a_wait_that_begins_with_another_keeps_its_time_out(
             assert is_made.wait(60)
             return watch()
 
-        monkeypatch.setattr(type(mine._store.disk), "watch", lambda self: slow())
+        monkeypatch.setattr(type(own_client._store.disk), "watch", lambda self: slow())
         monkeypatch.setattr(woken, "_gate", Spied(woken._gate))
         monkeypatch.setattr(woken, "_making", Spied(woken._making))
-        first = Thread(lambda: mine.wait_for_change(10**6, None))
+        first = Thread(lambda: own_client.wait_for_change(10**6, None))
         for _ in range(2):  # the first has both locks, and makes the watch
             assert tried.acquire(timeout=60)
-        second = Thread(lambda: mine.wait_for_change(10**6, 1))
+        second = Thread(lambda: own_client.wait_for_change(10**6, 1))
         assert tried.acquire(timeout=60)
         is_made.set()
         second.result()
@@ -523,8 +529,8 @@ def test_a_thread_that_waits_again_at_once_does_not_starve_others(
     path: str, rests: threading.Semaphore
 ) -> None:
     """It waits again before the others have woken, and may poll for as long as it likes."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        woken, producer, is_over = mine._store.wakeups, other.producer("t"), threading.Event()
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken, producer, is_over = own_client._store.wakeups, other.producer("t"), threading.Event()
         woken.begin()
 
         def wait_on() -> None:
@@ -538,7 +544,7 @@ def test_a_thread_that_waits_again_at_once_does_not_starve_others(
             for _ in calm:
                 assert rests.acquire(timeout=60)
             producer.send(b"1")
-            assert [one.result() for one in calm] == [True, True]
+            assert [future.result() for future in calm] == [True, True]
         is_over.set()
         woken.ring()
         busy.result()
@@ -548,18 +554,18 @@ def test_another_waiting_thread_polls_when_the_poller_times_out(
     path: str, rests: threading.Semaphore
 ) -> None:
     """The polling thread may time out without news, and so may the thread that should poll next."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        woken = mine._store.wakeups
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken = own_client._store.wakeups
         woken.begin()
         seen = woken.count
         brief = [Thread(lambda: woken.wait(seen, 0.01)) for _ in range(3)]
         calm = [Thread(lambda: woken.wait(seen, LONG_S)) for _ in range(2)]
         for _ in (*brief, *calm):
             assert rests.acquire(timeout=60)
-        for one in brief:
-            one.result()
+        for future in brief:
+            future.result()
         other.producer("t").send(b"1")
-        assert [one.result() for one in calm] == [True, True]
+        assert [future.result() for future in calm] == [True, True]
 
 
 @pytest.mark.parametrize("is_outer_polling", [True, False])
@@ -582,8 +588,8 @@ def test_a_nested_wait_of_a_signal_handler_does_not_starve_others(
                 insides.pop()()
             return self._lock.acquire(timeout=timeout)
 
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        woken = mine._store.wakeups
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken = own_client._store.wakeups
         woken.begin()
         watch, seen = woken._watch, woken.count
         assert watch is not None
@@ -610,7 +616,7 @@ def test_a_nested_wait_of_a_signal_handler_does_not_starve_others(
                 threads[-1].join(0.001)
         assert rests.acquire(timeout=60)
         other.producer("t").send(b"1")
-        assert [one.result() for one in threads] == [True] * len(threads)
+        assert [thread.result() for thread in threads] == [True] * len(threads)
         assert answers == [True] and not woken._bells
 
 
@@ -618,8 +624,8 @@ def test_a_long_signal_handler_does_not_starve_other_waits(
     path: str, rests: threading.Semaphore
 ) -> None:
     """Handlers run in the main thread: its bell rang, and the thread does not come."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        woken, main = mine._store.wakeups, threading.main_thread().ident
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken, main = own_client._store.wakeups, threading.main_thread().ident
         woken.begin()
         seen, bell = woken.count, threading.Lock()
         bell.acquire()
@@ -629,7 +635,7 @@ def test_a_long_signal_handler_does_not_starve_other_waits(
         for _ in calm:
             assert rests.acquire(timeout=60)
         other.producer("t").send(b"1")
-        assert [one.result() for one in calm] == [True] * 3
+        assert [future.result() for future in calm] == [True] * 3
         assert not bell.locked() and list(woken._bells) == [main]
 
 
@@ -643,14 +649,14 @@ class Interrupt:
         self._before: dict[Any, dict[int, str]] = {}
 
     def run(self, act: Callable[[], object]) -> None:
-        before = sys.gettrace()
+        trace_before = sys.gettrace()
         sys.settrace(self._call)
         try:
             act()
         except KeyboardInterrupt:
             self.is_over = True
         finally:
-            sys.settrace(before)
+            sys.settrace(trace_before)
 
     def _call(self, frame: Any, event: str, arg: object) -> Any:
         if frame.f_code.co_filename != self._file:
@@ -662,7 +668,9 @@ class Interrupt:
         code = frame.f_code
         if code not in self._before:
             steps = list(dis.get_instructions(code))
-            self._before[code] = {two.offset: one.opname for one, two in itertools.pairwise(steps)}
+            self._before[code] = {
+                two.offset: instruction.opname for instruction, two in itertools.pairwise(steps)
+            }
         if event == "opcode" and self._before[code].get(frame.f_lasti) in self.BEHIND:
             self._left -= 1
             if self._left == -1:
@@ -675,8 +683,8 @@ def test_an_interrupt_keeps_nothing_from_the_others(path: str, call: str) -> Non
     """At any bytecode, it leaves no lock held, and loses no notification and no turn to poll."""
     is_cut, at = True, 0
     while is_cut:
-        with txlog.open(path) as mine:
-            woken, bell, passed = mine._store.wakeups, threading.Lock(), list[int]()
+        with txlog.open(path) as own_client:
+            woken, bell, passed = own_client._store.wakeups, threading.Lock(), list[int]()
             acts: dict[str, Callable[[], object]] = {
                 "begin": woken.begin,
                 "drain": woken.drain,
@@ -685,7 +693,7 @@ def test_an_interrupt_keeps_nothing_from_the_others(path: str, call: str) -> Non
             if call != "begin":
                 woken.begin()
                 woken.ring()
-            before = woken.tally.count = 0
+            appends_before = woken.tally.count = 0
             woken.pass_on = partial(passed.append, 1)
             bell.acquire()
             woken._bells[0] = bell
@@ -694,18 +702,18 @@ def test_an_interrupt_keeps_nothing_from_the_others(path: str, call: str) -> Non
             is_cut, at = interrupt.is_over, at + 1
             assert not woken._gate._is_owned() and not woken._making._is_owned()
             assert list(woken._bells) == [0]
-            if woken.count == before or call == "begin":
+            if woken.count == appends_before or call == "begin":
                 acts[call]()  # it was interrupted before it did anything
             assert not bell.locked()
-            assert woken.count > before or call == "begin"
+            assert woken.count > appends_before or call == "begin"
             assert passed or call != "wait" or not is_cut
     assert at > 20
 
 
 def test_a_wait_on_closed_wakeups_is_short(path: str) -> None:
     """Its caller chose the time-out before another thread closed the store."""
-    with txlog.open(path) as mine:
-        woken = mine._store.wakeups
+    with txlog.open(path) as own_client:
+        woken = own_client._store.wakeups
         woken.begin()
         woken.close()
         assert not Thread(lambda: woken.wait(woken.count, LONG_S)).result()
@@ -750,11 +758,11 @@ def test_a_nack_comes_back_when_it_is_due(path: str) -> None:
 
 def test_a_look_while_a_peer_leaves_is_repeated_soon(path: str) -> None:
     """The peer's lock file was closed, as the kernel reported, but its lock is not free yet."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        consumer, peer = own_client.consumer("t", "s"), other.consumer("t", "s")
         send(other, b"1")
         peer.receive()
-        woken, lock = mine._store.wakeups, peer._member._lock
+        woken, lock = own_client._store.wakeups, peer._member._lock
         woken.begin()
         assert lock is not None and consumer._some(10, True) is None
         (Path(path) / consumer_lock(peer.id)).open("r+b").close()
@@ -775,9 +783,9 @@ def test_a_reported_lock_that_stays_held_is_not_watched_for_long(
     """A process that opens a lock file for writing, for instance one that joins too late, is not
     dead.
     """
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
-        woken, lock = mine._store.wakeups, peer._member._lock
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        consumer, peer = own_client.consumer("t", "s"), other.consumer("t", "s")
+        woken, lock = own_client._store.wakeups, peer._member._lock
         woken.begin()
         assert lock is not None
         (Path(path) / consumer_lock(peer.id)).open("r+b").close()
@@ -789,25 +797,27 @@ def test_a_reported_lock_that_stays_held_is_not_watched_for_long(
 
 def test_messages_acknowledged_in_an_open_transaction_are_waited_for(path: str) -> None:
     """Its time-out gives them back, and the waiting process may be the only one to notice."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        consumer, peer = own_client.consumer("t", "s"), other.consumer("t", "s")
         send(other, b"1")
         message = peer.receive()
-        mine._store.wakeups.begin()
+        own_client._store.wakeups.begin()
         assert message is not None and consumer._some(10, True) is None
         still = consumer._still
         assert still is not None and still.until_ms is None
         with other.transaction() as txn:
             peer.acknowledge(message, txn=txn)
             other.flush()
-            assert mine._store.refresh() > still.lsn
-            told = mine._store.read(lambda view: view.changed_since(still.lsn))
-            assert told is not None and not told.isdisjoint(still.concern.keys)
+            assert own_client._store.refresh() > still.lsn
+            reports = own_client._store.read(lambda view: view.changed_since(still.lsn))
+            assert reports is not None and not reports.isdisjoint(still.concern.keys)
             assert consumer._some(10, False) is None
-            held = consumer._still
-            assert held is not None and held.until_ms is not None
-        told = mine._store.read(lambda view: view.changed_since(held.lsn))
-        assert told is not None and told.isdisjoint(still.concern.keys), "nothing comes back by it"
+            leases = consumer._still
+            assert leases is not None and leases.until_ms is not None
+        reports = own_client._store.read(lambda view: view.changed_since(leases.lsn))
+        assert reports is not None and reports.isdisjoint(still.concern.keys), (
+            "nothing comes back by it"
+        )
 
 
 def test_a_commit_elsewhere_costs_little(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -816,14 +826,14 @@ def test_a_commit_elsewhere_costs_little(path: str, monkeypatch: pytest.MonkeyPa
 
     Guards against a full look each time: a hundred waiting consumers would queue.
     """
-    with txlog.open(path) as mine, txlog.open(path) as other:
+    with txlog.open(path) as own_client, txlog.open(path) as other:
         other.create_topic("elsewhere")
         producer = other.producer("elsewhere")
         producer.send(b"0")
         txn = begin(other)
         producer.send(b"y", txn=txn)
         other.flush()
-        consumer = mine.consumer("t", "s")
+        consumer = own_client.consumer("t", "s")
         assert consumer.receive() is None and consumer.receive() is None
         waited = iter(range(5))
         looks: list[str] = []
@@ -840,12 +850,12 @@ def test_a_commit_elsewhere_costs_little(path: str, monkeypatch: pytest.MonkeyPa
         under_lock = Store._under_lock
 
         def noted(self: Store, act: Callable[[], T]) -> T:
-            if self is mine._store:
+            if self is own_client._store:
                 looks.append("lock")
             return under_lock(self, act)
 
         monkeypatch.setattr(Store, "_under_lock", noted)
-        monkeypatch.setattr(receive, "expire_due", lambda *given, **more: looks.append("look"))
+        monkeypatch.setattr(receive, "expire_due", lambda *arguments, **more: looks.append("look"))
         with pytest.raises(KeyboardInterrupt):
             consumer.receive(timeout_ms=None)
         assert looks == []
@@ -853,9 +863,9 @@ def test_a_commit_elsewhere_costs_little(path: str, monkeypatch: pytest.MonkeyPa
 
 def test_a_look_that_finds_nothing_follows_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer was faster. Another waiting consumer reads only the witness, and no other file."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        consumer, peer = mine.consumer("t", "s"), mine.consumer("t", "s")
-        mine._store.wakeups.begin()
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        consumer, peer = own_client.consumer("t", "s"), own_client.consumer("t", "s")
+        own_client._store.wakeups.begin()
         assert consumer._some(10, True) is None and consumer._some(10, False) is None
         other.producer("t").send(b"1")
         assert peer.receive_batch().num_rows == 1
@@ -875,13 +885,13 @@ def test_a_look_that_finds_nothing_follows_once(path: str, monkeypatch: pytest.M
 
 def test_a_look_whose_time_has_come_follows_as_well(path: str) -> None:
     """Guards against a look at an old view, which was last refreshed when no message was due."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        consumer = mine.consumer("t", "s")
-        mine._store.wakeups.begin()
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        consumer = own_client.consumer("t", "s")
+        own_client._store.wakeups.begin()
         assert consumer._some(10, True) is None
         still = consumer._still
         assert still is not None
-        still.until_ms = mine._store.clock.now().boot_ms
+        still.until_ms = own_client._store.clock.now().boot_ms
         other.producer("t").send(b"1")
         table = consumer._some(10, False)
         assert table is not None and table.num_rows == 1
@@ -896,8 +906,8 @@ def test_it_polls_where_the_kernel_does_not_notify(
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("txlog.engine.storage.disk.watch.open_inotify", refused)
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        consumer = mine.consumer("t", "s")
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        consumer = own_client.consumer("t", "s")
         waited: list[float] = []
 
         def wait(self: Wakeups, seen: int, seconds: float) -> bool:
@@ -920,14 +930,14 @@ def test_a_watch_limit_leaves_no_descriptor(path: str, monkeypatch: pytest.Monke
         raise OSError(28, "No space left on device")
 
     gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
+    count_before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr("txlog.engine.storage.disk.watch.add_watch", refused)
     with txlog.open(path) as client:
         for _ in range(3):
             assert client.consumer("t", "s").receive(timeout_ms=1) is None
     del client
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert len(os.listdir("/proc/self/fd")) <= count_before
 
 
 def test_an_unknown_file_system_is_not_believed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -938,20 +948,20 @@ def test_an_unknown_file_system_is_not_believed(path: str, monkeypatch: pytest.M
 
 def test_the_beginning_of_a_flush_wakes_no_wait(path: str) -> None:
     """The witness is written before and after the flush; one commit is one wake-up."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        woken = mine._store.wakeups
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken = own_client._store.wakeups
         for _ in range(2):
             woken.begin()
         assert woken.tally.beginnings == 1
         counts = []
         for value in (b"1", b"2"):
-            before = woken.count
+            count_before = woken.count
             other.producer("t").send(value)
             assert woken.drain()
-            counts.append(woken.count - before)
+            counts.append(woken.count - count_before)
             assert not woken.drain()
         assert counts == [1, 1]
-        begun = mine._store._view.journal.witness
+        begun = own_client._store._view.journal.witness
         record = begun.read()
         assert record is not None
         record.flushing_lsn = record.durable_lsn + 1
@@ -965,8 +975,8 @@ def test_a_flush_that_does_not_end_wakes_waiting_calls(
 ) -> None:
     """Its process may be dead, and the woken caller recovers its frames. Once for each flush."""
     monkeypatch.setattr(wakeups, "STALL_SECONDS", 0.0)
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        woken = mine._store.wakeups
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken = own_client._store.wakeups
         woken.begin()
         witness = other._store._view.journal.witness
         record = witness.read()
@@ -1033,7 +1043,7 @@ def test_a_child_forked_by_a_handler_within_a_wait_does_not_wait_on(
                 os.sched_yield()
             signal.pthread_kill(main, signal.SIGUSR1)
 
-        before = signal.signal(signal.SIGUSR1, fork)
+        handler_before = signal.signal(signal.SIGUSR1, fork)
         sender = threading.Thread(target=send_signal)
         try:
             sender.start()
@@ -1042,7 +1052,7 @@ def test_a_child_forked_by_a_handler_within_a_wait_does_not_wait_on(
                 os._exit(0 if is_told and os.getpid() not in passed else 1)
         finally:
             if os.getpid() == me:
-                signal.signal(signal.SIGUSR1, before)
+                signal.signal(signal.SIGUSR1, handler_before)
         sender.join()
         if has_other:
             other.join()

@@ -49,13 +49,13 @@ def test_a_batch_begins_with_the_messages_read_ahead(bench: Bench) -> None:
     ids = send(bench.client, *(b"%d" % n for n in range(6)))
     reader = bench.client.reader("t")
     assert following(reader) == b"0"
-    assert [one.value for one in rows([reader.receive_batch(2)])] == [b"1", b"2"]
+    assert [row.value for row in rows([reader.receive_batch(2)])] == [b"1", b"2"]
     assert following(reader) == b"3"
     reader.seek(ids[2])
     assert following(reader) == b"2"
     send(bench.client, b"other", partition=1)
-    assert [one.value for one in rows([reader.receive_batch()])] == [b"3", b"4", b"5"]
-    assert [one.value for one in rows([reader.receive_batch()])] == [b"other"]
+    assert [row.value for row in rows([reader.receive_batch()])] == [b"3", b"4", b"5"]
+    assert [row.value for row in rows([reader.receive_batch()])] == [b"other"]
     with pytest.raises(InvalidArgument, match="max_messages is 0"):
         reader.receive_batch(0)  # an empty batch would mean the end of the log
 
@@ -67,8 +67,8 @@ def test_a_seek_drops_messages_read_ahead_of_its_partition(bench: Bench) -> None
     reader = bench.client.reader("t")
     assert following(reader) == b"a0"
     reader.seek(ids[0])
-    found = rows([reader.receive_batch(), reader.receive_batch()])
-    assert [one.value for one in found] == [b"b0", b"b1", b"a0", b"a1"]
+    found_rows = rows([reader.receive_batch(), reader.receive_batch()])
+    assert [found_row.value for found_row in found_rows] == [b"b0", b"b1", b"a0", b"a1"]
 
 
 def test_open_transaction_is_not_available(bench: Bench) -> None:
@@ -104,12 +104,12 @@ def test_a_loop_goes_on_where_a_seek_has_led(bench: Bench) -> None:
     """Guards against a loop that keeps the messages that it had read ahead."""
     ids = send(bench.client, b"a", b"b", b"c", b"d")
     with bench.client.reader("t") as reader:
-        found = []
+        results = []
         for message in reader:
-            found.append(message.value)
-            if len(found) == 2:
+            results.append(message.value)
+            if len(results) == 2:
                 reader.seek(ids[3])
-    assert found == [b"a", b"b", b"d"]
+    assert results == [b"a", b"b", b"d"]
 
 
 def test_seek_by_id_begins_with_that_message(bench: Bench) -> None:
@@ -220,10 +220,10 @@ def test_subscription_at_an_id_passes_over_nothing_elsewhere(bench: Bench) -> No
     first = send(bench.client, b"1", b"2")
     other = send(bench.client, b"a", b"b", partition=1)
     cases = (("s", first[1], [b"2", b"a", b"b"]), ("r", other[1], [b"1", b"2", b"b"]))
-    for name, place, left in cases:
-        bench.client.create_subscription("t", name, position=Bound("id", place))
-        found = pending(bench.client, subscription=name)
-        assert sorted(message.value or b"" for message in found) == left
+    for name, location, remaining in cases:
+        bench.client.create_subscription("t", name, position=Bound("id", location))
+        pending_messages = pending(bench.client, subscription=name)
+        assert sorted(message.value or b"" for message in pending_messages) == remaining
 
 
 # --- one moment ------------------------------------------------------------------------------
@@ -256,12 +256,12 @@ def test_several_topics_are_read_as_of_one_moment(two: Bench, isolation: str) ->
     other = two.another()
     both(other, b"before")
     tables = two.client.read(["t", "u"], batch_messages=1, isolation=isolation)
-    found = [next(tables)]
+    results = [next(tables)]
     for step in range(2):  # the reader is slow and still reads t
         both(other, b"%d" % step)
-        found.append(next(tables))
-    found += tables
-    assert by_topic(found) == {"t/0": [b"before"], "t/1": [b"before"], "u/0": [b"before"]}
+        results.append(next(tables))
+    results += tables
+    assert by_topic(results) == {"t/0": [b"before"], "t/1": [b"before"], "u/0": [b"before"]}
 
 
 def test_a_preview_stays_a_preview_though_its_transaction_commits(two: Bench) -> None:
@@ -274,12 +274,12 @@ def test_a_preview_stays_a_preview_though_its_transaction_commits(two: Bench) ->
     for topic in ("t", "u"):
         other.producer(topic).send(b"open", partition=0, txn=txn)
     tables = two.client.read(["t", "u"], batch_messages=1, isolation="uncommitted")
-    found = [next(tables)]
+    results = [next(tables)]
     other.commit(txn)
     other.checkpoint()
-    found += tables
-    assert by_topic(found) == {"t/0": [b"1", b"2", b"open"], "t/1": [], "u/0": [b"open"]}
-    assert [m.txn_state for m in rows(found)] == [None, None, "open", "open"]
+    results += tables
+    assert by_topic(results) == {"t/0": [b"1", b"2", b"open"], "t/1": [], "u/0": [b"open"]}
+    assert [m.txn_state for m in rows(results)] == [None, None, "open", "open"]
 
 
 def test_previews_that_were_moved_meanwhile_end_the_moment(two: Bench) -> None:
@@ -334,12 +334,12 @@ def test_messages_acknowledged_during_the_read_still_belong_to_it(two: Bench) ->
     other.create_subscription("t", "s")
     unacked = Range(kind="unacked", subscription="s")
     tables = two.client.read("t", range=unacked, batch_messages=1)
-    found = [next(tables)]
+    results = [next(tables)]
     with other.transaction() as txn:
         other.acknowledge("t", "s", sent, txn=txn)
         other.producer("u").send(b"out", txn=txn)
-    found += tables
-    assert by_topic(found)["t/0"] == [b"1", b"2", b"3"]
+    results += tables
+    assert by_topic(results)["t/0"] == [b"1", b"2", b"3"]
     assert by_topic(two.client.read("t", range=unacked))["t/0"] == []
 
 
@@ -360,13 +360,13 @@ def test_files_that_a_checkpoint_removes_are_read_from_where_it_put_them(two: Be
     both(other, b"x")
     other.checkpoint()
     tables = two.client.read(["t", "u"], batch_messages=1)
-    found = [next(tables)]
+    results = [next(tables)]
     for _ in range(3):
         both(other, b"later")
         other.checkpoint(roll_all=True)
         other.admin.gc(apply=True, keep_ms=0)
-    found += tables
-    assert by_topic(found) == {"t/0": [b"x"], "t/1": [b"x"], "u/0": [b"x"]}
+    results += tables
+    assert by_topic(results) == {"t/0": [b"x"], "t/1": [b"x"], "u/0": [b"x"]}
 
 
 def test_missing_topic_is_said_before_anything_is_read(two: Bench) -> None:

@@ -158,26 +158,26 @@ def test_decoded_row_groups_are_bounded(bench: Bench, monkeypatch: pytest.Monkey
     client = bench.reopen()
 
     def look(at: int) -> None:
-        found = Range(Bound("skip", at), Bound("skip", at + 1))
-        assert [len(table) for table in client.read("t", range=found)] == [1]
+        range_ = Range(Bound("skip", at), Bound("skip", at + 1))
+        assert [len(table) for table in client.read("t", range=range_)] == [1]
 
     look(0)
-    one = kept(client)
-    monkeypatch.setattr(files, "KEPT_BYTES_MAX", 2 * one + one // 2)
+    each_files = kept(client)
+    monkeypatch.setattr(files, "KEPT_BYTES_MAX", 2 * each_files + each_files // 2)
     for ledger in range(4):
         look(ledger * ROWS)
-        assert kept(client) <= 2 * one + one // 2
-    before = client.reading()["row_groups_decoded"]
+        assert kept(client) <= 2 * each_files + each_files // 2
+    row_groups_decoded_before = client.reading()["row_groups_decoded"]
     look(3 * ROWS)
     look(2 * ROWS)
-    assert client.reading()["row_groups_decoded"] == before
+    assert client.reading()["row_groups_decoded"] == row_groups_decoded_before
     look(0)
-    assert client.reading()["row_groups_decoded"] == before + 1
+    assert client.reading()["row_groups_decoded"] == row_groups_decoded_before + 1
     monkeypatch.setattr(files, "KEPT_BYTES_MAX", 0)
     look(ROWS)
     look(ROWS)
-    assert client.reading()["row_groups_decoded"] == before + 2
-    assert 0 < kept(client) <= one
+    assert client.reading()["row_groups_decoded"] == row_groups_decoded_before + 2
+    assert 0 < kept(client) <= each_files
 
 
 def test_a_message_is_made_from_few_steps(bench: Bench) -> None:
@@ -197,14 +197,14 @@ def test_a_message_is_made_from_few_steps(bench: Bench) -> None:
 
     def steps_for(count: int) -> int:
         nonlocal steps
-        some, steps = rows.slice(0, count), 0
-        before = sys.gettrace()
+        some_rows, steps = rows.slice(0, count), 0
+        trace_before = sys.gettrace()
         sys.settrace(trace)
         try:
-            for _ in messages(some):
+            for _ in messages(some_rows):
                 pass
         finally:
-            sys.settrace(before)
+            sys.settrace(trace_before)
         return steps
 
     steps_for(300)  # the first call loads modules
@@ -225,10 +225,10 @@ def test_properties_of_maps_however_they_lie() -> None:
     for chunks in ([maps], [maps.slice(1, 4), maps.slice(3)], [hidden, nulls, maps], [nulls]):
         column = pa.chunked_array(chunks)
         length = len(column)
-        given = {"properties": column, "ledger": pa.repeat(pa.scalar(1, pa.int64()), length)}
+        columns = {"properties": column, "ledger": pa.repeat(pa.scalar(1, pa.int64()), length)}
         table = pa.table(
-            [given.get(one.name, pa.nulls(length, one.type)) for one in RECEIVED], schema=RECEIVED
+            [columns.get(row.name, pa.nulls(length, row.type)) for row in RECEIVED], schema=RECEIVED
         )
-        found = [message.properties for message in messages(table)]
-        assert found == [dict(one or ()) for one in column.to_pylist()]
-        assert len({id(one) for one in found}) == length
+        properties = [message.properties for message in messages(table)]
+        assert properties == [dict(row or ()) for row in column.to_pylist()]
+        assert len({id(row) for row in properties}) == length

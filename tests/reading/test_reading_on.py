@@ -75,10 +75,10 @@ def test_rows_are_the_same_cut_or_made(bench: Bench, where: str) -> None:
             if chance.random() < 0.2:
                 counts = {(ledger, at + rows - 1, 0): 3, (ledger, at + rows, 0): 1}
             piece = Piece(ledger, at, rows, 0, None)
-            found = received(view, "t", 0, 1, [piece], counts, names)
+            found_rows = received(view, "t", 0, 1, [piece], counts, names)
             alone = received(view, "t", 0, 1, [*map(one, range(at, at + rows))], counts, names)
-            assert found.equals(alone)
-            assert found.schema.equals(alone.schema, check_metadata=True)
+            assert found_rows.equals(alone)
+            assert found_rows.schema.equals(alone.schema, check_metadata=True)
             at += rows
 
         view.files._cuts.clear()
@@ -96,11 +96,11 @@ def test_a_table_is_made_for_many_batches(bench: Bench, made: list[int]) -> None
     frames(bench, 1)
     client = bench.client
     client.create_subscription("t", "s", type="shared")
-    found = [b"0.%d" % n for n in range(ROWS)]
+    values = [b"0.%d" % n for n in range(ROWS)]
     with client.consumer("t", "s") as consumer, client.consumer("t", "s") as other:
         for at in range(0, ROWS, 20):
             table = (other if at % 60 == 20 else consumer).receive_batch(20)
-            assert table.column("value").to_pylist() == found[at : at + 20]
+            assert table.column("value").to_pylist() == values[at : at + 20]
             assert table.column("entry").to_pylist() == [*range(at, at + 20)]
     assert made == [20, 320, 260]
     assert client.reading()["rows_read"] == ROWS
@@ -129,7 +129,7 @@ def test_tables_kept_for_slicing_are_bounded(bench: Bench, monkeypatch: pytest.M
             received(view, topic, 0, 1, [Piece(1, at, rows, 0, None)])
 
         def kept() -> int:
-            return sum(known[2] is not None for known in cuts._known.values())
+            return sum(known_items[2] is not None for known_items in cuts._known.values())
 
         for at in range(20):
             read(f"t{at}", 0, 30)
@@ -138,8 +138,8 @@ def test_tables_kept_for_slicing_are_bounded(bench: Bench, monkeypatch: pytest.M
         for at in range(60, ROWS, 30):
             read("t19", at, 30)
         assert kept() == files.CUTS_MAX - 1
-        one = max(known[3] for known in cuts._known.values())
-        monkeypatch.setattr(files, "CUT_BYTES_MAX", 2 * one + one // 2)
+        largest = max(known_items[3] for known_items in cuts._known.values())
+        monkeypatch.setattr(files, "CUT_BYTES_MAX", 2 * largest + largest // 2)
         read("t", 0, 30)
         read("t", 30, 30)
         assert kept() == 2

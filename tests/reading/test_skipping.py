@@ -28,9 +28,9 @@ def view_of(ledgers: dict[int, dict[int, int]], sizes: dict[int, int]) -> View:
     markers = {
         ledger: [
             Marker(entry, 1, entry, count, 0, 1, ((99, entry * 100, count, 1),))
-            for entry, count in sorted(known.items())
+            for entry, count in sorted(known_items.items())
         ]
-        for ledger, known in ledgers.items()
+        for ledger, known_items in ledgers.items()
     }
     topic, buffer = SimpleNamespace(ledgers=ends), SimpleNamespace(markers=markers, chunked={})
     watermark = SimpleNamespace(silent={})
@@ -55,32 +55,34 @@ def ids_of(ledgers: dict[int, dict[int, int]], sizes: dict[int, int]) -> list[Id
     return out
 
 
-def planned(found: Plan) -> list[Id]:
+def planned(plan: Plan) -> list[Id]:
     """The messages of a plan."""
     return [
-        (one.ledger, one.entry, one.index + step)
-        if one.marker
-        else (one.ledger, one.entry + step, 0)
-        for one in found.pieces
-        for step in range(one.rows)
+        (piece.ledger, piece.entry, piece.index + step)
+        if piece.marker
+        else (piece.ledger, piece.entry + step, 0)
+        for piece in plan.pieces
+        for step in range(piece.rows)
     ]
 
 
 def some(chance: random.Random, ids: list[Id], ledgers: dict[int, dict[int, int]]) -> IdSet:
     """A random set of ids, with markers as a whole or message by message."""
-    made = IdSet()
+    id_set = IdSet()
     share = chance.choice((0.0, 0.2, 0.5, 0.9, 1.0))
     for ledger, entry, index in ids:
         if chance.random() < share:
             whole = index and chance.random() < 0.4
-            made.add((ledger, entry, entry, *((0, 0) if whole else (index, index))))
-    return made
+            id_set.add((ledger, entry, entry, *((0, 0) if whole else (index, index))))
+    return id_set
 
 
-def is_in(one: Id, skip: Skip) -> bool:
+def is_in(message_id: Id, skip: Skip) -> bool:
     """True for a message that the sets skip."""
     return any(
-        one in part if isinstance(part, IdSet) else one in part.ids and one not in part.but
+        message_id in part
+        if isinstance(part, IdSet)
+        else message_id in part.ids and message_id not in part.but
         for part in skip
     )
 
@@ -104,21 +106,23 @@ def test_a_plan_is_the_walk_over_all_ids(seed: int) -> None:
         skip: Skip = chance.choice(
             ((), (a,), (a, b), (a, Without(b, c)), (Without(b, c), a, IdSet()))
         )
-        after = chance.choice([BEGIN, *map(before, ids), *[(i[0], i[1], 0) for i in ids]])
+        choice_after = chance.choice([BEGIN, *map(before, ids), *[(i[0], i[1], 0) for i in ids]])
         stop = chance.choice([None, None, *ids])
         limit = chance.choice((1, 2, 3, 1000))
-        wanted = [
-            one
-            for one in ids
-            if not covers(after, one) and (stop is None or one < stop) and not is_in(one, skip)
+        expected = [
+            each_id
+            for each_id in ids
+            if not covers(choice_after, each_id)
+            and (stop is None or each_id < stop)
+            and not is_in(each_id, skip)
         ]
-        found = plan(view, 1, after, limit, skip, stop)
-        assert planned(found) == wanted[:limit]
-        assert found.messages == len(wanted[:limit])
-        left = [one for one in wanted if not covers(found.after, one)]
+        result = plan(view, 1, choice_after, limit, skip, stop)
+        assert planned(result) == expected[:limit]
+        assert result.messages == len(expected[:limit])
+        remaining_ids = [each_id for each_id in expected if not covers(result.after, each_id)]
         # the plan passes all returned messages, and no other wanted one
-        assert left == wanted[limit:]
-        assert stop is None or not covers(found.after, stop) or covers(after, stop)
+        assert remaining_ids == expected[limit:]
+        assert stop is None or not covers(result.after, stop) or covers(choice_after, stop)
 
 
 def test_a_million_left_out_are_not_walked() -> None:
@@ -128,12 +132,12 @@ def test_a_million_left_out_are_not_walked() -> None:
     rows = 1_000_000
     for markers in ({}, dict.fromkeys(range(rows), 1)):
         view = view_of({5: markers}, {5: rows})
-        gone = IdSet()
-        gone.entries[5] = BitMap64(range(rows)) - BitMap64([7, 500_000, rows - 1])
+        id_set = IdSet()
+        id_set.entries[5] = BitMap64(range(rows)) - BitMap64([7, 500_000, rows - 1])
         looks = 0
         for _ in range(1000):  # a walk for each would take minutes
-            found = plan(view, 1, BEGIN, 2, (gone,))
-            looks += found.messages
-            assert [one.entry for one in found.pieces] == [7, 500_000]
-            assert plan(view, 1, found.after, 2, (gone,)).after == (5, rows - 1, 0)
+            result = plan(view, 1, BEGIN, 2, (id_set,))
+            looks += result.messages
+            assert [piece.entry for piece in result.pieces] == [7, 500_000]
+            assert plan(view, 1, result.after, 2, (id_set,)).after == (5, rows - 1, 0)
         assert looks == 2000

@@ -44,23 +44,23 @@ EXCLUSIVE, FENCING, WAITING = exclusive.EXCLUSIVE, exclusive.FENCING, exclusive.
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    made = str(tmp_path / "store")
-    txlog.init(made, free_bytes_min=0, durability="os", max_message_bytes=1000)
-    with txlog.open(made) as client:
+    store_path = str(tmp_path / "store")
+    txlog.init(store_path, free_bytes_min=0, durability="os", max_message_bytes=1000)
+    with txlog.open(store_path) as client:
         client.create_topic("t", 2)
-    return made
+    return store_path
 
 
 @pytest.fixture
 def client(path: str) -> Iterator[Client]:
-    with txlog.open(path) as made:
-        yield made
+    with txlog.open(path) as new_client:
+        yield new_client
 
 
 @pytest.fixture
 def other(path: str) -> Iterator[Client]:
-    with txlog.open(path) as made:
-        yield made
+    with txlog.open(path) as new_client:
+        yield new_client
 
 
 def values(client: Client) -> list[bytes]:
@@ -101,21 +101,21 @@ def every_way(client: Client, producer: Producer) -> list[Callable[[], object]]:
 
 def test_an_exclusive_producer_has_the_topic_to_itself(client: Client, other: Client) -> None:
     """Rule 1: producers that were open before cannot store messages either, until it closes."""
-    before = other.producer("t", chunking=True)
-    before.send(b"before")
-    with client.producer("t", access_mode=EXCLUSIVE, chunking=True) as mine:
+    producer_before = other.producer("t", chunking=True)
+    producer_before.send(b"before")
+    with client.producer("t", access_mode=EXCLUSIVE, chunking=True) as own_producer:
         for mode in (EXCLUSIVE, "shared"):
-            for one in (client, other):
+            for each_client in (client, other):
                 with pytest.raises(ProducerBusy, match="topic t has an exclusive producer"):
-                    one.producer("t", access_mode=mode)
-        for act in every_way(other, before):
+                    each_client.producer("t", access_mode=mode)
+        for act in every_way(other, producer_before):
             with pytest.raises(ProducerBusy):
                 act()
         assert values(client) == [b"before"]
-        for act in every_way(client, mine):
+        for act in every_way(client, own_producer):
             act()
         assert len(values(client)) == 8
-    for act in every_way(other, before):
+    for act in every_way(other, producer_before):
         act()
     assert len(values(client)) == 15
     other.producer("t", access_mode=EXCLUSIVE)
@@ -169,13 +169,13 @@ def test_an_interrupt_at_any_step_leaves_the_topic_free(
     store = client._store
     write, unlink = type(store).write, store.disk.unlink
 
-    def interrupted(*args: Any, **rest: Any) -> object:
+    def interrupted(*args: Any, **options: Any) -> object:
         if args[0] is not store:
-            return write(*args, **rest)
+            return write(*args, **options)
         is_taking = bool(locks(path))
         if step == "lock" and is_taking:
             raise KeyboardInterrupt
-        answer = write(*args, **rest)
+        answer = write(*args, **options)
         if step == "frame" and is_taking:
             raise KeyboardInterrupt
         return answer
@@ -209,8 +209,8 @@ def test_one_of_two_that_come_at_once_gets_it(
     store, write = client._store, type(client._store).write
     won: list[Producer] = []
 
-    def late(self: Any, *args: Any, **rest: Any) -> object:
-        answer = write(self, *args, **rest)
+    def late(self: Any, *args: Any, **options: Any) -> object:
+        answer = write(self, *args, **options)
         if self is store and not won:  # the first look of the other is over
             won.append(other.producer("t", access_mode=EXCLUSIVE))
         return answer
@@ -336,8 +336,8 @@ def test_produce_has_access_modes(
 ) -> None:
     """For the time of the run other producers are refused; afterwards the topic is free."""
 
-    def produce(*words: str) -> tuple[int, str]:
-        code = main(["-S", path, "produce", "t", "-q", "-m", "x", *words])
+    def produce(*arguments: str) -> tuple[int, str]:
+        code = main(["-S", path, "produce", "t", "-q", "-m", "x", *arguments])
         return code, capfd.readouterr().err
 
     assert command.ACCESS_MODES == exclusive.ACCESS_MODES
@@ -347,8 +347,8 @@ def test_produce_has_access_modes(
         assert produce("--access-mode", mode) == (0, "")
     holder = client.producer("t", access_mode=EXCLUSIVE)
     assert holder.access.epoch == 7
-    for words in ((), ("--access-mode", EXCLUSIVE)):
-        code, err = produce(*words)
+    for arguments in ((), ("--access-mode", EXCLUSIVE)):
+        code, err = produce(*arguments)
         assert code == 5 and "topic t has an exclusive producer" in err
     assert produce("--access-mode", FENCING) == (0, "")
     with pytest.raises(ProducerFenced):
@@ -359,9 +359,9 @@ def test_produce_has_access_modes(
 
 def test_a_run_that_waits_for_its_turn_gets_it(client: Client, path: str) -> None:
     holder = client.producer("t", access_mode=EXCLUSIVE)
-    words = ["-q", "-m", "x", "--access-mode", WAITING]
+    arguments = ["-q", "-m", "x", "--access-mode", WAITING]
     with subprocess.Popen(
-        [sys.executable, "-m", "txlog", "-S", path, "produce", "t", *words],
+        [sys.executable, "-m", "txlog", "-S", path, "produce", "t", *arguments],
         env={**os.environ, "PYTHONPATH": str(SOURCE.parent)},
     ) as waiting:
         holder.send(b"first")
@@ -404,8 +404,8 @@ def test_an_epoch_is_never_forgotten(client: Client, other: Client, path: str) -
     client.admin.set_setting("dedup_producers_max", 1)
     old = client.producer("t", access_mode=EXCLUSIVE)
     for name in ("a", "b", "c"):
-        with client.producer("t", name, access_mode=FENCING) as named:
-            named.send(name.encode())
+        with client.producer("t", name, access_mode=FENCING) as producer:
+            producer.send(name.encode())
     client.checkpoint()
     with txlog.open(path) as later:
         assert later.producer("t", access_mode=EXCLUSIVE).access.epoch == 9

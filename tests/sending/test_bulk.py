@@ -100,8 +100,8 @@ class TestStoring:
         for batch in (7, "nightly"):
             first = load(client, batch, b"a", b"b")
             for other in (client, bench.another()):
-                again = load(other, batch, b"c")
-                assert again == {**first, "already": True}
+                loaded_again = load(other, batch, b"c")
+                assert loaded_again == {**first, "already": True}
         assert values(client) == [b"a", b"b"] * 2
         assert stages(bench) == []
 
@@ -119,10 +119,10 @@ class TestStoring:
     def test_nothing_stages_where_it_is_stored(self, bench: Bench) -> None:
         client = bench.client
         load(client, 1, b"a")
-        again = client.bulk("t", key="k", batch=1)
-        assert again.stage([rows(b"z" * 100)]) == []
+        bulk_again = client.bulk("t", key="k", batch=1)
+        assert bulk_again.stage([rows(b"z" * 100)]) == []
         assert stages(bench) == []
-        assert again.stored is not None and again.commit([])["already"]
+        assert bulk_again.stored is not None and bulk_again.commit([])["already"]
 
     def test_no_rows_store_nothing(self, bench: Bench) -> None:
         client = bench.client
@@ -161,11 +161,11 @@ class TestStoring:
         assert answer["size_bytes"] == sum(
             pc.sum(pc.binary_length(table[name])).as_py() for name in ("key", "value")
         )
-        found = pa.concat_tables(client.read("many")).sort_by("sequence_id")
+        found_table = pa.concat_tables(client.read("many")).sort_by("sequence_id")
         for name in ("value", "key", "event_time", "properties"):
-            assert found[name].to_pylist() == table[name].to_pylist(), name
-        assert set(found["publish_time"].cast("int64").to_pylist()) == {START_MS}
-        partitions = found["partition"].to_pylist()
+            assert found_table[name].to_pylist() == table[name].to_pylist(), name
+        assert set(found_table["publish_time"].cast("int64").to_pylist()) == {START_MS}
+        partitions = found_table["partition"].to_pylist()
         assert {p for p, key in zip(partitions, keys, strict=True) if not key.is_valid} == {4 % 3}
         for partition, key in zip(partitions, keys.to_pylist(), strict=True):
             assert key is None or partition == crc32(key) % 3
@@ -181,8 +181,10 @@ class TestStoring:
         assert producer.last_sequence_id() == 5
         producer.send(b"e", sequence_id=6)
         client.checkpoint(roll_all=True)
-        found = [(one.value, one.producer, one.sequence_id) for one in client.reader("t")]
-        assert found == [
+        found_rows = [
+            (message.value, message.producer, message.sequence_id) for message in client.reader("t")
+        ]
+        assert found_rows == [
             (b"a", "till", 5),
             (b"b", "till", None),
             (b"c", "till", None),
@@ -215,7 +217,7 @@ class TestStoring:
             for value, task in (("b", "2"), ("a", "1"), ("again", "1"))
         ]
         assert len(stages(bench)) == 3
-        staged = [one for out in outs[:2] for one in pickle.loads(out)]
+        staged = [item for out in outs[:2] for item in pickle.loads(out)]
         assert bulk.commit(staged)["files"] == 2
         assert values(client) == [b"a", b"b"]  # in the order of the tasks
         assert stages(bench) == []
@@ -240,13 +242,13 @@ class TestStoring:
             txn.commit()
         assert values(client) == [b"a"]
         assert answer["txn"] is not None
-        shown = client.show_transaction(answer["txn"])
-        assert (shown["state"], shown["messages"], shown["transaction_key"]) == (
+        txn_row = client.show_transaction(answer["txn"])
+        assert (txn_row["state"], txn_row["messages"], txn_row["transaction_key"]) == (
             "committed",
             1,
             "k",
         )
-        assert [row["messages"] for row in shown["partition_list"]] == [1]
+        assert [row["messages"] for row in txn_row["partition_list"]] == [1]
 
     def test_range_of_its_transaction(self, bench: Bench) -> None:
         client = bench.client
@@ -271,8 +273,8 @@ class TestSmall:
             staged = bulk.stage([rows(b"a%d" % number, b"b%d" % number, partition=at)])
             answer = bulk.commit(staged, rows_if_small=True)
             assert (answer["already"], answer["messages"], answer["files"]) == (False, 2, 0)
-            again = client._bulk_of(bulk.plan).commit([], rows_if_small=True)
-            assert again == {**answer, "already": True}
+            answer_again = client._bulk_of(bulk.plan).commit([], rows_if_small=True)
+            assert answer_again == {**answer, "already": True}
         assert files_below(bench, "topics/**/*.parquet") == []
         client.checkpoint(roll_all=True)
         assert len(files_below(bench, "topics/**/ledger-*.parquet")) == 2
@@ -281,7 +283,7 @@ class TestSmall:
 
     def test_rows_have_all_their_columns(self, bench: Bench) -> None:
         client = bench.client
-        given = rows(
+        given_rows = rows(
             b"a", b"b",
             key=pa.array([b"k", None], pa.binary()),
             properties=pa.array([[("n", "1")], None], pa.map_(pa.string(), pa.string())),
@@ -290,7 +292,7 @@ class TestSmall:
         )  # fmt: skip
         for batch, small in (("files", False), ("rows", True)):
             bulk = client.bulk("t", key="k", batch=batch)
-            bulk.commit(bulk.stage([given]), rows_if_small=small)
+            bulk.commit(bulk.stage([given_rows]), rows_if_small=small)
         names = ["key", "value", "properties", "event_time", "sequence_id", "producer"]
         first, second = (
             [{name: row[name] for name in names} for row in part]
@@ -314,8 +316,8 @@ class TestSmall:
         assert answer["files"] == 1 and values(bench.client) == [b"a", b"b"]
 
 
-def _halves(found: list[dict[str, object]]) -> tuple[list[dict[str, object]], ...]:
-    return found[: len(found) // 2], found[len(found) // 2 :]
+def _halves(found_rows: list[dict[str, object]]) -> tuple[list[dict[str, object]], ...]:
+    return found_rows[: len(found_rows) // 2], found_rows[len(found_rows) // 2 :]
 
 
 class TestRefusals:
@@ -507,8 +509,8 @@ class TestWithOthers:
         bulk = client.bulk("t", key="k", batch=1)
         bulk.commit(bulk.stage([rows(b"later", b"now", b"past", deliver_at=at)]))
         bulk = client.bulk("t", key="k", batch=2)
-        after = pa.array([None, 7_000], pa.int64())
-        bulk.commit(bulk.stage([rows(b"plain", b"even later", deliver_after=after)]))
+        column_after = pa.array([None, 7_000], pa.int64())
+        bulk.commit(bulk.stage([rows(b"plain", b"even later", deliver_after=column_after)]))
 
         def due() -> list[bytes]:
             return sorted(m.value for m in pending(bench.client, subscription="shared") if m.value)
@@ -612,14 +614,14 @@ class TestWithOthers:
         assert files_below(bench, "topics/**/ledger-*.parquet") == []
         ledger = client._store.read(lambda view: view.catalog.next_ledger)
         load(client, 1, b"c")
-        found = []
+        codes = []
         for wrong in range(1, ledger + 4):
             with contextlib.suppress(NotFound):
                 start = Bound("id", MessageId(wrong, 0))
-                found.append(values(client, range=Range(start=start, stop=END)))
+                codes.append(values(client, range=Range(start=start, stop=END)))
             with contextlib.suppress(NotFound):
                 client.inspect(f"{wrong}:0")
-        assert found == [[b"a", b"c"], [b"c"], [b"c"], []]
+        assert codes == [[b"a", b"c"], [b"c"], [b"c"], []]
 
     def test_query_sees_it_with_its_lsn(self, bench: Bench) -> None:
         client = bench.client
@@ -627,10 +629,10 @@ class TestWithOthers:
         send(client, b"c")
         for _ in range(2):
             with Query(client, "SELECT value, lsn, message_id FROM t ORDER BY ledger, entry") as q:
-                found = q.rows().read_all()
-            assert found["value"].to_pylist() == [b"a", b"b", b"c"]
-            assert found["lsn"].to_pylist()[:2] == [answer["lsn"]] * 2
-            assert found["lsn"].to_pylist()[2] > answer["lsn"]
+                table = q.rows().read_all()
+            assert table["value"].to_pylist() == [b"a", b"b", b"c"]
+            assert table["lsn"].to_pylist()[:2] == [answer["lsn"]] * 2
+            assert table["lsn"].to_pylist()[2] > answer["lsn"]
             client.checkpoint()
 
 
@@ -684,7 +686,7 @@ class TestLeftovers:
 
         def few(disk: PosixDisk, path: str) -> Draft:
             nonlocal refused
-            if sum("/.tmp-" in one for one in stages(bench)) >= drafts:
+            if sum("/.tmp-" in item for item in stages(bench)) >= drafts:
                 refused += 1
                 raise NoResources("too many open files")
             return begin(disk, path)
@@ -702,7 +704,7 @@ class TestLeftovers:
         answer = bulk.commit(bulk.stage(counted()))
         assert seen == [begun] * 6 and answer["files"] == files
         assert refused == (0 if drafts else 30)
-        found = [
+        found_rows = [
             sorted(
                 (row["partition"], row["ledger"], row["entry"], row["value"], row["deliver_at"])
                 for table in client.read(topic)
@@ -710,7 +712,7 @@ class TestLeftovers:
             )
             for topic in ("u", "v")
         ]
-        ours, theirs = ([(row[0], *row[3:]) for row in one] for one in found)
+        ours, theirs = ([(row[0], *row[3:]) for row in item] for item in found_rows)
         assert len(ours) == 60 and ours == theirs
         assert stages(bench) == []
 
@@ -733,8 +735,8 @@ class TestLeftovers:
         client = bench.client
         bulk = client.bulk("t", key="k", batch=1)
         bulk.commit(bulk.stage([rows(b"a")]))
-        found = bulk.abort()
-        assert found is not None and found["messages"] == 1
+        answer = bulk.abort()
+        assert answer is not None and answer["messages"] == 1
         client.checkpoint()
         assert values(client) == [b"a"]
 
@@ -749,8 +751,8 @@ class TestLeftovers:
         bench.clock.advance(1)
         send(client, b"c")
         client.checkpoint()
-        (left,) = stages(bench)
-        assert left.startswith(young.plan.directory)
+        (remaining_stage,) = stages(bench)
+        assert remaining_stage.startswith(young.plan.directory)
 
     def test_names_that_no_frame_knows_are_swept(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
@@ -783,7 +785,7 @@ class TestLeftovers:
     ) -> None:
         """It was not stored when the commit began, so the decision of the frame looks again."""
         client, other = bench.client, bench.another()
-        ours, theirs = (one.bulk("t", key="k", batch=1) for one in (client, other))
+        ours, theirs = (each_client.bulk("t", key="k", batch=1) for each_client in (client, other))
         staged, of_theirs = ours.stage([rows(b"ours")]), theirs.stage([rows(b"theirs")])
         real = maintenance
 
@@ -807,8 +809,8 @@ class TestLeftovers:
         real = adopt._link
         calls: list[int] = []
 
-        def racing(*given: object) -> None:
-            real(*given)  # type: ignore[arg-type]
+        def racing(*arguments: object) -> None:
+            real(*arguments)  # type: ignore[arg-type]
             if len(calls) < 2:
                 calls.append(1)
                 other.admin.trim("t", END, force_unacked=True)  # rolls the open ledger
@@ -840,7 +842,11 @@ def test_small_batches_of_a_stream_leave_few_files(tmp_path: Path, is_typed: boo
     for _ in range(3):  # sealed, then what the seals replaced is removed
         bench.clock.advance(10_000)
         bench.client.checkpoint(roll_all=True)
-    files = [one for one in Path(bench.path, "topics").rglob("*.*") if one.is_file()]
+    files = [
+        each_path for each_path in Path(bench.path, "topics").rglob("*.*") if each_path.is_file()
+    ]
     assert len(files) <= 4, files  # each partition has its own file, and one of transactions
-    found = sorted(one.value for one in bench.client.reader("t") if one.value)
-    assert found == sorted(b'{"cups":%d}' % number for number in range(200))
+    found_values = sorted(
+        each_path.value for each_path in bench.client.reader("t") if each_path.value
+    )
+    assert found_values == sorted(b'{"cups":%d}' % number for number in range(200))

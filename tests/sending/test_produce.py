@@ -38,7 +38,9 @@ def test_a_key_goes_to_crc32_of_it(bench: Bench) -> None:
     for key in keys:
         assert producer.send(b"x", key=key).partition == zlib.crc32(key) % 3
     receipt = producer.send_batch(pa.table({"value": keys, "key": pa.array(keys, pa.binary())}))
-    assert [one.partition for one in receipt.receipts()] == [zlib.crc32(key) % 3 for key in keys]
+    assert [each_receipt.partition for each_receipt in receipt.receipts()] == [
+        zlib.crc32(key) % 3 for key in keys
+    ]
     for message in read(client):
         assert message.partition == zlib.crc32(message.key or b"") % 3
 
@@ -48,23 +50,30 @@ def test_without_a_key_batches_go_round_robin(bench: Bench) -> None:
     producer = bench.client.producer("t")
     batch = pa.table({"value": [b"a", b"b"]})
     seen = [producer.send_batch(batch).receipts() for _ in range(6)]
-    assert [one.partition for pair in seen for one in pair] == [0, 0, 1, 1, 2, 2] * 2
+    assert [receipt.partition for pair in seen for receipt in pair] == [0, 0, 1, 1, 2, 2] * 2
 
 
 def test_a_batch_keeps_its_order_and_answers_row_by_row(bench: Bench) -> None:
     """Each partition has the order of the input; ids() follows the rows of the input."""
-    wanted = [2, 0, 1, 0, 2, 2]
-    table = pa.table({"value": [b"%d" % n for n in range(6)], "partition": wanted})
+    expected = [2, 0, 1, 0, 2, 2]
+    table = pa.table({"value": [b"%d" % n for n in range(6)], "partition": expected})
     receipt = bench.client.producer("t").send_batch(table)
-    found = {m.message_id: m for m in read(bench.client)}
+    messages = {m.message_id: m for m in read(bench.client)}
     assert (receipt.messages, receipt.duplicates) == (6, 0)
-    for number, one in enumerate(receipt.ids()):
-        assert (found[one].value, found[one].partition) == (b"%d" % number, wanted[number])
+    for number, message_id in enumerate(receipt.ids()):
+        assert (messages[message_id].value, messages[message_id].partition) == (
+            b"%d" % number,
+            expected[number],
+        )
     for partition in range(3):
-        mine = values(bench.client, partitions=[partition])
-        assert mine == [b"%d" % n for n in range(6) if wanted[n] == partition]
+        own_values = values(bench.client, partitions=[partition])
+        assert own_values == [b"%d" % n for n in range(6) if expected[n] == partition]
     for row in receipt.partitions:
-        got = [one for one, p in zip(receipt.ids(), wanted, strict=True) if p == row.partition]
+        got = [
+            message_id
+            for message_id, p in zip(receipt.ids(), expected, strict=True)
+            if p == row.partition
+        ]
         assert (row.first, row.last, row.messages) == (got[0], got[-1], len(got))
 
 
@@ -89,10 +98,14 @@ def test_everything_of_a_message_comes_back(bench: Bench) -> None:
     for act in (None, "cut", "roll"):
         if act:
             client.checkpoint(roll_all=act == "roll")
-        one, empty, blank, inner = read(client)
-        assert (one.value, one.key, one.properties) == (b"\x00\xff", b"k", {"a": "1", "ü": ""})
-        assert (one.event_time, one.deliver_at, one.publish_time) == (5, 7, START_MS)
-        assert (one.producer, one.sequence_id, one.txn) == ("me", 3, None)
+        message, empty, blank, inner = read(client)
+        assert (message.value, message.key, message.properties) == (
+            b"\x00\xff",
+            b"k",
+            {"a": "1", "ü": ""},
+        )
+        assert (message.event_time, message.deliver_at, message.publish_time) == (5, 7, START_MS)
+        assert (message.producer, message.sequence_id, message.txn) == ("me", 3, None)
         assert (empty.value, empty.key, empty.properties, empty.event_time) == (
             None,
             None,
@@ -108,8 +121,8 @@ def test_a_repeated_sequence_is_stored_once(bench: Bench) -> None:
     """7, I-13: success, `duplicate`, the id of the newest; a skipped number is no repetition."""
     producer = bench.client.producer("t", "p")
     first = producer.send(b"a", sequence_id=5, partition=0)
-    again = producer.send(b"other", sequence_id=5, partition=0)
-    assert (again.duplicate, again.message_id) == (True, first.message_id)
+    message_ids_again = producer.send(b"other", sequence_id=5, partition=0)
+    assert (message_ids_again.duplicate, message_ids_again.message_id) == (True, first.message_id)
     late = producer.send(b"late", sequence_id=2, partition=0)
     assert (late.duplicate, late.message_id is None) == (False, False)
     older = producer.send(b"other", sequence_id=2, partition=0)
@@ -162,7 +175,9 @@ def test_older_sequences_are_repetitions_for_ever(bench: Bench) -> None:
         if not restart:
             assert (answer.messages, answer.duplicates) == (2, 12)
             assert answer.ids()[:12] == [None] * 11 + [last.message_id]
-            assert [one.duplicate for one in answer.receipts()] == [True] * 12 + [False] * 2
+            assert [each_receipt.duplicate for each_receipt in answer.receipts()] == [True] * 12 + [
+                False
+            ] * 2
             newest = answer.ids()[13]
         else:
             assert (answer.messages, answer.ids()) == (0, [None] * 13 + [newest])
@@ -195,8 +210,8 @@ def test_a_batch_stores_what_none_before_it_has_stored(bench: Bench) -> None:
     assert repeated(4, 5, 7, 9) == [4, 7]
     producer = bench.reopen().producer("t", "p")
     assert repeated(*range(10)) == [0, 1, 2, 3, 4, 5, 6, 7, 9]
-    stored = {one.message_id: int(one.value or b"") for one in read(bench.client)}
-    assert stored == {place: number for number, place in where.items()}
+    stored = {message.message_id: int(message.value or b"") for message in read(bench.client)}
+    assert stored == {location: number for number, location in where.items()}
 
 
 def test_a_batch_over_partitions_leaves_no_gaps(bench: Bench) -> None:
@@ -212,12 +227,12 @@ def test_a_batch_over_partitions_leaves_no_gaps(bench: Bench) -> None:
     for start in range(0, 500, 50):
         assert producer.send_batch(batch(start, start + 50)).duplicates == 0
     numbers = range(1, 4)
-    kept = client._store.read(lambda view: [view.topic(n).producers["p"].gaps for n in numbers])
-    assert kept == [[]] * 3
+    retained = client._store.read(lambda view: [view.topic(n).producers["p"].gaps for n in numbers])
+    assert retained == [[]] * 3
     # keys move to other partitions, and their messages are still duplicates
     client.admin.update_topic("t", 5)
-    again = producer.send_batch(batch(450, 550))
-    assert (again.duplicates, again.messages) == (50, 50) or again.duplicates < 50
+    sent_again = producer.send_batch(batch(450, 550))
+    assert (sent_again.duplicates, sent_again.messages) == (50, 50) or sent_again.duplicates < 50
     assert producer.send_batch(batch(450, 550)).messages == 0
 
 
@@ -283,8 +298,8 @@ def test_the_scope_in_a_transaction_is_its_own(bench: Bench) -> None:
 def test_a_retry_answers_a_duplicate_from_another_process(bench: Bench) -> None:
     """7: after OutcomeUnknown, a repeat with the same sequence finds out."""
     first = bench.client.producer("t", "p").send(b"a", sequence_id=1, partition=2)
-    again = bench.another().producer("t", "p").send(b"a", sequence_id=1, partition=2)
-    assert (again.duplicate, again.message_id) == (True, first.message_id)
+    message_ids_again = bench.another().producer("t", "p").send(b"a", sequence_id=1, partition=2)
+    assert (message_ids_again.duplicate, message_ids_again.message_id) == (True, first.message_id)
 
 
 def test_sequences_must_rise_within_a_batch(bench: Bench) -> None:
@@ -396,9 +411,9 @@ def test_a_producer_opened_later_fences_the_older_of_its_name(bench: Bench) -> N
     other = client.producer("t", name="office")
     new = bench.another().producer("t", name="till")
     txn = begin(client)
-    for given in ({}, {"txn": txn}, {"partition": 2}, {"sequence_id": 1, "partition": 1}):
+    for given_values in ({}, {"txn": txn}, {"partition": 2}, {"sequence_id": 1, "partition": 1}):
         with pytest.raises(ProducerFenced, match="till of t was opened again") as caught:
-            old.send(b"zombie", **given)
+            old.send(b"zombie", **given_values)
         assert caught.value.code == 405
     assert new.send(b"1", sequence_id=1, partition=1).duplicate
     assert not new.send(b"2", sequence_id=2, partition=1).duplicate
@@ -471,13 +486,13 @@ def test_few_rows_are_sized_without_a_kernel(
     pairs = [None, [("a", "b")], [("a", None), ("c", "d" * 100)], [], [("e", "f" * 50)]]
     column = pa.array(pairs, pa.map_(pa.string(), pa.string()))
     rows = pa.table({"value": [b"%d" % n for n in range(5)], "properties": column})
-    for some in (rows, rows.slice(1, 3), rows.slice(4), rows.slice(0, 0)):
-        producer.send_batch(some)
-        [batch] = some.to_batches() or [None]
+    for table in (rows, rows.slice(1, 3), rows.slice(4), rows.slice(0, 0)):
+        producer.send_batch(table)
+        [batch] = table.to_batches() or [None]
         if batch is not None:
             each = [
                 sum(len(name) + len(item or "") for name, item in pair or ())
-                for pair in some["properties"].to_pylist()
+                for pair in table["properties"].to_pylist()
             ]
             assert route._property_total(batch.column("properties")) == sum(each)
     producer.send(b"v", key=b"k", properties={"a": "b"})

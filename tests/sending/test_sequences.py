@@ -46,17 +46,17 @@ def test_a_number_is_a_repetition_exactly_if_it_was_stored(seed: int) -> None:
             first = chance.randint(0, sent.sequence + 3)
             numbers = list(range(first, first + chance.randint(1, 9)))
         routed = batch_of(numbers)
-        found = fresh_rows(routed, routed.slices[0], "p", sent, None)
-        repeated = [row for start, stop in found.repeats for row in range(start, stop)]
+        rows = fresh_rows(routed, routed.slices[0], "p", sent, None)
+        repeated = [row for start, stop in rows.repeats for row in range(start, stop)]
         assert repeated == [row for row, number in enumerate(numbers) if number in stored]
-        kept = [number for number in numbers if number not in stored]
-        if kept:
-            assert isinstance(found.rows, pa.RecordBatch)
-            assert found.rows.column("sequence_id").to_pylist() == kept
-            if found.runs is None:
-                assert kept == list(range(sent.sequence + 1, found.last_sequence + 1))
-            assert sequences.store(sent, runs_of(kept))
-        stored.update(kept)
+        kept_numbers = [number for number in numbers if number not in stored]
+        if kept_numbers:
+            assert isinstance(rows.rows, pa.RecordBatch)
+            assert rows.rows.column("sequence_id").to_pylist() == kept_numbers
+            if rows.runs is None:
+                assert kept_numbers == list(range(sent.sequence + 1, rows.last_sequence + 1))
+            assert sequences.store(sent, runs_of(kept_numbers))
+        stored.update(kept_numbers)
         gaps = [number for number in range(max(stored)) if number not in stored]
         assert (sent.sequence, sent.gaps) == (max(stored), runs_of(gaps))
         assert not sequences.store(sent, [chance.choice(sorted(stored))] * 2)
@@ -81,7 +81,9 @@ def test_the_lowest_gaps_are_forgotten(seed: int, monkeypatch: pytest.MonkeyPatc
             stored.add(number)
         assert len(sent.gaps) <= 32
         low = sent.unknown + 1
-        gaps = [one for one in range(low, sent.sequence) if one not in stored]
+        gaps = [
+            each_number for each_number in range(low, sent.sequence) if each_number not in stored
+        ]
         assert runs_of(gaps) == sent.gaps
     assert sent.unknown > 0
 

@@ -101,7 +101,11 @@ class Trial:
             ]
             failures = [future.exception() for future in futures]
             if any(failures):
-                assert all(isinstance(one, LimitExceeded) for one in failures if one)
+                assert all(
+                    isinstance(each_failure, LimitExceeded)
+                    for each_failure in failures
+                    if each_failure
+                )
                 self.refused += 1
             receipts = [
                 None if failure else future.result()
@@ -154,16 +158,18 @@ class Trial:
         """Compare the folds with the expected numbers; returns the folds as texts."""
         for number, stored in enumerate(self.plain.numbers, 1):
             topic = view.topic(number)
-            known = topic.producers.get(NAME)
+            producer_state = topic.producers.get(NAME)
             assert topic.gaps == sum(len(one.gaps) // 2 for one in topic.producers.values())
-            if known is not None:
+            if producer_state is not None:
                 gaps = {
                     one
-                    for at in range(0, len(known.gaps), 2)
-                    for one in range(known.gaps[at], known.gaps[at + 1] + 1)
+                    for at in range(0, len(producer_state.gaps), 2)
+                    for one in range(producer_state.gaps[at], producer_state.gaps[at + 1] + 1)
                 }
-                assert known.sequence == max(stored, default=-1)
-                assert gaps == {*range(known.unknown + 1, known.sequence)} - stored
+                assert producer_state.sequence == max(stored, default=-1)
+                assert (
+                    gaps == {*range(producer_state.unknown + 1, producer_state.sequence)} - stored
+                )
         numbers = range(1, PARTITIONS + 1)
         return [f"{view.topic(one)} {view.buffer(one).held}" for one in numbers]
 
@@ -194,6 +200,8 @@ def test_each_number_is_stored_once(
         assert client._store.read(trial.check) == live
         messages = read(client)
         for partition, values in enumerate(trial.plain.values):
-            assert [one.value for one in messages if one.partition == partition] == values
+            assert [
+                message.value for message in messages if message.partition == partition
+            ] == values
     trial.bench.close()
     assert txlog.verify(trial.bench.path, clock=trial.bench.clock, deep=True)["errors"] == 0

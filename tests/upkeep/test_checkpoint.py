@@ -54,29 +54,31 @@ pytestmark = [
 
 def files(bench: Bench, suffix: str) -> list[str]:
     """Paths below the store with this suffix, without the logs of changes."""
-    found = (os.path.relpath(path, bench.path) for path in Path(bench.path).rglob(f"*{suffix}"))
-    return sorted(path for path in found if not path.startswith("system/"))
+    paths = (os.path.relpath(path, bench.path) for path in Path(bench.path).rglob(f"*{suffix}"))
+    return sorted(path for path in paths if not path.startswith("system/"))
 
 
 def test_reading_goes_on_over_sealed_part_and_tail(bench: Bench) -> None:
     """I-20: messages in a sealed file, a part and the journal are one log; ids never change."""
     client = bench.client
-    known: list[tuple[object, bytes]] = []
+    rows: list[tuple[object, bytes]] = []
     for number, act in enumerate(("roll", "cut", "cut", "", "roll", "cut", "")):
         plain = send(client, b"p%d" % number)
         _, inner = send_txn(client, b"x%d" % number, b"y%d" % number)
-        known += zip(
+        rows += zip(
             [*plain, *inner], (b"p%d" % number, b"x%d" % number, b"y%d" % number), strict=True
         )
         if act:
             client.checkpoint(roll_all=act == "roll")
         for looker in (client, bench.another()):
-            assert [(m.message_id, m.value) for m in read(looker)] == known
+            assert [(m.message_id, m.value) for m in read(looker)] == rows
     assert len(files(bench, ".parquet")) == 4  # two of the partition, two of its sidecar
     assert files(bench, ".arrow")
-    found = read(bench.reopen())
-    assert [(m.message_id, m.value) for m in found] == known
-    assert [m.message_id for m in found] == sorted(m.message_id for m in found if m.message_id)
+    messages = read(bench.reopen())
+    assert [(m.message_id, m.value) for m in messages] == rows
+    assert [m.message_id for m in messages] == sorted(
+        m.message_id for m in messages if m.message_id
+    )
 
 
 def test_a_marker_over_several_sidecar_ledgers(bench: Bench) -> None:
@@ -106,13 +108,13 @@ def test_a_marker_over_several_sidecar_ledgers(bench: Bench) -> None:
 def test_a_sealed_sidecar_is_clean(bench: Bench) -> None:
     """R17: committed rows only, in commit order, marker and visible time in the row."""
     client = bench.client
-    first, second, gone = (begin(client) for _ in range(3))
+    first, second, deleted = (begin(client) for _ in range(3))
     producer = client.producer("t")
-    for value, txn in ((b"1a", first), (b"x", gone), (b"2a", second), (b"1b", first)):
+    for value, txn in ((b"1a", first), (b"x", deleted), (b"2a", second), (b"1b", first)):
         producer.send(value, txn=txn)
     bench.clock.advance(5)
     client.commit(second)
-    client.abort(gone)
+    client.abort(deleted)
     bench.clock.advance(5)
     client.commit(first)
     client.checkpoint(roll_all=True)
@@ -121,7 +123,7 @@ def test_a_sealed_sidecar_is_clean(bench: Bench) -> None:
     assert rows.column("value").to_pylist() == [b"2a", b"1a", b"1b"]
     assert set(rows.column("kind").to_pylist()) == {0}
     assert rows.column("txn_index").to_pylist() == [1, 1, 2]
-    found = read(client)
+    messages = read(client)
     markers = list(
         zip(
             rows.column("marker_ledger").to_pylist(),
@@ -129,9 +131,9 @@ def test_a_sealed_sidecar_is_clean(bench: Bench) -> None:
             strict=True,
         )
     )
-    assert markers == [(m.message_id.ledger, m.message_id.entry) for m in found if m.message_id]
+    assert markers == [(m.message_id.ledger, m.message_id.entry) for m in messages if m.message_id]
     times = rows.column("visible_time").cast("int64").to_pylist()
-    assert times == [m.visible_time for m in found]
+    assert times == [m.visible_time for m in messages]
     assert times[1] - times[0] == 5
 
 
@@ -155,9 +157,9 @@ def test_a_sealed_file_of_a_partition_has_its_ledger_as_a_column(bench: Bench) -
         (1, 1, True),
         (1, 1, True),
     ]
-    for ref, said in ((mixed, mixed.ledger), (plain, plain.ledger), (clean, None)):
+    for ref, expected_ledger in ((mixed, mixed.ledger), (plain, plain.ledger), (clean, None)):
         rows = pq.read_table(Path(bench.path) / ref.path)
-        assert rows.column("ledger").to_pylist() == [said] * ref.rows
+        assert rows.column("ledger").to_pylist() == [expected_ledger] * ref.rows
     store = client._store
     file = store.disk.open(plain.path)
     rows = SegmentReader(file, plain).rows(0, 1)
@@ -192,12 +194,12 @@ def test_ledgers_roll(tmp_path: Path, setting: str, value: int, ledgers: int) ->
     for number in range(6):
         send(client, b"%d" % number + bytes(2048 if setting == "ledger_bytes_max" else 0))
         bench.clock.advance(50)
-    seen = [one.ledger for one in ids(client)]
+    seen = [message_id.ledger for message_id in ids(client)]
     assert seen == sorted(seen)
     assert len(set(seen)) == ledgers
     assert client.describe_topic("t")["partition_list"][0]["ledgers"] == ledgers
     assert client.checkpoint()["sealed_ledgers"] == ledgers - 1
-    assert [one.ledger for one in ids(bench.reopen())] == seen
+    assert [message_id.ledger for message_id in ids(bench.reopen())] == seen
 
 
 def test_acknowledgements_go_on_over_a_checkpoint(bench: Bench) -> None:
@@ -206,15 +208,15 @@ def test_acknowledgements_go_on_over_a_checkpoint(bench: Bench) -> None:
     plain = send(client, b"a", b"b", b"c")
     _, inner = send_txn(client, b"d", b"e", b"f")
     client.acknowledge("t", "s", [plain[1], inner[1]])
-    gone, holder = begin(client), begin(client)
-    client.acknowledge("t", "s", [inner[0]], txn=gone)
-    client.abort(gone)
+    txn, holder = begin(client), begin(client)
+    client.acknowledge("t", "s", [inner[0]], txn=txn)
+    client.abort(txn)
     client.acknowledge("t", "s", [plain[2]], txn=holder)
     client.checkpoint(roll_all=True)
     # each look raises the count, as its consumer closes
     for times, looker in enumerate((client, bench.another())):
-        found = [(m.value, m.redelivery_count) for m in pending(looker)]
-        assert found == [(b"a", times), (b"d", times + 1), (b"f", times)]
+        rows = [(m.value, m.redelivery_count) for m in pending(looker)]
+        assert rows == [(b"a", times), (b"d", times + 1), (b"f", times)]
         assert looker.subscriptions()[0]["backlog"] == 4
         assert looker.subscriptions()[0]["pending_acks"] == 1
     bench.reopen().abort(holder)
@@ -310,8 +312,8 @@ def test_a_checkpoint_with_nothing_new_is_skipped(bench: Bench) -> None:
     send(client, b"a")
     first = client.checkpoint()
     assert (first["skipped"], first["rows"], first["parts"]) == (False, 1, 1)
-    again = client.checkpoint()
-    assert (again["skipped"], again["generation"]) == (True, first["generation"])
+    answer_again = client.checkpoint()
+    assert (answer_again["skipped"], answer_again["generation"]) == (True, first["generation"])
 
 
 def test_checkpoints_fall_due(tmp_path: Path) -> None:
@@ -392,27 +394,27 @@ def test_packed_rows_are_the_rows_of_their_frames(
             if turn == 4:
                 txn.abort()
     store = client._store
-    expected = found = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
+    expected = found_client = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
     try:
         expected.take(expected.journal.read_durable())
         monkeypatch.setattr(tail, "PACK_BYTES", pack_bytes)
-        found = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
-        found.journal.current.keep_rows(budget)
-        frames = found.journal.read_durable()
-        found.take(frames)
+        found_client = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
+        found_client.journal.current.keep_rows(budget)
+        frames = found_client.journal.read_durable()
+        found_client.take(frames)
         for raw in frames:
-            found.tail.pack(raw)
-        assert bool(found.tail._rows.packed()) == (budget > 0)
-        assert len(found.tail.runs) == 4  # two partitions, two sidecars
+            found_client.tail.pack(raw)
+        assert bool(found_client.tail._rows.packed()) == (budget > 0)
+        assert len(found_client.tail.runs) == 4  # two partitions, two sidecars
         for ledger, runs in expected.tail.runs.items():
             end = runs[-1].first + runs[-1].rows
             for start, stop in ((0, end), (1, end - 1), (end // 2, end // 2 + 3)):
-                known = expected.ledger_table(ledger, start, stop)
-                assert known.num_rows == min(stop, end) - start
-                assert found.ledger_table(ledger, start, stop).equals(known)
+                table = expected.ledger_table(ledger, start, stop)
+                assert table.num_rows == min(stop, end) - start
+                assert found_client.ledger_table(ledger, start, stop).equals(table)
     finally:
         expected.close()
-        found.close()
+        found_client.close()
 
 
 def test_a_checkpoint_reads_each_large_frame_at_most_twice(
@@ -435,8 +437,8 @@ def test_a_checkpoint_reads_each_large_frame_at_most_twice(
         read += length if file.path.endswith(".journal") else 0
         return real(file, offset, length)
 
-    def beside(*given: Any, **named: Any) -> Manifest:
-        manifest = written(*given, **named)
+    def beside(*arguments: Any, **options: Any) -> Manifest:
+        manifest = written(*arguments, **options)
         send_some()
         return manifest
 
@@ -474,8 +476,8 @@ def test_frames_appended_after_the_cut_are_not_in_the_checkpoint(
     manifest = newest_manifest(client._store.disk, client._store.identity.salt, 0)[0]
     assert manifest.cut_lsn == lsn
     assert sum(ref.rows for refs in manifest.files.values() for ref in refs) == 1
-    for one in (client, other, bench.another()):
-        assert values(one) == [b"a", b"b", b"c"]
+    for each_client in (client, other, bench.another()):
+        assert values(each_client) == [b"a", b"b", b"c"]
     with fresh(bench) as replayed:
         replayed.take(replayed.journal.read_durable())
         assert live_dumps(client) == dumps(replayed)
@@ -499,11 +501,11 @@ def test_a_checkpoint_keeps_no_state_of_unused_topics(tmp_path: Path) -> None:
     view = other._store._view
     assert {key[0] for key in view._loaded} <= {"catalog", "coordinator"}
     assert view.changed() == []
-    before = {ref.path for ref in view.manifest.dumps}
+    paths_before = {ref.path for ref in view.manifest.dumps}
     send(bench.client, b"w", topic="u")
     other.checkpoint()
-    again = [ref for ref in other._store._view.manifest.dumps if ref.path not in before]
-    assert {(ref.kind, ref.a) for ref in again} == {("topic", 2)}
+    dumps_again = [ref for ref in other._store._view.manifest.dumps if ref.path not in paths_before]
+    assert {(ref.kind, ref.a) for ref in dumps_again} == {("topic", 2)}
     assert values(bench.reopen(), "u") == [b"v", b"w"]
 
 
@@ -604,13 +606,13 @@ def test_rows_that_a_checkpoint_moved_are_freed_a_little_at_a_time(
         return sum(map(len, view.tail._moved))
 
     client.checkpoint()
-    left = [client._store.read(kept)]
-    assert left[0] >= 10
-    while left[-1]:
+    counts = [client._store.read(kept)]
+    assert counts[0] >= 10
+    while counts[-1]:
         send(client, b"more")
-        left.append(client._store.read(kept))
-    assert all(0 < before - after <= 3 for before, after in itertools.pairwise(left))
-    assert len(values(client)) == 20 + len(left) - 1
+        counts.append(client._store.read(kept))
+    assert all(0 < previous - following <= 3 for previous, following in itertools.pairwise(counts))
+    assert len(values(client)) == 20 + len(counts) - 1
 
 
 def test_the_sweep_reads_manifests_without_the_mutex(
@@ -622,21 +624,21 @@ def test_the_sweep_reads_manifests_without_the_mutex(
         client.create_topic(f"u{number}")
         send(client, b"v", topic=f"u{number}")
     client.checkpoint()
-    asked: list[str] = []
+    lines: list[str] = []
     for name in ("read_manifest", "cursor_dirs"):
         real = getattr(sweep_module, name)
 
-        def watched(*given: Any, _name: str = name, _real: Any = real) -> Any:
+        def watched(*arguments: Any, _name: str = name, _real: Any = real) -> Any:
             assert not mutex.is_inside()
-            asked.append(_name)
-            return _real(*given)
+            lines.append(_name)
+            return _real(*arguments)
 
         monkeypatch.setattr(sweep_module, name, watched)
     assert sweep_module.sweep_unnamed(client._store, directories_max=64) == 0
-    assert (asked.count("read_manifest"), asked.count("cursor_dirs")) == (1, 5)
-    asked.clear()
+    assert (lines.count("read_manifest"), lines.count("cursor_dirs")) == (1, 5)
+    lines.clear()
     assert sweep_module.sweep_unnamed(client._store, directories_max=3) == 0
-    assert asked == ["read_manifest"]  # too many directories: the sweep lists none
+    assert lines == ["read_manifest"]  # too many directories: the sweep lists none
 
 
 # --- automatic checkpoints -------------------------------------------------------------------
@@ -674,9 +676,9 @@ def batches(client: Client) -> Iterator[None]:
 
 def plain_acks(client: Client) -> Iterator[None]:
     """Acknowledge one existing message in each call."""
-    known = send(client, *[b"v"] * 100)
-    for one in known:
-        client.acknowledge("t", "s", [one])
+    message_ids = send(client, *[b"v"] * 100)
+    for message_id in message_ids:
+        client.acknowledge("t", "s", [message_id])
         yield
 
 
@@ -774,21 +776,21 @@ def test_a_client_that_only_looks_writes_no_checkpoint(tmp_path: Path) -> None:
     bench.clock.advance(60_000)
 
     def tree() -> dict[str, bytes]:
-        found = sorted(Path(bench.path).rglob("*"))
+        paths = sorted(Path(bench.path).rglob("*"))
         return {
-            os.path.relpath(one, bench.path): one.read_bytes() for one in found if one.is_file()
+            os.path.relpath(path, bench.path): path.read_bytes() for path in paths if path.is_file()
         }
 
-    before = tree()
+    tree_before = tree()
     with open_store(bench.path, clock=bench.clock) as client:
         assert client.topics()[0]["messages"] == 20
         assert len(read(client)) == 20
         client.status()
-    assert tree() == before
+    assert tree() == tree_before
     # a client that writes also writes checkpoints
     with open_store(bench.path, clock=bench.clock) as client:
         send(client, b"w")
-    assert tree() != before
+    assert tree() != tree_before
     assert frames(bench.another()) <= 4
 
 
@@ -798,9 +800,9 @@ def held_up_in_background(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     go_on = threading.Event()
     real = checkpoint_module.write_state
 
-    def held_up(*given: Any) -> Any:
+    def held_up(*arguments: Any) -> Any:
         assert go_on.wait(60)
-        return real(*given)
+        return real(*arguments)
 
     monkeypatch.setattr(checkpoint_module, "write_state", held_up)
     return go_on
@@ -841,55 +843,55 @@ def test_a_caller_gets_the_interpreter_sooner_during_a_checkpoint(
     """Each system call of a commit releases the interpreter; getting it back would take 5 ms."""
     go_on = held_up_in_background(monkeypatch)
     bench = Bench(tmp_path / "store", checkpoint_frames=5)
-    client, before = bench.client, sys.getswitchinterval()
+    client, interval_before = bench.client, sys.getswitchinterval()
     client.checkpoint_automatically = True
     client.create_topic("t")
     send(client, *[b"v"] * 10)
     assert sys.getswitchinterval() == service.SWITCH_S
     go_on.set()
     client.close()
-    assert sys.getswitchinterval() == before
+    assert sys.getswitchinterval() == interval_before
 
 
 def test_the_switch_interval_that_a_program_sets_stays() -> None:
     """At any value and any time; two checkpoints at once count as one."""
-    sharing, before = service.Sharing(), sys.getswitchinterval()
+    sharing, interval_before = service.Sharing(), sys.getswitchinterval()
     try:
         with sharing, sharing:
             assert sys.getswitchinterval() == service.SWITCH_S
-        assert sys.getswitchinterval() == before
+        assert sys.getswitchinterval() == interval_before
         with sharing:
             sys.setswitchinterval(0.02)
         assert sys.getswitchinterval() == 0.02
         for seconds in (0.0001, 0.0071):
             sys.setswitchinterval(seconds)
-            found = sys.getswitchinterval()
+            interval = sys.getswitchinterval()
             with sharing:
-                assert sys.getswitchinterval() == min(found, service.SWITCH_S)
-            assert sys.getswitchinterval() == found
+                assert sys.getswitchinterval() == min(interval, service.SWITCH_S)
+            assert sys.getswitchinterval() == interval
     finally:
-        sys.setswitchinterval(before)
+        sys.setswitchinterval(interval_before)
 
 
 def test_a_child_forked_during_a_checkpoint_has_the_switch_interval_of_its_program() -> None:
     """The child has no thread that runs this checkpoint, or that would release the held lock."""
-    before = sys.getswitchinterval()
+    interval_before = sys.getswitchinterval()
     sharing = service._SHARING
     with sharing, sharing._lock:
         pid = os.fork()
         if not pid:
             status = 1
             with suppress(BaseException):
-                found = [sys.getswitchinterval()]
+                intervals = [sys.getswitchinterval()]
                 if sharing._lock.acquire(timeout=0):
                     sharing._lock.release()
                     with sharing:
-                        found.append(sys.getswitchinterval())
-                    found.append(sys.getswitchinterval())
-                    status = int(found != [before, service.SWITCH_S, before])
+                        intervals.append(sys.getswitchinterval())
+                    intervals.append(sys.getswitchinterval())
+                    status = int(intervals != [interval_before, service.SWITCH_S, interval_before])
             os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert sys.getswitchinterval() == before
+    assert sys.getswitchinterval() == interval_before
 
 
 def test_maintenance_by_command_waits_for_the_automatic_one(
@@ -923,8 +925,8 @@ def test_a_checkpoint_may_use_the_reserve_of_a_full_disk() -> None:
     assert not disk.exists("reserve")
     assert any("the reserve was given up" in line for line in client.reports())
     assert values(open_client(disk.process())) == [b"v" * 50]
-    left = [path for path in disk.files() if path.endswith(".state")]
-    assert len(left) == 1  # the files of the first attempt were removed
+    remaining = [path for path in disk.files() if path.endswith(".state")]
+    assert len(remaining) == 1  # the files of the first attempt were removed
 
 
 def test_sealing_looks_only_where_a_ledger_was_closed(bench: Bench) -> None:
@@ -946,8 +948,8 @@ def test_sealing_looks_only_where_a_ledger_was_closed(bench: Bench) -> None:
         assert len(parts) == 11
         assert sealable(view.manifest, view) == []  # the last rows of u7 are in no part yet
         loaded = {key[1] for key in view._loaded if key[0] in ("topic", "buffer")}
-        found = view.catalog.topics[view.catalog.by_name["public/default/u7"]]
-        assert loaded == set(numbers(found))
+        topic = view.catalog.topics[view.catalog.by_name["public/default/u7"]]
+        assert loaded == set(numbers(topic))
     assert client.checkpoint()["sealed_ledgers"] == 1
 
 
@@ -983,9 +985,9 @@ def test_a_writer_without_pauses_yields_to_the_checkpoint(
     real_write, real_wait = checkpoint_module.write_state, service.Checkpoints._wait
     waits: list[float | None] = []
 
-    def held_up(*given: Any) -> Any:
+    def held_up(*arguments: Any) -> Any:
         assert go_on.wait(60)
-        return real_write(*given)
+        return real_write(*arguments)
 
     def wait(checkpoints: service.Checkpoints, seconds: float | None) -> None:
         waits.append(seconds)
@@ -1029,14 +1031,14 @@ def test_an_interrupt_of_close_leaves_the_checkpoint_running(
     def is_running() -> bool:
         return client._checkpoints.is_running
 
-    before = signal.signal(signal.SIGALRM, handle)
+    handler_before = signal.signal(signal.SIGALRM, handle)
     try:
         with pytest.raises(KeyboardInterrupt):
             signal.setitimer(signal.ITIMER_REAL, 0.05)
             client._checkpoints.finish()  # would wait for ever
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, handler_before)
     assert is_running()
     # a forked child has no such thread, and must not wait for it
     with monkeypatch.context() as child:

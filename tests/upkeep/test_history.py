@@ -51,11 +51,11 @@ def test_a_log_is_the_same_before_and_after_checkpoints(bench: Bench) -> None:
     client.checkpoint()
     bench.clock.advance(7)
     client.commit(txn)
-    before = client.admin.transaction_log(txn)
-    assert [list(row) for row in before] == [KEYS] * 5
+    log_before = client.admin.transaction_log(txn)
+    assert [list(row) for row in log_before] == [KEYS] * 5
     assert [
         (row["op"], row["topic"], row["partition"], row["subscription"], row["count"])
-        for row in before
+        for row in log_before
     ] == [
         ("TxnOpened", None, None, None, None),
         ("PartitionAdded", "t", 1, None, None),
@@ -63,19 +63,19 @@ def test_a_log_is_the_same_before_and_after_checkpoints(bench: Bench) -> None:
         ("StatusUpdated", None, None, None, 1),
         ("StatusUpdated", None, None, None, None),
     ]
-    assert [row["detail"] for row in before[3:]] == [
+    assert [row["detail"] for row in log_before[3:]] == [
         "OPEN to COMMITTING, acks 1",
         "COMMITTING to COMMITTED",
     ]
-    lsns = [row["lsn"] for row in before]
+    lsns = [row["lsn"] for row in log_before]
     assert lsns == sorted(lsns) and lsns[3] == lsns[4]
-    assert before[4]["time"] == before[0]["time"] + 7
+    assert log_before[4]["time"] == log_before[0]["time"] + 7
     for _ in range(3):
         client.checkpoint()
         send(client, b"z")
-        assert client.admin.transaction_log(txn) == before
-        assert bench.another(read_only=True).admin.transaction_log(txn) == before
-    assert bench.reopen().admin.transaction_log(txn) == before
+        assert client.admin.transaction_log(txn) == log_before
+        assert bench.another(read_only=True).admin.transaction_log(txn) == log_before
+    assert bench.reopen().admin.transaction_log(txn) == log_before
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -88,9 +88,9 @@ def test_every_transaction_of_a_random_history_has_its_log(tmp_path: Path, seed:
     random_history(bench, seed, checkpoints=True)
     client = bench.client
     client.flush()
-    found = client.transactions(all=True)
-    assert found
-    for row in found:
+    txn_rows = client.transactions(all=True)
+    assert txn_rows
+    for row in txn_rows:
         log = told(client, row["txn"])
         assert log[0][0] == "TxnOpened"
         ends = [str(detail) for op, detail in log if op == "StatusUpdated"]
@@ -113,11 +113,11 @@ def test_many_parts_become_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) ->
         assert 1 <= len(manifest.history) <= 3
         for txn in txns:
             assert [op for op, _ in told(client, txn)].count("StatusUpdated") == 2
-    named = {Path(bench.path, ref.path) for ref in manifest.history}
-    assert named <= set(parts(bench))
+    paths = {Path(bench.path, ref.path) for ref in manifest.history}
+    assert paths <= set(parts(bench))
     client.checkpoint()
     sweep_unnamed(client._store)
-    assert named <= set(parts(bench))
+    assert paths <= set(parts(bench))
 
 
 def test_history_ends_with_the_retention_of_records(bench: Bench) -> None:
@@ -226,11 +226,11 @@ def test_unnamed_parts_are_swept(bench: Bench) -> None:
     client = bench.client
     txn = whole(client, bench)
     client.checkpoint()
-    (kept,) = parts(bench)
-    stray = kept.with_name("0000009999.arrow")
+    (part,) = parts(bench)
+    stray = part.with_name("0000009999.arrow")
     stray.write_bytes(b"left behind")
     client.checkpoint()
-    assert parts(bench) == [kept]
+    assert parts(bench) == [part]
     assert told(client, txn)
 
 

@@ -49,9 +49,9 @@ def tamper(store: Path, dropped: list[str]) -> None:
         salt = client._store.identity.salt
     disk = PosixDisk(str(store))
     number = manifests.generations(disk)[-1]
-    known = manifests.read_manifest(disk, number, salt)
+    manifest = manifests.read_manifest(disk, number, salt)
     changed = msgspec.structs.replace(
-        known, dropped=[(path, 1) for path in dropped], files=dict(known.files.items())
+        manifest, dropped=[(path, 1) for path in dropped], files=dict(manifest.files.items())
     )
     path = store / manifests.manifest_path(number)
     path.chmod(0o600)
@@ -77,10 +77,10 @@ def victims(folder: Path, uuid: str) -> dict[str, Path]:
     home = folder / "home"
     inside = home / uuid / "topics/public/default/orders/partition=0"
     inside.mkdir(parents=True)
-    found = {"plain": home / "precious.txt", "as of a store": inside / "ledger-1.1.parquet"}
-    for path in found.values():
+    victim_paths = {"plain": home / "precious.txt", "as of a store": inside / "ledger-1.1.parquet"}
+    for path in victim_paths.values():
         path.write_text("precious")
-    return found
+    return victim_paths
 
 
 @pytest.mark.parametrize("which", ["plain", "as of a store"])
@@ -110,9 +110,9 @@ def test_a_catalog_cannot_make_gc_clear_a_directory(tmp_path: Path, which: str) 
         home = f"file://{tmp_path / 'home'}"
         client._store.write(lambda view, now: files.add_place(view, home))
         client._store.write(lambda view, now: files.add_place(view, f"{home}/{uuid}"))
-    said = clean_up(store)
+    texts = clean_up(store)
     assert victim.read_text() == "precious"
-    assert any("is not looked at" in one for one in said)
+    assert any("is not looked at" in text for text in texts)
 
 
 def test_a_place_that_was_not_confirmed_is_not_even_reached(
@@ -124,9 +124,9 @@ def test_a_place_that_was_not_confirmed_is_not_even_reached(
     store = made(tmp_path)
     with opened(store) as client:
         uuid = client._store.identity.uuid
-        place = f"s3://bucket/{uuid}?endpoint_override=127.0.0.1:1"
-        client._store.write(lambda view, now: Decision([PlaceAdded(place)], None, True))
-    tamper(store, [remote.address(place, "topics/a/b/c/partition=0/ledger-1.1.parquet")])
+        location = f"s3://bucket/{uuid}?endpoint_override=127.0.0.1:1"
+        client._store.write(lambda view, now: Decision([PlaceAdded(location)], None, True))
+    tamper(store, [remote.address(location, "topics/a/b/c/partition=0/ledger-1.1.parquet")])
     monkeypatch.setattr(remote, "located", lambda far: pytest.fail(f"reached for {far}"))
     clean_up(store)
 
@@ -142,10 +142,10 @@ def test_a_link_in_a_confirmed_place_leads_nowhere(tmp_path: Path) -> None:
     directory, elsewhere = first.parent, tmp_path / "elsewhere"
     shutil.move(directory, elsewhere)
     directory.symlink_to(elsewhere)
-    kept = sorted(elsewhere.iterdir())
-    said = clean_up(store)
-    assert sorted(elsewhere.iterdir()) == kept
-    assert any(uuid in one for one in said)
+    paths = sorted(elsewhere.iterdir())
+    texts = clean_up(store)
+    assert sorted(elsewhere.iterdir()) == paths
+    assert any(uuid in text for text in texts)
 
 
 def test_files_of_a_store_that_was_moved_go_once_its_place_is_confirmed(tmp_path: Path) -> None:
@@ -162,9 +162,9 @@ def test_files_of_a_store_that_was_moved_go_once_its_place_is_confirmed(tmp_path
     with opened(moved) as client:
         assert len(list(client.reader("orders"))) == 2  # it reads them as before
         client.admin.confirm(str(archive))  # for reading only
-    said = clean_up(moved)
+    texts = clean_up(moved)
     assert sorted(archive.glob("**/*.parquet")) == files
-    assert any("txlog admin offload TOPIC --to PLACE confirms a place" in one for one in said)
+    assert any("txlog admin offload TOPIC --to PLACE confirms a place" in text for text in texts)
     with opened(moved) as client:
         client.admin.offload("orders", str(archive))
         client.checkpoint()
@@ -188,7 +188,7 @@ def test_nothing_is_offloaded_where_no_record_can_be_made(
     assert list(archive.glob("**/*.parquet")) == []
 
 
-def named_at(store: Path, place: str | None, far: str = "") -> None:
+def named_at(store: Path, location: str | None, far: str = "") -> None:
     """Change the newest manifest, so that all rows are in files at an address.
 
     place: of a store, where each file keeps its name; None: all files have the address `far`
@@ -197,17 +197,17 @@ def named_at(store: Path, place: str | None, far: str = "") -> None:
         salt = client._store.identity.salt
     disk = PosixDisk(str(store))
     number = manifests.generations(disk)[-1]
-    known = manifests.read_manifest(disk, number, salt)
+    manifest = manifests.read_manifest(disk, number, salt)
     files = {
         ledger: [
             msgspec.structs.replace(
-                ref, path=far if place is None else remote.address(place, ref.path)
+                ref, path=far if location is None else remote.address(location, ref.path)
             )
             for ref in refs
         ]
-        for ledger, refs in known.files.items()
+        for ledger, refs in manifest.files.items()
     }
-    changed = msgspec.structs.replace(known, files=files)
+    changed = msgspec.structs.replace(manifest, files=files)
     path = store / manifests.manifest_path(number)
     path.chmod(0o600)
     path.write_bytes(manifests.encode_manifest(changed, salt))
@@ -230,12 +230,12 @@ def read_by_all_doors(store: Path) -> list[str]:
         lambda client: client._content("orders"),
         lambda client: client._contents(None, everything=True),
     ]
-    said = []
+    answers = []
     for way in ways:
         with opened(store) as client, pytest.raises(DiskFailed) as caught:
             way(client)
-        said.append(f"{caught.value} {caught.value.hint}")
-    return said
+        answers.append(f"{caught.value} {caught.value.hint}")
+    return answers
 
 
 @pytest.mark.parametrize("kind", ["local", "s3", "odd"])
@@ -257,12 +257,13 @@ def test_nothing_is_opened_because_a_manifest_names_it(
         options = "" if kind == "local" else "?endpoint_override=127.0.0.1:1&scheme=http"
         named_at(store, f"{base}/{uuid}{options}")
         command = f"txlog admin confirm '{base}{options}'"
-    for said in read_by_all_doors(store):
-        assert "only the store names this place" in said
-        assert command in said
+    for answer in read_by_all_doors(store):
+        assert "only the store names this place" in answer
+        assert command in answer
     report = txlog.verify(str(store), deep=True)
     assert any(
-        "only the store names this place" in one["message"] for one in report["problem_list"]
+        "only the store names this place" in problem["message"]
+        for problem in report["problem_list"]
     )
 
 
@@ -278,8 +279,8 @@ def test_a_store_of_another_user_is_read_once_its_place_is_confirmed(
         assert client.admin.offload("orders", str(archive))["files"]
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
     monkeypatch.setattr(remote, "_trusted", set[str]())
-    for said in read_by_all_doors(store):
-        assert f"txlog admin confirm 'file://{archive}'" in said
+    for answer in read_by_all_doors(store):
+        assert f"txlog admin confirm 'file://{archive}'" in answer
     with txlog.open(str(store), read_only=True) as client:
         client.admin.confirm(f"file://{archive}")
     monkeypatch.setattr(remote, "_trusted", set[str]())
@@ -294,5 +295,5 @@ def test_a_hint_has_no_words_of_a_store_for_a_shell(tmp_path: Path, name: str) -
     far = f"file:///x/{name}/uuid/topics/a/b/c/partition=0/ledger-1.1.parquet"
     with pytest.raises(DiskFailed) as caught:
         remote.check_named(far)
-    shown = "'file:///x/a b'" if name == "a b" else "PLACE"
-    assert str(caught.value.hint).endswith(f"txlog admin confirm {shown}")
+    shown_location = "'file:///x/a b'" if name == "a b" else "PLACE"
+    assert str(caught.value.hint).endswith(f"txlog admin confirm {shown_location}")

@@ -57,19 +57,19 @@ def put(path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         os.mkfifo(path)
     else:
         monkeypatch.chdir(path.parent)  # a long path is no address
-        with socket.socket(socket.AF_UNIX) as one:
-            one.bind(path.name)
+        with socket.socket(socket.AF_UNIX) as each_socket:
+            each_socket.bind(path.name)
 
 
 def codes(store: Path, **how: Any) -> dict[str, str | None]:
-    found = txlog.verify(str(store), clock=ManualClock(START_MS), **how)
-    return {one["code"]: one["path"] for one in found["problem_list"]}
+    report = txlog.verify(str(store), clock=ManualClock(START_MS), **how)
+    return {problem["code"]: problem["path"] for problem in report["problem_list"]}
 
 
 def repaired(store: Path, **how: Any) -> list[str]:
     done = txlog.repair(str(store), apply=True, clock=ManualClock(START_MS), **how)
-    assert all(one["done"] for one in done["action_list"]), done
-    return list(dict.fromkeys(one["action"] for one in done["action_list"]))
+    assert all(action["done"] for action in done["action_list"]), done
+    return list(dict.fromkeys(action["action"] for action in done["action_list"]))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -103,15 +103,15 @@ def test_in_place_of_a_named_file_it_is_damage(
     shutil.copytree(sample(), store)
     path = max(store.glob(NEWEST[name]))
     put(path, kind, monkeypatch)
-    found = codes(store)
-    assert found["irregular"] == str(path.relative_to(store))
-    assert any(code.startswith("TXL-") for code in found)
+    found_codes = codes(store)
+    assert found_codes["irregular"] == str(path.relative_to(store))
+    assert any(code.startswith("TXL-") for code in found_codes)
     repaired(store, accept_loss=name == "journal")
     assert not any(code.startswith("TXL-") for code in codes(store, deep=True))
-    kept = [b"a", b"b", b"c"] if name == "journal" else [b"a", b"b", b"c", b"d"]
+    expected_values = [b"a", b"b", b"c"] if name == "journal" else [b"a", b"b", b"c", b"d"]
     with open_client(str(store), ManualClock(START_MS)) as client:
         send(client, b"e")
-        assert values(client) == [*kept, b"e"]
+        assert values(client) == [*expected_values, b"e"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -123,7 +123,7 @@ def test_no_repair_restores_the_identity(
     put(store / "txlog.toml", kind, monkeypatch)
     assert codes(store)["irregular"] == "txlog.toml"
     plan = txlog.repair(str(store), apply=True, clock=ManualClock(START_MS))
-    assert [one["action"] for one in plan["action_list"]] == ["restore"]
+    assert [action["action"] for action in plan["action_list"]] == ["restore"]
 
 
 def test_bytes_after_the_last_dump_are_reported(tmp_path: Path) -> None:
@@ -178,12 +178,12 @@ def test_an_unreadable_file_is_named_and_made_again(name: str, open_folder: Path
     repaired(warm)
     shutil.copytree(sample(), store)
     path = max(store.glob(NEWEST.get(name, name)))
-    place = str(path.relative_to(store))
+    relative_path = str(path.relative_to(store))
     path.chmod(0)
     clock = ManualClock(START_MS)
     with of_nobody(store):
         for deep in (False, True):
-            assert codes(store, deep=deep)["irregular"] == place
+            assert codes(store, deep=deep)["irregular"] == relative_path
         if name == "journal":
             with pytest.raises(TxlogError, match="Permission denied"):
                 txlog.repair(str(store), apply=True, accept_loss=True, clock=clock)

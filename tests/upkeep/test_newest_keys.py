@@ -39,21 +39,21 @@ def test_any_keys_are_grouped_as_a_dict_says(seed: int, monkeypatch: pytest.Monk
     monkeypatch.setattr(newest_keys, "HELD_BYTES", chance.choice((1, 500, 5_000, 1 << 20)))
     monkeypatch.setattr(newest_keys, "DIVIDED_BYTES", chance.choice((1, 3_000)))
     monkeypatch.setattr(newest_keys, "CHECKED_ROWS", chance.choice((7, 1000)))
-    wanted: dict[bytes, dict[int, int]] = {}
+    expected: dict[bytes, dict[int, int]] = {}
     disk = MemoryDisk()
     with closing(NewestKeys(disk)) as keys:
         for partition in range(chance.randint(1, 3)):
             number = 0
             for _ in range(chance.randint(0, 12)):
-                some = some_keys(chance, chance.randint(0, 200))
-                rows = [(key, number + at) for at, key in enumerate(some)]
+                sample = some_keys(chance, chance.randint(0, 200))
+                rows = [(key, number + at) for at, key in enumerate(sample)]
                 number += len(rows)
                 keys.add(partition, table(rows))
                 for key, at in rows:
                     if key is not None:
-                        wanted.setdefault(key, {})[partition] = at
+                        expected.setdefault(key, {})[partition] = at
         for _ in range(2):  # the groups can be read twice
-            found: dict[bytes, dict[int, int]] = {}
+            groups: dict[bytes, dict[int, int]] = {}
             for group in keys.groups():
                 of_group: dict[bytes, dict[int, int]] = {}
                 for partition, part in group.items():
@@ -62,9 +62,9 @@ def test_any_keys_are_grouped_as_a_dict_says(seed: int, monkeypatch: pytest.Monk
                     for key, at in zip(part.column("key").to_pylist(), numbers, strict=True):
                         assert partition not in of_group.setdefault(key, {})
                         of_group[key][partition] = at
-                assert not found.keys() & of_group.keys(), f"seed {seed}: a key in two groups"
-                found |= of_group
-            assert found == wanted, f"seed {seed}"
+                assert not groups.keys() & of_group.keys(), f"seed {seed}: a key in two groups"
+                groups |= of_group
+            assert groups == expected, f"seed {seed}"
     assert disk.listdir("") == []
 
 
@@ -93,11 +93,11 @@ def test_memory_is_bounded_for_any_number_of_keys(
         groups = 0
         for group in keys.groups():
             groups += 1
-            most = max(most, *(one.held_bytes for one in made))
+            most = max(most, *(newest_key.held_bytes for newest_key in made))
             assert sum(part.nbytes for part in group.values()) <= 2_000
     assert most <= 2_000
     assert groups > 20_000 * 20 // 2_000
-    assert {one._divisions for one in made} == {0, 1, 2}
+    assert {newest_key._divisions for newest_key in made} == {0, 1, 2}
 
 
 def test_keys_that_come_again_and_again_are_not_divided(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,21 +125,21 @@ def test_numbers_are_a_set(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also above the size of one bitmap. Guards against forgetting the upper bits."""
     monkeypatch.setattr(newest_keys, "NUMBER_BITS", bits)
     chance = random.Random(bits)
-    known, numbers = set[int](), Numbers()
+    plain_set, numbers = set[int](), Numbers()
     assert numbers.within(0, 100).to_pylist() == []
     for _ in range(20):
-        some = [chance.randrange(200) for _ in range(chance.randrange(10))]
-        known.update(some)
-        numbers.add(pa.chunked_array([some[:2], some[2:]], pa.int64()))
-        assert len(numbers) == len(known)
+        some_numbers = [chance.randrange(200) for _ in range(chance.randrange(10))]
+        plain_set.update(some_numbers)
+        numbers.add(pa.chunked_array([some_numbers[:2], some_numbers[2:]], pa.int64()))
+        assert len(numbers) == len(plain_set)
         start = chance.randrange(200)
         stop = start + chance.randrange(40)
         assert numbers.within(start, stop).to_pylist() == sorted(
-            n for n in known if start <= n < stop
+            n for n in plain_set if start <= n < stop
         )
-        asked = [chance.randrange(220) for _ in range(9)]
-        found = numbers.has(pa.array(asked, pa.int64()).slice(2))
-        assert found.to_pylist() == [n in known for n in asked[2:]]
+        asked_numbers = [chance.randrange(220) for _ in range(9)]
+        flags = numbers.has(pa.array(asked_numbers, pa.int64()).slice(2))
+        assert flags.to_pylist() == [n in plain_set for n in asked_numbers[2:]]
 
 
 def test_numbers_beyond_a_bitmap() -> None:

@@ -86,7 +86,7 @@ def test_messages_are_read_from_there(client: Client, archive: Path) -> None:
     """R18. Guards against a copy that no reader uses, local files that stay, and an address lost at
     a restart.
     """
-    before, files = values(client), near(client)
+    values_before, files = values(client), near(client)
     answer = client.admin.offload("orders", str(archive))
     assert (answer["files"], answer["ledgers_left"]) == (5, 4)
     assert answer["size_bytes"] == sum(path.stat().st_size for path in there(archive))
@@ -95,14 +95,14 @@ def test_messages_are_read_from_there(client: Client, archive: Path) -> None:
     client.create_topic("later")
     client.checkpoint()  # the manifest before no longer needs the local files
     assert near(client) == []
-    assert values(client) == before
+    assert values(client) == values_before
     with txlog.open(client.path) as other:
-        assert values(other) == before
+        assert values(other) == values_before
         rows = [row for row in other.segments() if row.get("file")]
         assert all(row["file"].startswith(f"file://{archive}/") for row in rows)
     client.create_subscription("orders", "s")
     with client.consumer("orders", "s") as consumer:
-        assert consumer.receive_batch(100).num_rows == len(before)
+        assert consumer.receive_batch(100).num_rows == len(values_before)
     assert client.admin.offload("orders", str(archive))["files"] == 0
     sources = client._relation("orders").direct
     assert client._has_files(sources)
@@ -121,15 +121,15 @@ def test_files_are_private_and_named_by_the_store(client: Client, archive: Path)
 def test_later_messages_stay_in_the_store(client: Client, archive: Path) -> None:
     """Guards against an offload of the topic instead of its files."""
     client.admin.offload("orders", str(archive))
-    before = values(client)
+    values_before = values(client)
     client.producer("orders").send(b"later", partition=1)
-    assert len(values(client)) == len(before) + 1
+    assert len(values(client)) == len(values_before) + 1
     client.checkpoint(roll_all=True)
     assert len(near(client)) >= 1
     assert client.admin.offload("orders", str(archive), 0)["files"] == 0
     assert client.admin.offload("orders", str(archive), 1)["files"] == 1
     client.checkpoint()
-    assert len(values(client)) == len(before) + 1
+    assert len(values(client)) == len(values_before) + 1
 
 
 def test_a_trim_removes_them_after_the_grace(client: Client, archive: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_compaction_brings_rows_back(tmp_path: Path, archive: Path) -> None:
         client.checkpoint(roll_all=True)
         client.checkpoint()
         client.admin.offload("orders", str(archive))
-        before, files = values(client), there(archive)
+        values_before, files = values(client), there(archive)
         at = MessageId(3, 0)  # after the first ledger, whose marker has a row in ledger 2
         assert client.admin.trim("orders", Bound("id", at), force_unacked=True)["ledgers"] == 1
         answer = client.admin.compact("orders")
@@ -199,7 +199,7 @@ def test_a_compaction_brings_rows_back(tmp_path: Path, archive: Path) -> None:
         assert (answer["messages"], answer["aborted_dropped"]) == (1, 1)
         assert len(there(archive)) == len(files) - 2
         assert len(near(client)) == 1
-        assert values(client) == before[3:]
+        assert values(client) == values_before[3:]
 
 
 def test_a_dry_run_changes_nothing(client: Client, archive: Path) -> None:
@@ -246,10 +246,10 @@ def test_a_copy_that_arrives_damaged_is_refused(
     """Guards against a frame for bytes that were never read back."""
     put = far.put
 
-    def bad(place: str, path: str, pieces: Iterator[bytes]) -> None:
-        put(place, path, (piece[:-1] + b"?" for piece in pieces))
+    def bad(location: str, path: str, pieces: Iterator[bytes]) -> None:
+        put(location, path, (piece[:-1] + b"?" for piece in pieces))
 
-    before = values(client)
+    values_before = values(client)
     monkeypatch.setattr(far, "put", bad)
     with pytest.raises(DiskFailed, match="reads back differently"):
         client.admin.offload("orders", str(archive))
@@ -258,7 +258,7 @@ def test_a_copy_that_arrives_damaged_is_refused(
     listed = client.admin.gc(True, 0)["file_list"]
     assert [row["reason"] for row in listed if row["path"].startswith("file://")] == ["unnamed"]
     assert there(archive) == []
-    assert values(client) == before
+    assert values(client) == values_before
     assert client.admin.offload("orders", str(archive))["files"] == 5
 
 
@@ -266,16 +266,16 @@ def test_gc_leaves_named_files(client: Client, archive: Path) -> None:
     """R19. Guards against a sweep outside that removes named files, or files of another store."""
     client.admin.offload("orders", str(archive))
     client.checkpoint()
-    named = there(archive)
+    paths = there(archive)
     other = archive / "another-store"
     other.mkdir()
     (other / "ledger-000000000001.0000000001.parquet").write_bytes(b"of another store")
-    orphan = named[0].with_name("ledger-000000000099.0000000001.parquet")
+    orphan = paths[0].with_name("ledger-000000000099.0000000001.parquet")
     orphan.write_bytes(b"left by a pass that died")
     listed = client.admin.gc(False, 0)["file_list"]
     assert [(row["path"], row["size_bytes"]) for row in listed] == [(f"file://{orphan}", 24)]
     client.admin.gc(True, 0)
-    assert there(archive) == sorted([*named, other / "ledger-000000000001.0000000001.parquet"])
+    assert there(archive) == sorted([*paths, other / "ledger-000000000001.0000000001.parquet"])
 
 
 def test_gc_skips_files_that_are_already_removed(client: Client, archive: Path) -> None:
@@ -288,9 +288,9 @@ def test_gc_skips_files_that_are_already_removed(client: Client, archive: Path) 
     for _ in range(2):  # neither makes remote calls
         client.producer("orders").send(b"x")
         run_checkpoint(client._store, wait=False)
-    left = [f"file://{path}" for path in there(archive)]
-    assert [row["path"] for row in client.admin.gc(False, 0)["file_list"]] == left
-    assert [row["path"] for row in client.admin.gc(True, 0)["file_list"]] == left
+    remaining = [f"file://{path}" for path in there(archive)]
+    assert [row["path"] for row in client.admin.gc(False, 0)["file_list"]] == remaining
+    assert [row["path"] for row in client.admin.gc(True, 0)["file_list"]] == remaining
     for apply in (False, True):
         assert client.admin.gc(apply, 0)["files"] == 0
     assert there(archive) == []
@@ -326,9 +326,9 @@ def test_places_that_will_not_do_are_refused(client: Client, archive: Path) -> N
 
 def test_addresses() -> None:
     """The addresses that are stored for the addresses that a user gives."""
-    place = far.place_of("s3://bucket/a/b/?region=eu-1&endpoint_override=h:1&scheme=http", "u")
-    assert place == "s3://bucket/a/b/u?endpoint_override=h:1&region=eu-1&scheme=http"
-    at = far.address(place, "topics/x/ledger.parquet")
+    location = far.place_of("s3://bucket/a/b/?region=eu-1&endpoint_override=h:1&scheme=http", "u")
+    assert location == "s3://bucket/a/b/u?endpoint_override=h:1&region=eu-1&scheme=http"
+    at = far.address(location, "topics/x/ledger.parquet")
     assert at == (
         "s3://bucket/a/b/u/topics/x/ledger.parquet?endpoint_override=h:1&region=eu-1&scheme=http"
     )

@@ -47,12 +47,12 @@ def test_a_compacted_file_is_made_again_from_its_sources(tmp_path: Path) -> None
     mixed(bench)
     bench.client.checkpoint()
     bench.client.admin.compact("t")
-    before, path = seen(bench.client), compacted(bench)
+    state_before, path = seen(bench.client), compacted(bench)
     bench.close()
     whole = flip(path, 300)
     done = txlog.repair(bench.path, apply=True, clock=bench.clock)
     assert ("rebuild-file" in actions(done), done["messages_lost"]) == (True, 0)
-    assert seen(bench.reopen()) == before
+    assert seen(bench.reopen()) == state_before
     assert compacted(bench) != path
     assert compacted(bench).read_bytes() == whole
     assert sound(bench)
@@ -80,12 +80,12 @@ def test_a_transaction_that_ended_during_a_compaction_is_right_after_repair(
 
     assert switching(monkeypatch, meanwhile) == []
     bench.client.admin.compact("t")
-    before, path = seen(bench.client), compacted(bench)
+    state_before, path = seen(bench.client), compacted(bench)
     bench.close()
     flip(path, 300)
     done = txlog.repair(bench.path, apply=True, clock=bench.clock)
     assert ("rebuild-file" in actions(done), done["messages_lost"]) == (True, 0)
-    assert seen(bench.reopen()) == before
+    assert seen(bench.reopen()) == state_before
     assert sound(bench)
     ledger = int(path.name[7:19])
     table = bench.client._store.read(lambda view: view.ledger_table(ledger, 0, 8))
@@ -99,7 +99,7 @@ def test_a_transaction_that_ended_during_a_compaction_is_right_after_repair(
         }[ends]
     )
     bench.client.admin.compact("t")
-    assert seen(bench.client) == before
+    assert seen(bench.client) == state_before
     bench.close()
 
 
@@ -151,7 +151,7 @@ def test_a_large_message_that_lost_a_chunk_is_lost_and_nothing_else(
         producer.send(LARGE, key=b"k", txn=txn)
     producer.send(LARGE[::-1])
     client.checkpoint()
-    before = of_large(client)
+    large_rows_before = of_large(client)
     (path, other) = sorted(Path(bench.path).rglob("_txnlog/ledger-*.parquet"))
     groups = client._store.read(lambda view: view.files.of(int(path.name[7:19])))[0].groups
     assert len(groups) > 3
@@ -162,27 +162,29 @@ def test_a_large_message_that_lost_a_chunk_is_lost_and_nothing_else(
         flip(path, groups[0 if at == "first" else -1][1] + 20)
     assert txlog.verify(bench.path, clock=bench.clock)["errors"] == 1
     plan = txlog.repair(bench.path, clock=bench.clock)
-    step = next(one for one in plan["action_list"] if one["action"] == "salvage-file")
-    said = {
+    step = next(action for action in plan["action_list"] if action["action"] == "salvage-file")
+    reports = {
         "first": "; 2501 bytes can be read, the first 0 ",
         "last": "; 2999 bytes can be read, the first 2999 ",
         "whole": "; 0 bytes can be read, the first 0 ",
     }[at]
-    assert said in step["detail"], step["detail"]
+    assert reports in step["detail"], step["detail"]
     done = txlog.repair(bench.path, apply=True, accept_loss=True, clock=bench.clock)
     assert done["messages_lost"] == 1
     client = bench.reopen()
-    after = of_large(client)
-    assert [one[2] for one in after] == [one[2] for one in before]
-    assert after[2][:2] == (None, None)
-    assert after[:2] + after[3:] == before[:2] + before[3:]
+    large_rows_after = of_large(client)
+    assert [action[2] for action in large_rows_after] == [action[2] for action in large_rows_before]
+    assert large_rows_after[2][:2] == (None, None)
+    assert (
+        large_rows_after[:2] + large_rows_after[3:] == large_rows_before[:2] + large_rows_before[3:]
+    )
     with client.consumer("t", "s") as consumer:
         lost = rows([consumer.receive_batch(10)])[2]
     assert lost.value is None
     assert "was damaged" in (lost.properties or {})["txlog.lost"]
     with Query(client, "SELECT value FROM t", {}, "committed") as query:
-        found = query.rows().read_all().column("value").to_pylist()
-    assert sorted(map(str, found)) == sorted(str(one[0]) for one in after)
+        found_rows = query.rows().read_all().column("value").to_pylist()
+    assert sorted(map(str, found_rows)) == sorted(str(action[0]) for action in large_rows_after)
     assert sound(bench)
     assert txlog.repair(bench.path, clock=bench.clock)["messages_lost"] == 0
     assert at == "whole" or [*Path(bench.path, "quarantine").glob("*.damaged")]

@@ -35,7 +35,10 @@ def active(client: Client) -> list[dict[str, int]]:
     client.flush()
     return client._store.read(
         lambda view: [
-            {name: one.event_time for name, one in view.watermark(number).state.active.items()}
+            {
+                name: producer_state.event_time
+                for name, producer_state in view.watermark(number).state.active.items()
+            }
             for number in numbers(topic_of(view.catalog, 1))
         ]
     )
@@ -49,11 +52,11 @@ def lsn(client: Client) -> int:
 def test_a_time_is_in_every_partition_and_only_rises(bench: Bench) -> None:
     """5, 10: in one frame, whatever the routing; the greatest time wins."""
     producer = bench.client.producer("t/1", name="A")
-    before = lsn(bench.client)
+    lsn_before = lsn(bench.client)
     placed = producer.new_watermark().event_time(50).send()
-    assert lsn(bench.client) == before + 1
+    assert lsn(bench.client) == lsn_before + 1
     assert placed.partitions == [0, 1, 2] and placed.txn is None
-    assert [one.entry for one in placed.positions.values()] == [0, 0, 0]
+    assert [position.entry for position in placed.positions.values()] == [0, 0, 0]
     producer.new_watermark().event_time(40).send()
     assert active(bench.client) == [{"A": 50}] * 3
     producer.new_watermark().event_time(END_OF_STREAM).send()
@@ -95,12 +98,12 @@ def test_bad_input_appends_nothing(bench: Bench, make: object, inside: bool) -> 
     """12: neither or both of the two, and a wrong time."""
     txn = begin(bench.client) if inside else None
     new = bench.client.producer("t", name="A").new_watermark(txn)
-    before = lsn(bench.client)
-    made = make(new)  # type: ignore[operator]
-    assert isinstance(made, WatermarkBuilder)
+    lsn_before = lsn(bench.client)
+    call = make(new)  # type: ignore[operator]
+    assert isinstance(call, WatermarkBuilder)
     with pytest.raises(InvalidArgument):
-        made.send()
-    assert lsn(bench.client) == before
+        call.send()
+    assert lsn(bench.client) == lsn_before
 
 
 def test_a_fenced_producer_asserts_nothing(bench: Bench) -> None:
@@ -119,18 +122,18 @@ def test_a_transaction_that_has_ended_takes_none(bench: Bench) -> None:
     """12: ended, unknown, expired: as for send."""
     client = bench.client
     producer = client.producer("t", name="A")
-    ended, gone, late = begin(client), begin(client), begin(client, 1000)
+    ended, deleted_txn, late = begin(client), begin(client), begin(client, 1000)
     client.commit(ended)
-    client.abort(gone)
+    client.abort(deleted_txn)
     bench.clock.advance(2000)
     unknown = type(ended)(0, 10_000)
-    wanted: list[tuple[object, type[TxlogError]]] = [
+    expected: list[tuple[object, type[TxlogError]]] = [
         (ended, InvalidTxnStatus),
-        (gone, InvalidTxnStatus),
+        (deleted_txn, InvalidTxnStatus),
         (late, TransactionTimedOut),
         (unknown, TransactionNotFound),
     ]
-    for txn, error in wanted:
+    for txn, error in expected:
         with pytest.raises(error):
             producer.new_watermark(txn).event_time(5).send()  # type: ignore[arg-type]
     assert active(client) == [{}] * 3
@@ -142,11 +145,11 @@ def test_a_partition_that_is_away_refuses_all_of_it(bench: Bench) -> None:
     producer = client.producer("t", name="A")
     txn = begin(client)
     client.admin.set_offline("t", 2)
-    before = lsn(client)
+    lsn_before = lsn(client)
     for within in (None, txn):
         with pytest.raises(PartitionUnavailable):
             producer.new_watermark(within).event_time(5).send()
-    assert lsn(client) == before
+    assert lsn(client) == lsn_before
     client.admin.set_online("t", 2)
     producer.new_watermark().event_time(5).send()
     assert active(client) == [{"A": 5}] * 3
@@ -163,9 +166,9 @@ def test_in_a_transaction_it_comes_with_the_commit(bench: Bench) -> None:
         assert placed.txn == txn.id
         assert active(client) == [{}] * 3
     assert txn.outcome is not None
-    assert [one[3] for one in txn.outcome.markers] == [0, 1, 0]
+    assert [marker[3] for marker in txn.outcome.markers] == [0, 1, 0]
     assert placed.positions == {
-        at: Position(*one[1:3]) for at, one in enumerate(txn.outcome.markers)
+        at: Position(*marker[1:3]) for at, marker in enumerate(txn.outcome.markers)
     }
     assert active(client) == [{"A": 9}] * 3
     assert values(client) == [b"a"]
@@ -190,7 +193,7 @@ def test_a_watermark_comes_after_queued_sends(bench: Bench) -> None:
     txn = client.transaction()
     later = [producer.send_async(b"%d" % n, event_time=n + 1, txn=txn) for n in range(3)]
     placed = producer.new_watermark(txn).event_time(3).send()
-    assert all(one.done() for one in later) and placed.txn == txn.id
+    assert all(future.done() for future in later) and placed.txn == txn.id
     producer.send_async(b"3", event_time=2, txn=txn)
     with client.transaction() as first:
         opened = producer.new_watermark(first).event_time(1).send()
@@ -227,9 +230,9 @@ def test_ahead_of_ones_own_open_transaction_is_counted(bench: Bench) -> None:
         producer.new_watermark().event_time(50).send()
     with pytest.warns(
         WatermarkAheadWarning, match=f"{txn} is open and has a message of 50"
-    ) as said:
+    ) as caught:
         producer.new_watermark().event_time(80).send()
-    assert said[0].filename == __file__
+    assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         producer.new_watermark().event_time(81).send()
@@ -265,11 +268,11 @@ def test_refused_ahead_of_an_open_transaction(tmp_path: Path, way: str) -> None:
         producer.send(b"x", event_time=50, txn=txn.id)
     else:
         producer.send(b"x" * 5000, event_time=50, txn=txn)
-    before = lsn(client)
+    lsn_before = lsn(client)
     with pytest.raises(NotAllowed) as refused:
         producer.new_watermark().event_time(51).send()
     assert refused.value.fields["least_event_time"] == 50
-    assert lsn(client) == before
+    assert lsn(client) == lsn_before
     producer.new_watermark().event_time(50).send()
     producer.new_watermark(txn).event_time(70).send()
     producer.new_watermark(txn.id).event_time(70).send()
@@ -399,14 +402,14 @@ def test_partitions_have_the_asserted_times(tmp_path: Path, seed: int) -> None:
                 client.abort(txn)  # type: ignore[arg-type]
                 continue
             client.commit(txn)  # type: ignore[arg-type]
-            for one in rows:
-                take(known, *one)
+            for row in rows:
+                take(known, *row)
         assert active(client) == [known] * 2, f"seed {seed}"
     assert active(bench.reopen()) == [known] * 2
 
 
-def take(known: dict[str, int], name: str, time: int | None) -> None:
+def take(active: dict[str, int], name: str, time: int | None) -> None:
     if time is None:
-        known.pop(name, None)
+        active.pop(name, None)
     else:
-        known[name] = max(time, known.get(name, time))
+        active[name] = max(time, active.get(name, time))

@@ -22,18 +22,18 @@ class Tool:
         self.path = str(path)
         self.capfd = capfd
 
-    def __call__(self, *words: str) -> tuple[int, str, str]:
-        code = main(["-S", self.path, "--now", NOW, *words])
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        code = main(["-S", self.path, "--now", NOW, *arguments])
         return (code, *self.capfd.readouterr())
 
-    def json(self, *words: str) -> Any:
-        code, out, err = self(*words, "--json")
+    def json(self, *arguments: str) -> Any:
+        code, out, err = self(*arguments, "--json")
         assert code == 0, err
         return json.loads(out)
 
-    def refused(self, *words: str) -> tuple[int, str]:
+    def refused(self, *arguments: str) -> tuple[int, str]:
         """(TXL code, message) of an error."""
-        code, out, err = self(*words, "--json")
+        code, out, err = self(*arguments, "--json")
         error = json.loads(err.splitlines()[-1])["error"]
         assert (out, code) == ("", error["exit"])
         return int(error["code"][4:]), str(error["message"])
@@ -103,9 +103,9 @@ def test_history_in_other_words(tool: Tool) -> None:
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_time_before_now_is_no_flag(tool: Tool, time: str, place: int) -> None:
     """spec/cli 2: arguments and flags mix freely."""
-    words = [["t"], [time], ["--producer", "A"]]
-    words.insert(place if time != "-3m" else 0, words.pop())
-    answer = tool.json("watermark", "set", *[word for one in words for word in one])
+    arguments = [["t"], [time], ["--producer", "A"]]
+    arguments.insert(place if time != "-3m" else 0, arguments.pop())
+    answer = tool.json("watermark", "set", *[word for argument in arguments for word in argument])
     assert (answer["topic"], answer["producer"]) == ("t", "A")
     assert answer["event_time"] == "2026-11-20T09:09:04.123Z"
 

@@ -89,10 +89,10 @@ def test_every_consumer_of_a_subscription_ends_at_the_same_value(bench: Bench, k
     say(bench.client, "A", 20)
     message = first.receive() or second.receive()
     assert message is not None or second.get_last_watermark() == Watermark(10, 1)
-    held = [*drain(first)[1], *drain(second)[1], *([message] if message else [])]
-    assert times(held) == [20]
-    assert [one.get_last_watermark() for one in (first, second)] == [Watermark(10, 1)] * 2
-    first.acknowledge(held)
+    held_messages = [*drain(first)[1], *drain(second)[1], *([message] if message else [])]
+    assert times(held_messages) == [20]
+    assert [consumer.get_last_watermark() for consumer in (first, second)] == [Watermark(10, 1)] * 2
+    first.acknowledge(held_messages)
     assert values(first) == [20]
     say(bench.client, "A", 30)
     assert values(second) == [30]
@@ -102,21 +102,21 @@ def test_every_consumer_of_a_subscription_ends_at_the_same_value(bench: Bench, k
 
 
 def test_a_listener_gets_each_event_once_and_in_order(bench: Bench) -> None:
-    client, told = bench.client, Told()
+    client, reports = bench.client, Told()
     with client.consumer(
-        "t", "s", create=True, enable_watermarking=True, listener=told
+        "t", "s", create=True, enable_watermarking=True, listener=reports
     ) as consumer:
         say(client, "A", 10)
         post(client, 11)
         assert consumer.receive() is None
-        assert told.found == [10]
+        assert reports.found == [10]
         message = consumer.receive()
         assert message is not None
         consumer.acknowledge(message)
         say(client, "A", 12)
         assert consumer.receive_batch().num_rows == 0
         assert values(consumer) == []
-        assert told.found == [10, 12]
+        assert reports.found == [10, 12]
 
 
 def test_a_message_held_back_stops_the_value_until_it_is_done(bench: Bench) -> None:
@@ -125,8 +125,8 @@ def test_a_message_held_back_stops_the_value_until_it_is_done(bench: Bench) -> N
     with watch(client, "shared") as consumer:
         post(client, 10)
         say(client, "A", 20)
-        found, got = drain(consumer)
-        assert (found, consumer.watermark_status) == ([], "unknown")
+        found_values, got = drain(consumer)
+        assert (found_values, consumer.watermark_status) == ([], "unknown")
         txn = begin(client)
         consumer.acknowledge(got, txn=txn)
         assert values(consumer) == []
@@ -182,18 +182,18 @@ def test_a_seek_between_the_look_and_the_frame_starts_the_offer_over(
             plain.acknowledge(plain.receive_batch())
     with watch(client) as consumer:
         if not is_first:
-            found, got = drain(consumer)
-            assert found == [10]
+            found_values, got = drain(consumer)
+            assert found_values == [10]
             consumer.acknowledge(got)
         offered, looks = WatermarkSession._offered, 0
 
         def seek_behind_the_first(session: WatermarkSession) -> Offer | None:
             nonlocal looks
             looks += 1
-            made = offered(session)
+            offer = offered(session)
             if looks == 1:
                 other.subscription("t", "s").seek(START)
-            return made
+            return offer
 
         monkeypatch.setattr(WatermarkSession, "_offered", seek_behind_the_first)
         assert consumer.receive() is None
@@ -215,13 +215,13 @@ def test_a_seek_between_the_offer_and_the_messages_is_noticed(
         take, turns = Receiving.take, 0
 
         def seek_before_the_first(
-            self: Receiving, limit: int, guard: Guard | None, **given: Any
+            self: Receiving, limit: int, guard: Guard | None, **options: Any
         ) -> pa.Table:
             nonlocal turns
             turns += 1
             if turns == 1:
                 other.subscription("t", "s").seek(START)
-            return take(self, limit, guard, **given)
+            return take(self, limit, guard, **options)
 
         monkeypatch.setattr(Receiving, "take", seek_before_the_first)
         assert consumer.receive_batch().num_rows == 0
@@ -277,8 +277,8 @@ def test_an_offline_partition_holds_the_value_and_shows_in_the_status(bench: Ben
         assert values(consumer) == [10]
         client.admin.set_offline("two", 1)
         client.producer("two").send(b"x", event_time=20, partition=0)
-        found, got = drain(consumer)
-        assert (found, times(got), consumer.watermark_status) == ([], [20], "unavailable")
+        found_values, got = drain(consumer)
+        assert (found_values, times(got), consumer.watermark_status) == ([], [20], "unavailable")
         consumer.acknowledge(got)
         assert consumer.get_last_watermark() == Watermark(10, 1)
         client.admin.set_online("two", 1)
@@ -307,9 +307,9 @@ def test_another_process_makes_its_own_offer_without_a_frame(bench: Bench) -> No
     first, second = watch(bench.client, "shared"), watch(bench.another(), "shared")
     say(bench.client, "A", 10)
     assert values(first) == [10]
-    before = bench.client._store.read(lambda view: view.watermark(1)).changes
+    changes_before = bench.client._store.read(lambda view: view.watermark(1)).changes
     assert values(second) == [10]
-    assert bench.client._store.read(lambda view: view.watermark(1)).changes == before
+    assert bench.client._store.read(lambda view: view.watermark(1)).changes == changes_before
     kill(second)
     first.close()
 

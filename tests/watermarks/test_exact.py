@@ -88,12 +88,13 @@ def folded(view: View, number: int, position: Position) -> Raw:
                 elif kind == TXN_COMMIT and value is not None:
                     effects = read_effects(value)
                 elif kind == W_SNAPSHOT and not seen:
-                    known = read_snapshot(value)
-                    assert known is not None
+                    snapshot = read_snapshot(value)
+                    assert snapshot is not None
                     effects = [
-                        (who, False, one.event_time) for who, one in known.state.active.items()
+                        (who, False, producer_state.event_time)
+                        for who, producer_state in snapshot.state.active.items()
                     ]
-                    seen = known.state.seen
+                    seen = snapshot.state.seen
                 for who, is_idle, to in effects:
                     seen = True
                     if is_idle:
@@ -110,15 +111,15 @@ def raws(client: Client, topic: str, done: dict[int, set[MessageId]]) -> dict[in
     firsts: dict[int, MessageId] = {}
     for table in client.read(topic):
         for message in messages(table):
-            one = message.message_id
-            assert one is not None
-            if one not in done.get(message.partition, ()):
-                firsts.setdefault(message.partition, one)
+            message_id = message.message_id
+            assert message_id is not None
+            if message_id not in done.get(message.partition, ()):
+                firsts.setdefault(message.partition, message_id)
 
     def look(view: View) -> dict[int, Raw]:
-        found = find_topic(view, TopicName.parse(topic))
+        found_topic = find_topic(view, TopicName.parse(topic))
         out = {}
-        for index, number in enumerate(numbers(found)):
+        for index, number in enumerate(numbers(found_topic)):
             last = view.topic(number).ledgers[-1]
             first = firsts.get(index)
             where = (
@@ -186,11 +187,11 @@ class Follower:
         assert (None if now is None else now.event_time) == self.last
         for message in got:
             check_late(message, self.last)
-            place, done = message.message_id, self.done.setdefault(message.partition, set())
-            assert place is not None
-            assert place not in done or self.kind != "reader", "handed out twice"
-            assert not (is_honest and message.is_late and place not in done), message
-            done.add(place)
+            message_id, done = message.message_id, self.done.setdefault(message.partition, set())
+            assert message_id is not None
+            assert message_id not in done or self.kind != "reader", "handed out twice"
+            assert not (is_honest and message.is_late and message_id not in done), message
+            done.add(message_id)
         self.held += got
         return bool(got)
 
@@ -198,13 +199,14 @@ class Follower:
         assert isinstance(self.handle, Reader)
         if self.held and self.chance.random() < 0.5:
             message = self.chance.choice(self.held)
-            one, index = message.message_id, message.partition
-            assert one is not None
-            self.handle.seek(one)
+            message_id, index = message.message_id, message.partition
+            assert message_id is not None
+            self.handle.seek(message_id)
             self.done[index] = {
                 other
                 for other in everything(self.client, "t").get(index, ())
-                if (other.ledger, other.entry, other.index) < (one.ledger, one.entry, one.index)
+                if (other.ledger, other.entry, other.index)
+                < (message_id.ledger, message_id.entry, message_id.index)
             }
             self.clamps.pop(("t", index), None)
         else:
@@ -220,12 +222,12 @@ class Follower:
         if act < 0.3:
             self.handle.redeliver_unacknowledged_messages()
         elif self.held:
-            some = self.chance.sample(self.held, self.chance.randint(1, len(self.held)))
+            sample = self.chance.sample(self.held, self.chance.randint(1, len(self.held)))
             if act < 0.6:
-                self.handle.negative_acknowledge(some)
+                self.handle.negative_acknowledge(sample)
             else:
-                self.handle.acknowledge(some)
-            self.held = [one for one in self.held if one not in some]
+                self.handle.acknowledge(sample)
+            self.held = [message for message in self.held if message not in sample]
 
 
 def check_late(message: Message, last: int | None) -> None:
@@ -286,27 +288,27 @@ def test_a_handle_without_subscription_delivers_the_model_values(
     honest = producers(chance)
     followers = [Follower(client, kind, chance)]
     for _ in range(STEPS):
-        act, one = chance.random(), chance.choice(followers)
+        act, follower = chance.random(), chance.choice(followers)
         if happen(honest, client, act):
             continue
         if act < 0.9:
-            one.turn(is_honest)
+            follower.turn(is_honest)
         elif act < 0.96:
-            (one.seek if kind == "reader" else one.give_back)()
+            (follower.seek if kind == "reader" else follower.give_back)()
         elif act < 0.98 and len(followers) < 3:
             followers.append(Follower(client, kind, chance))
         elif client.describe_topic("t")["partitions"] < 4:
             client.admin.update_topic("t", partitions=client.describe_topic("t")["partitions"] + 1)
     for txn in honest.open:
         client.commit(txn)
-    for one in followers:
+    for follower in followers:
         for _ in range(1000):
-            if not one.turn(is_honest):
+            if not follower.turn(is_honest):
                 break
         else:
             pytest.fail("it never ends")
-        one.handle.close()
-    assert sum(one.events for one in followers)
+        follower.handle.close()
+    assert sum(follower.events for follower in followers)
     bench.close()
 
 
@@ -340,17 +342,17 @@ class Several:
         """Receive once, and compare with the model; returns whether a message or value came."""
         topics, consumer = self.consumer.topics, self.consumer
         standings = {
-            (topic, at): one
+            (topic, at): each_message
             for topic in topics
-            for at, one in raws(self.client, topic, self.acked[topic]).items()
+            for at, each_message in raws(self.client, topic, self.acked[topic]).items()
         }
         want = expected(standings, self.clamps, self.last)
         limit = self.chance.choice((None, None, 1, 3, 100))
         if limit is not None:
             got = [*messages(consumer.receive_batch(limit))]
         else:
-            one = consumer.receive()
-            got = [] if one is None else [one]
+            each_message = consumer.receive()
+            got = [] if each_message is None else [each_message]
         now = consumer.get_last_watermark()
         if now is not None and now.number > self.number:
             if consumer.topics == topics:
@@ -370,12 +372,12 @@ class Several:
         self.held += got
         return bool(got)
 
-    def acknowledge(self, some: list[Message]) -> None:
-        self.consumer.acknowledge(ids(some))
-        for one in some:
-            assert one.message_id is not None
-            self.acked[one.topic].setdefault(one.partition, set()).add(one.message_id)
-        self.held = [one for one in self.held if one not in some]
+    def acknowledge(self, some_messages: list[Message]) -> None:
+        self.consumer.acknowledge(ids(some_messages))
+        for message in some_messages:
+            assert message.message_id is not None
+            self.acked[message.topic].setdefault(message.partition, set()).add(message.message_id)
+        self.held = [message for message in self.held if message not in some_messages]
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "shared"])
@@ -408,24 +410,26 @@ def test_a_consumer_of_a_pattern_delivers_the_model_values(
     count = 1 if kind == "exclusive" else 2
     several = [Several(client, kind, chance, clamps, acked) for _ in range(count)]
     for _ in range(STEPS):
-        act, one = chance.random(), chance.choice(several)
+        act, consumer = chance.random(), chance.choice(several)
         if happen(chance.choice(worlds), client, act):
             continue
         if act < 0.7:
-            held = len(one.held)
-            one.turn()
-            for message in one.held[held:]:
+            held_count = len(consumer.held)
+            consumer.turn()
+            for message in consumer.held[held_count:]:
                 is_first = message.topic in ("t0", "t1")
                 assert not (is_honest and is_first and message.is_late), message
-        elif act < 0.87 and one.held:
-            one.acknowledge(chance.sample(one.held, chance.randint(1, len(one.held))))
+        elif act < 0.87 and consumer.held:
+            consumer.acknowledge(
+                chance.sample(consumer.held, chance.randint(1, len(consumer.held)))
+            )
         elif act < 0.91:
-            some = chance.sample(one.held, chance.randint(0, len(one.held)))
-            one.consumer.negative_acknowledge(some, 0)
-            one.held = [message for message in one.held if message not in some]
+            chosen = chance.sample(consumer.held, chance.randint(0, len(consumer.held)))
+            consumer.consumer.negative_acknowledge(chosen, 0)
+            consumer.held = [message for message in consumer.held if message not in chosen]
         elif act < 0.94:
-            one.consumer.close()
-            one.open()
+            consumer.consumer.close()
+            consumer.open()
         elif act < 0.97:
             topic, to = chance.choice([*acked]), chance.choice((START, END))
             if all(topic in other.consumer.topics for other in several):
@@ -442,14 +446,14 @@ def test_a_consumer_of_a_pattern_delivers_the_model_values(
         for txn in world.open:
             client.commit(txn)
     for _ in range(1000):
-        busy = [one.turn() for one in several]
-        for one in several:
-            one.acknowledge(one.held)
+        busy = [consumer.turn() for consumer in several]
+        for consumer in several:
+            consumer.acknowledge(consumer.held)
         if not any(busy):
             break
     else:
         pytest.fail("it never ends")
-    last = {one.last for one in several}
+    last = {consumer.last for consumer in several}
     if is_honest:
         assert None not in last
         # a consumer that attaches after a slow topic has joined starts below its peers

@@ -20,19 +20,19 @@ def post(client: Client, *times: int, txn: TxnId | None = None, partition: int =
 
 def drain(consumer: Consumer) -> tuple[list[int], list[Message]]:
     """All values and messages that a consumer gets now; events come first."""
-    found: list[int] = []
+    numbers: list[int] = []
     got: list[Message] = []
     while True:
-        before = consumer.get_last_watermark()
+        watermark_before = consumer.get_last_watermark()
         message = consumer.receive()
         now = consumer.get_last_watermark()
         if message is not None:
-            assert now == before, "an event is not a message"
+            assert now == watermark_before, "an event is not a message"
             got.append(message)
-        elif now is not None and (before is None or now.number > before.number):
-            found.append(now.event_time)
+        elif now is not None and (watermark_before is None or now.number > watermark_before.number):
+            numbers.append(now.event_time)
         else:
-            return found, got
+            return numbers, got
 
 
 def kill(consumer: Consumer) -> None:
@@ -44,9 +44,9 @@ def kill(consumer: Consumer) -> None:
 
 def values(consumer: Consumer) -> list[int]:
     """The values that a consumer gets now, when it has no message."""
-    found, got = drain(consumer)
+    found_values, got = drain(consumer)
     assert not got
-    return found
+    return found_values
 
 
 def times(messages: list[Message]) -> list[int | None]:
@@ -74,8 +74,8 @@ def test_a_tracking_and_a_transaction(bench: Bench) -> None:
     say(client, "B", 90)
     post(client, 111)
     with client.consumer("t", "s", enable_watermarking=True) as consumer:
-        found, got = drain(consumer)
-        assert found == [100]
+        found_values, got = drain(consumer)
+        assert found_values == [100]
         assert times(got) == [105, 103, 110, 111]
         consumer.acknowledge([got[0], got[2]])
         assert values(consumer) == []
@@ -102,16 +102,16 @@ def test_b_own_open_transaction(bench: Bench) -> None:
         say(client, "A", 80)
         assert values(consumer) == [80]
         client.commit(txn)
-        found, (late,) = drain(consumer)
-        assert (found, late.event_time, late.is_late) == ([], 50, True)
+        found_values, (late,) = drain(consumer)
+        assert (found_values, late.event_time, late.is_late) == ([], 50, True)
         consumer.acknowledge(late)
         txn = begin(client)
         post(client, 85, txn=txn)
         say(client, "A", 90, txn=txn)
         assert values(consumer) == []
         client.commit(txn)
-        found, (on_time,) = drain(consumer)
-        assert (found, on_time.is_late) == ([], False)
+        found_values, (on_time,) = drain(consumer)
+        assert (found_values, on_time.is_late) == ([], False)
         consumer.acknowledge(on_time)
         assert values(consumer) == [90]
         assert consumer.late_messages == 1
@@ -127,8 +127,8 @@ def test_c_one_step_many_rows(bench: Bench) -> None:
         say(client, "A", None)
         say(client, "B", 60)
         post(client, 70)
-        found, got = drain(consumer)
-        assert found == []
+        found_values, got = drain(consumer)
+        assert found_values == []
         assert consumer.watermark_status == "unknown"
         consumer.acknowledge_cumulative(got[1])
         assert values(consumer) == [60]
@@ -191,15 +191,15 @@ def test_e_partitions_and_failover(bench: Bench, how: str) -> None:
     assert first.receive() is None
     assert first.get_last_watermark() == Watermark(60, 1)
     second = other.consumer("e", "s", name="c2", enable_watermarking=True)
-    found, got = drain(second)
-    assert (found, times(got), got[0].is_late) == ([60], [65], False)
+    found_values, got = drain(second)
+    assert (found_values, times(got), got[0].is_late) == ([60], [65], False)
     assert values(first) == [80]
     if how == "closed":
         second.close()
     else:
         kill(second)
-    found, got = drain(first)
-    assert (found, times(got), got[0].is_late) == ([], [65], True)
+    found_values, got = drain(first)
+    assert (found_values, times(got), got[0].is_late) == ([], [65], True)
     first.acknowledge(got)
     assert values(first) == []
     tell(90)
@@ -240,8 +240,8 @@ def test_f_seek(bench: Bench) -> None:
     post(client, 270)
     handle = client.subscription("t", "s")
     with client.consumer("t", "s", enable_watermarking=True) as consumer:
-        found, got = drain(consumer)
-        assert found == [200]
+        found_values, got = drain(consumer)
+        assert found_values == [200]
         consumer.acknowledge(got)
         assert values(consumer) == [260]
         back = got[3].message_id
@@ -251,11 +251,11 @@ def test_f_seek(bench: Bench) -> None:
             seek(back)
             assert consumer.receive() is None
             assert consumer.get_last_watermark().event_time == 200  # type: ignore[union-attr]
-            found, again = drain(consumer)
-            assert found == []
-            assert times(again) == [222, 223, 224, 270]
-            assert not any(message.is_late for message in again)
-            consumer.acknowledge(again[:3])
+            found_values, values_again = drain(consumer)
+            assert found_values == []
+            assert times(values_again) == [222, 223, 224, 270]
+            assert not any(message.is_late for message in values_again)
+            consumer.acknowledge(values_again[:3])
             assert values(consumer) == [260]
         consumer.seek("latest")
         assert values(consumer) == [260]

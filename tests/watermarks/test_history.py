@@ -52,12 +52,12 @@ class Oracle:
         """The net effect of rows of a transaction, as rows: idle first, then the time."""
         out: list[tuple[str, int | None]] = []
         for producer in dict(rows):
-            mine = [time for name, time in rows if name == producer]
-            if None in mine:
+            own_rows = [time for name, time in rows if name == producer]
+            if None in own_rows:
                 out.append((producer, None))
-                mine = mine[len(mine) - mine[::-1].index(None) :]
-            if mine:
-                out.append((producer, max(time for time in mine if time is not None)))
+                own_rows = own_rows[len(own_rows) - own_rows[::-1].index(None) :]
+            if own_rows:
+                out.append((producer, max(time for time in own_rows if time is not None)))
         return out
 
 
@@ -125,10 +125,10 @@ def test_states_and_positions_equal_a_full_fold(tmp_path: Path, seed: int) -> No
             else:
                 client.abort(txn)
         elif act < 0.9:
-            known = ids(client)
-            if known:
-                some = chance.sample(known, min(len(known), chance.randint(1, 5)))
-                client.acknowledge("t", "s", some)
+            message_ids = ids(client)
+            if message_ids:
+                sample = chance.sample(message_ids, min(len(message_ids), chance.randint(1, 5)))
+                client.acknowledge("t", "s", sample)
         elif act < 0.95:
             client.checkpoint(roll_all=chance.random() < 0.5)
         else:
@@ -147,11 +147,16 @@ def test_states_and_positions_equal_a_full_fold(tmp_path: Path, seed: int) -> No
 
 def check(client: Client, generator: WatermarkGenerator, oracle: Oracle, where: Position) -> None:
     seen, active = oracle.state(where)
-    for one in (generator, WatermarkGenerator(1)):  # from a nearby position, and from the start
-        client._store.read(lambda view, one=one: one.seek(view, where))  # type: ignore[misc]
-        assert {name: known.event_time for name, known in one.state.active.items()} == active, where
-        assert one.state.seen == seen or not seen, where
-        assert one.get_watermark() == min(active.values(), default=None)
+    for txn_state in (
+        generator,
+        WatermarkGenerator(1),
+    ):  # from a nearby position, and from the start
+        client._store.read(lambda view, txn_state=txn_state: txn_state.seek(view, where))  # type: ignore[misc]
+        assert {
+            name: known_items.event_time for name, known_items in txn_state.state.active.items()
+        } == active, where
+        assert txn_state.state.seen == seen or not seen, where
+        assert txn_state.get_watermark() == min(active.values(), default=None)
 
 
 def check_tracking(client: Client, oracle: Oracle) -> None:
@@ -162,23 +167,23 @@ def check_tracking(client: Client, oracle: Oracle) -> None:
     def is_acked(where: Position, count: int) -> bool:
         mark = acked.mark_delete
         for index in range(1, count + 1):
-            one = (*where, index)
+            position = (*where, index)
             if where > mark[:2] or (where == mark[:2] and mark[2] and index > mark[2]):
                 whole = where[1] in acked.acked.entries.get(where[0], ())
-                if not whole and one not in acked.acked:
+                if not whole and position not in acked.acked:
                     return False
         return True
 
     first = next((where for where, _, count in oracle.events if not is_acked(where, count)), None)
-    found = client._store.read(lambda view: tracking_position(view, 1, 1))
+    results = client._store.read(lambda view: tracking_position(view, 1, 1))
     end = end_of(client)
     if first is None:
-        assert found == end or (found[1] == -1 and end == (found[0], -1)), (found, end)
+        assert results == end or (results[1] == -1 and end == (results[0], -1)), (results, end)
     else:
-        assert found < first
-        between = [where for where, _, count in oracle.events if count and found < where < first]
-        assert not between, (found, first)
-        assert first[0] > found[0] or first[1] - found[1] == 1, (found, first)
+        assert results < first
+        between = [where for where, _, count in oracle.events if count and results < where < first]
+        assert not between, (results, first)
+        assert first[0] > results[0] or first[1] - results[1] == 1, (results, first)
     messages = sum(count for _, _, count in oracle.events)
     row = client.subscriptions("t")[0]
     assert row["backlog"] == messages - acked.acked_count

@@ -29,11 +29,11 @@ IDLES = list[tuple[int, str, str]]
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store", **{NAME: LIMIT})
-    made.client.create_topic("t", 2)
-    made.client.create_topic("other")
-    yield made
-    made.close()
+    new_bench = Bench(tmp_path / "store", **{NAME: LIMIT})
+    new_bench.client.create_topic("t", 2)
+    new_bench.client.create_topic("other")
+    yield new_bench
+    new_bench.close()
 
 
 def idles(bench: Bench) -> IDLES:
@@ -41,16 +41,16 @@ def idles(bench: Bench) -> IDLES:
     client = bench.another()
 
     def look(view: View) -> IDLES:
-        found: IDLES = []
+        timeouts: IDLES = []
         with_frames = View.open(view.disk, view.salt, "boot", generation=None)
         for raw in with_frames.journal.read_durable():
-            found += [
+            timeouts += [
                 (op.partition, op.producer, op.by)
                 for op in decode_ops(raw.ops, lsn=raw.lsn)
                 if isinstance(op, WatermarkIdled)
             ]
         with_frames.close()
-        return found
+        return timeouts
 
     return client._store.read(look)
 
@@ -215,11 +215,11 @@ def test_a_sweep_is_bounded_and_goes_on(tmp_path: Path) -> None:
     for number in range(7):
         say(bench.client, f"P{number}", 10)
     bench.clock.advance(LIMIT)
-    left = []
+    remaining = []
     for _ in range(6):
         touch(bench.client)
-        left.append(sum(map(len, active(bench.client))))
-    assert left == [11, 8, 5, 2, 0, 0]
+        remaining.append(sum(map(len, active(bench.client))))
+    assert remaining == [11, 8, 5, 2, 0, 0]
     for number in range(7):
         say(bench.client, f"P{number}", 10)
     bench.clock.advance(LIMIT)

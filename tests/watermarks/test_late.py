@@ -23,8 +23,8 @@ pytestmark = [
 SET, IDLE, SNAPSHOT = "set", "idle", "snapshot"
 
 
-def figures(bench: Bench, subscription: str | None = None, **given: Any) -> tuple[Any, Any]:
-    answer = bench.client.topic("t").watermarks.show(subscription, **given)
+def figures(bench: Bench, subscription: str | None = None, **options: Any) -> tuple[Any, Any]:
+    answer = bench.client.topic("t").watermarks.show(subscription, **options)
     return answer["max_event_time"], answer["late_messages"]
 
 
@@ -33,8 +33,8 @@ def send(bench: Bench, time: int | None, partition: int = 0, txn: TxnId | None =
     return sent.message_id or MessageId(0, 0)
 
 
-def history(bench: Bench, **given: Any) -> list[WatermarkRow]:
-    return bench.client.topic("t").watermarks.history(**given)
+def history(bench: Bench, **options: Any) -> list[WatermarkRow]:
+    return bench.client.topic("t").watermarks.history(**options)
 
 
 def short(rows: Sequence[Mapping[str, object]]) -> list[tuple[Any, ...]]:
@@ -113,11 +113,11 @@ def test_history_has_the_assertions_that_took_effect(bench: Bench) -> None:
         (0, Position(1, 4), IDLE, "A", None, False),
         (0, Position(1, 5), SET, "A", 3, False),
     ]
-    found = history(bench)
+    rows = history(bench)
     assert short(history(bench, partition=0)) == in_0
-    assert [row for row in short(found) if row[0] == 0] == in_0
-    assert [row["partition"] for row in found[:4]] == [0, 1, 0, 1]  # by frame
-    assert [row["txn"] for row in found if row["partition"] == 0] == [
+    assert [row for row in short(rows) if row[0] == 0] == in_0
+    assert [row["partition"] for row in rows[:4]] == [0, 1, 0, 1]  # by frame
+    assert [row["txn"] for row in rows if row["partition"] == 0] == [
         None,
         None,
         txn,
@@ -127,17 +127,17 @@ def test_history_has_the_assertions_that_took_effect(bench: Bench) -> None:
         None,
         None,
     ]
-    assert {row["txn_state"] for row in found if row["txn"] is not None} == {"committed"}
-    assert [row["by"] for row in found if row["marker_type"] == IDLE] == [
+    assert {row["txn_state"] for row in rows if row["txn"] is not None} == {"committed"}
+    assert [row["by"] for row in rows if row["marker_type"] == IDLE] == [
         None,
         None,
         *["admin"] * 2,
     ]
-    assert [row["publish_time"] for row in found[:5]] == [START_MS] * 4 + [START_MS + 1000]
-    for limit in range(len(found) + 2):
-        assert history(bench, limit=limit) == found[max(0, len(found) - limit) :]
-    assert history(bench, producer="A", limit=3) == [r for r in found if r["producer"] == "A"][-3:]
-    assert history(bench, since=START_MS + 1) == found[4:]
+    assert [row["publish_time"] for row in rows[:5]] == [START_MS] * 4 + [START_MS + 1000]
+    for limit in range(len(rows) + 2):
+        assert history(bench, limit=limit) == rows[max(0, len(rows) - limit) :]
+    assert history(bench, producer="A", limit=3) == [r for r in rows if r["producer"] == "A"][-3:]
+    assert history(bench, since=START_MS + 1) == rows[4:]
     assert short(history(bench, partition=0, limit=1)) == in_0[-1:]
     with pytest.raises(InvalidArgument):
         history(bench, limit=-1)
@@ -149,15 +149,15 @@ def test_after_a_trim_lateness_counts_the_remaining_messages(bench: Bench) -> No
     say(client, "A", 10)
     send(bench, 5)
     client.checkpoint(roll_all=True)
-    kept = send(bench, 9)
+    message_ids = send(bench, 9)
     say(client, "A", 8)
-    before = history(bench, partition=0)
+    rows_before = history(bench, partition=0)
     assert figures(bench) == (9, 2)
-    client.admin.trim("t", Bound("id", kept), force_unacked=True)
+    client.admin.trim("t", Bound("id", message_ids), force_unacked=True)
     assert figures(bench) == (9, 1)
-    assert history(bench, partition=0) == before[1:]
-    assert [row["marker_type"] for row in before] == [SET, SNAPSHOT, SET]
-    assert before[-1]["regressed"]
+    assert history(bench, partition=0) == rows_before[1:]
+    assert [row["marker_type"] for row in rows_before] == [SET, SNAPSHOT, SET]
+    assert rows_before[-1]["regressed"]
 
 
 def test_a_large_message_is_judged_as_any_other(tmp_path: Path) -> None:
@@ -209,24 +209,24 @@ def test_random_histories_equal_a_walk(
     client.create_subscription("t", "s", type="shared")
     txns: list[TxnId] = []
     for _ in range(150):
-        what = chance.choice(["send"] * 6 + ["say"] * 2 + ["idle", "begin", "end", "ack", "point"])
+        act = chance.choice(["send"] * 6 + ["say"] * 2 + ["idle", "begin", "end", "ack", "point"])
         txn = chance.choice([None, *txns])
-        if what == "send":
+        if act == "send":
             time = chance.choice([None, chance.randrange(1, 100)])
             send(bench, time, chance.randrange(2), txn)
-        elif what in ("say", "idle"):
-            time = chance.randrange(1, 100) if what == "say" else None
+        elif act in ("say", "idle"):
+            time = chance.randrange(1, 100) if act == "say" else None
             say(client, chance.choice("ABC"), time, txn=txn)
-        elif what == "begin":
+        elif act == "begin":
             txns.append(begin(client))
-        elif what == "end" and txns:
+        elif act == "end" and txns:
             ended = txns.pop(chance.randrange(len(txns)))
             (client.commit if chance.random() < 0.7 else client.abort)(ended)
-        elif what == "ack":
-            ids = [one.message_id for one in read(client) if one.message_id is not None]
+        elif act == "ack":
+            ids = [message.message_id for message in read(client) if message.message_id is not None]
             if ids:
                 client.acknowledge("t", "s", chance.sample(ids, min(len(ids), 5)))
-        elif what == "point":
+        elif act == "point":
             client.checkpoint(roll_all=chance.random() < 0.3)
     client.flush()
     for index in range(2):
@@ -239,24 +239,24 @@ def check_walk(bench: Bench, index: int) -> None:
     greatest, late = None, 0
     seen: dict[tuple[int, int], int | None] = {}
     last = watermarks.show(partition=index)["partition_list"][0]["position"]
-    place = watermarks.show("s", partition=index)["partition_list"][0]["position"]
+    position = watermarks.show("s", partition=index)["partition_list"][0]["position"]
     wanted_at_s: tuple[int | None, int] = (None, 0)
     for message in read(bench.client, "t", partitions=[index]):
         at = message.message_id
         assert at is not None
         entry = (at.ledger, at.entry)
         if entry not in seen:
-            before = _before(bench, index, entry)
+            state_before = _before(bench, index, entry)
             seen[entry] = (
                 None
-                if before is None
-                else watermarks.show(at=MessageId(*before), lateness=False)["watermark"]
+                if state_before is None
+                else watermarks.show(at=MessageId(*state_before), lateness=False)["watermark"]
             )
         value, time = seen[entry], message.event_time
         if time is not None:
             greatest = time if greatest is None else max(greatest, time)
             late += value is not None and time < value
-        if place is not None and entry <= (place.ledger, place.entry):
+        if position is not None and entry <= (position.ledger, position.entry):
             wanted_at_s = (greatest, late)
     assert figures(bench, partition=index) == (greatest, late)
     assert figures(bench, "s", partition=index) == wanted_at_s
@@ -269,9 +269,9 @@ def _before(bench: Bench, index: int, entry: tuple[int, int]) -> tuple[int, int]
     ledger, number = entry
     if number:
         return (ledger, number - 1)
-    known = bench.client._store.read(
+    known_items = bench.client._store.read(
         lambda view: [
             (end.ledger, end.entries - 1) for end in view.topic(index + 1).ledgers if end.entries
         ]
     )
-    return max((one for one in known if one < entry), default=None)
+    return max((known_item for known_item in known_items if known_item < entry), default=None)

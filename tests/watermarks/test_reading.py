@@ -21,35 +21,39 @@ KINDS = ("reader", "in memory")
 Handle = Reader | NonDurableConsumer
 
 
-def watch(bench: Bench, kind: str, start: Any = None, **given: Any) -> Handle:
-    topic = given.pop("topic", "t")
+def watch(bench: Bench, kind: str, start: Any = None, **options: Any) -> Handle:
+    topic = options.pop("topic", "t")
     if kind == "reader":
-        return bench.client.reader(topic, start, enable_watermarking=True, **given)
+        return bench.client.reader(topic, start, enable_watermarking=True, **options)
     return bench.client.consumer(
-        topic, "memory", durable=False, start=start, enable_watermarking=True, **given
+        topic, "memory", durable=False, start=start, enable_watermarking=True, **options
     )
 
 
 def step(handle: Handle) -> Message | int | None:
     """The next message, or the value of an event, or None when neither comes."""
-    before = handle.get_last_watermark()
+    watermark_before = handle.get_last_watermark()
     message = handle.read_next() if isinstance(handle, Reader) else handle.receive()
     now = handle.get_last_watermark()
     if message is not None:
-        assert now in (before, None), "an event is not a message; a seek forgets the last one"
+        assert now in (watermark_before, None), (
+            "an event is not a message; a seek forgets the last one"
+        )
         return message
-    is_event = now is not None and (before is None or now.number > before.number)
+    is_event = now is not None and (
+        watermark_before is None or now.number > watermark_before.number
+    )
     return now.event_time if is_event and now is not None else None
 
 
 def story(handle: Handle, limit: int = 100) -> list[int | str]:
     """Everything that comes: event times as numbers, late ones as text with !, values as =N."""
     out: list[int | str] = []
-    while len(out) < limit and (found := step(handle)) is not None:
-        if isinstance(found, int):
-            out.append(f"={found}")
+    while len(out) < limit and (outcome := step(handle)) is not None:
+        if isinstance(outcome, int):
+            out.append(f"={outcome}")
         else:
-            out.append(f"{found.event_time}!" if found.is_late else found.event_time or "-")
+            out.append(f"{outcome.event_time}!" if outcome.is_late else outcome.event_time or "-")
     return out
 
 
@@ -165,10 +169,10 @@ def test_nothing_is_written(bench: Bench, kind: str) -> None:
     say(bench.client, "A", 10)
     post(bench.client, 11)
     bench.client = bench.another(read_only=True)
-    before = bench.client.status()["journal"]["lsn"]
+    lsn_before = bench.client.status()["journal"]["lsn"]
     with watch(bench, kind) as handle:
         assert story(handle) == ["=10", 11]
-    assert bench.client.status()["journal"]["lsn"] == before
+    assert bench.client.status()["journal"]["lsn"] == lsn_before
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -181,9 +185,9 @@ def test_the_least_of_its_partitions_counts(bench: Bench, kind: str) -> None:
     producer.send(b"", event_time=15, partition=0)
     producer.send(b"", event_time=12, partition=1)
     say(client, "A", 20, topic="two")
-    with watch(bench, kind, topic="two") as handle, watch(bench, kind, topic="two/1") as one:
+    with watch(bench, kind, topic="two") as handle, watch(bench, kind, topic="two/1") as each_watch:
         assert story(handle, 2) == ["=10", 15]
-        assert story(one) == ["=10", 12, "=20"]
+        assert story(each_watch) == ["=10", 12, "=20"]
         assert story(handle) == [12, "=20"]
         client.admin.update_topic("two", partitions=3)
         assert story(handle) == []
@@ -191,7 +195,7 @@ def test_the_least_of_its_partitions_counts(bench: Bench, kind: str) -> None:
         producer.send(b"", event_time=21, partition=2)
         say(client, "A", 21, topic="two")
         assert story(handle) == [21, "=21"]
-        assert story(one) == ["=21"]
+        assert story(each_watch) == ["=21"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -251,12 +255,12 @@ def test_seeking_one_partition_leaves_the_clamp_of_the_others(bench: Bench) -> N
 
 
 def test_iterating_goes_on_after_an_event_and_calls_the_listener(bench: Bench) -> None:
-    client, told = bench.client, list[str]()
+    client, reports = bench.client, list[str]()
 
     class Listener:
         def received_watermark(self, reader: Reader, watermark: Watermark) -> None:
             assert reader.get_last_watermark() == watermark
-            told.append(f"={watermark.event_time}")
+            reports.append(f"={watermark.event_time}")
 
     say(client, "A", 1)
     post(client, 10)
@@ -265,17 +269,17 @@ def test_iterating_goes_on_after_an_event_and_calls_the_listener(bench: Bench) -
     say(client, "A", 20)
     with client.reader("t", enable_watermarking=True, listener=Listener()) as reader:
         for message in reader:
-            told.append(str(message.event_time))
-    assert told == ["=1", "10", "=10", "20", "=20"]
+            reports.append(str(message.event_time))
+    assert reports == ["=1", "10", "=10", "20", "=20"]
 
 
 def test_a_listener_of_a_consumer_in_memory_is_called(bench: Bench) -> None:
-    told = list[int]()
+    reports = list[int]()
 
     class Listener:
         def received_watermark(self, consumer: NonDurableConsumer, watermark: Watermark) -> None:
             assert consumer.name == "memory"
-            told.append(watermark.event_time)
+            reports.append(watermark.event_time)
 
     with bench.client.consumer(
         "t", "memory", durable=False, enable_watermarking=True, listener=Listener()
@@ -283,7 +287,7 @@ def test_a_listener_of_a_consumer_in_memory_is_called(bench: Bench) -> None:
         say(bench.client, "A", 10)
         assert consumer.receive(timeout_ms=None) is None
         assert consumer.receive_batch().num_rows == 0
-    assert told == [10]
+    assert reports == [10]
 
 
 def test_without_the_flag_a_reader_has_no_watermarks(bench: Bench) -> None:

@@ -29,8 +29,8 @@ pytestmark = [
 ]
 
 
-def show(client: Client, subscription: str | None = None, **given: Any) -> WatermarkShown:
-    return client.topic("t").watermarks.show(subscription, **given)
+def show(client: Client, subscription: str | None = None, **options: Any) -> WatermarkShown:
+    return client.topic("t").watermarks.show(subscription, **options)
 
 
 def picked(answer: Mapping[str, Any], *names: str) -> tuple[Any, ...]:
@@ -100,8 +100,8 @@ def test_a_message_of_a_marker_is_named(bench: Bench) -> None:
         for _ in range(2):
             producer.send(b"x", event_time=5, partition=0, txn=txn)
         producer.new_watermark(txn).event_time(9).send()
-    one, two = ids(client)
-    client.acknowledge("t", "s", [one])
+    first_id, two = ids(client)
+    client.acknowledge("t", "s", [first_id])
     answer = show(client, "s", partition=0)
     assert (answer["first_unacked"], answer["status"]) == (two, "unknown")
     client.acknowledge("t", "s", [two])
@@ -136,12 +136,12 @@ def test_the_answer_of_set(bench: Bench) -> None:
         (3, False),
         (2, True),
     ]
-    for time, wanted in steps:
+    for time, expected in steps:
         if time is None:
-            assert watermarks.idle("A", txn=txn)["was_active"] is wanted
+            assert watermarks.idle("A", txn=txn)["was_active"] is expected
         else:
             answer = watermarks.set(time, "A", txn=txn)
-            assert (answer["regressed"], answer["txn"]) == (wanted, txn)
+            assert (answer["regressed"], answer["txn"]) == (expected, txn)
             assert [row["position"] for row in answer["partition_list"]] == [None, None]
     assert show(client)["pending_txns"] == 1
     client.commit(txn)
@@ -187,8 +187,8 @@ def test_at_a_place(bench: Bench) -> None:
     client.topic("t").watermarks.snapshot()
     for time in (40, 50):
         say(client, "A", time)
-    found = [show(client, at=MessageId(2, entry))["watermark"] for entry in range(6)]
-    assert found == [10, 20, 30, 30, 40, 50]
+    watermarks = [show(client, at=MessageId(2, entry))["watermark"] for entry in range(6)]
+    assert watermarks == [10, 20, 30, 30, 40, 50]
     rows = [show(client, at=MessageId(2, entry))["partition_list"] for entry in (1, 2, 5)]
     assert [(len(row), row[0]["partition"]) for row in rows] == [(1, 1)] * 3
     assert [row[0]["snapshot_position"] for row in rows] == [None, Position(2, 3), Position(2, 3)]
@@ -274,9 +274,9 @@ def test_status_and_describe_agree_with_show(bench: Bench) -> None:
             (client.describe_topic("t"), None),
             (client.subscription("t", "s").describe(), "s"),
         ):
-            shown = show(client, subscription)["partition_list"]
-            assert [one["watermark"] for one in described["partition_list"]] == [
-                one["watermark"] for one in shown
+            partitions = show(client, subscription)["partition_list"]
+            assert [partition["watermark"] for partition in described["partition_list"]] == [
+                partition["watermark"] for partition in partitions
             ]
         watermark: int | None = row["watermark"]
         return watermark
@@ -317,8 +317,8 @@ def test_the_first_message_of_a_partition_is_no_watermark_row(bench: Bench) -> N
     client.producer("t").send(b"y", partition=0)
     assert first() == [MessageId(1, 3), None]
     client.checkpoint(roll_all=True)  # the next ledger begins with a snapshot
-    known = client.producer("t").send(b"z", partition=0).message_id
-    assert known is not None
-    client.admin.trim("t", Bound("id", known), force_unacked=True)
-    assert first()[0] == known
-    assert known.entry == 1
+    message_id = client.producer("t").send(b"z", partition=0).message_id
+    assert message_id is not None
+    client.admin.trim("t", Bound("id", message_id), force_unacked=True)
+    assert first()[0] == message_id
+    assert message_id.entry == 1

@@ -40,19 +40,19 @@ def post(client: Client, topic: str, *times: int, partition: int = 0) -> None:
 
 def drain(consumer: MultiTopicsConsumer) -> tuple[list[int], list[Message]]:
     """All values and messages that come now."""
-    found: list[int] = []
+    numbers: list[int] = []
     got: list[Message] = []
     while True:
-        before = consumer.get_last_watermark()
+        watermark_before = consumer.get_last_watermark()
         message = consumer.receive()
         now = consumer.get_last_watermark()
         if message is not None:
-            assert now in (before, None)
+            assert now in (watermark_before, None)
             got.append(message)
-        elif now is not None and (before is None or now.number > before.number):
-            found.append(now.event_time)
+        elif now is not None and (watermark_before is None or now.number > watermark_before.number):
+            numbers.append(now.event_time)
         else:
-            return found, got
+            return numbers, got
 
 
 def clamps(client: Client, topic: str) -> list[int | None]:
@@ -107,12 +107,12 @@ def test_batches_are_empty_on_a_change_and_judge_their_messages(bench: Bench) ->
 
 
 def test_a_listener_has_the_handle(bench: Bench) -> None:
-    told = list[tuple[list[str], int]]()
+    reports = list[tuple[list[str], int]]()
 
     class Listener:
         def received_watermark(self, consumer: MultiTopicsConsumer, watermark: Watermark) -> None:
             assert consumer.get_last_watermark() == watermark
-            told.append((consumer.topics, watermark.event_time))
+            reports.append((consumer.topics, watermark.event_time))
 
     for topic in ("one", "two"):
         say(bench.client, "A", 20, topic=topic)
@@ -120,9 +120,9 @@ def test_a_listener_has_the_handle(bench: Bench) -> None:
         ["one", "two"], "s", create=True, enable_watermarking=True, listener=Listener()
     ) as consumer:
         assert consumer.receive(timeout_ms=None) is None
-        assert len(told) == 1
-        assert [event for _, event in told] == [20]
-        assert [sorted(name.rpartition("/")[2] for name in topics) for topics, _ in told] == [
+        assert len(reports) == 1
+        assert [event for _, event in reports] == [20]
+        assert [sorted(name.rpartition("/")[2] for name in topics) for topics, _ in reports] == [
             ["one", "two"]
         ]
 
@@ -225,13 +225,13 @@ def test_a_seek_between_the_value_and_the_messages_is_noticed(
         take, turns = Receiving.take, 0
 
         def seek_before_the_first(
-            self: Receiving, limit: int, guard: Guard | None = None, **given: Any
+            self: Receiving, limit: int, guard: Guard | None = None, **options: Any
         ) -> pa.Table:
             nonlocal turns
             turns += 1
             if turns == 1:
                 other.subscription("two", "s").seek(START)
-            return take(self, limit, guard, **given)
+            return take(self, limit, guard, **options)
 
         monkeypatch.setattr(Receiving, "take", seek_before_the_first)
         message = consumer.receive()
@@ -267,9 +267,13 @@ def test_every_consumer_ends_at_the_same_value(bench: Bench, kind: str) -> None:
             consumer.acknowledge(got)
     last = [consumer.get_last_watermark() for consumer in both]
     if kind == "failover":  # a standby gets no value
-        assert {one.event_time for one in last if one is not None} == {20}
+        assert {each_message.event_time for each_message in last if each_message is not None} == {
+            20
+        }
     else:
-        assert [None if one is None else one.event_time for one in last] == [20, 20]
+        assert [
+            None if each_message is None else each_message.event_time for each_message in last
+        ] == [20, 20]
     for consumer in both:
         consumer.close()
 

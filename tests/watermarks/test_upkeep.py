@@ -53,25 +53,25 @@ def check_markers(view: View, partition: int) -> int:
 
     returns: how many markers have watermarks
     """
-    held: dict[TxnId, dict[str, tuple[bool, int | None]]] = {}
+    held_times: dict[TxnId, dict[str, tuple[bool, int | None]]] = {}
     for side in view.buffer(partition).ledgers:
         for row in view.ledger_table(side.ledger, 0, side.entries).to_pylist():
             if row["kind"] in (W_SET, W_IDLE):
-                known = held.setdefault(_txn(row), {})
+                entries = held_times.setdefault(_txn(row), {})
                 time = row["event_time"] and round(row["event_time"].timestamp() * 1000)
-                known[row["producer"]] = net_effect(known.get(row["producer"]), time)
-    found = 0
+                entries[row["producer"]] = net_effect(entries.get(row["producer"]), time)
+    count = 0
     for end in view.topic(partition).ledgers:
         for row in view.ledger_table(end.ledger, 0, end.entries).to_pylist():
             if row["kind"] == TXN_COMMIT:
                 effects: list[Effect] = read_effects(row["value"]) if row["value"] else []
-                wanted = [(name, *one) for name, one in held.pop(_txn(row), {}).items()]
-                assert sorted(effects) == sorted(wanted), row
-                found += bool(effects)
+                expected = [(name, *one) for name, one in held_times.pop(_txn(row), {}).items()]
+                assert sorted(effects) == sorted(expected), row
+                count += bool(effects)
     state = view.watermark(partition)
-    for txn, known in state.pending.items():
-        assert held.pop(TxnId(*txn)) == known
-    return found
+    for txn, entries in state.pending.items():
+        assert held_times.pop(TxnId(*txn)) == entries
+    return count
 
 
 def _txn(row: dict[str, int]) -> TxnId:
@@ -86,17 +86,17 @@ def test_marker_and_sidecar_agree(tmp_path: Path, seed: int) -> None:
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t", 2)
     open_: list[TxnId] = []
-    found = 0
+    found_number = 0
     for _ in range(4):
         history(bench.client, chance, 40, open_)
-        found = sum(
+        found_number = sum(
             bench.client._store.read(lambda view, n=number: check_markers(view, n))  # type: ignore[misc]
             for number in (1, 2)
         )
         if chance.random() < 0.5:
             bench.client.checkpoint()
         bench.reopen()
-    assert found
+    assert found_number
     bench.close()
 
 
@@ -124,16 +124,19 @@ def states(client: Client) -> dict[Position, dict[str, int]]:
     for where in positions(client):
         generator = WatermarkGenerator(1)
         client._store.read(lambda view, g=generator, w=where: g.seek(view, w))  # type: ignore[misc]
-        out[where] = {name: one.event_time for name, one in generator.state.active.items()}
+        out[where] = {
+            name: producer_state.event_time
+            for name, producer_state in generator.state.active.items()
+        }
     return out
 
 
 def spoil(way: str, chance: random.Random, payload: bytes) -> bytes:
     """A payload that this program cannot read."""
     if way == "version":
-        known = read_snapshot(payload)
-        assert known is not None
-        return fold.encode_snapshot(Snapshot(2, known.as_of, known.state, known.pending))
+        snapshot = read_snapshot(payload)
+        assert snapshot is not None
+        return fold.encode_snapshot(Snapshot(2, snapshot.as_of, snapshot.state, snapshot.pending))
     if way == "cut":
         return payload[: chance.randrange(len(payload))]
     return b"\xc1" + payload[1:]
@@ -145,7 +148,7 @@ def test_of_a_snapshot_that_cannot_be_read_the_one_before_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, share: float
 ) -> None:
     """7, 12: the value is the same, also when no snapshot can be read."""
-    found: list[dict[Position, dict[str, int]]] = []
+    rows: list[dict[Position, dict[str, int]]] = []
     true_payload = Watermark.payload
     spoiled = 0
 
@@ -164,21 +167,21 @@ def test_of_a_snapshot_that_cannot_be_read_the_one_before_serves(
         bench = Bench(tmp_path / name, ledger_entries_max=25, watermark_snapshot_markers_max=3)
         bench.client.create_topic("t", 2)
         history(bench.client, random.Random(7), 150, [])
-        found.append(states(bench.client))
+        rows.append(states(bench.client))
         bench.client.checkpoint(roll_all=True)
         bench.reopen()
-        again = states(bench.client)
-        assert {where: again[where] for where in found[-1]} == found[-1]
+        states_again = states(bench.client)
+        assert {where: states_again[where] for where in rows[-1]} == rows[-1]
         bench.close()
     assert spoiled > 2
     # a spoiled snapshot may have another size, so the next one may come at another row
-    assert dedupe(found[0]) == dedupe(found[1])
+    assert dedupe(rows[0]) == dedupe(rows[1])
 
 
-def dedupe(found: dict[Position, dict[str, int]]) -> list[dict[str, int]]:
+def dedupe(states: dict[Position, dict[str, int]]) -> list[dict[str, int]]:
     """The states in order, without repetitions."""
     out: list[dict[str, int]] = []
-    for state in found.values():
+    for state in states.values():
         if not out or out[-1] != state:
             out.append(state)
     return out
@@ -228,15 +231,17 @@ def test_a_restart_keeps_everything(bench: Bench) -> None:
             lambda view: [fold.FOLD.dump(view.watermark(number)) for number in (1, 2)]
         )
 
-    before = dumps(client)
-    assert dumps(bench.reopen()) == before
+    encoded_before = dumps(client)
+    assert dumps(bench.reopen()) == encoded_before
     bench.client.checkpoint()
-    assert dumps(bench.reopen()) == before
+    assert dumps(bench.reopen()) == encoded_before
     bench.client.checkpoint(roll_all=True)
-    after = bench.reopen()._store.read(lambda view: view.watermark(1))
-    assert after.pending == {(txn.coordinator, txn.sequence): {"A": (True, None), "C": (False, 40)}}
-    assert (after.clamps[1].event_time, after.clamps[1].emitted) == (20, 1)
-    assert after.figures.regressions == 1
+    state_after = bench.reopen()._store.read(lambda view: view.watermark(1))
+    assert state_after.pending == {
+        (txn.coordinator, txn.sequence): {"A": (True, None), "C": (False, 40)}
+    }
+    assert (state_after.clamps[1].event_time, state_after.clamps[1].emitted) == (20, 1)
+    assert state_after.figures.regressions == 1
     bench.client.commit(txn)
     with bench.client.consumer("t", "s", enable_watermarking=True) as consumer:
         assert values(consumer) == [30]
@@ -274,7 +279,9 @@ def test_a_topic_without_watermarks_has_no_state(bench: Bench) -> None:
     client = bench.client
     send(client, b"x")
     client.create_subscription("t", "s")
-    client.acknowledge("t", "s", [one.message_id for one in read(client) if one.message_id])
+    client.acknowledge(
+        "t", "s", [message.message_id for message in read(client) if message.message_id]
+    )
     client.subscription("t", "s").delete()
     client.checkpoint(roll_all=True)
     assert client.admin.trim("t", Bound("end"))["messages"] == 1
@@ -307,26 +314,33 @@ def test_rows_that_are_damaged_hold_their_partition_alone(bench: Bench) -> None:
     for time in (10, 20, 30):
         say(client, "A", time)
         post(client, time + 1)
-    held = {}
+    held_values = {}
     for name, consumer in consumers.items():
-        found, got = drain(consumer)
-        assert (found, times(got)) == ([10], [11, 21, 31])
-        held[name] = got
+        found_values, got = drain(consumer)
+        assert (found_values, times(got)) == ([10], [11, 21, 31])
+        held_values[name] = got
         consumer.close()
     client.checkpoint(roll_all=True)
     client = bench.reopen()
-    client.acknowledge("t", "both", [m.message_id for m in held["both"][:1] if m.message_id])
+    client.acknowledge("t", "both", [m.message_id for m in held_values["both"][:1] if m.message_id])
     third = bench.another().consumer("t", "third", create=True, enable_watermarking=True)
     assert drain(third)[0] == [10]
     spoil_file(bench, 0)
-    shown = client.topic("t").watermarks.show("both")
-    assert (shown["status"], shown["watermark"], shown["emitted"]) == ("unavailable", None, 10)
-    assert [one["status"] for one in shown["partition_list"]] == ["unavailable", "active"]
-    assert shown["partition_list"][1]["watermark"] == 30
+    watermark = client.topic("t").watermarks.show("both")
+    assert (watermark["status"], watermark["watermark"], watermark["emitted"]) == (
+        "unavailable",
+        None,
+        10,
+    )
+    assert [partition["status"] for partition in watermark["partition_list"]] == [
+        "unavailable",
+        "active",
+    ]
+    assert watermark["partition_list"][1]["watermark"] == 30
     generator = WatermarkGenerator(1)
-    place = client._store.read(lambda view: (view.topic(1).ledgers[0].ledger, 3))
+    location = client._store.read(lambda view: (view.topic(1).ledgers[0].ledger, 3))
     with pytest.raises(Corruption):
-        client._store.read(lambda view: generator.seek(view, place))
+        client._store.read(lambda view: generator.seek(view, location))
     end = end_of(client)
     client._store.read(lambda view: generator.seek(view, end))  # the end needs no read
     assert generator.get_watermark() == 30
@@ -338,8 +352,8 @@ def test_rows_that_are_damaged_hold_their_partition_alone(bench: Bench) -> None:
         assert values(consumer) == []
         assert (consumer.get_last_watermark(), consumer.watermark_status) == (None, "unavailable")
     post(client, 41, partition=1)
-    found, got = drain(third)
-    assert (found, times(got)) == ([], [41])
+    found_values, got = drain(third)
+    assert (found_values, times(got)) == ([], [41])
     third.acknowledge(got)
     assert values(third) == []
     assert (third.get_last_watermark(), third.watermark_status) == ((10, 1), "unavailable")

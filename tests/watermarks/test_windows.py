@@ -91,8 +91,8 @@ def run(
     **options: Any,
 ) -> Summary:
     """Run a function from in to out."""
-    given = FunctionOptions(take_over_ms=0, **options)
-    return functions.run(client, function, inputs or ["in"], "out", "s", given, hooks)
+    function_options = FunctionOptions(take_over_ms=0, **options)
+    return functions.run(client, function, inputs or ["in"], "out", "s", function_options, hooks)
 
 
 def results(client: txlog.Client) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ def results(client: txlog.Client) -> list[dict[str, Any]]:
 
 def windows(client: txlog.Client) -> list[tuple[int, list[str]]]:
     """The starts of windows and their payloads, in the order they were produced."""
-    return [(found["start"], found["values"]) for found in results(client)]
+    return [(result["start"], result["values"]) for result in results(client)]
 
 
 def late(client: txlog.Client) -> list[str]:
@@ -193,8 +193,8 @@ def test_open_windows_survive_a_restart(client: txlog.Client) -> None:
         seen.append(messages)
 
     function = tumbling(duration_ms=100, watermarks=True)(look)
-    told: list[tuple[str, Any]] = []
-    hooks = Hooks(tell=lambda *what: told.append(what))
+    rows: list[tuple[str, Any]] = []
+    hooks = Hooks(tell=lambda *arguments: rows.append(arguments))
     producer = client.producer("in")
     for round in range(2):
         say(client, 100 * round + 1)
@@ -205,7 +205,7 @@ def test_open_windows_survive_a_restart(client: txlog.Client) -> None:
             producer.send(b"", event_time=base + 7, key=b"", txn=txn)
         if round:
             assert run(client, function, hooks).consumed == 3
-            assert told[1:] == [
+            assert rows[1:] == [
                 ("open-windows", {"windows": 1, "messages": 3, "watermark": 101, "topic": STATE})
             ]
         say(client, 100 * round + 100)
@@ -284,8 +284,8 @@ def test_a_window_may_be_a_table_of_received_rows(client: txlog.Client) -> None:
     say(client, 1)
     send(client, 5, 6)
     say(client, 100)
-    wanted = tumbling(duration_ms=100, watermarks=True)(function)
-    assert run(client, wanted, batch=True).produced == 2
+    expected_function = tumbling(duration_ms=100, watermarks=True)(function)
+    assert run(client, expected_function, batch=True).produced == 2
     assert [message.value for message in client.reader("out")] == [b"5", b"6"]
 
 
@@ -345,15 +345,15 @@ def test_a_window_that_fails_is_given_up_as_a_whole(client: txlog.Client, on_err
     say(client, 1)
     send(client, 5, 105, 106, 205)
     say(client, 300)
-    given: dict[str, Any] = {"retries": 1, "on_error": on_error}
+    fields: dict[str, Any] = {"retries": 1, "on_error": on_error}
     if on_error == "stop":
         with pytest.raises(CommandFailed, match="the second"):
-            run(client, function, **given)
+            run(client, function, **fields)
         assert (results(client), attempts) == ([], [1, 2])
         assert run(client, WINDOWS).produced == 3
         return
     bad: dict[str, Any] = {"dead_letter_topic": "bad"} if on_error == "dead-letter" else {}
-    done = run(client, function, **given, **bad)
+    done = run(client, function, **fields, **bad)
     assert attempts == [1, 2]
     assert windows(client) == [(0, ["5"]), (200, ["205"])]
     assert (done.skipped, done.dead_lettered) == ((2, 0) if on_error == "skip" else (0, 2))
@@ -396,8 +396,8 @@ def test_a_message_that_the_state_cannot_hold_fails_as_in_a_function(tmp_path: P
         client.producer("in").send(b"x" * 1000, event_time=5)
         send(client, 6)
         say(client, 100)
-        given: list[dict[str, Any]] = [{}, {"on_error": "dead-letter", "dead_letter_topic": "bad"}]
-        for options in given:
+        rows: list[dict[str, Any]] = [{}, {"on_error": "dead-letter", "dead_letter_topic": "bad"}]
+        for options in rows:
             with pytest.raises(CommandFailed, match="max_message_bytes is 1000"):
                 run(client, **options)
         assert run(client, on_error="skip").skipped == 1
@@ -419,8 +419,8 @@ def test_each_instance_has_a_state_of_its_own(tmp_path: Path) -> None:
         assert windows(client) == [(0, ["7"]), (0, ["5", "6"])]
         send(client, 150)
         assert run(client, instance=1).consumed == 1
-        for instances, left in ((1, {f"{STATE}-1": 1}), (2, {})):
-            assert left_open(client, ["other", "in"], "s", instances) == left
+        for instances, expected_states in ((1, {f"{STATE}-1": 1}), (2, {})):
+            assert left_open(client, ["other", "in"], "s", instances) == expected_states
         assert left_open(client, ["in", "a"], "s", 2) == {f"{STATE}-1": 1}
         client.create_subscription("in", "f", type="failover")
         with pytest.raises(NotAllowed, match="shared"):
