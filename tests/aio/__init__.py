@@ -1,1 +1,1 @@
-"""Tests of the asynchronous client: its calls, its waits, and what a cancellation leaves."""
+"""Tests of the asynchronous client: its calls, its waits, and the state after a cancellation."""

@@ -1,4 +1,8 @@
-"""The nouns of txlog, awaited: what they do is tested with those; here, that they are there."""
+"""The asynchronous client offers the same objects and calls as `txlog`.
+
+Their behaviour is tested with the synchronous client; these tests guard that the calls exist and
+can be awaited.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +54,7 @@ def values(path: str, topic: str) -> list[bytes | None]:
         return [message.value for message in client.reader(topic)]
 
 
-def test_the_nouns_of_txlog(path: str) -> None:
+def test_objects_of_the_synchronous_client_can_be_awaited(path: str) -> None:
     async def program(client: txlog.aio.Client) -> None:
         async with client.producer("in") as producer, client.consumer("in", "s") as consumer:
             receipt = await producer.send(b"one", key="k")
@@ -64,7 +68,7 @@ def test_the_nouns_of_txlog(path: str) -> None:
             assert txn.state == "COMMITTED"
             assert await consumer.receive(0) is None
             async with client.reader("out") as reader:
-                assert [one.value async for one in reader] == [b"two", b"three"]
+                assert [each_message.value async for each_message in reader] == [b"two", b"three"]
             assert len(await client.topics()) == 2
             assert len(await client.run(lambda sync: sync.admin.locks())) >= 3
 
@@ -90,7 +94,7 @@ def test_a_block_that_fails_aborts_and_an_await_opens(path: str) -> None:
     assert values(path, "in") == []
 
 
-def test_errors_are_those_of_txlog(path: str, tmp_path: Path) -> None:
+def test_calls_raise_the_same_errors_as_the_synchronous_client(path: str, tmp_path: Path) -> None:
     async def program(client: txlog.aio.Client) -> None:
         consumer = await client.consumer("in", "memory", durable=False)
         with pytest.raises(NotAllowed, match="it has no retry topic"):
@@ -117,10 +121,13 @@ def test_closed_is_closed_and_the_thread_ends(path: str) -> None:
     asyncio.run(main())
 
 
-def test_many_tasks_wait_without_a_thread_or_a_look(
+def test_many_tasks_wait_without_threads_or_polling(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit on another topic makes none look, one on theirs gives each its message."""
+    """A commit on another topic makes no task check for messages; a commit on their topic gives
+    each task its message. Otherwise many waiting tasks would cost a thread each, or a lot of
+    processor time.
+    """
     looks = 0
     count = 50
 
@@ -137,30 +144,30 @@ def test_many_tasks_wait_without_a_thread_or_a_look(
 
         monkeypatch.setattr(MemorySession, "next", counted)
         tasks = [asyncio.create_task(consumer.receive()) for consumer in consumers]
-        while looks <= count:  # the first one makes the watch, and looks again
+        while looks <= count:  # the first task creates the watch and checks again
             await asyncio.sleep(0)
-        before = looks
+        count_before = looks
         elsewhere, here = await client.producer("out"), await client.producer("in")
         await elsewhere.send(b"x")
-        for _ in range(100):  # the news of it has come long before, and was looked into
+        for _ in range(100):  # the loop has had the notification for a long time by now
             await asyncio.sleep(0)
         await client.run(lambda sync: None)
-        assert looks == before
+        assert looks == count_before
         await here.send(b"y")
         got = await asyncio.gather(*tasks)
-        assert [one.value for one in got if one is not None] == [b"y"] * count
-        assert looks <= before + 2 * count
+        assert [message.value for message in got if message is not None] == [b"y"] * count
+        assert looks <= count_before + 2 * count
         for consumer in consumers:
             await consumer.close()
 
-    before = len(os.listdir("/proc/self/task"))
+    count_before = len(os.listdir("/proc/self/task"))
     run(path, program)
     gc.collect()
-    assert len(os.listdir("/proc/self/task")) <= before + 1
+    assert len(os.listdir("/proc/self/task")) <= count_before + 1
 
 
-def test_a_wait_hears_of_another_process(path: str) -> None:
-    """The other handle stands for another process: it shares nothing with this one."""
+def test_commit_of_another_process_ends_a_wait(path: str) -> None:
+    """The other handle acts as another process: the two handles share nothing in memory."""
 
     async def program(client: txlog.aio.Client) -> list[bytes | None]:
         async with client.reader("in") as reader, client.consumer("in", "s") as consumer:
@@ -172,32 +179,40 @@ def test_a_wait_hears_of_another_process(path: str) -> None:
             with txlog.open(path) as other:
                 other.producer("in").send(b"news")
             got = [await first, await second]
-            return [one.value for one in got if one is not None]
+            return [message.value for message in got if message is not None]
 
     assert run(path, program) == [b"news", b"news"]
 
 
 def test_tasks_that_send_share_frames(path: str) -> None:
-    """Each has its own receipt, in the order of the calls; a full queue is waited for."""
+    """Each call has its own receipt, in the order of the calls; a full queue makes the
+    task wait.
+    """
 
     async def program(client: txlog.aio.Client) -> tuple[list[int], int]:
-        before = await client.run(lambda sync: sync.store.refresh())
+        completed_before = await client.run(lambda sync: sync.store.refresh())
         async with client.producer("in", max_pending_messages=40) as producer:
             sends = [producer.send(b"%03d" % n) for n in range(200)]
             receipts = await asyncio.gather(*sends)
             with pytest.raises(InvalidMessage):
                 await producer.send(b"x" * (6 << 20))
-        after = await client.run(lambda sync: sync.store.refresh())
-        return [one.message_id.entry for one in receipts if one.message_id], after - before
+        completed_after = await client.run(lambda sync: sync.store.refresh())
+        return [
+            each_receipt.message_id.entry for each_receipt in receipts if each_receipt.message_id
+        ], completed_after - completed_before
 
     entries, frames = run(path, program)
     assert sorted(entries) == list(range(200))
     assert frames < 100
-    assert sorted(one for one in values(path, "in") if one) == [b"%03d" % n for n in range(200)]
+    assert sorted(each_receipt for each_receipt in values(path, "in") if each_receipt) == [
+        b"%03d" % n for n in range(200)
+    ]
 
 
 def test_a_batch_that_is_waited_for_holds_up_no_other_call(path: str) -> None:
-    """The wait is in the loop: in the thread it would keep the send from ever coming."""
+    """The event loop does the waiting: in the client's thread, a wait would keep the send from
+    running, and the batch would never come.
+    """
 
     async def program(client: txlog.aio.Client) -> int:
         async with client.reader("in") as reader, client.producer("in") as producer:
@@ -209,23 +224,23 @@ def test_a_batch_that_is_waited_for_holds_up_no_other_call(path: str) -> None:
     assert run(path, program) == 1
 
 
-def test_a_table_view_is_asked_without_await_and_moves_with_refresh(path: str) -> None:
+def test_table_view_answers_without_await_and_changes_only_with_refresh(path: str) -> None:
     async def program(client: txlog.aio.Client) -> None:
         producer = await client.producer("in")
         await producer.send(b"1", key="ada")
         async with client.table_view("in") as view:
-            told = list[Any]()
-            view.listen(lambda key, value: told.append((key, value, threading.get_ident())))
+            changes = list[Any]()
+            view.listen(lambda key, value: changes.append((key, value, threading.get_ident())))
             await producer.send(b"2", key="ada")
             await producer.send(b"3", key="bob")
             assert (view["ada"], "bob" in view, len(view)) == (b"1", False, 1)
-            before = view.lsn
+            lsn_before = view.lsn
             assert await view.refresh() == 2
-            assert view.lsn > before
+            assert view.lsn > lsn_before
             assert sorted(view) == sorted(view.keys()) == [b"ada", b"bob"]
             assert (sorted(view.values()), dict(view.items())[b"bob"]) == ([b"2", b"3"], b"3")
-            here = threading.get_ident()  # actions run where the program does
-            assert sorted(told) == [(b"ada", b"2", here), (b"bob", b"3", here)]
+            here = threading.get_ident()  # listeners run in the thread of the program
+            assert sorted(changes) == [(b"ada", b"2", here), (b"bob", b"3", here)]
             assert view.get("none", b"-") == b"-"
             assert await view.wait(0) == 0
         with pytest.raises(AlreadyClosed):
@@ -236,15 +251,15 @@ def test_a_table_view_is_asked_without_await_and_moves_with_refresh(path: str) -
     run(path, program)
 
 
-def test_a_table_view_waits_past_a_value_that_it_has(path: str) -> None:
-    """Two tasks wait: both hear of it, and a value sent again ends no wait."""
+def test_table_view_keeps_waiting_when_the_same_value_is_sent_again(path: str) -> None:
+    """A real change ends the waits of both tasks. Sending the same value again ends no wait."""
 
     async def program(client: txlog.aio.Client) -> None:
         async with client.producer("in") as producer, client.table_view("in") as view:
             await producer.send(b"1", key="k")
             assert await view.refresh() == 1
-            told = list[Any]()
-            view.listen(lambda key, value: told.append(value))
+            values = list[Any]()
+            view.listen(lambda key, value: values.append(value))
             waiting = [asyncio.create_task(view.wait()) for _ in range(2)]
             await client.run(lambda sync: None)
             await producer.send(b"1", key="k")
@@ -253,7 +268,7 @@ def test_a_table_view_waits_past_a_value_that_it_has(path: str) -> None:
             assert not any(task.done() for task in waiting)
             await producer.send(None, key="k")
             await asyncio.wait(waiting, return_when="FIRST_COMPLETED")
-            assert (told, len(view)) == ([None], 0)
+            assert (values, len(view)) == ([None], 0)
             await producer.send(b"2", key="k")
             assert sorted(await asyncio.gather(*waiting)) == [1, 1]
 
@@ -267,13 +282,16 @@ def test_a_reader_reads_compacted_messages(path: str) -> None:
                 await producer.send(value, key="k")
         await client.run(lambda sync: sync.admin.compact_topic("in"))
         async with client.reader("in", read_compacted=True) as reader:
-            return [one.value async for one in reader]
+            return [message.value async for message in reader]
 
     assert run(path, program) == [b"new"]
 
 
 def test_tasks_of_one_client_act_for_several_owners(path: str) -> None:
-    """What one begins no other may use; without an owner it is the user of the process."""
+    """Only the owner of a transaction may use it.
+
+    Without an explicit owner, the user of the process is the owner.
+    """
 
     async def program(client: txlog.aio.Client) -> None:
         async def one(number: int, name: str) -> str:

@@ -1,4 +1,4 @@
-"""A cancellation at any await leaves no lock, no lease, no half transaction."""
+"""A cancellation at any `await` leaves no lock, no lease and no half-finished transaction."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ INPUTS = [b"a", b"b", b"c"]
 
 
 class Cancelled:
-    """Awaits a coroutine; the task is cancelled at its n-th await.
+    """Awaits a coroutine; the task is cancelled at its n-th `await`.
 
-    late: what it awaits there has ended, and its task does not know yet
+    late: the cancellation comes after the end of the awaited operation, and before its task runs
+    again
     """
 
     def __init__(self, inner: Coroutine[Any, Any, None], at: int, *, late: bool) -> None:
@@ -35,10 +36,10 @@ class Cancelled:
 
     def __await__(self) -> Generator[Any, Any, None]:
         step = self._inner.send
-        given: Any = None
+        cancelled_error: Any = None
         while True:
             try:
-                waited = step(given)
+                waited = step(cancelled_error)
             except StopIteration:
                 return
             self.awaits += 1
@@ -48,12 +49,12 @@ class Cancelled:
                 assert task is not None
                 task.cancel()
             try:
-                given = yield waited
+                cancelled_error = yield waited
                 step = self._inner.send
                 if is_now and self._late:
-                    step, given = self._inner.throw, asyncio.CancelledError()
+                    step, cancelled_error = self._inner.throw, asyncio.CancelledError()
             except BaseException as error:
-                step, given = self._inner.throw, error
+                step, cancelled_error = self._inner.throw, error
 
 
 async def work(client: txlog.aio.Client) -> None:
@@ -81,14 +82,19 @@ def new_store(where: str) -> str:
 
 
 def moved(path: str) -> int:
-    """How many messages have been moved; all of them are in one place only, and nobody has any."""
+    """Return how many messages were moved.
+
+    Each message is in one topic only, and no consumer holds a message.
+    """
     with txlog.open(path) as other:
         assert all(not row["held"] for row in other.admin.locks())
         assert other.transactions() == []
         out = [message.value for message in other.reader("out")]
         with other.consumer("in", "s") as consumer:
-            left = [one.value for one in iter(lambda: consumer.receive(0), None)]
-        assert sorted([*out, *left], key=str) == INPUTS
+            remaining = [
+                each_message.value for each_message in iter(lambda: consumer.receive(0), None)
+            ]
+        assert sorted([*out, *remaining], key=str) == INPUTS
         return len(out)
 
 
@@ -122,7 +128,10 @@ def test_a_cancellation_at_every_await_leaves_nothing_half_done(tmp_path: Path, 
     "cancellations", [pytest.param(300), pytest.param(10_000, marks=pytest.mark.deep)]
 )
 def test_random_cancellations_lose_and_double_nothing(tmp_path: Path, cancellations: int) -> None:
-    """Tasks that move messages are cancelled again and again, at any moment."""
+    """Tasks that move messages are cancelled again and again, at random moments.
+
+    No message may be lost or duplicated.
+    """
     path, rng = str(tmp_path / "store"), random.Random(SEED)
     print("seed", SEED)
     txlog.init(path, durability="os", free_bytes_min=0)
@@ -161,7 +170,9 @@ def test_random_cancellations_lose_and_double_nothing(tmp_path: Path, cancellati
             for task in tasks:
                 task.cancel()
             ended = await asyncio.gather(*tasks, return_exceptions=True)
-            assert all(isinstance(one, asyncio.CancelledError) for one in ended), ended
+            assert all(
+                isinstance(each_message, asyncio.CancelledError) for each_message in ended
+            ), ended
 
     asyncio.run(main())
     with txlog.open(path) as other:
@@ -169,13 +180,18 @@ def test_random_cancellations_lose_and_double_nothing(tmp_path: Path, cancellati
         assert other.transactions() == []
         out = [message.value for message in other.reader("out")]
         with other.consumer("in", "s") as consumer:
-            left = [one.value for one in iter(lambda: consumer.receive(0), None)]
-    assert sorted([*out, *left], key=str) == sent
+            remaining = [
+                each_message.value for each_message in iter(lambda: consumer.receive(0), None)
+            ]
+    assert sorted([*out, *remaining], key=str) == sent
     assert out
 
 
-def test_a_message_for_a_cancelled_task_goes_to_whoever_asks_next(tmp_path: Path) -> None:
-    """Its consumer lives on: the message must not wait for its end."""
+def test_message_for_a_cancelled_task_goes_to_the_next_call(tmp_path: Path) -> None:
+    """The consumer of the cancelled task stays open.
+
+    Another consumer must get the message without waiting until the first one is closed.
+    """
     path = new_store(str(tmp_path / "store"))
 
     async def main() -> list[bytes | None]:
@@ -189,7 +205,7 @@ def test_a_message_for_a_cancelled_task_goes_to_whoever_asks_next(tmp_path: Path
                 await asyncio.create_task(whole())
             async with client.consumer("in", "s") as second:
                 got = [await second.receive(0) for _ in INPUTS]
-            return [one.value for one in got if one is not None]
+            return [message.value for message in got if message is not None]
 
     assert sorted(asyncio.run(main()), key=str) == INPUTS
 
@@ -206,7 +222,7 @@ def test_a_reader_keeps_what_a_cancelled_task_has_read(tmp_path: Path) -> None:
 
             with pytest.raises(asyncio.CancelledError):
                 await asyncio.create_task(whole())
-            return [one.value async for one in reader]
+            return [message.value async for message in reader]
 
     assert asyncio.run(main()) == INPUTS
 
@@ -229,25 +245,28 @@ def test_rows_read_for_a_cancelled_task_come_in_every_way_of_reading(
                 await asyncio.create_task(whole())
             is_there = await reader.has_message_available()
             got = txlog.messages(await reader.receive_batch(1))
-            out = [one.value for one in got]
+            out = [message.value for message in got]
             while (table := await reader.receive_batch(1)).num_rows:
-                out += [one.value for one in txlog.messages(table)]
+                out += [message.value for message in txlog.messages(table)]
             return is_there, out
 
     assert asyncio.run(main()) == (True, INPUTS)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["waiting", "ended"])
-def test_a_table_view_that_is_cancelled_shows_what_it_showed(tmp_path: Path, late: bool) -> None:
-    """At every await; what it missed comes with the next refresh, and is told once."""
-    shown = set[int]()
+def test_cancelled_table_view_keeps_its_content(tmp_path: Path, late: bool) -> None:
+    """A view that is cancelled, at any `await`, keeps its content.
+
+    The changes that it missed come with the next refresh, and listeners get each change once.
+    """
+    counts = set[int]()
 
     async def main(path: str, at: int) -> bool:
-        told = list[tuple[bytes, bytes | None]]()
+        changes = list[tuple[bytes, bytes | None]]()
         async with txlog.aio.open(path) as client:
             view = await client.table_view("in")
-            view.listen(lambda key, value: told.append((key, value)))
-            before = view.lsn
+            view.listen(lambda key, value: changes.append((key, value)))
+            lsn_before = view.lsn
 
             def commit(value: bytes) -> None:
                 with txlog.open(path) as other, other.transaction() as txn:
@@ -257,7 +276,7 @@ def test_a_table_view_that_is_cancelled_shows_what_it_showed(tmp_path: Path, lat
             committing = list[asyncio.Task[None]]()
 
             async def follow() -> None:
-                first = client.run(lambda sync: commit(b"1"))  # runs after the first look
+                first = client.run(lambda sync: commit(b"1"))  # runs after the first check
                 committing.append(asyncio.create_task(first))
                 assert await view.wait() == 2
                 commit(b"2")
@@ -273,16 +292,16 @@ def test_a_table_view_that_is_cancelled_shows_what_it_showed(tmp_path: Path, lat
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.create_task(whole())
             await asyncio.gather(*committing)
-            assert view.get(b"x") == view.get(b"y")  # never half of a transaction
-            assert len(told) == 2 * len({value for _, value in told})
-            shown.add(len(told))
-            assert (view.lsn > before) == bool(told)
+            assert view.get(b"x") == view.get(b"y")  # never a part of a transaction
+            assert len(changes) == 2 * len({value for _, value in changes})
+            counts.add(len(changes))
+            assert (view.lsn > lsn_before) == bool(changes)
             await view.refresh()
             with txlog.open(path) as other:
                 assert dict(other.table_view("in").items()) == dict(view.items())
                 assert all(not row["held"] for row in other.admin.locks())
-            assert dict(told) == dict(view.items())
-            assert len(set(told)) == len(told)
+            assert dict(changes) == dict(view.items())
+            assert len(set(changes)) == len(changes)
             return steps.awaits < at
 
     for at in itertools.count(1):
@@ -293,15 +312,17 @@ def test_a_table_view_that_is_cancelled_shows_what_it_showed(tmp_path: Path, lat
         if asyncio.run(main(path, at)):
             break
     assert at > 4
-    assert shown == {0, 2, 4}
+    assert counts == {0, 2, 4}
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "failover", "shared", "key-shared", "in memory"])
 @pytest.mark.parametrize("topics", ["in", ["in", "out"]])
-def test_what_no_task_received_is_not_counted_as_delivered(
+def test_message_that_no_task_received_is_not_counted_as_delivered(
     tmp_path: Path, kind: str, topics: str | list[str]
 ) -> None:
-    """`wait_for(receive(), t)` that runs out again and again makes no dead letters."""
+    """A `wait_for(receive(), t)` that times out again and again must not move messages to the
+    dead-letter topic.
+    """
     if kind == "in memory" and topics != "in":
         pytest.skip("such a consumer has one topic")
     path = new_store(str(tmp_path / "store"))
@@ -339,7 +360,7 @@ def test_what_no_task_received_is_not_counted_as_delivered(
 
 
 def test_a_preview_for_a_cancelled_task_comes_with_the_next_call(tmp_path: Path) -> None:
-    """Nobody leases a preview, so it can only be kept."""
+    """A preview has no lease that could bring it back, so the consumer must keep it."""
     path = new_store(str(tmp_path / "store"))
 
     async def main() -> list[bytes | None]:
@@ -355,6 +376,6 @@ def test_a_preview_for_a_cancelled_task_comes_with_the_next_call(tmp_path: Path)
                 with pytest.raises(asyncio.CancelledError):
                     await asyncio.create_task(cancelled())
                 got = [await consumer.receive(0) for _ in range(2)]
-            return [None if one is None else one.value for one in got]
+            return [None if message is None else message.value for message in got]
 
     assert asyncio.run(main()) == [b"open", None]

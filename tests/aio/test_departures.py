@@ -1,6 +1,7 @@
-"""Who waits as a task hears of consumers that leave or die, and of no others.
+"""A waiting task is woken when a consumer leaves or dies whose messages concern it, and is not
+woken by other departures.
 
-Nothing is looked at again by time here: a wake-up that is missing is a task that does not end.
+Polling is switched off in these tests: if a wake-up is missing, the task never ends.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ KINDS = ("shared", "key-shared", "failover")
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    made = str(tmp_path / "store")
-    txlog.init(made, free_bytes_min=0)
-    with txlog.open(made) as client:
+    store_path = str(tmp_path / "store")
+    txlog.init(store_path, free_bytes_min=0)
+    with txlog.open(store_path) as client:
         client.create_topic("fence")
         for topic in ("t", "elsewhere"):
             client.create_topic(topic)
             for kind in KINDS:
                 client.create_subscription(topic, kind, type=kind)
-    return made
+    return store_path
 
 
 @pytest.fixture(autouse=True)
@@ -51,21 +52,21 @@ def never_polling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Of each look of a waiting consumer its topic and subscription."""
-    made: list[str] = []
+    """The topic and the subscription of each check that a waiting consumer makes."""
+    lines: list[str] = []
     look = pause.Waiting.look
 
     def looked(waiting: pause.Waiting) -> bool:
         of = waiting._rest.__self__  # type: ignore[attr-defined]
-        made.append(f"{of.short}/{of.subscription}")
+        lines.append(f"{of.short}/{of.subscription}")
         return look(waiting)
 
     monkeypatch.setattr(pause.Waiting, "look", looked)
-    yield made
+    yield lines
 
 
 class Scene:
-    """A client whose tasks wait, and another process."""
+    """A client with waiting tasks, and a second handle that acts as another process."""
 
     def __init__(self, here: txlog.aio.Client, there: txlog.Client) -> None:
         self.here, self.there = here, there
@@ -77,11 +78,16 @@ class Scene:
 
     async def at_rest(self, count: int) -> None:
         waits = self.here.waits
-        while sum(not one.done() for one in waits._resting) < count or waits._following is not None:
+        while (
+            sum(not future.done() for future in waits._resting) < count
+            or waits._following is not None
+        ):
             await asyncio.sleep(0)
 
     async def all_told(self, count: int) -> None:
-        """What the other process did was passed on, and so many tasks rest again."""
+        """Wait until the client has processed all commits of the other process and `count` tasks
+        wait again.
+        """
         self._fence.send(b"fence")
         lsn = self.there.store.refresh()
         while self.here.waits._followed < lsn:
@@ -89,7 +95,9 @@ class Scene:
         await self.at_rest(count)
 
     async def look_while_asked(self, peer: Any) -> None:
-        """A peer dies; the one task that rests looks before it is known whom that concerns."""
+        """A peer dies. The only waiting task checks for messages before the client knows which
+        tasks the death concerns.
+        """
         gate, waits = threading.Event(), self.here.waits
         blocked = asyncio.ensure_future(self.here.run(lambda sync: gate.wait(60)))
         await asyncio.sleep(0)
@@ -97,7 +105,7 @@ class Scene:
         while waits._following is None:
             await asyncio.sleep(0)
         [resting] = waits._resting
-        resting.set_result(None)  # as time does
+        resting.set_result(None)  # as a timer would do
         while waits._resting:
             await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -115,8 +123,8 @@ def run(path: str, main: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
 
 
 def died(consumer: Any) -> None:
-    """Let the kernel free its lock, and nobody write that it left."""
-    lock = session_of(consumer).member._lock
+    """Let the consumer die: its lock is free, and no record says that it left."""
+    lock = consumer.member._lock
     assert lock is not None
     lock.close()
 
@@ -127,17 +135,20 @@ def value(message: txlog.Message | None) -> bytes:
 
 
 def took(consumer: Any) -> txlog.Message:
-    found = consumer.receive()
-    assert found is not None
-    return cast(txlog.Message, found)
+    message = consumer.receive()
+    assert message is not None
+    return cast(txlog.Message, message)
 
 
 @pytest.mark.parametrize("leave", [lambda one: one.close(), died], ids=["leaves", "dies"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_one_had_that_leaves_comes_to_its_peers(
+def test_peers_get_the_messages_of_a_consumer_that_leaves(
     path: str, looks: list[str], kind: str, leave: Callable[[Any], None]
 ) -> None:
-    """At once, though nothing of it is flushed; nobody else looks."""
+    """They get them at once, even if the departure is not flushed yet.
+
+    Tasks of other subscriptions do not check for messages.
+    """
 
     async def main(scene: Scene) -> None:
         peer = scene.there.consumer("t", kind, name="a")
@@ -146,7 +157,8 @@ def test_what_one_had_that_leaves_comes_to_its_peers(
         others = [await scene.waiting("elsewhere", other) for other in KINDS]
         others += [await scene.waiting("t", other) for other in KINDS if other != kind]
         heir = await scene.waiting("t", kind, name="b")
-        for one in others[3:]:  # of them each has a cursor of its own, and the message
+        # each of these subscriptions gets the message too
+        for one in others[3:]:
             assert value(await one) == b"m"
         await scene.all_told(4)
         looks.clear()
@@ -161,8 +173,13 @@ def test_what_one_had_that_leaves_comes_to_its_peers(
     run(path, main)
 
 
-def test_one_that_had_nothing_leaves_without_a_look(path: str, looks: list[str]) -> None:
-    """From here or elsewhere; who comes wakes no peer of a shared subscription, either."""
+def test_consumer_without_messages_leaves_without_waking_others(
+    path: str, looks: list[str]
+) -> None:
+    """This holds for consumers of this process and of another one.
+
+    A new consumer of a shared subscription wakes no peer either.
+    """
 
     async def main(scene: Scene) -> None:
         tasks = [await scene.waiting("t", "shared") for _ in range(3)]
@@ -171,18 +188,20 @@ def test_one_that_had_nothing_leaves_without_a_look(path: str, looks: list[str])
         looks.clear()
         for _ in range(3):
             scene.there.consumer("t", "shared").close()
-            mine = await scene.here.consumer("t", "shared")
-            await mine.close()
+            new_consumer = await scene.here.consumer("t", "shared")
+            await new_consumer.close()
             await scene.all_told(6)
         assert looks == []
-        for one in tasks:
-            one.cancel()
+        for task in tasks:
+            task.cancel()
 
     run(path, main)
 
 
-def test_who_is_next_looks_when_members_come_and_go(path: str, looks: list[str]) -> None:
-    """Which of them a message is for depends on all of them."""
+def test_ordered_subscriptions_check_again_when_members_change(path: str, looks: list[str]) -> None:
+    """In failover and key-shared subscriptions, all members together decide which consumer gets a
+    message.
+    """
 
     async def main(scene: Scene) -> None:
         first = scene.there.consumer("t", "failover", name="a")
@@ -199,25 +218,28 @@ def test_who_is_next_looks_when_members_come_and_go(path: str, looks: list[str])
         assert set(looks) == {"t/failover"}
         scene.there.producer("t").send(b"m", key=b"k")
         assert value(await second) == b"m"
-        for one in keys:
-            one.cancel()
+        for task in keys:
+            task.cancel()
 
     run(path, main)
 
 
-def test_acknowledgements_and_leases_wake_nobody(path: str, looks: list[str]) -> None:
-    """They leave less to the others. What comes back does wake them."""
+def test_acknowledgements_and_leases_wake_no_task(path: str, looks: list[str]) -> None:
+    """They only leave fewer messages for the other consumers.
+
+    A message that is given back does wake them.
+    """
 
     async def main(scene: Scene) -> None:
         peer = scene.there.consumer("t", "shared", receiver_queue_size=0)
         for text in (b"1", b"2", b"3"):
             scene.there.producer("t").send(text)
         first, _, _ = took(peer), took(peer), took(peer)
-        mine = await scene.waiting("t", "shared")
+        own_task = await scene.waiting("t", "shared")
         await scene.at_rest(1)
         scene.there.producer("t").send(b"4")
-        assert value(await mine) == b"4"
-        mine = await scene.waiting("t", "shared")
+        assert value(await own_task) == b"4"
+        own_task = await scene.waiting("t", "shared")
         await scene.all_told(1)
         looks.clear()
         with scene.there.transaction() as txn:
@@ -225,69 +247,76 @@ def test_acknowledgements_and_leases_wake_nobody(path: str, looks: list[str]) ->
         await scene.all_told(1)
         assert looks == []
         peer.redeliver_unacknowledged_messages()
-        assert value(await mine) == b"2"
+        assert value(await own_task) == b"2"
 
     run(path, main)
 
 
-def test_a_standby_takes_over_when_the_one_before_has_acknowledged(path: str) -> None:
-    """It is active by its name, and gets nothing while the other has messages in hand.
+def test_standby_takes_over_when_the_previous_consumer_has_acknowledged(path: str) -> None:
+    """The standby has become active by its name, but gets no message while the previous consumer
+    has unacknowledged ones.
 
-    Nobody need flush the acknowledgement.
+    The acknowledgement need not be flushed.
     """
 
     async def main(scene: Scene) -> None:
-        before = scene.there.consumer("t", "failover", name="b", receiver_queue_size=0)
+        consumer_before = scene.there.consumer("t", "failover", name="b", receiver_queue_size=0)
         scene.there.producer("t").send(b"1")
-        message = took(before)
+        message = took(consumer_before)
         scene.there.producer("t").send(b"2")
-        after = await scene.waiting("t", "failover", name="a")
+        task_after = await scene.waiting("t", "failover", name="a")
         await scene.all_told(1)
-        before.acknowledge(message)
-        assert value(await after) == b"2"
+        consumer_before.acknowledge(message)
+        assert value(await task_after) == b"2"
 
     run(path, main)
 
 
 @pytest.mark.parametrize("kind", ["shared", "key-shared"])
-def test_what_comes_back_later_comes_then(path: str, kind: str) -> None:
-    """A delayed nack is told as it is made, so that whoever waits knows when to look."""
+def test_delayed_nack_is_received_when_its_time_has_come(path: str, kind: str) -> None:
+    """Waiting tasks are woken when the delayed nack is made, so that they know when to
+    check again.
+    """
 
     async def main(scene: Scene) -> None:
         peer = scene.there.consumer("t", kind)
         scene.there.producer("t").send(b"m", key=b"k")
         message = took(peer)
-        mine = await scene.waiting("t", kind)
+        own_task = await scene.waiting("t", kind)
         await scene.all_told(1)
         peer.negative_acknowledge(message, 50)
         peer.close()
-        assert value(await mine) == b"m"
+        assert value(await own_task) == b"m"
 
     run(path, main)
 
 
-def test_what_a_transaction_held_too_long_comes_back(path: str) -> None:
-    """Nobody else need do anything when its time is over: its owner hangs, say."""
+def test_message_of_a_timed_out_transaction_comes_back(path: str) -> None:
+    """The message comes back although no other process acts when the transaction times out, for
+    example because its owner hangs.
+    """
 
     async def main(scene: Scene) -> None:
         peer = scene.there.consumer("t", "shared", receiver_queue_size=0)
         scene.there.producer("t").send(b"m")
         message = took(peer)
-        mine = await scene.waiting("t", "shared")
+        own_task = await scene.waiting("t", "shared")
         await scene.all_told(1)
         txn = begin(scene.there, timeout_ms=1000)
         peer.acknowledge(message, txn=txn)
         await scene.all_told(1)
-        assert value(await mine) == b"m"
+        assert value(await own_task) == b"m"
 
     run(path, main)
 
 
 @pytest.mark.parametrize("ack_timeout_ms", [None, 600_000])
-def test_a_time_out_of_a_peer_is_known_to_who_waits(
+def test_waiting_task_knows_the_ack_timeout_of_a_peer(
     path: str, looks: list[str], ack_timeout_ms: int | None
 ) -> None:
-    """If the peer hangs, the others have to give back what it let run out."""
+    """If the peer hangs, the other consumers have to give back its messages when the timeout is
+    over.
+    """
 
     async def main(scene: Scene) -> None:
         peer = scene.there.consumer("t", "failover", name="a", ack_timeout_ms=ack_timeout_ms)
@@ -304,28 +333,30 @@ def test_a_time_out_of_a_peer_is_known_to_who_waits(
     run(path, main)
 
 
-def test_who_looks_while_it_is_asked_whom_a_death_concerns_is_asked_about_again(path: str) -> None:
-    """Its look knows of the departure, and was not thorough."""
+def test_task_that_checked_during_the_lookup_of_a_death_is_looked_up_again(path: str) -> None:
+    """The check of the task counted the departure, but was not thorough enough to find the
+    message.
+    """
 
     async def main(scene: Scene) -> None:
         peer = scene.there.consumer("t", "shared")
         scene.there.producer("t").send(b"m")
         took(peer)
-        mine = await scene.waiting("t", "shared")
+        own_task = await scene.waiting("t", "shared")
         await scene.all_told(1)
         await scene.look_while_asked(peer)
-        assert value(await mine) == b"m"
+        assert value(await own_task) == b"m"
 
     run(path, main)
 
 
 @pytest.mark.parametrize("kind", ["failover", "key-shared"])
-def test_a_standby_whose_look_for_a_message_knew_of_the_death_takes_over(
-    path: str, kind: str
-) -> None:
-    """That look asked nobody whether a peer died; the looks that follow have to.
+def test_standby_whose_check_counted_the_death_takes_over(path: str, kind: str) -> None:
+    """The standby checked for a message and did not ask whether a peer had died; the checks that
+    follow have to ask.
 
-    A key-shared one also heeds appends from then on, and is not among those who are told.
+    A key-shared consumer also reacts to appends from then on, and is not among the tasks that the
+    client wakes for departures.
     """
 
     async def main(scene: Scene) -> None:
@@ -335,7 +366,7 @@ def test_a_standby_whose_look_for_a_message_knew_of_the_death_takes_over(
         slots = slots_of((peer.id, peer.id + 2), peer.id)
         key = next(key for key in map(bytes, range(99)) if slot_of(key) in slots)
         await scene.at_rest(2)
-        assert scene.here.sync.store.wakeups.heed_appends()  # as another one does
+        assert scene.here.sync.store.wakeups.heed_appends()  # as another task would do
         gates, waits = [threading.Event() for _ in range(2)], scene.here.waits
         blocked = [asyncio.ensure_future(scene.here.run(lambda sync: gates[0].wait(60)))]
         await asyncio.sleep(0)
@@ -351,9 +382,9 @@ def test_a_standby_whose_look_for_a_message_knew_of_the_death_takes_over(
         while len(waits._resting) > 1:
             await asyncio.sleep(0)
         tally = scene.here.sync.store.wakeups.tally
-        before = tally.departures
+        departures_before = tally.departures
         died(peer)
-        while tally.departures == before:
+        while tally.departures == departures_before:
             await asyncio.sleep(0)
         gates[1].set()
         assert value(await standby) == b"m"
@@ -363,17 +394,19 @@ def test_a_standby_whose_look_for_a_message_knew_of_the_death_takes_over(
     run(path, main)
 
 
-def test_a_death_told_while_a_look_asks_who_died_is_asked_about_again(
+def test_death_reported_during_a_check_is_looked_up_again(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It came after the asking, and before the look noted how many had left."""
+    """The report comes after the check has looked for dead peers, and before it notes how many have
+    left.
+    """
     reap, dying = Membership.reap, list[Callable[[], None]]()
 
     def reaped(member: Membership, *, now: bool) -> bool:
-        found = reap(member, now=now)
+        result = reap(member, now=now)
         if now and dying:
             dying.pop()()
-        return found
+        return result
 
     async def main(scene: Scene) -> None:
         peer = scene.there.consumer("t", "failover", name="a")
@@ -384,9 +417,9 @@ def test_a_death_told_while_a_look_asks_who_died_is_asked_about_again(
         wakeups = scene.here.sync.store.wakeups
 
         def die() -> None:
-            before = wakeups.tally.departures
+            departures_before = wakeups.tally.departures
             died(peer)
-            while wakeups.tally.departures == before:
+            while wakeups.tally.departures == departures_before:
                 wakeups.drain()
 
         monkeypatch.setattr(Membership, "reap", reaped)
@@ -400,36 +433,39 @@ def test_a_death_told_while_a_look_asks_who_died_is_asked_about_again(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_lock_that_is_free_only_after_its_file_has_closed_is_waited_for(
+def test_death_is_found_when_the_lock_is_free_only_after_the_file_event(
     path: str, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """The kernel tells of the file first, and who dies may come to no step in between for long."""
+    """The kernel reports the closed file first.
+
+    The dying process may need a long time until it has released the lock.
+    """
     reap, dying = Membership.reap, list[Any]()
 
     def reaped(member: Membership, *, now: bool) -> bool:
-        found = reap(member, now=now)
+        result = reap(member, now=now)
         if member.sees_one_go:
-            dying.pop().release()  # of this nothing is told
-        return found
+            dying.pop().release()  # no event reports the release
+        return result
 
     async def main(scene: Scene) -> None:
         peer = scene.there.consumer("t", kind, name="a")
         scene.there.producer("t").send(b"m")
         took(peer)
-        mine = await scene.waiting("t", kind, name="b")
+        own_task = await scene.waiting("t", kind, name="b")
         await scene.all_told(1)
         monkeypatch.setattr(Membership, "reap", reaped)
         dying.append(session_of(peer).member._lock)
         (Path(path) / "consumers" / f"{peer.id}.lock").open("r+b").close()
-        assert value(await mine) == b"m"
+        assert value(await own_task) == b"m"
 
     run(path, main)
 
 
-def test_who_was_told_of_a_death_looks_though_only_appends_came_since(
+def test_task_checks_for_a_death_even_if_only_appends_followed(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its look knew of the departure; after that came an append, which others heed."""
+    """Its check counted the departure; an append follows, to which other tasks react."""
     changed_since, appended = Waits._changed_since, list[bool]()
 
     async def main(scene: Scene) -> None:
@@ -439,46 +475,46 @@ def test_who_was_told_of_a_death_looks_though_only_appends_came_since(
             scene.there.producer(topic).send(b"m")
         took(peer)
         theirs = took(appender)
-        mine = await scene.waiting("t", "shared")
+        own_task = await scene.waiting("t", "shared")
         await scene.all_told(1)
         waits, wakeups = scene.here.waits, scene.here.sync.store.wakeups
 
         def asked(self: Waits, lsn: int, departures: int) -> Found:
-            found = changed_since(self, lsn, departures)
-            if found.bereft and waits._resting and not appended:
+            changes = changed_since(self, lsn, departures)
+            if changes.bereft and waits._resting and not appended:
                 appended.append(wakeups.heed_appends())
-                before = wakeups.tally.appends
+                appends_before = wakeups.tally.appends
                 appender.acknowledge(theirs)
-                while wakeups.tally.appends == before:
+                while wakeups.tally.appends == appends_before:
                     wakeups.drain()
-            return found
+            return changes
 
         monkeypatch.setattr(Waits, "_changed_since", asked)
         await scene.look_while_asked(peer)
-        assert value(await mine) == b"m"
+        assert value(await own_task) == b"m"
         assert appended == [True]
 
     run(path, main)
 
 
-def test_with_too_many_departures_everybody_looks(
+def test_after_too_many_departures_every_task_checks(
     path: str, looks: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not remembered without end who has left."""
+    """The list of departed consumers is limited, so that it does not grow without end."""
     monkeypatch.setattr("txlog.engine.store.wakeups.GONE_MAX", 2)
 
     async def main(scene: Scene) -> None:
         peer = scene.there.consumer("t", "shared")
         scene.there.producer("t").send(b"m")
         took(peer)
-        mine = await scene.waiting("t", "shared")
+        own_task = await scene.waiting("t", "shared")
         other = await scene.waiting("elsewhere", "shared")
         await scene.all_told(2)
         looks.clear()
         died(peer)
-        for _ in range(3):  # before anything is passed on
+        for _ in range(3):  # before the client passes any of it on
             scene.there.consumer("elsewhere", "failover").close()
-        assert value(await mine) == b"m"
+        assert value(await own_task) == b"m"
         await scene.all_told(1)
         assert "elsewhere/shared" in looks
         other.cancel()
@@ -487,9 +523,9 @@ def test_with_too_many_departures_everybody_looks(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_nobody_sleeps_through_a_departure(path: str, seed: int) -> None:
-    """Consumers come, take, and leave or die with messages in hand, here and elsewhere, all the
-    time: whoever stays acknowledges each message in the end.
+def test_no_task_misses_a_departure(path: str, seed: int) -> None:
+    """Consumers come, take messages, and leave or die with unacknowledged messages, here and in
+    another process, all the time. The consumers that stay acknowledge each message in the end.
     """
     chance = random.Random(seed)
     count = 40
@@ -503,12 +539,12 @@ def test_nobody_sleeps_through_a_departure(path: str, seed: int) -> None:
             done.add(value(message))
 
     async def visit(scene: Scene, kind: str, done: set[bytes]) -> None:
-        mine = random.Random(f"{seed} {kind}")
+        rng = random.Random(f"{seed} {kind}")
         while len(done) < count:
-            if mine.random() < 0.5:
+            if rng.random() < 0.5:
                 here = await scene.here.consumer("t", kind)
                 taking = asyncio.ensure_future(here.receive())
-                for _ in range(mine.randrange(20)):
+                for _ in range(rng.randrange(20)):
                     await asyncio.sleep(0)
                 taking.cancel()
                 await asyncio.wait([taking])
@@ -517,8 +553,8 @@ def test_nobody_sleeps_through_a_departure(path: str, seed: int) -> None:
 
             def pass_by() -> None:
                 there = scene.there.consumer("t", kind)
-                there.receive_batch(mine.randrange(1, 4), 0)
-                if mine.random() < 0.5:
+                there.receive_batch(rng.randrange(1, 4), 0)
+                if rng.random() < 0.5:
                     died(there)
                 else:
                     there.close()
@@ -538,8 +574,8 @@ def test_nobody_sleeps_through_a_departure(path: str, seed: int) -> None:
         for drains, visits in tasks:
             await asyncio.wait(drains, return_when=asyncio.FIRST_COMPLETED)
             await visits
-            for one in drains:
-                one.cancel()
+            for task in drains:
+                task.cancel()
             await asyncio.wait(drains)
 
     run(path, main)

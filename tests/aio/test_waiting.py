@@ -1,4 +1,4 @@
-"""Calls that wait hold up no other call of their client."""
+"""A call that waits blocks no other call of its client."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    made = str(tmp_path / "store")
-    txlog.init(made, free_bytes_min=0)
-    with txlog.open(made) as client:
+    store_path = str(tmp_path / "store")
+    txlog.init(store_path, free_bytes_min=0)
+    with txlog.open(store_path) as client:
         client.create_topic("t", 2)
-    return made
+    return store_path
 
 
 def run(path: str, main: Callable[[txlog.aio.Client], Coroutine[Any, Any, None]]) -> None:
@@ -80,10 +80,12 @@ def test_waits_for_conditions_and_changes_are_tasks(path: str) -> None:
     run(path, main)
 
 
-def test_what_a_thread_was_told_reaches_the_tasks(
+def test_notification_read_by_a_thread_reaches_the_tasks(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread that waits beside them may be faster, and leaves the loop nothing to read."""
+    """A thread that waits at the same time may read the notification first, so that the event loop
+    finds nothing to read.
+    """
     for name in ("POLL_SECONDS_MIN", "POLL_SECONDS_MAX", "REST_SECONDS_MAX"):
         monkeypatch.setattr(pause, name, 600.0)
 
@@ -94,7 +96,7 @@ def test_what_a_thread_was_told_reaches_the_tasks(
         with txlog.open(path) as other:
             seen = wakeups.count
             other.producer("t").send(b"a")
-            assert wakeups.wait(seen, 60)  # as that thread
+            assert wakeups.wait(seen, 60)  # as such a thread would do
         message = await asyncio.wait_for(task, 60)
         assert message is not None and message.value == b"a"
 
@@ -126,8 +128,8 @@ def test_a_full_queue_holds_up_one_task_and_not_the_loop(
     run(path, main)
 
 
-def test_what_blocks_runs_beside_the_others(path: str) -> None:
-    """Also if it is cancelled; a client that is closed ends it."""
+def test_blocking_call_holds_up_no_other_call(path: str) -> None:
+    """This also holds after its task was cancelled. Closing the client ends the call."""
     ended = threading.Event()
     begun = threading.Event()
 
@@ -159,14 +161,20 @@ def test_what_blocks_runs_beside_the_others(path: str) -> None:
 
 
 async def at_rest(client: txlog.aio.Client, count: int) -> None:
-    """So many tasks rest, and nothing is being asked."""
+    """Wait until `count` tasks wait and the client looks up nothing."""
     waits = client.waits
-    while sum(not one.done() for one in waits._resting) < count or waits._following is not None:
+    while (
+        sum(not future.done() for future in waits._resting) < count or waits._following is not None
+    ):
         await asyncio.sleep(0)
 
 
-def test_a_commit_wakes_whom_it_concerns(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its cost does not depend on how many wait for other topics: one question for them all."""
+def test_commit_wakes_only_the_tasks_of_its_topic(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cost of a commit does not depend on the number of tasks that wait for other topics: one
+    lookup is enough for all of them.
+    """
     looks: list[str] = []
     questions = 0
     look, since = pause.Waiting.look, View.changed_since
@@ -182,41 +190,41 @@ def test_a_commit_wakes_whom_it_concerns(path: str, monkeypatch: pytest.MonkeyPa
 
     async def main(client: txlog.aio.Client) -> None:
         await client.create_topic("elsewhere")
-        other, mine = await client.producer("elsewhere"), await client.producer("t")
+        other, own_producer = await client.producer("elsewhere"), await client.producer("t")
         async with client.transaction() as txn:
             await other.send(b"its sidecar is there", txn=txn)
         consumers = [await client.consumer("t", f"s{n}", create=True) for n in range(10)]
         readers = [await client.reader("t") for _ in range(10)]
-        tasks = [asyncio.ensure_future(one.receive()) for one in consumers]
-        tasks += [asyncio.ensure_future(one.read_next(None)) for one in readers]
+        tasks = [asyncio.ensure_future(handle.receive()) for handle in consumers]
+        tasks += [asyncio.ensure_future(handle.read_next(None)) for handle in readers]
         await at_rest(client, 20)
         monkeypatch.setattr(pause.Waiting, "look", looked)
         monkeypatch.setattr(View, "changed_since", asked)
         for number in range(5):
-            before = client.waits._heard.count
+            count_before = client.waits._heard.count
             if number % 2:
                 await other.send(b"x")
             else:
                 async with client.transaction() as txn:
                     await other.send(b"x", txn=txn)
-            while client.waits._heard.count == before:
+            while client.waits._heard.count == count_before:
                 await asyncio.sleep(0)
             await at_rest(client, 20)
         assert looks == []
         assert 5 <= questions <= 12
-        await mine.send(b"y", partition=0)
+        await own_producer.send(b"y", partition=0)
         assert [message and message.value for message in await asyncio.gather(*tasks)] == [
             b"y"
         ] * 20
         assert len(looks) >= 20
-        for one in consumers:
-            await one.close()
+        for handle in consumers:
+            await handle.close()
 
     run(path, main)
 
 
-def test_what_is_not_a_commit_wakes_everybody(path: str) -> None:
-    """A subscription that goes, a consumer that leaves: who waits looks, whatever it waits for."""
+def test_other_changes_than_commits_wake_every_task(path: str) -> None:
+    """When a subscription is deleted or a consumer leaves, every waiting task checks again."""
 
     async def main(client: txlog.aio.Client) -> None:
         consumer = await client.consumer("t", "s", create=True)
@@ -235,10 +243,13 @@ def test_what_is_not_a_commit_wakes_everybody(path: str) -> None:
 
 
 @pytest.mark.parametrize("has_news", [False, True])
-def test_a_flush_that_does_not_end_ends_each_rest_once(
+def test_stalled_flush_wakes_each_task_once(
     path: str, has_news: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process may be dead. It may have begun by the time that a commit before it is told."""
+    """The process that began the flush may be dead.
+
+    The flush may have begun before the client passes on a commit that precedes it.
+    """
     monkeypatch.setattr("txlog.client.aio.waits.STALL_SECONDS", 0.0)
     monkeypatch.setattr(pause, "REST_SECONDS_MAX", 600.0)
     looks, look = list[pause.Waiting](), pause.Waiting.look
@@ -274,10 +285,12 @@ def test_a_flush_that_does_not_end_ends_each_rest_once(
 
 
 @pytest.mark.parametrize("rests", [False, True])
-def test_a_flush_that_somebody_else_saw_begin_is_looked_after(
+def test_flush_that_another_waiter_noticed_is_also_supervised(
     path: str, rests: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread that had waited long enough; or a task that was the only one, before this rests."""
+    """Two cases: a thread noticed it and had waited long enough; or a task noticed it that was the
+    only one, before this task began to wait.
+    """
     monkeypatch.setattr("txlog.client.aio.waits.STALL_SECONDS", 0.0)
     monkeypatch.setattr(pause, "REST_SECONDS_MAX", 600.0)
 
@@ -306,38 +319,40 @@ def test_a_flush_that_somebody_else_saw_begin_is_looked_after(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nobody_sleeps_through_a_message(path: str, seed: int) -> None:
-    """Whenever it comes: before, while and after a task begins to rest; from here and elsewhere."""
+def test_no_task_misses_a_message(path: str, seed: int) -> None:
+    """The message may come before, while or after a task begins to wait, from this process or from
+    another one.
+    """
     chance = random.Random(seed)
     topics = [f"t{number}" for number in range(6)]
-    wanted = {topic: chance.randrange(1, 40) for topic in topics}
+    counts = {topic: chance.randrange(1, 40) for topic in topics}
 
-    def send(sync: txlog.Client, mine: random.Random) -> None:
-        order = [topic for topic, count in wanted.items() for _ in range(count)]
-        mine.shuffle(order)
+    def send(sync: txlog.Client, rng: random.Random) -> None:
+        order = [topic for topic, count in counts.items() for _ in range(count)]
+        rng.shuffle(order)
         for topic in order:
-            if mine.random() < 0.3:
+            if rng.random() < 0.3:
                 with sync.transaction() as txn:
                     sync.producer(topic).send(b"m", txn=txn)
             else:
                 sync.producer(topic).send(b"m")
-            if mine.random() < 0.05:
+            if rng.random() < 0.05:
                 sync.checkpoint()
 
     async def drain(client: txlog.aio.Client, topic: str, name: str) -> int:
         consumer = await client.consumer(topic, name)
-        for _ in range(2 * wanted[topic]):
+        for _ in range(2 * counts[topic]):
             message = await consumer.receive()
             assert message is not None
             await consumer.acknowledge(message)
         await consumer.close()
-        return 2 * wanted[topic]
+        return 2 * counts[topic]
 
     async def follow(client: txlog.aio.Client, topic: str) -> int:
         reader = await client.reader(topic)
-        for _ in range(2 * wanted[topic]):
+        for _ in range(2 * counts[topic]):
             assert await reader.read_next(None) is not None
-        return 2 * wanted[topic]
+        return 2 * counts[topic]
 
     async def main(client: txlog.aio.Client) -> None:
         for topic in topics:
@@ -351,9 +366,10 @@ def test_nobody_sleeps_through_a_message(path: str, seed: int) -> None:
         with txlog.open(path) as there:
             elsewhere = asyncio.to_thread(send, there, random.Random(seed + 10))
             here = client.run(lambda sync: send(sync, random.Random(seed + 20)))
-            async with asyncio.timeout(50):  # far less than the rest that a lost one would end
+            # far less than the pause after which a task with a lost wake-up would check again
+            async with asyncio.timeout(50):
                 await asyncio.gather(elsewhere, here)
-                assert sum(await asyncio.gather(*draining)) == 6 * sum(wanted.values())
+                assert sum(await asyncio.gather(*draining)) == 6 * sum(counts.values())
 
     run(path, main)
 
@@ -382,9 +398,9 @@ WAITS: dict[str, Callable[[txlog.aio.Client], Any]] = {
 def test_closing_ends_the_tasks_that_wait(
     path: str, name: str, closes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`close` is final: what waits raises AlreadyClosed, as it does for threads."""
-    for one in ("POLL_SECONDS_MIN", "POLL_SECONDS_MAX", "REST_SECONDS_MAX"):
-        monkeypatch.setattr(pause, one, 600.0)
+    """`close` is final: a waiting call raises AlreadyClosed, as it does for threads."""
+    for constant in ("POLL_SECONDS_MIN", "POLL_SECONDS_MAX", "REST_SECONDS_MAX"):
+        monkeypatch.setattr(pause, constant, 600.0)
 
     async def main(client: txlog.aio.Client) -> None:
         opening, call = WAITS[name](client)

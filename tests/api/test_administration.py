@@ -1,4 +1,6 @@
-"""The commands of administration: fields, types and exit codes of spec/cli, and the answers."""
+"""The commands of administration: the fields, types and exit codes of spec/cli, and the values of
+the answers.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ from txlog.errors import (
     TransactionTimedOut,
 )
 
-# spec/cli 8.1, 8.5, 8.7: `?` may be null; `:o` an object, `:s` a string, `:b`, `:t` as there.
+# spec/cli 8.1, 8.5, 8.7: `?` may be null; `:o` is an object, `:s` a string; `:b` and `:t` as in the
+# spec.
 LISTED = (
     "txn state transaction_key? age_ms expires_in_ms? topic_list messages acks owner owner_uid "
     "epoch? coordinator overdue:b reason:s? subscription_list size_bytes begin_time timeout_at "
@@ -90,12 +93,12 @@ def tool(
     for name in [name for name in os.environ if name.startswith("TXLOG")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("TXLOG_NOW", NOW)
-    made = Tool(tmp_path / "shop", capfd)
-    made.ok("init", str(made.path), "--coordinators", "2")
-    made.ok("topic", "create", "orders", "--partitions", "2")
-    made.ok("sub", "create", "billing", "-t", "orders")
-    made.ok("produce", "orders", "-m", "a", "-m", "b", "-p", "0")
-    return made
+    new_tool = Tool(tmp_path / "shop", capfd)
+    new_tool.ok("init", str(new_tool.path), "--coordinators", "2")
+    new_tool.ok("topic", "create", "orders", "--partitions", "2")
+    new_tool.ok("sub", "create", "billing", "-t", "orders")
+    new_tool.ok("produce", "orders", "-m", "a", "-m", "b", "-p", "0")
+    return new_tool
 
 
 def prepared(tool: Tool) -> dict[str, str]:
@@ -113,12 +116,14 @@ def prepared(tool: Tool) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("command", CONTRACT)
-def test_fields_and_types_are_those_of_the_contract(tool: Tool, command: str) -> None:
-    """spec/cli 8 and 11.2: these keys in this order, of these types, null only where marked."""
+def test_fields_and_types_match_the_contract(tool: Tool, command: str) -> None:
+    """spec/cli 8 and 11.2: exactly these keys in this order, with these types, and null only if
+    marked.
+    """
     ids = prepared(tool)
-    words = [ids.get(word, word) for word in command.split()]
-    found = json.loads(tool.ok(*words, "--json"))
-    rows = found if isinstance(found, list) else [found]
+    arguments = [ids.get(word, word) for word in command.split()]
+    parsed = json.loads(tool.ok(*arguments, "--json"))
+    rows = parsed if isinstance(parsed, list) else [parsed]
     assert rows
     marks = [mark.rstrip("?").split(":") for mark in CONTRACT[command].split()]
     nullable = [mark.endswith("?") for mark in CONTRACT[command].split()]
@@ -129,8 +134,8 @@ def test_fields_and_types_are_those_of_the_contract(tool: Tool, command: str) ->
                 assert may_be_null, mark
             else:
                 assert fits(mark, row[mark[0]]), (mark, row[mark[0]])
-    shown = tool.ok(*words, "-f", "help").splitlines() if words[0] != "metrics" else []
-    assert {line.split("\t")[0] for line in shown} >= {m[0] for m in marks if shown}
+    help_lines = tool.ok(*arguments, "-f", "help").splitlines() if arguments[0] != "metrics" else []
+    assert {line.split("\t")[0] for line in help_lines} >= {m[0] for m in marks if help_lines}
 
 
 def fits(mark: list[str], value: Any) -> bool:
@@ -176,7 +181,7 @@ def fits(mark: list[str], value: Any) -> bool:
         (["metrics", "--textfile", "/nowhere/at/all"], 102),
     ],
 )
-def test_what_is_wrong_has_its_code(tool: Tool, args: list[str], code: int) -> None:
+def test_each_error_has_its_code(tool: Tool, args: list[str], code: int) -> None:
     if args[0] == "metrics":
         assert tool(*args)[0] == code // 100
         return
@@ -184,7 +189,9 @@ def test_what_is_wrong_has_its_code(tool: Tool, args: list[str], code: int) -> N
 
 
 def test_waiting_for_an_end(tool: Tool) -> None:
-    """spec/cli 8.5: 0 reached, 8 time ran out or it ended the other way; an answer, no error."""
+    """spec/cli 8.5: 0 if the state was reached, 8 if the time ran out or the transaction ended the
+    other way. Both are answers, not errors.
+    """
     ids = prepared(tool)
     for args, code, state in (
         ([ids["DONE"]], 0, "committed"),
@@ -194,8 +201,8 @@ def test_waiting_for_an_end(tool: Tool) -> None:
         ([ids["OPEN"], "--timeout", "1ms"], 8, "open"),
         ([ids["OPEN"], "--for", "aborted", "--now", "2026-11-21T00:00:00Z"], 0, "aborted"),
     ):
-        found, out, err = tool("txn", "wait", *args, "--json")
-        assert (found, err) == (code, "")
+        exit_code, out, err = tool("txn", "wait", *args, "--json")
+        assert (exit_code, err) == (code, "")
         assert json.loads(out) == {"txn": args[0], "state": state}
 
 
@@ -212,8 +219,8 @@ def test_list_takes_all_its_filters(tool: Tool) -> None:
         (["--state", "aborted", "--sort", "id"], [ids["GONE"]]),
         (["--all", "--limit", "0"], []),
     ):
-        found = tool.ok("txn", "list", *args, "-f", "names").split()
-        assert found == expected, args
+        parts = tool.ok("txn", "list", *args, "-f", "names").split()
+        assert parts == expected, args
 
 
 def test_keys_of_the_messages(tool: Tool) -> None:
@@ -228,15 +235,17 @@ def test_keys_of_the_messages(tool: Tool) -> None:
 
 @pytest.fixture
 def bench(tmp_path: Path, quick_disk: None) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store", coordinators=2)
-    made.client.create_topic("t", 2)
-    made.client.create_subscription("t", "s")
-    yield made
-    made.close()
+    new_bench = Bench(tmp_path / "store", coordinators=2)
+    new_bench.client.create_topic("t", 2)
+    new_bench.client.create_subscription("t", "s")
+    yield new_bench
+    new_bench.close()
 
 
 def test_a_coordinator_counts_its_transactions(bench: Bench) -> None:
-    """15: highest issued, lowest unfinished less one, -1 while 0 is unfinished."""
+    """15: the highest issued number, and the lowest unfinished one less one: -1 while 0 is
+    unfinished.
+    """
     client = bench.client
     row = client.admin.coordinator_stats(1)[0]
     assert (row["least_sig_bits"], row["low_water_mark"], row["next_sequence"]) == (0, 0, 0)
@@ -249,37 +258,46 @@ def test_a_coordinator_counts_its_transactions(bench: Bench) -> None:
     client.abort(txns[1])
     row = client.admin.coordinator_stats(1)[0]
     assert (row["low_water_mark"], row["ongoing_txn_size"], row["ended_size"]) == (1, 1, 2)
-    assert [one["ongoing_txn_size"] for one in client.admin.coordinators()] == [0, 1]
+    assert [coordinator["ongoing_txn_size"] for coordinator in client.admin.coordinators()] == [
+        0,
+        1,
+    ]
     with pytest.raises(CoordinatorNotFound):
         client.admin.coordinator_stats(2)
     reader = bench.another(read_only=True)
-    assert {one["state"] for one in reader.admin.coordinators()} == {"ReadOnly"}
+    assert {coordinator["state"] for coordinator in reader.admin.coordinators()} == {"ReadOnly"}
 
 
 @pytest.mark.parametrize("is_checkpointed", [False, True])
 def test_the_ledger_behind_a_coordinator(bench: Bench, is_checkpointed: bool) -> None:
-    """managedLedgerInternalStats: what was added is kept, in the history or in the journal."""
+    """managedLedgerInternalStats: added entries are kept, in the history or in the journal."""
     client = bench.client
     send_txn(client, b"a", b"b")
     if is_checkpointed:
         client.checkpoint()
     (row,) = client.admin.coordinator_stats(0, internal=True)
     assert row["log_stats"] is not None
-    found = row["log_stats"]["managed_ledger_internal_stats"]
-    assert found["entries_added_counter"] == found["number_of_entries"] == 5
-    assert (found["current_ledger_entries"] == 0) == is_checkpointed
-    assert sum(piece["entries"] for piece in found["ledgers"]) == (5 if is_checkpointed else 0)
-    assert found["last_confirmed_entry"]
+    managed_ledger_internal_stats = row["log_stats"]["managed_ledger_internal_stats"]
+    assert (
+        managed_ledger_internal_stats["entries_added_counter"]
+        == managed_ledger_internal_stats["number_of_entries"]
+        == 5
+    )
+    assert (managed_ledger_internal_stats["current_ledger_entries"] == 0) == is_checkpointed
+    assert sum(piece["entries"] for piece in managed_ledger_internal_stats["ledgers"]) == (
+        5 if is_checkpointed else 0
+    )
+    assert managed_ledger_internal_stats["last_confirmed_entry"]
 
 
 def test_a_damaged_coordinator_is_corrupt_and_others_answer(bench: Bench) -> None:
-    """15: state Corrupt; R5."""
+    """15: its state is Corrupt, and the others are not affected; R5."""
     client = bench.client
     for number in (0, 1):
         client.commit(client.begin(coordinator=number)["txn"])
     client.checkpoint()
     manifest = client.store.read(lambda view: view.manifest)
-    (ref,) = [one for one in manifest.dumps if (one.kind, one.a) == ("coordinator", 1)]
+    (ref,) = [dump for dump in manifest.dumps if (dump.kind, dump.a) == ("coordinator", 1)]
     path = Path(bench.path, ref.path)
     data = bytearray(path.read_bytes())
     data[ref.offset + ref.length - 1] ^= 1
@@ -297,40 +315,49 @@ def test_the_metadata_of_a_transaction(bench: Bench) -> None:
     client.producer("t").send(b"x", partition=1, txn=txn)
     client.acknowledge("t", "s", [first], txn=txn)
     client.flush()
-    found = client.admin.transaction_metadata(txn)
-    place = found["produced_partitions"]["t/1"]
-    assert (place["messages"], place["aborted"], place["marker"]) == (1, False, None)
-    assert place["start_position"] is not None
-    assert found["acked_partitions"] == {
+    metadata = client.admin.transaction_metadata(txn)
+    produced_partition = metadata["produced_partitions"]["t/1"]
+    assert (
+        produced_partition["messages"],
+        produced_partition["aborted"],
+        produced_partition["marker"],
+    ) == (1, False, None)
+    assert produced_partition["start_position"] is not None
+    assert metadata["acked_partitions"] == {
         "t/0": {"s": {"cumulative_ack_position": None, "individual_acks": 1}}
     }
-    assert (found["status"], found["timeout_at"] - found["open_time"]) == ("OPEN", 5000)
+    assert (metadata["status"], metadata["timeout_at"] - metadata["open_time"]) == ("OPEN", 5000)
     client.acknowledge("t", "s", [second], cumulative=True, txn=txn)
     client.flush()
-    (held,) = client.admin.pending_ack_stats("t", "s", 0, txn=txn)
-    assert (held["cumulative_ack_position"], held["individual_acks"]) == (second, 0)
-    assert held["pending_messages"] == 2
+    (stat,) = client.admin.pending_ack_stats("t", "s", 0, txn=txn)
+    assert (stat["cumulative_ack_position"], stat["individual_acks"]) == (second, 0)
+    assert stat["pending_messages"] == 2
     client.commit(txn)
-    found = client.admin.transaction_metadata(txn)
-    place = found["produced_partitions"]["t/1"]
-    assert place["marker"] is not None and place["start_position"] is not None
-    gone = begin(client)
-    client.producer("t").send(b"y", txn=gone)
-    client.abort(gone)
-    place = client.admin.transaction_metadata(gone)["produced_partitions"]["t/0"]
-    assert (place["start_position"], place["aborted"]) == (None, True)
+    metadata = client.admin.transaction_metadata(txn)
+    produced_partition = metadata["produced_partitions"]["t/1"]
+    assert (
+        produced_partition["marker"] is not None
+        and produced_partition["start_position"] is not None
+    )
+    deleted_txn = begin(client)
+    client.producer("t").send(b"y", txn=deleted_txn)
+    client.abort(deleted_txn)
+    produced_partition = client.admin.transaction_metadata(deleted_txn)["produced_partitions"][
+        "t/0"
+    ]
+    assert (produced_partition["start_position"], produced_partition["aborted"]) == (None, True)
 
 
 def test_a_sidecar_counts_bytes_and_transactions(bench: Bench) -> None:
-    """I-21: garbage is what was aborted."""
+    """I-21: the garbage is the bytes of aborted transactions."""
     client = bench.client
-    before = client.admin.transaction_buffer_stats("t", 0)[0]
-    assert (before["state"], before["max_read_position"]) == ("None", None)
+    stat_before = client.admin.transaction_buffer_stats("t", 0)[0]
+    assert (stat_before["state"], stat_before["max_read_position"]) == ("None", None)
     _, ids = send_txn(client, b"abc")
-    kept, gone = begin(client), begin(client)
-    for txn in (kept, gone):
+    kept_txn, deleted_txn = begin(client), begin(client)
+    for txn in (kept_txn, deleted_txn):
         client.producer("t").send(b"12345", txn=txn, partition=0)
-    client.abort(gone)
+    client.abort(deleted_txn)
     row = client.admin.transaction_buffer_stats("t/0")[0]
     assert (row["state"], row["ongoing_txn_size"], row["total_aborted_transactions"]) == (
         "Ready",
@@ -339,8 +366,8 @@ def test_a_sidecar_counts_bytes_and_transactions(bench: Bench) -> None:
     )
     assert (row["sidecar_live_bytes"], row["sidecar_garbage_bytes"]) == (8, 5)
     assert row["max_read_position"] == ids[-1]
-    assert list(row["low_water_marks"]) == [str(kept.coordinator)]
-    assert [one["partition"] for one in client.admin.transaction_buffer_stats("t")] == [0, 1]
+    assert list(row["low_water_marks"]) == [str(kept_txn.coordinator)]
+    assert [stat["partition"] for stat in client.admin.transaction_buffer_stats("t")] == [0, 1]
     with pytest.raises(TopicNotFound):
         client.admin.transaction_buffer_stats("t", 2)
 
@@ -380,7 +407,7 @@ def test_the_state_of_a_position(bench: Bench) -> None:
         client.admin.position_in_pending_ack("t", "none", plain[0])
 
 
-def test_slow_ones_are_older_and_unfinished(bench: Bench) -> None:
+def test_slow_transactions_are_older_and_unfinished(bench: Bench) -> None:
     client = bench.client
     old = begin(client)
     ended = begin(client)
@@ -390,7 +417,7 @@ def test_slow_ones_are_older_and_unfinished(bench: Bench) -> None:
     slow = client.admin.slow_transactions(1000)
     assert [row["txn"] for row in slow] == [old]
     assert [row["txn"] for row in client.admin.slow_transactions(0, old.coordinator)] == [old]
-    assert client.admin.slow_transactions(2000) == []  # older, not as old
+    assert client.admin.slow_transactions(2000) == []  # older than the bound, not exactly as old
 
 
 def test_locks_name_their_holder(bench: Bench) -> None:
@@ -406,7 +433,7 @@ def test_locks_name_their_holder(bench: Bench) -> None:
         assert (row["pid"], row["since_time"]) == (os.getpid(), bench.clock.now().wall_ms)
         assert Path(bench.path, row["path"]).exists()
         readers = bench.another(read_only=True).admin.locks()
-        assert [one["held"] for one in readers] == [False, False, False, True]
+        assert [reader["held"] for reader in readers] == [False, False, False, True]
     assert len(client.admin.locks()) == 3
 
 
@@ -414,7 +441,7 @@ def test_locks_name_their_holder(bench: Bench) -> None:
 
 
 def test_a_reader_sees_the_old_file_or_the_new(tmp_path: Path) -> None:
-    """spec/cli 12.11: replaced at once; kills a write in place."""
+    """spec/cli 12.11: the file is replaced at once. Guards against a write in place."""
     path = tmp_path / "out.prom"
     texts = [f"{n}\n".encode() * 20_000 for n in (1, 2)]
     replace_file(str(path), texts[0])
@@ -455,7 +482,7 @@ def test_a_failure_leaves_the_old_file(
     assert os.listdir(tmp_path) == ["out.prom"]
 
 
-def test_a_link_keeps_being_one(tmp_path: Path) -> None:
+def test_symbolic_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     target = tmp_path / "real" / "x.prom"
     target.write_text("old")
@@ -472,8 +499,10 @@ def frozen(path: str) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in Path(path).rglob("*") if p.is_file()}
 
 
-def test_a_dry_run_answers_as_the_call_and_changes_no_byte(bench: Bench) -> None:
-    """spec/cli 4: kills a lock, a flush, a sweep or a checkpoint that happens all the same."""
+def test_dry_run_gives_the_answer_of_the_call_and_changes_no_byte(bench: Bench) -> None:
+    """spec/cli 4. Guards against a dry run that still takes a lock, flushes, sweeps or makes a
+    checkpoint.
+    """
     client = bench.client
     ids = send(client, b"a", b"b")
     txn, late = begin(client), begin(client, 1000)
@@ -481,7 +510,7 @@ def test_a_dry_run_answers_as_the_call_and_changes_no_byte(bench: Bench) -> None
     client.acknowledge("t", "s", ids[:1], txn=txn)
     client.producer("t").send(b"y", txn=late)
     bench.clock.advance(2000)
-    before = frozen(bench.path)
+    frozen_before = frozen(bench.path)
     dry = bench.another(dry_run=True)
     assert dry.create_topic("new") is True
     assert [row["topic"] for row in dry.topics()] == ["new", "t"]
@@ -498,21 +527,23 @@ def test_a_dry_run_answers_as_the_call_and_changes_no_byte(bench: Bench) -> None
         dry.checkpoint()
     dry.close()
     bench.clients.remove(dry)
-    assert frozen(bench.path) == before
+    assert frozen(bench.path) == frozen_before
     done = client.commit(txn)
     for name in ("state", "messages", "acks", "already"):
         assert done[name] == planned[name]
     assert [row["topic"] for row in client.topics()] == ["t"]
 
 
-def test_a_dry_run_after_a_reboot_knows_what_recovery_will_do(bench: Bench) -> None:
-    """R9: what is open would be aborted before the call."""
+def test_dry_run_after_a_reboot_includes_the_recovery(bench: Bench) -> None:
+    """R9: recovery would abort open transactions before the call, so the dry run counts them as
+    aborted.
+    """
     txn = begin(bench.client)
     bench.client.flush()
     bench.close()
     bench.clock.reboot("another boot")
-    before = frozen(bench.path)
+    frozen_before = frozen(bench.path)
     dry = bench.another(dry_run=True)
     with pytest.raises(InvalidTxnStatus, match="recovery"):
         dry.commit(txn)
-    assert frozen(bench.path) == before
+    assert frozen(bench.path) == frozen_before

@@ -1,4 +1,6 @@
-"""The Python API as a user meets it: its examples, what it exports, consumers that live and die."""
+"""The Python API from a user's view: its examples, its exports, and consumers that open, close and
+die.
+"""
 
 from __future__ import annotations
 
@@ -56,24 +58,24 @@ SHOWN = (
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_examples_are_true(name: str) -> None:
-    """Every public class shows a use of itself, and it works."""
+    """Every public class has an example in its docstring, and the example works."""
     module = importlib.import_module("txlog" + (f".{name}" if name else ""))
-    # to look through the package would load what waits in it, and change it meanwhile
+    # inspecting the package would import its lazy modules and change it during the loop
     runner = doctest.DocTestRunner()
-    for found in doctest.DocTestFinder(recurse=bool(name)).find(module):
-        runner.run(found)
+    for test_case in doctest.DocTestFinder(recurse=bool(name)).find(module):
+        runner.run(test_case)
     assert runner.tries > 0
     assert runner.failures == 0
 
 
 def test_every_public_name_is_documented() -> None:
-    """Also the methods of what the calls give; a test of the layers has their modules."""
+    """This includes the methods of returned objects. The test of the layers covers the modules."""
     handles = (SubscriptionHandle, TopicHandle, Later, WatermarkSession, SendReceipt, Bulk)
-    classes = [one for name in txlog.__all__ if inspect.isclass(one := getattr(txlog, name))]
+    classes = [public for name in txlog.__all__ if inspect.isclass(public := getattr(txlog, name))]
     bare = [
-        f"{one.__name__}.{name}"
-        for one in (*classes, *handles)
-        for name, member in inspect.getmembers(one)
+        f"{public.__name__}.{name}"
+        for public in (*classes, *handles)
+        for name, member in inspect.getmembers(public)
         if not name.startswith("_") and (callable(member) or isinstance(member, property))
         if not inspect.getdoc(member)
     ]
@@ -90,7 +92,7 @@ def test_every_public_name_is_documented() -> None:
 
 
 def test_exports() -> None:
-    """All of __all__ is there; importing txlog costs nothing."""
+    """Every name in __all__ exists, and importing txlog loads no heavy module."""
     for name in txlog.__all__:
         assert getattr(txlog, name) is not None
     with pytest.raises(AttributeError):
@@ -102,12 +104,12 @@ def test_exports() -> None:
 
 
 def test_init_and_open(tmp_path: Path) -> None:
-    """A store is made once, and a directory that is none is not opened."""
+    """A store is created once, and a directory without a store cannot be opened."""
     path = str(tmp_path / "store")
-    made = txlog.init(path, coordinators=3)
-    assert (made["created"], made["path"]) == (True, path)
-    again = txlog.init(path, if_not_exists=True)
-    assert (again["created"], again["uuid"]) == (False, made["uuid"])
+    arguments = txlog.init(path, coordinators=3)
+    assert (arguments["created"], arguments["path"]) == (True, path)
+    arguments_again = txlog.init(path, if_not_exists=True)
+    assert (arguments_again["created"], arguments_again["uuid"]) == (False, arguments["uuid"])
     with pytest.raises(AlreadyExists):
         txlog.init(path)
     with pytest.raises(InvalidArgument):
@@ -124,7 +126,7 @@ def test_init_and_open(tmp_path: Path) -> None:
 
 
 def test_topics_and_subscriptions(bench: Bench) -> None:
-    """Names are unique after case folding; if_not_exists is for the very same name."""
+    """Names are unique after case folding; if_not_exists accepts only exactly the same name."""
     client = bench.client
     assert not client.create_topic("t", if_not_exists=True)
     assert not client.create_subscription("t", "s", if_not_exists=True)
@@ -149,7 +151,9 @@ def test_topics_and_subscriptions(bench: Bench) -> None:
 
 
 def test_an_exclusive_subscription_has_one_consumer(bench: Bench) -> None:
-    """9.1: a second gets ConsumerBusy, from any process; a close lets it go."""
+    """9.1: a second consumer gets ConsumerBusy, in every process; closing the first one frees the
+    subscription.
+    """
     client, other = bench.client, bench.another()
     first = client.consumer("t", "s", name="one")
     assert client.subscriptions("t")[0]["consumers"] == 1
@@ -167,8 +171,10 @@ def test_an_exclusive_subscription_has_one_consumer(bench: Bench) -> None:
     assert list((Path(bench.path) / "consumers").iterdir()) == []
 
 
-def test_a_dead_consumer_blocks_nobody(bench: Bench) -> None:
-    """9.1, K10: the kernel frees the lock on any death; what it had in hand comes again."""
+def test_dead_consumer_blocks_no_other(bench: Bench) -> None:
+    """9.1, K10: the kernel frees the lock after any death, and its unacknowledged messages are
+    delivered again.
+    """
     send(bench.client, b"a", b"b")
     code = (
         "import sys, os, txlog\n"
@@ -199,7 +205,11 @@ def test_consumer_ids_are_never_reused(bench: Bench) -> None:
 
 
 def test_unacknowledged_messages_go_to_the_next_consumer(bench: Bench) -> None:
-    """I-12: none is lost; what was received and given back counts, what lay in the queue not."""
+    """I-12: no message is lost.
+
+    A message that was received and given back counts as redelivered, a message that stayed in the
+    queue does not.
+    """
     send(bench.client, b"a", b"b", b"c")
     with bench.client.consumer("t", "s") as consumer:
         received = [consumer.receive() for _ in range(3)]
@@ -211,8 +221,8 @@ def test_unacknowledged_messages_go_to_the_next_consumer(bench: Bench) -> None:
     assert [(m.value, m.redelivery_count) for m in pending(bench.client)] == [(b"a", 2), (b"c", 1)]
 
 
-def test_a_closed_client_says_so(bench: Bench) -> None:
-    """14: AlreadyClosed for everything."""
+def test_closed_client_raises_already_closed(bench: Bench) -> None:
+    """14: every call raises AlreadyClosed."""
     client = bench.another()
     producer = client.producer("t")
     client.close()
@@ -223,7 +233,7 @@ def test_a_closed_client_says_so(bench: Bench) -> None:
 
 
 def test_a_read_only_client_reads(bench: Bench) -> None:
-    """It changes nothing, and says which path."""
+    """It changes no file, and its error names the path."""
     send(bench.client, b"a")
     client = bench.another(read_only=True)
     assert [m.value for m in client.reader("t")] == [b"a"]
@@ -238,12 +248,13 @@ def test_a_read_only_client_reads(bench: Bench) -> None:
         with pytest.raises(ReadOnlyStore):
             call()
     bench.client.create_subscription("t", "new")
-    with pytest.raises(ReadOnlyStore, match="for reading only"):  # and not a lock file that is gone
+    # the message does not name a removed lock file
+    with pytest.raises(ReadOnlyStore, match="for reading only"):
         bench.another(read_only=True).consumer("t", "new")
 
 
 def test_status(bench: Bench) -> None:
-    """The store at a glance agrees with what was done."""
+    """The summary of the store agrees with the calls that were made."""
     client = bench.client
     send(client, b"abc")
     with client.transaction() as txn:
@@ -260,7 +271,7 @@ def test_status(bench: Bench) -> None:
 
 
 def test_a_consumer_of_one_partition_gets_no_other(tmp_path: Path) -> None:
-    """The partition in the topic's name counts; the subscription is the whole topic's."""
+    """The topic name may contain a partition; the subscription still belongs to the whole topic."""
     bench = Bench(tmp_path / "store")
     client = bench.client
     client.create_topic("t", 2)
@@ -276,7 +287,9 @@ def test_a_consumer_of_one_partition_gets_no_other(tmp_path: Path) -> None:
 
 
 def test_begin_is_not_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """5.2: written but not flushed; only the first of a block waits for its reservation."""
+    """5.2: a begin is written and not flushed; only the first one of a block waits until its
+    numbers are reserved.
+    """
     bench = Bench(tmp_path / "store", durability="sync", coordinators=1)
     bench.client.begin()
     flushed: list[int] = []
@@ -286,8 +299,10 @@ def test_begin_is_not_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert bench.another().show_transaction(txn)["state"] == "open"
 
 
-def test_what_a_consumer_may_be_called(bench: Bench) -> None:
-    """spec/transactions 2: as everything that has a name; without one it is user and process."""
+def test_names_of_consumers(bench: Bench) -> None:
+    """spec/transactions 2: the rule for all names holds; the default is the user and the
+    process.
+    """
     for bad in ("", "a b", "__c", "-c", "a/b", "x" * 129):
         with pytest.raises(InvalidArgument, match="bad consumer name"):
             bench.client.consumer("t", "s", name=bad)
@@ -297,8 +312,8 @@ def test_what_a_consumer_may_be_called(bench: Bench) -> None:
         assert consumer.name.endswith(f"-{os.getpid()}")
 
 
-def test_who_waits_is_told_that_the_store_was_removed(bench: Bench) -> None:
-    """Kills: `consume -F` and `run -F` that wait for ever in a directory that is gone."""
+def test_waiting_call_ends_when_the_store_is_removed(bench: Bench) -> None:
+    """Guards against `consume -F` and `run -F` that wait for ever in a removed directory."""
     send(bench.client, b"a")
     lsn = bench.client.wait_for_change(0)
     assert bench.client.wait_for_change(lsn) == lsn

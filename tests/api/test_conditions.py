@@ -1,4 +1,4 @@
-"""client.wait: conditions over one view, asked again when something was written."""
+"""client.wait: conditions over one view, checked again after every write."""
 
 from __future__ import annotations
 
@@ -23,22 +23,25 @@ pytestmark = [
 ]
 
 
-def now(bench: Bench, *topics: str, **given: Any) -> list[tuple[bool, str]]:
-    """What the conditions are now; that all of them make `met` is checked by the way."""
-    answer = bench.client.wait(topics, **given, timeout_ms=0)
+def now(bench: Bench, *topics: str, **options: Any) -> list[tuple[bool, str]]:
+    """The current state of the conditions.
+
+    Also checks that `met` is true exactly if each condition is.
+    """
+    answer = bench.client.wait(topics, **options, timeout_ms=0)
     rows = [(row["met"], row["value"]) for row in answer["condition_list"]]
     assert answer["met"] is all(met for met, _ in rows)
     return rows
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> list[float]:
-    """While somebody waits, the next of these is done; returns the pauses."""
-    left, pauses = list(steps), list[float]()
+    """During a wait, each pause does the next of these acts. Returns the pauses."""
+    remaining_steps, pauses = list(steps), list[float]()
 
     def wait(wakeups: Wakeups, seen: int, seconds: float) -> bool:
         pauses.append(seconds)
-        assert left, "it waits for something that does not come"
-        left.pop(0)()
+        assert remaining_steps, "it waits for something that does not come"
+        remaining_steps.pop(0)()
         return True
 
     monkeypatch.setattr(Wakeups, "wait", wait)
@@ -46,7 +49,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> 
 
 
 def test_messages(bench: Bench) -> None:
-    """Visible ones, of all partitions or of one."""
+    """Only visible messages count, those of all partitions or of one."""
     client = bench.client
     assert now(bench, "t", messages=0) == [(True, "0")]
     send(client, b"1", b"2")
@@ -59,7 +62,7 @@ def test_messages(bench: Bench) -> None:
 
 
 def test_a_watermark_at_the_end(bench: Bench) -> None:
-    """As watermark show has it; there is none without an active producer."""
+    """The same value as in `watermark show`; there is none without an active producer."""
     client = bench.client
     assert now(bench, "t", watermark=1) == [(False, "unknown")]
     say(client, "A", 50)
@@ -76,7 +79,9 @@ def test_a_watermark_at_the_end(bench: Bench) -> None:
 
 
 def test_a_watermark_where_a_subscription_is(bench: Bench) -> None:
-    """What was handed out stays, when a late joiner makes the value fall, or all are idle."""
+    """The highest value that was handed out stays, even if a late producer lowers the watermark or
+    all producers are idle.
+    """
     client = bench.client
 
     def at(time: int) -> bool:
@@ -110,12 +115,15 @@ def test_a_watermark_where_a_subscription_is(bench: Bench) -> None:
 
 
 def test_a_backlog(bench: Bench) -> None:
-    """So many left at most; a name that several topics have needs the topic."""
+    """At most this many messages are left.
+
+    If several topics have a subscription with this name, the topic must be given.
+    """
     client = bench.client
-    known = send(client, b"1", b"2", b"3")
+    message_ids = send(client, b"1", b"2", b"3")
     assert now(bench, backlogs={"s": 3}) == [(True, "3")]
     assert now(bench, "t", "t/1", backlogs={"s": 2}) == [(False, "3"), (True, "0")]
-    client.acknowledge("t", "s", known[:2])
+    client.acknowledge("t", "s", message_ids[:2])
     assert now(bench, backlogs={"s": 1}) == [(True, "1")]
     client.create_topic("u")
     client.create_subscription("u", "s")
@@ -127,29 +135,32 @@ def test_a_backlog(bench: Bench) -> None:
 
 
 def test_a_state_of_a_transaction(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that cannot come any more ends the waiting at once."""
+    """A state that can no longer be reached ends the wait at once."""
     client = bench.client
-    one, two = begin(client), begin(client)
-    assert now(bench, txns={one: "open", two: "committed"}) == [(True, "open"), (False, "open")]
-    client.commit(one)
-    client.abort(two)
-    assert now(bench, txns={one: "committed", two: "aborted"}) == [
+    first, second = begin(client), begin(client)
+    assert now(bench, txns={first: "open", second: "committed"}) == [
+        (True, "open"),
+        (False, "open"),
+    ]
+    client.commit(first)
+    client.abort(second)
+    assert now(bench, txns={first: "committed", second: "aborted"}) == [
         (True, "committed"),
         (True, "aborted"),
     ]
-    assert now(bench, txns={one: "ended", two: "ended"})[0][0]
+    assert now(bench, txns={first: "ended", second: "ended"})[0][0]
     meanwhile(monkeypatch)
     for state in ("open", "aborted", "committing", "aborting"):
-        answer = client.wait(txns={one: state})  # without a time-out
+        answer = client.wait(txns={first: state})  # without a time-out
         assert not answer["met"]
     with pytest.raises(TransactionNotFound):
         client.wait(txns={TxnId(0, 99): "ended"})
     with pytest.raises(InvalidArgument):
-        client.wait(txns={one: "gone"})
+        client.wait(txns={first: "gone"})
 
 
 def test_it_waits_until_all_hold_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process writes; each round looks, more and more seldom."""
+    """Another process writes. The pauses between the checks grow."""
     other = bench.another()
     txn = begin(other)
     pauses = meanwhile(
@@ -171,28 +182,28 @@ def test_it_waits_until_all_hold_at_once(bench: Bench, monkeypatch: pytest.Monke
     assert max(pauses) <= POLL_SECONDS_MAX
 
 
-def test_nothing_is_asked_again_without_a_frame(
+def test_conditions_are_checked_again_only_after_a_frame(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No busy loop: a wait costs a look at the journal."""
-    asked: list[int] = []
-    found = conditions.Found
+    """There is no busy loop: each check only looks at the journal."""
+    numbers: list[int] = []
+    original = conditions.Found
 
     def ask(view: Any, store: Any) -> conditions.Found:
-        asked.append(view.lsn)
-        return found(len(asked) == 2, "")
+        numbers.append(view.lsn)
+        return original(len(numbers) == 2, "")
 
     nothing = [lambda: None] * 5
     meanwhile(monkeypatch, *nothing, lambda: send(bench.client, b"1"))
     waiting = conditions.Wait(bench.client.store, [conditions.Condition("x", ask)])
     assert until(bench.client.store, waiting.look, None, waiting.rest)
     assert waiting.answer()["met"]
-    assert len(asked) == 2
-    assert asked[0] < asked[1]
+    assert len(numbers) == 2
+    assert numbers[0] < numbers[1]
 
 
 def test_bad_calls(bench: Bench) -> None:
-    """A name that is not there is not waited for."""
+    """An unknown name is an error, and the call does not wait for it."""
     with pytest.raises(InvalidArgument):
         bench.client.wait()
     with pytest.raises(InvalidArgument):

@@ -1,8 +1,8 @@
-"""No argument of the public library, however odd, gives an exception that is not ours.
+"""Invalid arguments of the public library raise only errors of txlog.
 
-Each public call, each of its parameters, a list of hostile values: the call works, or raises a
-TxlogError, and a wrong type is InvalidArgument, which is also a ValueError and a TypeError. What is
-refused for its type has stored nothing.
+Each public call gets, for each of its parameters, a list of hostile values. The call succeeds, or
+raises a TxlogError; a wrong type is InvalidArgument, which is also a ValueError and a TypeError. A
+call that was refused for a type has stored no data.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ HOSTILE: Final[dict[str, Any]] = {
 }
 FEW: Final = ("None", "text", "float", "surrogate", "list column")
 WAITS: Final = ("timeout_ms", "wait_ms", "max_wait_ms")  # None is for ever
-# What a call needs that is right, by the name of its parameter.
+# Valid arguments, by the name of the parameter.
 RIGHT: Final[Mapping[str, Callable[[Any], Any]]] = {
     "topic": lambda its: "t",
     "subscription": lambda its: "s",
@@ -94,7 +94,7 @@ class Its:
             self.client.create_topic(topic, 2)
             self.client.create_subscription(topic, "s", type="shared")
         self.client.producer("t").send(b"a", key=b"k")
-        [self.message] = [one for one in self.client.reader("t")]
+        [self.message] = [message for message in self.client.reader("t")]
         self.txn = self.client.begin()["txn"]
 
     def close(self) -> None:
@@ -115,27 +115,27 @@ def public(handle: object) -> Iterator[tuple[str, inspect.Signature]]:
 def trial(
     its: Its, call: Callable[..., Any], signature: inspect.Signature, at: str, odd: Any
 ) -> str:
-    """Make a call with one odd argument; returns what is wrong with its answer, else nothing."""
-    given: dict[str, Any] = {}
+    """Make a call with one odd argument. Returns the fault in its answer, or an empty text."""
+    fields: dict[str, Any] = {}
     for name, parameter in signature.parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             if name == at:
                 return ""
         elif name == at:
-            given[name] = odd
+            fields[name] = odd
         elif parameter.default is parameter.empty:
             if name not in RIGHT:
                 return ""
-            given[name] = RIGHT[name](its)
+            fields[name] = RIGHT[name](its)
         elif name in WAITS:
-            given[name] = 0
+            fields[name] = 0
     positional = [
-        given.pop(name)
+        fields.pop(name)
         for name, one in signature.parameters.items()
-        if one.kind is one.POSITIONAL_ONLY and name in given
+        if one.kind is one.POSITIONAL_ONLY and name in fields
     ]
     try:
-        answer = call(*positional, **given)
+        answer = call(*positional, **fields)
         if inspect.isgenerator(answer):
             next(answer, None)
         if hasattr(answer, "result"):
@@ -145,7 +145,7 @@ def trial(
             assert {ValueError, TypeError} < set(type(error).__mro__)
         return ""
     except ZeroDivisionError:
-        return ""  # it is our own function's, and goes through
+        return ""  # the error comes from the test's function, and is passed on
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     if hasattr(answer, "close"):
@@ -155,7 +155,7 @@ def trial(
 
 
 def is_whole(its: Its) -> bool:
-    """Nothing that the next call needs was deleted by the last."""
+    """Whether the last call deleted none of the things that the next call needs."""
     try:
         return all(its.client.subscriptions(topic) for topic in ("t", "u"))
     except TxlogError:
@@ -170,7 +170,7 @@ def is_whole(its: Its) -> bool:
         pytest.param([one for one in HOSTILE if one not in FEW], id="rest", marks=pytest.mark.deep),
     ],
 )
-def test_hostile_arguments_are_refused_with_an_error_of_ours(
+def test_hostile_arguments_are_refused_with_a_txlog_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handle: str, values: list[str]
 ) -> None:
     wrong: list[str] = []
@@ -182,9 +182,9 @@ def test_hostile_arguments_are_refused_with_an_error_of_ours(
                 if at in WAITS and word in ("None", "2**63"):
                     continue
                 target = HANDLES[handle](its)
-                found = trial(its, getattr(target, name), signature, at, HOSTILE[word])
-                if found:
-                    wrong.append(f"{handle}.{name}({at}={word}): {found}")
+                fault = trial(its, getattr(target, name), signature, at, HOSTILE[word])
+                if fault:
+                    wrong.append(f"{handle}.{name}({at}={word}): {fault}")
                 if hasattr(target, "close") and target is not its.client:
                     with suppress(TxlogError):
                         target.close()
@@ -204,12 +204,12 @@ def test_functions_of_the_package_too(tmp_path: Path) -> None:
 
 
 def test_text_is_bytes_wherever_a_message_is_made(tmp_path: Path) -> None:
-    """A key that is text goes where its bytes go."""
+    """A key that is text is routed as its bytes are."""
     its = Its(tmp_path)
     producer = its.client.producer("t")
     places = {producer.send("é", key=key).partition for key in ("é", "é".encode())}
     assert len(places) == 1
-    assert [one.value for one in its.client.reader("t")].count("é".encode()) == 2
+    assert [message.value for message in its.client.reader("t")].count("é".encode()) == 2
     its.close()
 
 
@@ -246,5 +246,5 @@ def message_fields(message: Message) -> dict[str, Any]:
         (object(), Any, True),
     ],
 )
-def test_what_fits_a_type(value: object, kind: Any, is_right: bool) -> None:
+def test_values_that_fit_a_type(value: object, kind: Any, is_right: bool) -> None:
     assert fits(value, kind) is is_right

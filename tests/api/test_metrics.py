@@ -1,4 +1,6 @@
-"""The metrics: names and types of the spec, and values that a scan of the journal gives (I-22)."""
+"""The metrics have the names and types of the spec, and their values equal a scan of the journal
+(I-22).
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ Items = list[tuple[int, int, Op]]
 
 
 def scraped(client: Client) -> Values:
-    """What a Prometheus server would take from the text."""
+    """The samples that a Prometheus server reads from the text."""
     text = exposition(client.admin.metrics())
     out: Values = {}
     for family in text_string_to_metric_families(text):
@@ -64,13 +66,13 @@ def scraped(client: Client) -> Values:
     return out
 
 
-def labels(**given: object) -> Labels:
-    return frozenset((name, str(value)) for name, value in given.items())
+def labels(**options: object) -> Labels:
+    return frozenset((name, str(value)) for name, value in options.items())
 
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Items]:
-    """Every op that any view takes, once, as it was written."""
+    """Every op that any view processes, once, as it was written."""
     seen: set[int] = set()
     out: Items = []
     apply = View.apply
@@ -86,10 +88,10 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Items]:
 
 
 def scan(items: Items, coordinators: int) -> Values:
-    """The counters by counting ops, with nothing of the folds."""
+    """The counters computed from the ops alone, without the folds."""
     counts: Counter[tuple[str, Labels]] = Counter()
     places: dict[int, Labels] = {}
-    held: dict[int, Labels] = {}
+    held_labels: dict[int, Labels] = {}
     began: dict[tuple[int, int], int] = {}
     reasons: dict[tuple[int, int], str] = {}
     pending: Counter[tuple[int, int, int, int]] = Counter()
@@ -109,24 +111,25 @@ def scan(items: Items, coordinators: int) -> Values:
     }
     for _, time_ms, op in items:
         if type(op) in log:
-            one = labels(coordinator_id=op.coordinator)  # type: ignore[union-attr]
-            counts["pulsar_txn_append_log_total", one] += 1
+            each_labels = labels(coordinator_id=op.coordinator)  # type: ignore[union-attr]
+            counts["pulsar_txn_append_log_total", each_labels] += 1
         if isinstance(op, op_types.TopicCreated):
             short = op.name.removeprefix("public/default/")
             names[op.topic] = short
             for index in range(op.partitions):
                 places[op.first_partition + index] = labels(topic=short, partition=index)
         elif isinstance(op, op_types.PartitionsAdded):
-            known = sum(
+            total = sum(
                 label in places.values()
                 for label in (labels(topic=names[op.topic], partition=at) for at in range(99))
             )
             for index in range(op.partitions):
                 places[op.first_partition + index] = labels(
-                    topic=names[op.topic], partition=known + index
+                    topic=names[op.topic], partition=total + index
                 )
         elif isinstance(op, op_types.SubscriptionDeleted):
-            forget(counts, held.pop(op.subscription))  # one of the same name begins anew
+            # a new topic with the same name begins at zero
+            forget(counts, held_labels.pop(op.subscription))
             for key in [key for key in pending if key[2] == op.subscription]:
                 del pending[key]
         elif isinstance(op, op_types.TopicDeleted):
@@ -135,7 +138,7 @@ def scan(items: Items, coordinators: int) -> Values:
         elif isinstance(op, op_types.Sought):
             hands[op.subscription, op.partition] = Hands()
         elif isinstance(op, op_types.SubscriptionCreated):
-            held[op.subscription] = labels(topic=names[op.topic], subscription=op.name)
+            held_labels[op.subscription] = labels(topic=names[op.topic], subscription=op.name)
         elif isinstance(op, op_types.TxnOpened):
             began[op.coordinator, op.sequence] = op.wall_ms
             counts["pulsar_txn_created_total", labels(coordinator_id=op.coordinator)] += 1
@@ -145,8 +148,8 @@ def scan(items: Items, coordinators: int) -> Values:
                 reasons[pair] = op.reason
             if op.status in ("COMMITTED", "ABORTED"):
                 status = op.status.lower()
-                own = labels(coordinator_id=op.coordinator)
-                counts[f"pulsar_txn_{status}_total", own] += 1
+                own_labels = labels(coordinator_id=op.coordinator)
+                counts[f"pulsar_txn_{status}_total", own_labels] += 1
                 took = (time_ms - began[pair]) / 1000
                 of_status = labels(status=status)
                 counts["txlog_txn_duration_seconds_count", of_status] += 1
@@ -157,7 +160,7 @@ def scan(items: Items, coordinators: int) -> Values:
                 if op.status == "ABORTED":
                     reason = labels(reason=reasons[pair])
                     counts["txlog_txn_aborted_by_reason_total", reason] += 1
-                    counts["pulsar_txn_timeout_total", own] += reasons[pair] == "timeout"
+                    counts["pulsar_txn_timeout_total", own_labels] += reasons[pair] == "timeout"
         elif isinstance(op, op_types.BufferCommitted):
             counts["pulsar_txn_tb_committed_total", places[op.partition]] += 1
         elif isinstance(op, op_types.BufferAborted):
@@ -167,15 +170,15 @@ def scan(items: Items, coordinators: int) -> Values:
             pending[key] += op.count
         elif isinstance(op, op_types.PendingCommitted):
             pending.pop((op.coordinator, op.sequence, op.subscription, op.partition))
-            counts["pulsar_txn_tp_committed_count_total", held[op.subscription]] += 1
+            counts["pulsar_txn_tp_committed_count_total", held_labels[op.subscription]] += 1
         elif isinstance(op, op_types.PendingAborted):
             key = (op.coordinator, op.sequence, op.subscription, op.partition)
-            counts["txlog_redelivered_total", held[op.subscription]] += pending.pop(key)
-            counts["pulsar_txn_tp_aborted_count_total", held[op.subscription]] += 1
+            counts["txlog_redelivered_total", held_labels[op.subscription]] += pending.pop(key)
+            counts["pulsar_txn_tp_aborted_count_total", held_labels[op.subscription]] += 1
         elif isinstance(op, op_types.Returned):
             back = hands[op.subscription, op.partition]
             back.take(op.consumer, op.uncounted)
-            counts["txlog_redelivered_total", held[op.subscription]] += back.take(
+            counts["txlog_redelivered_total", held_labels[op.subscription]] += back.take(
                 op.consumer, op.counted
             )
         elif isinstance(op, op_types.CursorTrimmed):
@@ -188,7 +191,7 @@ def scan(items: Items, coordinators: int) -> Values:
             mark = None if isinstance(op, op_types.PendingAcked) else op.mark_delete
             hands[op.subscription, op.partition].settle(runs, mark)
     for (_, _, subscription, _), count in pending.items():
-        counts["txlog_pending_ack_messages", held[subscription]] += count
+        counts["txlog_pending_ack_messages", held_labels[subscription]] += count
     unfinished = began.keys() - ended_pairs(items)
     for number, _ in unfinished:
         counts["pulsar_txn_active_count", labels(coordinator_id=number)] += 1
@@ -202,36 +205,36 @@ def forget(counts: Counter[tuple[str, Labels]], label: Labels) -> None:
 
 
 class Hands:
-    """What is in hand, message by message."""
+    """The messages that consumers hold, one by one."""
 
     def __init__(self) -> None:
         self.of: dict[tuple[int, int, int], int] = {}
 
     def give(self, consumer: int, runs: list[op_types.Run]) -> None:
-        self.of |= {one: consumer for run in runs for one in each(run)}
+        self.of |= {message_id: consumer for run in runs for message_id in each(run)}
 
     def take(self, consumer: int, runs: list[op_types.Run] | None) -> int:
-        gone = [
-            one
-            for one, who in self.of.items()
-            if who == consumer and (runs is None or any(one in each(run) for run in runs))
+        acknowledged = [
+            message_id
+            for message_id, who in self.of.items()
+            if who == consumer and (runs is None or any(message_id in each(run) for run in runs))
         ]
-        for one in gone:
-            del self.of[one]
-        return len(gone)
+        for message_id in acknowledged:
+            del self.of[message_id]
+        return len(acknowledged)
 
     def settle(self, runs: list[op_types.Run], mark: op_types.Mark | None) -> None:
         for ledger, first, last, low, high in runs:
-            for one in list(self.of):
+            for message_id in list(self.of):
                 if (
-                    one[0] == ledger
-                    and first <= one[1] <= last
-                    and (not low or low <= one[2] <= high)
+                    message_id[0] == ledger
+                    and first <= message_id[1] <= last
+                    and (not low or low <= message_id[2] <= high)
                 ):
-                    del self.of[one]
-        for one in list(self.of):
-            if mark is not None and covers(mark, one):
-                del self.of[one]
+                    del self.of[message_id]
+        for message_id in list(self.of):
+            if mark is not None and covers(mark, message_id):
+                del self.of[message_id]
 
 
 def ended_pairs(items: Items) -> set[tuple[int, int]]:
@@ -243,8 +246,11 @@ def ended_pairs(items: Items) -> set[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("seed", graded(range(4), 2))
-def test_metrics_are_what_a_scan_gives(tmp_path: Path, recorded: Items, seed: int) -> None:
-    """I-22: also after checkpoints and in another process; kills a figure a dump forgets."""
+def test_metrics_equal_a_scan_of_the_journal(tmp_path: Path, recorded: Items, seed: int) -> None:
+    """I-22: also after checkpoints and in another process.
+
+    Guards against a figure that a dump forgets.
+    """
     print(f"seed {seed}")
     bench = Bench(
         tmp_path / "store", ledger_entries_max=7, coordinators=2, txn_ended_retention_count=5
@@ -255,23 +261,25 @@ def test_metrics_are_what_a_scan_gives(tmp_path: Path, recorded: Items, seed: in
             bench.client.checkpoint(roll_all=True)
         client = bench.reopen() if act == "reopened" else bench.client
         client.flush()
-        found = scraped(client)
+        samples = scraped(client)
         for key, value in scan(recorded, 2).items():
-            if value or key in found:
-                assert found[key] == pytest.approx(value), (act, key)
+            if value or key in samples:
+                assert samples[key] == pytest.approx(value), (act, key)
         for name in ("pulsar_txn_created_total", "txlog_redelivered_total"):
-            assert sum(v for (n, _), v in found.items() if n == name) == sum(
+            assert sum(v for (n, _), v in samples.items() if n == name) == sum(
                 v for (n, _), v in scan(recorded, 2).items() if n == name
             )
 
 
-def test_names_and_types_are_those_of_the_spec(tmp_path: Path) -> None:
-    """spec/transactions 16: honest types; the exposition's own parser finds them."""
+def test_names_and_types_match_the_spec(tmp_path: Path) -> None:
+    """spec/transactions 16: the types are correct, and the reference parser of the exposition
+    format finds them.
+    """
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     bench.client.create_subscription("t", "s")
-    found = {family.name: family.type for family in bench.client.admin.metrics()}
-    assert TYPES.items() <= found.items()
+    types = {family.name: family.type for family in bench.client.admin.metrics()}
+    assert TYPES.items() <= types.items()
     text = exposition(bench.client.admin.metrics())
     parsed = {family.name: family.type for family in text_string_to_metric_families(text)}
     for name, kind in TYPES.items():
@@ -282,15 +290,15 @@ def test_names_and_types_are_those_of_the_spec(tmp_path: Path) -> None:
 
 
 def test_duplicates_drops_and_conflicts_are_counted(tmp_path: Path) -> None:
-    """16: what leaves no message behind leaves a count, which survives a checkpoint."""
+    """16: refused messages leave a count, which survives a checkpoint."""
     bench = Bench(tmp_path / "store")
     client = bench.client
     client.create_topic("t")
     client.create_subscription("t", "s")
     producer = client.producer("t", "p")
     first = [producer.send(b"x", sequence_id=n).message_id for n in (2, 5)]
-    for sequence, wanted in ((5, first[1]), (2, None), (2, None)):
-        assert producer.send(b"x", sequence_id=sequence).message_id == wanted
+    for sequence, expected_id in ((5, first[1]), (2, None), (2, None)):
+        assert producer.send(b"x", sequence_id=sequence).message_id == expected_id
     txn, other = begin(client), begin(client)
     for sequence in (1, 1):
         producer.send(b"y", txn=txn, sequence_id=sequence)
@@ -302,31 +310,34 @@ def test_duplicates_drops_and_conflicts_are_counted(tmp_path: Path) -> None:
     client.flush()
     client.checkpoint()
     where = labels(topic="t", partition=0)
-    held = labels(topic="t", subscription="s")
+    held_labels = labels(topic="t", subscription="s")
     for is_reopened in (False, True):
-        found = scraped(bench.reopen() if is_reopened else client)
-        assert found["txlog_dedup_dropped_total", where] == 4
-        assert found["txlog_dedup_original_missing_total", where] == 2
-        assert found["txlog_ack_dropped_total", held] == 1
-        assert found["txlog_ack_conflicts_total", held] == 1
-        assert found["txlog_pending_ack_messages", held] == 1
-        assert found["pulsar_txn_tb_active_total", where] == 1
-        assert found["txlog_txn_aborted_by_reason_total", labels(reason="conflict")] == 1
+        samples = scraped(bench.reopen() if is_reopened else client)
+        assert samples["txlog_dedup_dropped_total", where] == 4
+        assert samples["txlog_dedup_original_missing_total", where] == 2
+        assert samples["txlog_ack_dropped_total", held_labels] == 1
+        assert samples["txlog_ack_conflicts_total", held_labels] == 1
+        assert samples["txlog_pending_ack_messages", held_labels] == 1
+        assert samples["pulsar_txn_tb_active_total", where] == 1
+        assert samples["txlog_txn_aborted_by_reason_total", labels(reason="conflict")] == 1
 
 
 def test_the_histogram_has_a_bucket_for_each_bound(tmp_path: Path) -> None:
-    """16: upper bounds are inclusive, as Prometheus has them; kills a bucket off by one."""
+    """16: upper bounds are inclusive, as in Prometheus.
+
+    Guards against a value in the neighbouring bucket.
+    """
     bench = Bench(tmp_path / "store")
     client = bench.client
     for took_ms in (10, 11, 60_000, 3_000_001):
         txn = begin(client, 86_400_000)
         bench.clock.advance(took_ms)
         client.commit(txn)
-    found = scraped(client)
+    samples = scraped(client)
     committed = labels(status="committed")
     buckets = {
         dict(key[1])["le"]: value
-        for key, value in found.items()
+        for key, value in samples.items()
         if key[0] == "txlog_txn_duration_seconds_bucket" and committed <= key[1]
     }
     assert buckets == {
@@ -345,76 +356,78 @@ def test_the_histogram_has_a_bucket_for_each_bound(tmp_path: Path) -> None:
         "3000": 3,
         "+Inf": 4,
     }
-    assert found["txlog_txn_duration_seconds_count", committed] == 4
-    assert found["txlog_txn_duration_seconds_sum", committed] == pytest.approx(3060.022)
+    assert samples["txlog_txn_duration_seconds_count", committed] == 4
+    assert samples["txlog_txn_duration_seconds_sum", committed] == pytest.approx(3060.022)
 
 
-def test_age_of_the_oldest_open_one(tmp_path: Path) -> None:
+def test_age_of_the_oldest_open_transaction(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store")
     assert scraped(bench.client)["txlog_txn_oldest_open_seconds", labels()] == 0
     begin(bench.client)
     bench.client.flush()
     bench.clock.advance(1500)
-    found = scraped(bench.client)
-    assert found["txlog_txn_oldest_open_seconds", labels()] == 1.5
-    assert found["txlog_txn_unfinished", labels(status="open")] == 1
+    samples = scraped(bench.client)
+    assert samples["txlog_txn_oldest_open_seconds", labels()] == 1.5
+    assert samples["txlog_txn_unfinished", labels(status="open")] == 1
 
 
 def test_a_label_is_escaped(tmp_path: Path) -> None:
-    """Names are anything Unicode; the parser gives back what went in."""
+    """Names may contain any Unicode; the parser returns them unchanged."""
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("größe=1")
-    found = scraped(bench.client)
-    assert ("txlog_dedup_dropped_total", labels(topic="größe=1", partition=0)) in found
+    samples = scraped(bench.client)
+    assert ("txlog_dedup_dropped_total", labels(topic="größe=1", partition=0)) in samples
 
 
 def test_random_is_not_all_zero(tmp_path: Path, recorded: Items) -> None:
-    """The comparison above would pass on a history in which nothing happens."""
+    """Without this, the comparison above would also pass for a history without events."""
     bench = Bench(tmp_path / "store", coordinators=2)
     random_history(bench, 5, checkpoints=False)
-    found = scan(recorded, 2)
+    counters = scan(recorded, 2)
     for name in (
         "pulsar_txn_committed_total",
         "pulsar_txn_aborted_total",
         "pulsar_txn_tp_aborted_count_total",
         "txlog_redelivered_total",
     ):
-        assert sum(value for (n, _), value in found.items() if n == name) > 0, name
+        assert sum(value for (n, _), value in counters.items() if n == name) > 0, name
 
 
 def parsed_keys(keys: dict[tuple[int, str], Key]) -> Values:
-    found: list[Family] = list(key_families(keys))
+    families: list[Family] = list(key_families(keys))
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(exposition(found))
+        for family in text_string_to_metric_families(exposition(families))
         for sample in family.samples
     }
 
 
 def test_keys_are_labelled_by_owner_and_key() -> None:
-    """16: quantiles 0.5, 0.9, 0.99 over the last ones, sum and count over the life of the key."""
+    """16: quantiles 0.5, 0.9 and 0.99 over the last transactions; sum and count over the life of
+    the key.
+    """
     times = list(range(1000, 11_000, 1000))
     used = Key("ana", 3, used_ms=1500, ended_count=70, open_ms_sum=90_000, recent_ms=times[::-1])
-    found = parsed_keys({(1000, "nightly"): used, (1001, "nightly"): Key("bob", 0)})
-    mine, other = labels(transaction_key="ana&nightly"), labels(transaction_key="bob&nightly")
-    assert found["pulsar_txn_transaction_key_count", labels()] == 2
-    assert found["pulsar_txn_transaction_key_epoch", mine] == 3
-    assert found["pulsar_txn_transaction_key_epoch", other] == 0
-    assert found["txlog_transaction_key_last_used_seconds", mine] == 1.5
+    keys = parsed_keys({(1000, "nightly"): used, (1001, "nightly"): Key("bob", 0)})
+    own_labels, other = labels(transaction_key="ana&nightly"), labels(transaction_key="bob&nightly")
+    assert keys["pulsar_txn_transaction_key_count", labels()] == 2
+    assert keys["pulsar_txn_transaction_key_epoch", own_labels] == 3
+    assert keys["pulsar_txn_transaction_key_epoch", other] == 0
+    assert keys["txlog_transaction_key_last_used_seconds", own_labels] == 1.5
     for quantile, seconds in ((0.5, 5), (0.9, 9), (0.99, 10)):
-        one = mine | labels(quantile=quantile)
-        assert found["pulsar_txn_transaction_key_age", one] == seconds
-    assert found["pulsar_txn_transaction_key_age_count", mine] == 70
-    assert found["pulsar_txn_transaction_key_age_sum", mine] == 90
-    assert found["pulsar_txn_transaction_key_age_count", other] == 0
-    assert ("pulsar_txn_transaction_key_age", other | labels(quantile=0.5)) not in found
+        sample_labels = own_labels | labels(quantile=quantile)
+        assert keys["pulsar_txn_transaction_key_age", sample_labels] == seconds
+    assert keys["pulsar_txn_transaction_key_age_count", own_labels] == 70
+    assert keys["pulsar_txn_transaction_key_age_sum", own_labels] == 90
+    assert keys["pulsar_txn_transaction_key_age_count", other] == 0
+    assert ("pulsar_txn_transaction_key_age", other | labels(quantile=0.5)) not in keys
 
 
 def test_two_users_of_one_name_are_two_labels() -> None:
-    found = parsed_keys({(1, "k"): Key("ana", 1), (2, "k"): Key("ana", 2)})
+    keys = parsed_keys({(1, "k"): Key("ana", 1), (2, "k"): Key("ana", 2)})
     for uid in (1, 2):
         label = labels(transaction_key=f"{uid}&k")
-        assert found["pulsar_txn_transaction_key_epoch", label] == uid
+        assert keys["pulsar_txn_transaction_key_epoch", label] == uid
 
 
 def test_nearest_rank() -> None:
@@ -423,7 +436,10 @@ def test_nearest_rank() -> None:
 
 
 def test_an_end_in_a_later_frame_was_rolled() -> None:
-    """16: completed by a sweep or recovery is what an earlier frame decided; kills >= for >."""
+    """16: an end counts as completed by a sweep or by recovery if an earlier frame decided it.
+
+    Guards against `>=` instead of `>`.
+    """
     state = coordinator.FOLD.new()
     ops: list[tuple[int, Op]] = [(1, op_types.IdsReserved(0, 9))]
     for sequence, (decided, final) in enumerate(
@@ -443,12 +459,14 @@ def test_an_end_in_a_later_frame_was_rolled() -> None:
     assert (state.rolled_forward, state.rolled_back) == (2, 1)
     assert (state.committed_count, state.aborted_by) == (2, {"timeout": 2})
     assert state.log_ops == len(ops)
-    again = coordinator.FOLD.load(coordinator.FOLD.dump(state))
-    assert again == state
+    loaded_again = coordinator.FOLD.load(coordinator.FOLD.dump(state))
+    assert loaded_again == state
 
 
 def test_the_keys_of_a_store(tmp_path: Path) -> None:
-    """16: one observation an ended transaction, begin to end; tombstones do not count."""
+    """16: one observation for each ended transaction, from begin to end; tombstones do not
+    count.
+    """
     bench = Bench(tmp_path / "store", coordinators=2)
     client = bench.client
     client.create_topic("t")
@@ -461,16 +479,16 @@ def test_the_keys_of_a_store(tmp_path: Path) -> None:
     client.connect("gone")
     client.admin.delete_transaction_key("gone")
     owner = client.store.disk.owner()[1]
-    mine = labels(transaction_key=f"{owner}&nightly")
+    own_labels = labels(transaction_key=f"{owner}&nightly")
     for act in ("live", "checkpoint", "reopen"):
         if act == "checkpoint":
             client.checkpoint()
         looker = bench.reopen() if act == "reopen" else client
-        found = scraped(looker)
-        assert found["pulsar_txn_transaction_key_count", labels()] == 1
-        assert found["pulsar_txn_transaction_key_epoch", mine] == 1
-        assert found["pulsar_txn_transaction_key_age_count", mine] == 2
-        assert found["pulsar_txn_transaction_key_age_sum", mine] == 4
-        assert found["pulsar_txn_transaction_key_age", mine | labels(quantile=0.5)] == 1
-        assert found["pulsar_txn_transaction_key_age", mine | labels(quantile=0.99)] == 3
+        samples = scraped(looker)
+        assert samples["pulsar_txn_transaction_key_count", labels()] == 1
+        assert samples["pulsar_txn_transaction_key_epoch", own_labels] == 1
+        assert samples["pulsar_txn_transaction_key_age_count", own_labels] == 2
+        assert samples["pulsar_txn_transaction_key_age_sum", own_labels] == 4
+        assert samples["pulsar_txn_transaction_key_age", own_labels | labels(quantile=0.5)] == 1
+        assert samples["pulsar_txn_transaction_key_age", own_labels | labels(quantile=0.99)] == 3
         assert sum(row["keys"] for row in looker.admin.coordinators()) == 1

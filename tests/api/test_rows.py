@@ -1,4 +1,4 @@
-"""Rows are plain dicts with the keys of their types, in that order."""
+"""Returned rows are plain dicts with the keys of their types, in the order of the type."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[txlog.Client]:
 
 
 def same(row: object, kind: type) -> None:
-    """It is a dict and nothing else, with the keys of the type."""
+    """Check that the row is a plain dict with the keys of its type."""
     assert type(row) is dict
     required: frozenset[str] = getattr(kind, "__required_keys__", frozenset())
     assert list(row) == [name for name in kind.__annotations__ if name in required]
@@ -33,10 +33,10 @@ def same(row: object, kind: type) -> None:
 def test_rows_of_topics(client: txlog.Client) -> None:
     for row in client.topics():
         same(row, topics.TopicRow)
-    found = client.describe_topic("orders")
-    same(found, topics.TopicDescription)
-    same(found["partition_list"][0], topics.TopicPartition)
-    same(found["subscription_list"][0], topics.TopicSubscription)
+    topic_row = client.describe_topic("orders")
+    same(topic_row, topics.TopicDescription)
+    same(topic_row["partition_list"][0], topics.TopicPartition)
+    same(topic_row["subscription_list"][0], topics.TopicSubscription)
     same(client.topic("orders").stats()[-1], topics.Throughput)
     same(client.admin.get_delayed_policies("orders"), topics.Policies)
     same(client.admin.delete_topic("audit", force=True, dry_run=True), topics.TopicDeleted)
@@ -46,10 +46,10 @@ def test_rows_of_subscriptions(client: txlog.Client) -> None:
     same(client.subscriptions()[0], consuming.SubscriptionRow)
     billing = client.subscription("orders", "billing")
     with client.consumer("orders", "billing"):
-        found = billing.describe()
-    same(found, consuming.SubscriptionDescription)
-    same(found["consumer_list"][0], consuming.ConsumerRow)
-    same(found["partition_list"][0], consuming.SubscriptionPartition)
+        description = billing.describe()
+    same(description, consuming.SubscriptionDescription)
+    same(description["consumer_list"][0], consuming.ConsumerRow)
+    same(description["partition_list"][0], consuming.SubscriptionPartition)
     same(billing.backlog()[0], consuming.BacklogGroup)
     sought = billing.seek(txlog.Bound("start"), dry_run=True)
     same(sought, consuming.Sought)
@@ -60,12 +60,12 @@ def test_rows_of_subscriptions(client: txlog.Client) -> None:
 
 
 def test_rows_of_transactions(client: txlog.Client) -> None:
-    known = client.transactions(all=True)
-    for row in known:
+    txn_rows = client.transactions(all=True)
+    for row in txn_rows:
         same(row, transactions.TransactionRow)
-        shown = client.show_transaction(row["txn"])
-        same(shown, transactions.TransactionDescription)
-        for part in shown["partition_list"]:
+        txn_row = client.show_transaction(row["txn"])
+        same(txn_row, transactions.TransactionDescription)
+        for part in txn_row["partition_list"]:
             same(part, transactions.TransactionPartition)
         same(client.admin.transaction_metadata(row["txn"]), transactions.TransactionMetadata)
         for op in client.admin.transaction_log(row["txn"]):
@@ -81,9 +81,9 @@ def test_rows_of_transactions(client: txlog.Client) -> None:
     same(stats["log_stats"]["managed_ledger_internal_stats"], transactions.ManagedLedger)
     same(client.admin.transaction_buffer_stats("orders")[0], transactions.BufferStats)
     same(client.admin.pending_ack_stats("orders", "billing")[0], transactions.PendingAckStats)
-    open_one = next(row["txn"] for row in known if row["state"] == "open")
-    (named,) = client.admin.transaction_buffer_stats("orders", 0, txn=open_one)
-    assert list(named) == list(transactions.BufferStats.__annotations__)
+    open_one = next(row["txn"] for row in txn_rows if row["state"] == "open")
+    (stat,) = client.admin.transaction_buffer_stats("orders", 0, txn=open_one)
+    assert list(stat) == list(transactions.BufferStats.__annotations__)
 
 
 def test_rows_of_delayed_messages_and_watermarks(client: txlog.Client) -> None:
@@ -95,9 +95,9 @@ def test_rows_of_delayed_messages_and_watermarks(client: txlog.Client) -> None:
     same(orders.promote(all=True, dry_run=True), delayed.Promoted)
     same(orders.merge(dry_run=True), delayed.BucketsMerged)
     same(orders.rebuild(dry_run=True), delayed.IndexRebuilt)
-    shown = orders.watermarks.show()
-    same(shown, watermarks.WatermarkShown)
-    same(shown["partition_list"][0], watermarks.WatermarkPartition)
+    watermark = orders.watermarks.show()
+    same(watermark, watermarks.WatermarkShown)
+    same(watermark["partition_list"][0], watermarks.WatermarkPartition)
     same(orders.watermarks.history()[0], watermarks.WatermarkRow)
     same(orders.watermarks.producers()[0], watermarks.WatermarkProducer)
 

@@ -1,4 +1,4 @@
-"""`txlog topic stats`: what became visible, by time."""
+"""`txlog topic stats`: newly visible messages by time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOUR_MS = 3_600_000
 
 
 def test_each_message_counts_when_it_became_visible_and_a_transaction_once(tmp_path: Path) -> None:
-    """Of a transaction over two partitions, and larger than what is read at once."""
+    """The transaction has messages in two partitions, more than one read returns."""
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t", partitions=2)
     first = START_MS - START_MS % HOUR_MS
@@ -42,7 +42,7 @@ def test_each_message_counts_when_it_became_visible_and_a_transaction_once(tmp_p
     assert (len(fine), fine[0]["messages"], fine[-1]["messages"]) == (2 * HOUR_MS // 100 + 1, 2, 6)
 
 
-def test_spans_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_invalid_spans_are_refused(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t")
     with pytest.raises(InvalidArgument):

@@ -1,7 +1,7 @@
-"""A value of another type than the signature says is refused, and never makes a store unreadable.
+"""A value of a wrong type is refused, and never makes a store unreadable.
 
-Ops are arrays of what callers gave. A float or a bool in the place of an integer was once written
-like any other value, and nobody could open the store behind that frame.
+Ops are arrays of the callers' values. Once, a float or a bool instead of an integer was written
+like any other value, and then no process could read the store past that frame.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ Call = Callable[[Any], object]
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    one = Bench(tmp_path_factory.mktemp("types") / "store")
-    one.client.create_topic("t", partitions=2)
-    one.client.create_subscription("t", "s", type="shared")
-    send(one.client, b"a", b"b")
-    one.client.connect("k")
-    yield one
-    one.close()
+    each_bench = Bench(tmp_path_factory.mktemp("types") / "store")
+    each_bench.client.create_topic("t", partitions=2)
+    each_bench.client.create_subscription("t", "s", type="shared")
+    send(each_bench.client, b"a", b"b")
+    each_bench.client.connect("k")
+    yield each_bench
+    each_bench.close()
 
 
 def _consuming(call: Callable[[Any, Any], object], **options: Any) -> Call:
-    """A call with a consumer and a message that it has in hand."""
+    """A call with a consumer and a message that it holds."""
 
     def act(client: Any) -> object:
         with client.consumer("t", "s", **options) as consumer:
@@ -88,33 +88,33 @@ CALLS: dict[str, Call] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_it_is_refused_and_the_store_stays_readable(bench: Bench, name: str) -> None:
-    """Law 3: what is appended can be read, so it is looked at before."""
-    before = values(bench.client)
+    """Law 3: an appended frame can be read, so its values are checked before."""
+    values_before = values(bench.client)
     with pytest.raises(InvalidArgument):
         CALLS[name](bench.client)
     other = bench.another()
-    assert values(other) == before
-    with other.transaction() as txn:  # and it goes on
+    assert values(other) == values_before
+    with other.transaction() as txn:  # and the store accepts further messages
         other.producer("t").send(b"c", txn=txn)
-    assert sorted(values(bench.client)) == sorted([*before, b"c"])
+    assert sorted(values(bench.client)) == sorted([*values_before, b"c"])
     other.close()
 
 
-def test_a_dry_run_refuses_the_same(bench: Bench) -> None:
-    """A dry run answers as the call would."""
+def test_dry_run_refuses_the_same_values(bench: Bench) -> None:
+    """A dry run gives the answer of the call."""
     with bench.another(dry_run=True) as client, pytest.raises(InvalidArgument, match="timeout_ms"):
         client.begin(1.5)  # type: ignore[arg-type]
 
 
 def test_a_switch_may_be_a_bool(bench: Bench) -> None:
-    """`retention_acked=True` is what one writes for a switch."""
+    """Users write `retention_acked=True` for a switch."""
     assert bench.client.set_policies("t", retention_acked=True) == {"retention_acked": 1}
     assert bench.client.set_policies("t", retention_acked=None) == {}
     assert values(bench.another()) == values(bench.client)
 
 
 def test_the_field_is_named() -> None:
-    """The message says which argument it was, as far as an op can tell."""
+    """The error names the argument, as far as an op knows it."""
     opened = TxnOpened(0, 1, 0, "ana", 1.5, 1, "boot", 1)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match=r"^timeout_ms is 1\.5: expected `int`, got `float`$"):
         encode_readable([TxnOpened(0, 0, 0, "ana", 5, 1, "boot", 1), opened])

@@ -1,4 +1,4 @@
-"""Acknowledgement: the complete conflict matrix of spec/transactions 9.3, and what surrounds it.
+"""Acknowledgement: the complete conflict matrix of spec/transactions 9.3, and further cases.
 
 The partition of every test holds  p0 p1 | T: t1 t2 t3 | p3 p4  (T is a marker with three messages).
 """
@@ -44,9 +44,9 @@ class Board:
         cumulative: bool = False,
         client: Client | None = None,
     ) -> tuple[int, int, int]:
-        wanted = [self.ids[name] for name in names.split()]
+        message_ids = [self.ids[name] for name in names.split()]
         answer = (client or self.client).acknowledge(
-            "t", "s", wanted, cumulative=cumulative, txn=txn
+            "t", "s", message_ids, cumulative=cumulative, txn=txn
         )
         return answer["acked"], answer["already"], answer["dropped"]
 
@@ -54,8 +54,8 @@ class Board:
         with pytest.raises(TransactionConflict) as caught:
             self.ack(names, txn, cumulative=cumulative)
         assert caught.value.fields["txn"] == txn
-        shown = self.client.show_transaction(txn)
-        assert (shown["state"], shown["reason"]) == ("aborted", "conflict")
+        txn_row = self.client.show_transaction(txn)
+        assert (txn_row["state"], txn_row["reason"]) == ("aborted", "conflict")
         return caught.value
 
     def left(self) -> str:
@@ -71,7 +71,7 @@ def board(tmp_path: Path) -> Board:
 
 
 def test_the_board(board: Board) -> None:
-    """The set-up of every test here is what it says."""
+    """The set-up of every test here is as the module says."""
     assert board.left() == " ".join(NAMES)
 
 
@@ -80,7 +80,7 @@ def test_the_board(board: Board) -> None:
 
 @pytest.mark.parametrize("name", ["p0", "p3", "t2", "T"])
 def test_txn_ack_of_a_deleted_message_conflicts(board: Board, name: str) -> None:
-    """9.3 row 1, column DELETED; p0 is behind mark-delete, p3 a hole in it."""
+    """9.3 row 1, column DELETED; p0 is below mark-delete, p3 a hole above it."""
     board.ack(name)
     txn = begin(board.client)
     assert board.conflict(name, txn).fields["holder"] == "deleted"
@@ -99,7 +99,7 @@ def test_txn_ack_of_a_deleted_message_conflicts(board: Board, name: str) -> None
 def test_txn_ack_of_a_held_message_conflicts(
     board: Board, held: str, wanted: str, conflicts: bool, other: bool
 ) -> None:
-    """9.3 row 1, columns individual of X and of Y: the same message, whoever holds it."""
+    """9.3 row 1, columns individual of X and of Y: the same message, in either transaction."""
     holder = begin(board.client)
     asking = begin(board.client) if other else holder
     board.ack(held, holder)
@@ -150,7 +150,7 @@ def test_txn_cumulative_conflicts_when_all_is_deleted(board: Board) -> None:
 
 
 def test_txn_cumulative_absorbs_its_own(board: Board) -> None:
-    """9.3 row 2, column individual of X; also when nothing new is left to hold."""
+    """9.3 row 2, column individual of X; also when no new message is left to acknowledge."""
     txn = begin(board.client)
     board.ack("p1 t2", txn)
     assert board.ack("t3", txn, cumulative=True) == (3, 0, 0)
@@ -187,7 +187,7 @@ def test_txn_cumulative_over_anothers_ack_conflicts(
 
 @pytest.mark.parametrize(("q", "p"), [("p1", "p0"), ("p1", "p1"), ("p1", "p4"), ("t2", "t3")])
 def test_two_pending_cumulatives_conflict(board: Board, q: str, p: str) -> None:
-    """9.3 row 2, last column: whatever q."""
+    """9.3 row 2, last column: for any q."""
     holder, asking = begin(board.client), begin(board.client)
     board.ack(q, holder, cumulative=True)
     board.conflict(p, asking, cumulative=True)
@@ -247,7 +247,7 @@ def test_rows_in_any_order_and_twice_count_once(board: Board) -> None:
 
 @pytest.mark.parametrize(("held", "wanted"), [("p1", "p1"), ("t2", "t2"), ("T", "t1")])
 def test_plain_ack_of_a_held_message_is_dropped(board: Board, held: str, wanted: str) -> None:
-    """9.3 row 3: unchanged, no error, `dropped`; and the abort gives it back."""
+    """9.3 row 3: unchanged, no error, `dropped`; the abort gives the message back."""
     txn = begin(board.client)
     board.ack(held, txn)
     assert board.ack(wanted) == (0, 0, 1)
@@ -256,7 +256,7 @@ def test_plain_ack_of_a_held_message_is_dropped(board: Board, held: str, wanted:
 
 
 def test_plain_ack_of_a_marker_takes_what_is_free(board: Board) -> None:
-    """9.2: PENDING messages are deleted, those in PENDING_ACK are left alone."""
+    """9.2: PENDING messages are deleted, PENDING_ACK ones do not change."""
     txn = begin(board.client)
     board.ack("t2", txn)
     assert board.ack("T") == (2, 0, 1)
@@ -266,17 +266,17 @@ def test_plain_ack_of_a_marker_takes_what_is_free(board: Board) -> None:
 
 @pytest.mark.parametrize(("wanted", "answer"), [("p0", (0, 0, 1)), ("t2", (0, 0, 1)),
                                                 ("t3", (1, 0, 0)), ("p4", (1, 0, 0))])  # fmt: skip
-def test_plain_ack_beside_a_pending_cumulative(
+def test_plain_ack_next_to_a_pending_cumulative(
     board: Board, wanted: str, answer: tuple[int, int, int]
 ) -> None:
-    """9.3 row 3: p ≤ q dropped, else deletes."""
+    """9.3 row 3: p ≤ q is dropped, other messages are deleted."""
     txn = begin(board.client)
     board.ack("t2", txn, cumulative=True)
     assert board.ack(wanted) == answer
 
 
 def test_plain_cumulative_leaves_what_is_held(board: Board) -> None:
-    """9.3 row 4, columns individual of X and Y; mutant: deleting all ≤ p."""
+    """9.3 row 4, columns individual of X and Y. Guards against deleting all ≤ p."""
     txn = begin(board.client)
     board.ack("p1 t2", txn)
     assert board.ack("p3", cumulative=True) == (4, 0, 2)
@@ -288,7 +288,7 @@ def test_plain_cumulative_leaves_what_is_held(board: Board) -> None:
 
 
 def test_plain_cumulative_over_a_pending_cumulative(board: Board) -> None:
-    """9.3 row 4, columns cumulative at q: deletes those in (q, p]."""
+    """9.3 row 4, columns cumulative at q: deletes the messages in (q, p]."""
     txn = begin(board.client)
     board.ack("t1", txn, cumulative=True)
     assert board.ack("p3", cumulative=True) == (3, 0, 3)
@@ -312,20 +312,22 @@ def test_plain_cumulative_into_a_marker(board: Board) -> None:
 
 
 def test_a_request_is_checked_as_a_whole(board: Board) -> None:
-    """9.3: nothing of a refused request is held, not even in the partition that was fine."""
+    """9.3: a refused request acknowledges no message, also not in the partition without
+    conflict.
+    """
     board.client.create_topic("two", 2)
     board.client.create_subscription("two", "s")
-    zero, one = (send(board.client, b"x", topic="two", partition=n)[0] for n in (0, 1))
-    board.client.acknowledge("two", "s", [one])
+    zero, first_id = (send(board.client, b"x", topic="two", partition=n)[0] for n in (0, 1))
+    board.client.acknowledge("two", "s", [first_id])
     txn = begin(board.client)
     with pytest.raises(TransactionConflict):
-        board.client.acknowledge("two", "s", [zero, one], txn=txn)
+        board.client.acknowledge("two", "s", [zero, first_id], txn=txn)
     assert [m.message_id for m in pending(board.client, "two")] == [zero]
     assert board.client.subscriptions("two")[0]["pending_acks"] == 0
 
 
 def test_a_conflict_aborts_durably_and_only_x(board: Board) -> None:
-    """9.3: X's sends vanish, X's other acks come back with a count; every process says so."""
+    """9.3: X's sends vanish, X's other acks come back with a count, in every process."""
     x, y = begin(board.client), begin(board.client)
     board.client.producer("t").send(b"of x", txn=x)
     board.ack("p0", x)
@@ -336,8 +338,8 @@ def test_a_conflict_aborts_durably_and_only_x(board: Board) -> None:
     with pytest.raises(InvalidTxnStatus, match="conflict"):
         other.commit(x)
     assert other.abort(x)["already"]
-    found = pending(other)
-    assert [(m.value, m.redelivery_count) for m in found[:2]] == [(b"p0", 1), (b"t1", 0)]
+    pending_messages = pending(other)
+    assert [(m.value, m.redelivery_count) for m in pending_messages[:2]] == [(b"p0", 1), (b"t1", 0)]
     assert b"of x" not in board.received()
     assert other.commit(y)["acks"] == 1
 
@@ -361,14 +363,14 @@ def test_cumulative_on_a_shared_subscription_is_not_allowed(board: Board) -> Non
     """9.1, 9.3: NotAllowed is no conflict."""
     board.client.create_subscription("t", "many", type="shared")
     txn = begin(board.client)
-    for given in (None, txn):
+    for given_txn in (None, txn):
         with pytest.raises(NotAllowed):
-            board.client.acknowledge("t", "many", [board.ids["p0"]], cumulative=True, txn=given)
+            board.client.acknowledge("t", "many", [board.ids["p0"]], cumulative=True, txn=given_txn)
     assert board.client.commit(txn)["state"] == "committed"
 
 
 def test_a_cumulative_request_has_one_id_per_partition(tmp_path: Path) -> None:
-    """9.3: also of two ledgers; the lower one alone would be less than was asked for."""
+    """9.3: also from two ledgers; the lower id alone would acknowledge too little."""
     client = Bench(tmp_path / "store", ledger_entries_max=2).client
     client.create_topic("t", partitions=2)
     client.create_subscription("t", "s")
@@ -376,10 +378,10 @@ def test_a_cumulative_request_has_one_id_per_partition(tmp_path: Path) -> None:
     other = send(client, b"e", partition=1)
     assert first[0].ledger != first[3].ledger
     txn = begin(client)
-    for given in (None, txn):
-        for wanted in (first[0], first[2]), (first[0], first[3]), (first[0], other[0], first[3]):
+    for given_txn in (None, txn):
+        for request in (first[0], first[2]), (first[0], first[3]), (first[0], other[0], first[3]):
             with pytest.raises(NotAllowed):
-                client.acknowledge("t", "s", wanted, cumulative=True, txn=given)
+                client.acknowledge("t", "s", request, cumulative=True, txn=given_txn)
     assert len(pending(client)) == 5
     assert (
         client.acknowledge("t", "s", [first[3], other[0]], cumulative=True, txn=txn)["acked"] == 5
@@ -400,7 +402,7 @@ def test_subscriptions_do_not_share_acknowledgements(board: Board) -> None:
 
 
 def test_two_txns_share_a_marker(board: Board) -> None:
-    """9.3: two messages of one marker may belong to different transactions; neither touches it."""
+    """9.3: two messages of one marker may belong to different transactions."""
     x, y = begin(board.client), begin(board.client)
     board.ack("t1", x)
     board.ack("t2 t3", y)
@@ -413,8 +415,8 @@ def test_two_txns_share_a_marker(board: Board) -> None:
     assert board.client.subscriptions("t")[0]["mark_delete"] == board.ids["T"]
 
 
-def test_an_overdue_holder_is_ended_by_who_wants_its_message(board: Board) -> None:
-    """I-18, 6: the acks of a killed process block nobody longer than its time-out."""
+def test_an_overdue_holder_is_ended_by_the_next_acknowledgement(board: Board) -> None:
+    """I-18, 6: acknowledgements of a killed process block other clients only until its time-out."""
     holders = [begin(board.client, 1000) for _ in range(3)]
     for name, holder in zip(("p0", "p1", "t2"), holders, strict=True):
         board.ack(name, holder)
@@ -429,7 +431,7 @@ def test_an_overdue_holder_is_ended_by_who_wants_its_message(board: Board) -> No
 
 
 def test_an_overdue_holder_is_ended_by_a_plain_ack_of_its_message(board: Board) -> None:
-    """I-18: of a process that has not looked at the coordinator of the holder yet."""
+    """I-18: from a process that has not loaded the coordinator of the holder yet."""
     holder = begin(board.client, 1000)
     board.ack("p0 p1", holder)
     board.bench.clock.advance(1001)
@@ -439,7 +441,7 @@ def test_an_overdue_holder_is_ended_by_a_plain_ack_of_its_message(board: Board) 
 
 
 def test_deleted_messages_are_not_received_by_a_consumer_behind(board: Board) -> None:
-    """9.2: DELETED is for good, also when mark-delete passed where a consumer stands."""
+    """9.2: DELETED is final, also when mark-delete has passed the position of a consumer."""
     with board.client.consumer("t", "s") as consumer:
         assert [m.value for m in messages(consumer.receive_batch(1))] == [b"p0"]
         board.ack("t1", cumulative=True)
@@ -448,26 +450,26 @@ def test_deleted_messages_are_not_received_by_a_consumer_behind(board: Board) ->
 
 
 def test_abort_rewinds_a_consumer(board: Board) -> None:
-    """9.1, 9.2: what an aborted transaction had acknowledged comes again, first, with a count."""
+    """9.1, 9.2: messages acknowledged in an aborted transaction come again, first, with a count."""
     with board.client.consumer("t", "s") as consumer:
         txn = begin(board.client)
         table = consumer.receive_batch(4)
         consumer.acknowledge(table, txn=txn)
         assert consumer.receive_batch(1).column("value").to_pylist() == [b"t3"]
         board.client.abort(txn)
-        again = list(messages(consumer.receive_batch(100)))
-        assert [m.value for m in again] == [name.encode() for name in NAMES]
-        assert [m.redelivery_count for m in again] == [1, 1, 1, 1, 0, 0, 0]
+        messages_again = list(messages(consumer.receive_batch(100)))
+        assert [m.value for m in messages_again] == [name.encode() for name in NAMES]
+        assert [m.redelivery_count for m in messages_again] == [1, 1, 1, 1, 0, 0, 0]
 
 
 def test_abort_of_a_cumulative_ack_rewinds_too(board: Board) -> None:
-    """9.2: individual and cumulative alike; receive one by one gives no message of before."""
+    """9.2: individual and cumulative alike; `receive` returns no buffered message of before."""
     with board.client.consumer("t", "s") as consumer:
         received = [consumer.receive() for _ in range(3)]
         txn = begin(board.client)
         assert received[2] is not None
         assert consumer.acknowledge_cumulative(received[2], txn=txn).acked == 3
         board.client.abort(txn)
-        again = [consumer.receive() for _ in NAMES]
-        assert [m.value for m in again if m] == [name.encode() for name in NAMES]
+        messages_again = [consumer.receive() for _ in NAMES]
+        assert [m.value for m in messages_again if m] == [name.encode() for name in NAMES]
         assert consumer.receive() is None

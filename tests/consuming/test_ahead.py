@@ -1,4 +1,4 @@
-"""What a consumer takes ahead of its application: nobody has seen it, so nothing of it counts."""
+"""Messages that a consumer leases ahead of its application: unseen, so they do not count."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def values_of(consumer: Consumer, count: int) -> list[int]:
 
 
 def drained(consumer: Consumer) -> list[tuple[int, int]]:
-    """(value, redelivery count) of everything it gets, one by one."""
+    """(value, redelivery count) of all messages that it gets, one by one."""
     out = []
     while (message := consumer.receive()) is not None:
         out.append((int(message.value or b""), message.redelivery_count or 0))
@@ -49,24 +49,25 @@ def drained(consumer: Consumer) -> list[tuple[int, int]]:
 
 
 def counted(bench: Bench) -> dict[int, int]:
-    """Entry and redelivery count of what came back, of a topic with one partition."""
+    """Entry and redelivery count of each returned message, of a topic with one partition."""
     bench.client.flush()
     return bench.another().store.read(
         lambda view: {
-            int(one[1]): int(count) for one, count in view.cursor(1, 1).redelivered.items()
+            int(position[1]): int(count)
+            for position, count in view.cursor(1, 1).redelivered.items()
         }
     )
 
 
 def leased(client: Client, consumer: Consumer) -> int:
-    """How many messages a consumer has in hand."""
+    """How many messages a consumer has leased."""
     client.flush()
     rows = client.subscription("t", "s").describe()["consumer_list"]
     return next(int(row["leased"]) for row in rows if row["consumer"] == consumer.id)
 
 
 def kill(consumer: Consumer) -> None:
-    """What the kernel does for a process that dies: its lock is free."""
+    """Free the consumer's lock, as the kernel does when a process dies."""
     lock = session_of(consumer).member._lock
     assert lock is not None
     lock.close()
@@ -78,68 +79,68 @@ def kill(consumer: Consumer) -> None:
 def test_a_receive_takes_little_and_more_as_it_goes_on(bench: Bench) -> None:
     """One at first, then twice as many each time: never more ahead than it has received."""
     numbered(bench.client, 100)
-    with bench.client.consumer("t", "s", type="shared") as one:
-        taken = []
+    with bench.client.consumer("t", "s", type="shared") as first:
+        received = []
         for _ in range(15):
-            next_of(one)
-            taken.append(leased(bench.client, one))
-        assert taken == [1, 3, 3, 7, 7, 7, 7, *[15] * 8]
-        with bench.client.consumer("t", "s") as two:
-            assert len(drained(two)) == 85
+            next_of(first)
+            received.append(leased(bench.client, first))
+        assert received == [1, 3, 3, 7, 7, 7, 7, *[15] * 8]
+        with bench.client.consumer("t", "s") as second:
+            assert len(drained(second)) == 85
 
 
 def test_a_slow_application_has_nothing_ahead(bench: Bench) -> None:
     numbered(bench.client, 100)
-    with bench.client.consumer("t", "s", type="shared") as one:
+    with bench.client.consumer("t", "s", type="shared") as consumer:
         for received in range(1, 10):
-            next_of(one)
-            assert leased(bench.client, one) == received
+            next_of(consumer)
+            assert leased(bench.client, consumer) == received
             bench.clock.advance(150)
 
 
 def test_an_application_that_becomes_slow_has_less_ahead(bench: Bench) -> None:
     numbered(bench.client, 200)
-    with bench.client.consumer("t", "s", type="shared") as one:
-        values_of(one, 31)  # 1, 2, 4, 8, 16
-        next_of(one)
-        assert leased(bench.client, one) == 63
+    with bench.client.consumer("t", "s", type="shared") as consumer:
+        values_of(consumer, 31)  # 1, 2, 4, 8, 16
+        next_of(consumer)
+        assert leased(bench.client, consumer) == 63
         bench.clock.advance(640)  # 20 ms each
-        values_of(one, 31)
-        assert leased(bench.client, one) == 63
-        next_of(one)
-        assert leased(bench.client, one) == 63 + 2
+        values_of(consumer, 31)
+        assert leased(bench.client, consumer) == 63
+        next_of(consumer)
+        assert leased(bench.client, consumer) == 63 + 2
 
 
 def test_waiting_for_messages_is_not_the_pace_of_the_application(bench: Bench) -> None:
     numbered(bench.client, 7)
-    with bench.client.consumer("t", "s", type="shared") as one:
-        assert len(drained(one)) == 7
+    with bench.client.consumer("t", "s", type="shared") as consumer:
+        assert len(drained(consumer)) == 7
         bench.clock.advance(60_000)
         numbered(bench.client, 20)
-        next_of(one)
-        assert leased(bench.client, one) == 7 + 8
+        next_of(consumer)
+        assert leased(bench.client, consumer) == 7 + 8
 
 
 def test_consumers_share_what_may_be_ahead(bench: Bench) -> None:
-    """The more are attached, the less each may have; on its own a consumer may have it all."""
+    """With more consumers each may lease less ahead; a single consumer may use the whole limit."""
     numbered(bench.client, 200)
     others = [bench.client.consumer("t", "s", type="shared") for _ in range(3)]
-    with bench.client.consumer("t", "s", receiver_queue_size=16) as one:
-        values_of(one, 8)
-        assert leased(bench.client, one) == 11  # 1, 2, 4 and 4 again
+    with bench.client.consumer("t", "s", receiver_queue_size=16) as consumer:
+        values_of(consumer, 8)
+        assert leased(bench.client, consumer) == 11  # 1, 2, 4 and 4 again
         for other in others:
             other.close()
-        values_of(one, 4)
-        assert leased(bench.client, one) == 11 + 8
+        values_of(consumer, 4)
+        assert leased(bench.client, consumer) == 11 + 8
 
 
 def test_the_queue_size_is_the_most_that_is_taken(bench: Bench) -> None:
     numbered(bench.client, 20)
     for size, most in ((0, 1), (1, 1), (3, 3)):
-        with bench.client.consumer("t", "s", type="shared", receiver_queue_size=size) as one:
-            values_of(one, 10)
-            before = leased(bench.client, one)
-            assert before - 10 < most
+        with bench.client.consumer("t", "s", type="shared", receiver_queue_size=size) as consumer:
+            values_of(consumer, 10)
+            leased_before = leased(bench.client, consumer)
+            assert leased_before - 10 < most
         bench.client.subscription("t", "s").seek(MessageId(1, 0))
 
 
@@ -149,14 +150,14 @@ def test_the_queue_size_is_the_most_that_is_taken(bench: Bench) -> None:
 @pytest.mark.parametrize("kind", ["exclusive", "failover", "shared", "key-shared"])
 @pytest.mark.parametrize("received", [1, 2, 3, 5, 7, 8, 20])
 def test_a_death_counts_what_the_application_got(bench: Bench, kind: str, received: int) -> None:
-    """K10: one more for each message it had and did not acknowledge, none for those behind."""
+    """K10: one more for each received and unacknowledged message, none for messages ahead."""
     numbered(bench.client, 30)
     victim = bench.another().consumer("t", "s", type=kind)
     for number in range(received):
         message = next_of(victim)
         if number + 1 < received:
             victim.acknowledge(message)
-    bench.client.checkpoint()  # the dump knows as well what was taken ahead
+    bench.client.checkpoint()  # the dump also records which messages were leased ahead
     kill(victim)
     with bench.another().consumer("t", "s") as heir:
         assert drained(heir) == [(n, int(n == received - 1)) for n in range(received - 1, 30)]
@@ -184,7 +185,7 @@ def test_a_death_tells_messages_of_markers_and_partitions_apart(tmp_path: Path) 
             bench.client.subscription(f"t/{partition}", "s").seek(0)
 
 
-def test_a_worker_that_dies_of_a_message_gives_up_that_one_only(bench: Bench) -> None:
+def test_a_message_that_kills_workers_is_given_up_alone(bench: Bench) -> None:
     numbered(bench.client, 60)
     bench.client.subscription("t", "s").set_policies(max_redeliver_count=2)
     for death in range(3):
@@ -219,7 +220,7 @@ def test_slow_work_gives_up_nothing_that_was_not_received(bench: Bench) -> None:
 
 
 def test_a_note_that_cannot_be_read_counts_nothing(bench: Bench) -> None:
-    """A power cut takes it along: as if what was ahead had never been handed out."""
+    """A power cut may lose the note: then messages ahead count as never delivered."""
     numbered(bench.client, 10)
     victim = bench.another().consumer("t", "s", type="shared")
     values_of(victim, 4)
@@ -237,7 +238,7 @@ def test_where_nothing_can_be_noted_messages_are_taken_one_by_one(
 ) -> None:
     numbered(bench.client, 20)
 
-    def fail(*given: object) -> None:
+    def fail(*arguments: object) -> None:
         raise DiskFailed("no")
 
     first = bench.another().consumer("t", "s", type="shared")
@@ -254,34 +255,34 @@ def test_where_nothing_can_be_noted_messages_are_taken_one_by_one(
         assert drained(heir) == [(n, int(n < 10)) for n in range(20)]
 
 
-def test_what_comes_from_outside_counts_what_was_seen(bench: Bench) -> None:
+def test_calls_from_outside_count_only_received_messages(bench: Bench) -> None:
     ids = numbered(bench.client, 7)
     handle = bench.another().subscription("t", "s")
-    with bench.client.consumer("t", "s", type="shared") as one:
-        values_of(one, 5)
-        assert leased(bench.client, one) == 7
+    with bench.client.consumer("t", "s", type="shared") as consumer:
+        values_of(consumer, 5)
+        assert leased(bench.client, consumer) == 7
         assert handle.negative_acknowledge(ids[4:6], 1000)["nacked"] == 2
         assert counted(bench) == {4: 1}
         assert handle.redeliver()["redelivered"] == 5
         assert counted(bench) == dict.fromkeys(range(5), 1)
-        assert sorted(drained(one)) == [(0, 1), (1, 1), (2, 1), (3, 1), (5, 0), (6, 0)]
+        assert sorted(drained(consumer)) == [(0, 1), (1, 1), (2, 1), (3, 1), (5, 0), (6, 0)]
         bench.clock.advance(1000)
-        assert drained(one) == [(4, 1)]
+        assert drained(consumer) == [(4, 1)]
 
 
 def test_a_consumer_gives_back_what_it_has_not_handed_out(bench: Bench) -> None:
-    """By id: it has never received that message, so it does not count."""
+    """By id: the application has never received that message, so it does not count."""
     ids = numbered(bench.client, 7)
-    with bench.client.consumer("t", "s", type="shared") as one:
-        values_of(one, 4)
-        assert one.negative_acknowledge(ids[3:5]).returned == 2
+    with bench.client.consumer("t", "s", type="shared") as consumer:
+        values_of(consumer, 4)
+        assert consumer.negative_acknowledge(ids[3:5]).returned == 2
         assert counted(bench) == {3: 1}
-        assert one.redeliver_unacknowledged_messages().returned == 5
+        assert consumer.redeliver_unacknowledged_messages().returned == 5
         assert counted(bench) == dict.fromkeys(range(4), 1)
 
 
-def test_a_batch_comes_after_what_was_received(bench: Bench) -> None:
-    """What is ahead goes into the batch: nothing is passed over, and all of it is seen."""
+def test_a_batch_continues_after_the_received_messages(bench: Bench) -> None:
+    """The batch begins with the messages ahead: none is skipped, and all of them count."""
     numbered(bench.client, 10)
     victim = bench.client.consumer("t", "s")
     assert values_of(victim, 4) == [0, 1, 2, 3]
@@ -295,18 +296,18 @@ def test_a_batch_comes_after_what_was_received(bench: Bench) -> None:
 def test_an_interrupt_leaves_nothing_in_the_hand_unseen(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Leased, and never put into the queue: it is given back before the next turn."""
+    """A message that was leased and never queued is given back before the next turn."""
     numbered(bench.client, 10)
-    with bench.client.consumer("t", "s", type="shared") as one:
-        assert values_of(one, 1) == [0]
+    with bench.client.consumer("t", "s", type="shared") as consumer:
+        assert values_of(consumer, 1) == [0]
 
-        def interrupted(*given: object) -> NoReturn:
+        def interrupted(*arguments: object) -> NoReturn:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr("txlog.engine.session.consuming.ahead.messages", interrupted)
-            one.receive()
-        assert drained(one) == [(n, 0) for n in range(1, 10)]
+            patched.setattr("txlog.client.consuming.ahead.messages", interrupted)
+            consumer.receive()
+        assert drained(consumer) == [(n, 0) for n in range(1, 10)]
     assert counted(bench) == dict.fromkeys(range(10), 1)
 
 
@@ -315,48 +316,50 @@ def test_an_interrupt_leaves_nothing_in_the_hand_unseen(
 
 def test_a_time_out_begins_when_the_application_gets_the_message(bench: Bench) -> None:
     numbered(bench.client, 7)
-    with bench.client.consumer("t", "s", type="shared", ack_timeout_ms=1000) as one:
-        values_of(one, 4)  # 4, 5 and 6 are ahead
+    with bench.client.consumer("t", "s", type="shared", ack_timeout_ms=1000) as consumer:
+        values_of(consumer, 4)  # 4, 5 and 6 are ahead
         bench.clock.advance(999)
-        assert values_of(one, 1) == [4]
+        assert values_of(consumer, 1) == [4]
         bench.clock.advance(1)
-        assert sorted(drained(one)) == [(0, 1), (1, 1), (2, 1), (3, 1), (5, 0), (6, 0)]
+        assert sorted(drained(consumer)) == [(0, 1), (1, 1), (2, 1), (3, 1), (5, 0), (6, 0)]
         bench.clock.advance(998)
-        assert drained(one) == []
+        assert drained(consumer) == []
         bench.clock.advance(1)
-        assert drained(one) == [(4, 1)]
+        assert drained(consumer) == [(4, 1)]
 
 
 @pytest.mark.parametrize("together", [False, True])
 def test_a_consumer_that_hangs_is_passed_by(bench: Bench, together: bool) -> None:
-    """Another one takes over what it got and what it has not seen; only what it got counts.
+    """Another consumer takes over its received and its unseen messages; only received ones count.
 
     together: both are of one handle, and know each other without the lock files
     """
     numbered(bench.client, 7)
     there = bench.another()
-    one = there.consumer("t", "s", type="shared", ack_timeout_ms=1000)
-    two = (there if together else bench.another()).consumer("t", "s")
-    assert values_of(one, 5) == [0, 1, 2, 3, 4]
+    first = there.consumer("t", "s", type="shared", ack_timeout_ms=1000)
+    second = (there if together else bench.another()).consumer("t", "s")
+    assert values_of(first, 5) == [0, 1, 2, 3, 4]
     bench.clock.advance(999)
-    assert drained(two) == []
+    assert drained(second) == []
     bench.clock.advance(1)
-    assert drained(two) == [(n, int(n < 5)) for n in range(7)]
-    assert drained(one) == []  # it goes on, and what was ahead is not its own any more
-    assert leased(bench.client, one) == 0
+    assert drained(second) == [(n, int(n < 5)) for n in range(7)]
+    assert drained(first) == []  # it goes on, and the messages ahead belong to its peer
+    assert leased(bench.client, first) == 0
 
 
 def test_time_outs_of_earlier_messages_are_known_to_all(bench: Bench) -> None:
-    """With each turn the journal learns what was handed out since; an acknowledgement ends it."""
+    """Each turn records in the journal which messages were received since; an acknowledgement ends
+    it.
+    """
     ids = numbered(bench.client, 40)
-    one = bench.another().consumer("t", "s", type="shared", ack_timeout_ms=1000)
-    values_of(one, 7)
+    first = bench.another().consumer("t", "s", type="shared", ack_timeout_ms=1000)
+    values_of(first, 7)
     bench.clock.advance(40)
-    values_of(one, 1)
-    one.acknowledge(ids[1:6])
+    values_of(first, 1)
+    first.acknowledge(ids[1:6])
     bench.clock.advance(960)
-    two = bench.another().consumer("t", "s")
-    assert values_of(two, 3) == [0, 6, 15]
+    second = bench.another().consumer("t", "s")
+    assert values_of(second, 3) == [0, 6, 15]
     assert counted(bench) == {0: 1, 6: 1}
 
 
@@ -364,15 +367,17 @@ def test_a_consumer_that_hung_and_has_nothing_left_costs_no_lock(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbered(bench.client, 7)
-    one = bench.another().consumer("t", "s", type="shared", ack_timeout_ms=1000)
+    first = bench.another().consumer("t", "s", type="shared", ack_timeout_ms=1000)
     for _ in range(7):
-        one.acknowledge(next_of(one))
-    two = bench.client.consumer("t", "s")
-    assert two.receive() is None
+        first.acknowledge(next_of(first))
+    second = bench.client.consumer("t", "s")
+    assert second.receive() is None
     bench.clock.advance(5000)
     calls: list[object] = []
-    monkeypatch.setattr(type(bench.client.store), "write", lambda *given: calls.append(given))
-    assert (session_of(two).member.reap(now=True), two.receive(), calls) == (False, None, [])
+    monkeypatch.setattr(
+        type(bench.client.store), "write", lambda *arguments: calls.append(arguments)
+    )
+    assert (session_of(second).member.reap(now=True), second.receive(), calls) == (False, None, [])
     monkeypatch.undo()
 
 
@@ -383,7 +388,7 @@ def test_a_consumer_that_hung_and_has_nothing_left_costs_no_lock(
 def test_a_returned_message_does_not_wait_behind_what_is_ahead(bench: Bench, kind: str) -> None:
     ids = numbered(bench.client, 300)
     with bench.client.consumer("t", "s", type=kind) as consumer:
-        assert values_of(consumer, 20) == [*range(20)]  # eleven are ahead
+        assert values_of(consumer, 20) == [*range(20)]  # eleven more are leased ahead
         consumer.negative_acknowledge(ids[0], delay_ms=1000)
         bench.clock.advance(999)
         assert values_of(consumer, 1) == [20]
@@ -398,7 +403,7 @@ def test_a_returned_message_does_not_wait_behind_what_is_ahead(bench: Bench, kin
 
 
 def test_a_cumulative_acknowledgement_follows_the_application(bench: Bench) -> None:
-    """Of what came back only the received is acknowledged, however much is ahead."""
+    """Of returned messages it acknowledges only received ones, however many are ahead."""
     ids = numbered(bench.client, 60)
     with bench.client.consumer("t", "s") as consumer:
         values_of(consumer, 40)
@@ -411,7 +416,7 @@ def test_a_cumulative_acknowledgement_follows_the_application(bench: Bench) -> N
 
 
 @pytest.mark.parametrize("kind", ["shared", "key-shared"])
-def test_what_a_consumer_gave_back_comes_before_what_is_ahead(bench: Bench, kind: str) -> None:
+def test_returned_messages_come_before_messages_ahead(bench: Bench, kind: str) -> None:
     numbered(bench.client, 60)
     with bench.client.consumer("t", "s", type=kind) as consumer:
         values_of(consumer, 20)
@@ -444,7 +449,7 @@ def test_what_came_back_in_another_partition_comes_first(tmp_path: Path) -> None
 @pytest.mark.parametrize("kind", ["shared", "exclusive"])
 @pytest.mark.parametrize("run", range(3))
 def test_counts_follow_what_was_received(tmp_path: Path, kind: str, run: int) -> None:
-    """I-22: over deaths, nacks, leaving, checkpoints: one for each return of what was received."""
+    """I-22: over deaths, nacks, closes, checkpoints: one for each return of a received message."""
     seed = SEED + run
     print("seed", seed)
     rng = random.Random(seed)
@@ -457,62 +462,68 @@ def test_counts_follow_what_was_received(tmp_path: Path, kind: str, run: int) ->
     expected: Counter[int] = Counter()
     done: set[int] = set()
 
-    def gone(one: Consumer) -> None:
-        consumers.remove(one)
-        expected.update(hands.pop(one.id) - done)
+    def gone(consumer: Consumer) -> None:
+        consumers.remove(consumer)
+        expected.update(hands.pop(consumer.id) - done)
 
     for _ in range(400):
         if not consumers or (kind == "shared" and len(consumers) < 3 and rng.random() < 0.1):
             consumers.append(bench.client.consumer("t", "s", type=kind))
             hands[consumers[-1].id] = set()
-        one = rng.choice(consumers)
-        mine = hands[one.id]
+        consumer = rng.choice(consumers)
+        own_counts = hands[consumer.id]
         fate = rng.random()
         if fate < 0.6:
             for _ in range(rng.randrange(6)):
-                message = one.receive()
+                message = consumer.receive()
                 if message is not None:
                     number = int(message.value or b"")
                     assert number not in done
                     assert message.redelivery_count == expected[number], number
-                    mine.add(number)
+                    own_counts.add(number)
             bench.clock.advance(rng.choice((0, 0, 30, 200)))
         elif fate < 0.65:
-            mine |= {int(v) for v in one.receive_batch(rng.randrange(1, 9))["value"].to_pylist()}
-        elif fate < 0.8 and mine - done:
-            chosen = set(rng.sample(sorted(mine - done), rng.randint(1, len(mine - done))))
-            one.acknowledge([ids[number] for number in chosen])
+            own_counts |= {
+                int(v) for v in consumer.receive_batch(rng.randrange(1, 9))["value"].to_pylist()
+            }
+        elif fate < 0.8 and own_counts - done:
+            chosen = set(
+                rng.sample(sorted(own_counts - done), rng.randint(1, len(own_counts - done)))
+            )
+            consumer.acknowledge([ids[number] for number in chosen])
             done |= chosen
-        elif fate < 0.9 and mine - done:
-            chosen = set(rng.sample(sorted(mine - done), rng.randint(1, len(mine - done))))
-            one.negative_acknowledge([ids[number] for number in chosen])
+        elif fate < 0.9 and own_counts - done:
+            chosen = set(
+                rng.sample(sorted(own_counts - done), rng.randint(1, len(own_counts - done)))
+            )
+            consumer.negative_acknowledge([ids[number] for number in chosen])
             expected.update(chosen)
-            mine -= chosen
+            own_counts -= chosen
         elif fate < 0.93:
-            kill(one)
-            gone(one)
+            kill(consumer)
+            gone(consumer)
         elif fate < 0.95:
-            one.close()
-            gone(one)
+            consumer.close()
+            gone(consumer)
         elif fate < 0.97:
             bench.client.checkpoint()
         elif fate < 0.98:
-            one.redeliver_unacknowledged_messages()
-            expected.update(mine - done)
-            mine.clear()
-    for one in [*consumers]:
-        kill(one)
-        gone(one)
+            consumer.redeliver_unacknowledged_messages()
+            expected.update(own_counts - done)
+            own_counts.clear()
+    for consumer in [*consumers]:
+        kill(consumer)
+        gone(consumer)
     with bench.another().consumer("t", "s") as heir:
-        left = drained(heir)
-    assert sorted(left) == [(n, expected[n]) for n in range(120) if n not in done]
+        remaining_rows = drained(heir)
+    assert sorted(remaining_rows) == [(n, expected[n]) for n in range(120) if n not in done]
 
 
 # --- other versions and processes -----------------------------------------------------------------
 
 
 def test_leases_of_an_older_program_count_as_received(tmp_path: Path) -> None:
-    """It told nobody what it took ahead: four of one consumer, two and three of another."""
+    """It recorded no messages ahead: four of one consumer, two and three of another."""
     with tarfile.open(ROOT / "tests/format/leases.tar.gz") as packed:
         packed.extractall(tmp_path, filter="data")
     clock = ManualClock(1_795_219_200_000, boot_id="7f3c1f2e-52f0-4c58-9d58-0c3a6a1b2c3d")
@@ -535,16 +546,16 @@ with txlog.open(sys.argv[1]) as client:
 
 
 def test_a_process_that_is_killed_counts_for_the_message_it_had(tmp_path: Path) -> None:
-    """SIGKILL at the same message, with others ahead of it: one more for that one each time."""
+    """SIGKILL at the same message, with others leased ahead: its count alone rises each time."""
     path = str(tmp_path / "store")
     txlog.init(path)
     with txlog.open(path) as client:
         client.create_topic("t")
         client.create_subscription("t", "s", type="shared")
         numbered(client, 40)
-    for death, before in enumerate((4, 0, 0)):
+    for death, count_before in enumerate((4, 0, 0)):
         done = subprocess.run(
-            [sys.executable, "-c", WORKER, path, str(before)],
+            [sys.executable, "-c", WORKER, path, str(count_before)],
             check=False,
             capture_output=True,
             text=True,

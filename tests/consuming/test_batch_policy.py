@@ -25,15 +25,15 @@ TOPICS: list[Any] = ["a", ["a", "b"]]
 def client(tmp_path: Path) -> Iterator[Client]:
     path = str(tmp_path / "store")
     txlog.init(path, free_bytes_min=0, durability="os")
-    with txlog.open(path) as made:
+    with txlog.open(path) as new_client:
         for topic in ("a", "b"):
-            made.create_topic(topic, 2)
-        yield made
+            new_client.create_topic(topic, 2)
+        yield new_client
 
 
 @pytest.fixture
 def never_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch that should be full and is not would wait for ever."""
+    """Fail a batch that waits: one that never fills would wait for ever."""
 
     def paused(*_: object) -> None:
         raise AssertionError("it waits, and the batch is full")
@@ -56,7 +56,7 @@ def consumer_of(client: Client, topics: Any, policy: BatchReceivePolicy) -> Any:
 @pytest.mark.usefixtures("never_waiting")
 @pytest.mark.parametrize("topics", [*TOPICS, "memory"])
 def test_a_batch_is_full_at_a_number_of_messages(client: Client, topics: Any) -> None:
-    """It is filled in several turns if need be, and a limit of the call's own goes before."""
+    """Several turns fill it if need be; a limit given to the call wins over the policy."""
     policy = BatchReceivePolicy(max_num_messages=3, timeout_ms=FOR_EVER)
     send(client, *[b"%d" % n for n in range(8)])
     with consumer_of(client, topics, policy) as consumer:
@@ -70,8 +70,9 @@ def test_a_batch_is_full_at_a_number_of_messages(client: Client, topics: Any) ->
 def test_a_batch_has_at_most_so_many_bytes_unless_one_message_has_more(
     client: Client, topics: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What does not fit comes next, and counts as never delivered."""
-    monkeypatch.setattr(batches, "_SIZE", 1)  # as if messages were small: too many are asked for
+    """Messages that do not fit come next, and count as never delivered."""
+    # as if messages were small, so that it requests too many
+    monkeypatch.setattr(batches, "_SIZE", 1)
     policy = BatchReceivePolicy(max_num_bytes=100, timeout_ms=FOR_EVER)
     send(client, *[b"x" * size for size in (40, 40, 40, 300, 60, 40)])
     with consumer_of(client, topics, policy) as consumer:
@@ -92,7 +93,7 @@ def test_a_batch_has_at_most_so_many_bytes_unless_one_message_has_more(
 
 
 @pytest.mark.parametrize("topics", [*TOPICS, "memory"])
-def test_time_ends_a_batch_with_what_there_is(
+def test_a_time_out_ends_a_batch_early(
     client: Client, topics: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = BatchReceivePolicy(max_num_messages=10, timeout_ms=1)
@@ -102,7 +103,7 @@ def test_time_ends_a_batch_with_what_there_is(
         assert consumer.receive_batch().num_rows == 0
 
 
-def test_what_comes_while_it_waits_fills_it(
+def test_messages_that_arrive_during_the_wait_fill_the_batch(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = BatchReceivePolicy(max_num_messages=2, timeout_ms=FOR_EVER)
@@ -131,7 +132,7 @@ def test_an_interrupted_batch_comes_again_uncounted(
 
 
 def test_with_watermarks_it_does_not_wait_for_more(client: Client) -> None:
-    """A watermark that moves meanwhile would be told before messages that came before it."""
+    """A watermark that rises meanwhile would be delivered before earlier messages."""
     policy = BatchReceivePolicy(max_num_messages=10, timeout_ms=FOR_EVER)
     send(client, b"1", b"2")
     with client.consumer(
@@ -156,11 +157,11 @@ def test_a_cancelled_task_leaves_its_batch(client: Client, tmp_path: Path) -> No
             waiting.cancel()
             await asyncio.wait([waiting])
             assert waiting.cancelled()
-            one = await consumer.receive_batch(5)
+            first = await consumer.receive_batch(5)
             await store.run(lambda _: send(client, b"2"))
-            await consumer.negative_acknowledge(one, 0)
-            two = await consumer.receive_batch()
-            return [*one["redelivery_count"].to_pylist(), *two["value"].to_pylist()]
+            await consumer.negative_acknowledge(first, 0)
+            second = await consumer.receive_batch()
+            return [*first["redelivery_count"].to_pylist(), *second["value"].to_pylist()]
 
     assert asyncio.run(main()) == [0, b"1", b"2"]
 

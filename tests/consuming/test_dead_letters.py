@@ -1,4 +1,4 @@
-"""Dead letters and retries: one frame moves a message, from every state exactly the right ones."""
+"""Dead letters and retries: one frame moves a message, in every state exactly the due ones."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def set_policies(client: Client, name: str = "t", **policies: int | str | None) 
 
 
 def abort(client: Client, *ids: MessageId, name: str = "t") -> None:
-    """Let messages come again: a transaction acknowledges them and aborts."""
+    """Make messages come again: a transaction acknowledges them and aborts."""
     txn = begin(client)
     client.acknowledge(name, "s", list(ids), txn=txn)
     client.abort(txn)
@@ -69,7 +69,7 @@ def topics(client: Client) -> list[str]:
 
 
 def test_maximum_of_one_and_two_aborts_the_third_time_goes_there(bench: Bench) -> None:
-    """Pulsar #17287: what a transaction gave back counts, too."""
+    """Pulsar #17287: returns by an aborted transaction count, too."""
     set_policies(bench.client, max_redeliver_count=1)
     a = send(bench.client, b"a", b"b")[0]
     with bench.client.consumer("t", "s") as consumer:
@@ -121,7 +121,7 @@ def test_one_message_of_a_transaction_goes_alone(bench: Bench) -> None:
 
 
 def test_whole_marker_goes_message_by_message(bench: Bench) -> None:
-    """A count of the marker's own id is one of each of its messages."""
+    """A count on the marker's own id is a count on each of its messages."""
     set_policies(bench.client, max_redeliver_count=1)
     marker, ids = send_txn(bench.client, b"1", b"2")
     abort(bench.client, marker)
@@ -147,12 +147,12 @@ def test_named_topic_keeps_its_partitions_and_key_routing(bench: Bench) -> None:
     bench.client.create_topic("dead", partitions=3)
     set_policies(bench.client, max_redeliver_count=0, dead_letter_topic="dead")
     keys = [b"a", b"b", b"c", b"d"]
-    wanted = {key: bench.client.producer("dead").send(b"", key=key).partition for key in keys}
+    expected = {key: bench.client.producer("dead").send(b"", key=key).partition for key in keys}
     sent = [bench.client.producer("t").send(b"v", key=key).message_id for key in keys]
-    abort(bench.client, *(one for one in sent if one is not None))
+    abort(bench.client, *(message_id for message_id in sent if message_id is not None))
     assert receive(bench.client) == []
     copies = [m for m in read(bench.client, "dead") if m.value]
-    assert {m.key: m.partition for m in copies} == wanted
+    assert {m.key: m.partition for m in copies} == expected
 
 
 def test_without_the_policy_nothing_moves(bench: Bench) -> None:
@@ -169,25 +169,25 @@ def test_without_the_policy_nothing_moves(bench: Bench) -> None:
 def states(client: Client) -> dict[str, MessageId]:
     """Messages with a count of one, each in another state."""
     names = ("pending", "acked", "held", "behind", "inner")
-    behind, pend, acked, held = send(client, b"behind", b"pending", b"acked", b"held")
+    first_id, pend, acked, held_id = send(client, b"behind", b"pending", b"acked", b"held")
     _, [inner, _] = send_txn(client, b"inner", b"other")
-    out = dict(zip(names, (pend, acked, held, behind, inner), strict=True))
+    out = dict(zip(names, (pend, acked, held_id, first_id, inner), strict=True))
     abort(client, *out.values())
-    client.acknowledge("t", "s", [acked, behind])
-    client.acknowledge("t", "s", [held], txn=begin(client))
+    client.acknowledge("t", "s", [acked, first_id])
+    client.acknowledge("t", "s", [held_id], txn=begin(client))
     return out
 
 
 def test_only_what_is_pending_is_due(bench: Bench) -> None:
-    """Every state of 9.2: DELETED behind and beyond mark-delete, PENDING_ACK, PENDING."""
+    """Every state of 9.2: DELETED below and above mark-delete, PENDING_ACK, PENDING."""
     set_policies(bench.client, max_redeliver_count=0)
-    known = states(bench.client)
-    plain = known["pending"]
-    inner = known["inner"]
+    known_states = states(bench.client)
+    plain = known_states["pending"]
+    inner = known_states["inner"]
 
     def look(view: View) -> object:
-        of, held = found(view)
-        return deadletter.due(view, of, held, of.first_partition)
+        of, held_id = found(view)
+        return deadletter.due(view, of, held_id, of.first_partition)
 
     assert bench.client.store.read(look) == [
         (plain.ledger, plain.entry, plain.entry, 0, 0),
@@ -196,38 +196,38 @@ def test_only_what_is_pending_is_due(bench: Bench) -> None:
 
 
 def test_decision_leaves_what_changed_since_it_was_read(bench: Bench) -> None:
-    """Rows are read without the lock: whatever became of them meanwhile, the decision sees it."""
+    """Rows are read without the lock; the decision sees every change since then."""
     set_policies(bench.client, max_redeliver_count=0)
-    known = states(bench.client)
-    runs = [(i.ledger, i.entry, i.entry, i.index, i.index) for i in known.values()]
+    known_states = states(bench.client)
+    runs = [(i.ledger, i.entry, i.entry, i.index, i.index) for i in known_states.values()]
 
     def decide(view: View, now: object) -> Decision[None]:
         of, _ = found(view)
         number = of.first_partition
         table = fetch(view, "t", 0, number, taken_apart(view, number, sorted(runs)))
-        made = deadletter.bury(
+        record = deadletter.bury(
             view, bench.client.settings, bench.clock.now(), found, {number: table}
         )
-        kinds = [type(op) for op in made.ops]
+        kinds = [type(op) for op in record.ops]
         assert kinds[-3:] == [Appended, Acked, DeadLettered]
-        assert isinstance(made.batch, pa.RecordBatch)
-        assert sorted(made.batch.column("value").to_pylist()) == [b"inner", b"pending"]
-        assert made.answer == deadletter.MoveResult(DLQ, 2, 3)
-        assert made.sync
+        assert isinstance(record.batch, pa.RecordBatch)
+        assert sorted(record.batch.column("value").to_pylist()) == [b"inner", b"pending"]
+        assert record.answer == deadletter.MoveResult(DLQ, 2, 3)
+        assert record.sync
         return Decision([])
 
     bench.client.store.write(decide)
 
 
 def test_two_processes_move_a_message_once(bench: Bench) -> None:
-    """Both read the row before either has the lock."""
+    """Both read the row before either of them has the lock."""
     set_policies(bench.client, max_redeliver_count=0)
     abort(bench.client, *send(bench.client, b"a", b"b"))
     other = bench.another()
-    both = [DeadLetters(one.store, found) for one in (bench.client, other)]
+    both = [DeadLetters(client.store, found) for client in (bench.client, other)]
     numbers = bench.client.store.read(lambda view: [found(view)[0].first_partition])
-    prepared = [one._read(numbers, 8) for one in both]
-    assert [one._move(table) for one, table in zip(both, prepared, strict=True)] == [2, 0]
+    prepared = [client._read(numbers, 8) for client in both]
+    assert [client._move(table) for client, table in zip(both, prepared, strict=True)] == [2, 0]
     assert values(other, DLQ) == [b"a", b"b"]
     assert unacked(other) == []
 
@@ -246,17 +246,17 @@ def test_message_that_is_held_moves_once_it_is_free(bench: Bench) -> None:
 
 
 def test_only_what_is_in_no_hand_is_due(bench: Bench) -> None:
-    """In a hand it may still be done; what waits to come again goes at once."""
+    """A leased message may still be processed; one that waits for its redelivery moves at once."""
     send(bench.client, b"a", b"b", b"c")
-    with bench.client.consumer("t", "s", type="shared") as one:
-        found = rows([one.receive_batch()])
-        one.negative_acknowledge(found)
-        assert one.receive_batch(1).num_rows == 1  # a
+    with bench.client.consumer("t", "s", type="shared") as consumer:
+        found_rows = rows([consumer.receive_batch()])
+        consumer.negative_acknowledge(found_rows)
+        assert consumer.receive_batch(1).num_rows == 1  # a
         set_policies(bench.client, max_redeliver_count=0)
         with bench.another().consumer("t", "s") as other:
             assert other.receive() is None
             assert values(bench.client, DLQ) == [b"b", b"c"]
-            one.negative_acknowledge(found[0], delay_ms=60_000)
+            consumer.negative_acknowledge(found_rows[0], delay_ms=60_000)
             assert other.receive() is None
             assert values(bench.client, DLQ) == [b"b", b"c", b"a"]
     assert unacked(bench.client) == []
@@ -283,8 +283,8 @@ def test_no_way_back_leads_past_the_maximum(bench: Bench) -> None:
         assert read(bench.client, DLQ)[-1].value == value
 
 
-def test_message_that_nobody_saw_is_not_given_up(bench: Bench) -> None:
-    """It lay in the queue of a consumer that closed."""
+def test_message_that_was_never_received_is_not_given_up(bench: Bench) -> None:
+    """It was in the queue of a consumer that closed."""
     set_policies(bench.client, max_redeliver_count=0)
     send(bench.client, b"a", b"b")
     with bench.client.consumer("t", "s") as consumer:
@@ -318,7 +318,7 @@ def test_stored_message_moves_whatever_the_limit_is_now(bench: Bench) -> None:
 def test_many_messages_go_in_frames_that_stay_small(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twice as many each time while they are small; what is large goes alone."""
+    """Twice as many each time while they are small; a large message moves alone."""
     set_policies(bench.client, max_redeliver_count=0)
     plain = send(bench.client, *[b"x"] * 40)
     large = [send_txn(bench.client, b"y" * 1000, b"z")[0] for _ in range(3)]
@@ -337,13 +337,13 @@ def test_many_messages_go_in_frames_that_stay_small(
 
 @pytest.fixture
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """A store where messages are large early."""
-    made = Bench(tmp_path / "large", max_message_bytes=1000, max_chunked_message_bytes=10_000)
+    """A store with a low limit for large messages."""
+    bench = Bench(tmp_path / "large", max_message_bytes=1000, max_chunked_message_bytes=10_000)
     monkeypatch.setattr(dead_letters, "FRAME_BYTES_MOST", 2000)
-    made.client.create_topic("t")
-    made.client.create_subscription("t", "s")
-    yield made
-    made.close()
+    bench.client.create_topic("t")
+    bench.client.create_subscription("t", "s")
+    yield bench
+    bench.close()
 
 
 def send_large(client: Client, value: bytes) -> MessageId:
@@ -355,12 +355,12 @@ def send_large(client: Client, value: bytes) -> MessageId:
 
 
 def test_large_message_goes_in_chunks(large: Bench) -> None:
-    """Also one as large as a message may be, whose copy has more properties."""
+    """Also one of the maximum size, whose copy has more properties."""
     set_policies(large.client, max_redeliver_count=0)
     value = bytes(range(250)) * 39 + b"x" * 240
-    one = send_large(large.client, value)
+    message_id = send_large(large.client, value)
     [other] = send(large.client, b"small")
-    abort(large.client, one, other)
+    abort(large.client, message_id, other)
     assert receive(large.client) == []
     copy, small = read(large.client, DLQ)
     assert (copy.value, copy.key, copy.event_time, small.value) == (value, b"k", 5, b"small")
@@ -368,7 +368,7 @@ def test_large_message_goes_in_chunks(large: Bench) -> None:
         "a": "1",
         "REAL_TOPIC": "t",
         "REAL_SUBSCRIPTION": "s",
-        "ORIGIN_MESSAGE_ID": str(one),
+        "ORIGIN_MESSAGE_ID": str(message_id),
     }
     assert unacked(large.client) == []
     figures = large.client.store.read(
@@ -383,20 +383,20 @@ def test_large_message_is_moved_once_by_two(large: Bench) -> None:
     set_policies(large.client, max_redeliver_count=0)
     value = b"y" * 5000
     abort(large.client, send_large(large.client, value))
-    both = [DeadLetters(one.store, found) for one in (large.client, large.another())]
+    both = [DeadLetters(client.store, found) for client in (large.client, large.another())]
     numbers = large.client.store.read(lambda view: [found(view)[0].first_partition])
-    prepared = [one._read(numbers, 8) for one in both]
-    assert [one._move(table) for one, table in zip(both, prepared, strict=True)] == [1, 0]
+    prepared = [client._read(numbers, 8) for client in both]
+    assert [client._move(table) for client, table in zip(both, prepared, strict=True)] == [1, 0]
     assert values(large.client, DLQ) == [value]
     assert unacked(large.client) == []
 
 
 def test_large_message_is_put_off(large: Bench) -> None:
     value = b"z" * 5000
-    one = send_large(large.client, value)
+    message_id = send_large(large.client, value)
     with large.client.consumer("t", "s") as consumer:
-        assert consumer.reconsume_later(one, 1000) == deadletter.MoveResult(RETRY, 1, 0)
-        assert consumer.reconsume_later(one) == deadletter.MoveResult(RETRY, 0, 1)
+        assert consumer.reconsume_later(message_id, 1000) == deadletter.MoveResult(RETRY, 1, 0)
+        assert consumer.reconsume_later(message_id) == deadletter.MoveResult(RETRY, 0, 1)
     [copy] = receive(large.client, RETRY)
     assert copy.value == value
     assert copy.properties["RECONSUMETIMES"] == "1"
@@ -495,25 +495,25 @@ def test_named_retry_topic_has_the_policies_of_its_home(bench: Bench) -> None:
 
 
 def test_retry_topic_that_exists_gets_the_subscription_from_now_on(bench: Bench) -> None:
-    """What was there before was not put off by this subscription."""
+    """This subscription has not put off the messages that were there before."""
     bench.client.create_topic(RETRY, partitions=2)
     send(bench.client, b"old", topic=RETRY)
     a, b = send(bench.client, b"a", b"b")
     with bench.client.consumer("t", "s") as consumer:
         consumer.reconsume_later(a, properties={"RECONSUMETIMES": "7"})
         consumer.reconsume_later(b)
-    found = receive(bench.client, RETRY)
-    assert sorted(m.value or b"" for m in found) == [b"a", b"b"]
-    assert {m.properties["RECONSUMETIMES"] for m in found} == {"1"}
+    message = receive(bench.client, RETRY)
+    assert sorted(m.value or b"" for m in message) == [b"a", b"b"]
+    assert {m.properties["RECONSUMETIMES"] for m in message} == {"1"}
 
 
-def test_reconsume_later_of_what_is_gone_moves_nothing(bench: Bench) -> None:
-    acked, held = send(bench.client, b"acked", b"held")
+def test_reconsume_later_of_settled_messages_moves_nothing(bench: Bench) -> None:
+    acked, held_id = send(bench.client, b"acked", b"held")
     bench.client.acknowledge("t", "s", [acked])
-    bench.client.acknowledge("t", "s", [held], txn=begin(bench.client))
+    bench.client.acknowledge("t", "s", [held_id], txn=begin(bench.client))
     with bench.client.consumer("t", "s") as consumer:
-        for one in (acked, held):
-            answer = consumer.reconsume_later(one)
+        for message_id in (acked, held_id):
+            answer = consumer.reconsume_later(message_id)
             assert (answer.moved, answer.left) == (0, 1)
         with pytest.raises(MessageNotFound):
             consumer.reconsume_later(MessageId(acked.ledger, 99))
@@ -525,16 +525,16 @@ def test_reconsume_later_of_what_is_gone_moves_nothing(bench: Bench) -> None:
 def test_message_in_another_hand_is_not_put_off(bench: Bench) -> None:
     [a] = send(bench.client, b"a")
     with (
-        bench.client.consumer("t", "s", type="shared") as one,
+        bench.client.consumer("t", "s", type="shared") as consumer,
         bench.another().consumer("t", "s") as other,
     ):
-        assert one.receive() is not None
+        assert consumer.receive() is not None
         assert other.reconsume_later(a) == deadletter.MoveResult(RETRY, 0, 1)
-        assert one.reconsume_later(a).moved == 1
+        assert consumer.reconsume_later(a).moved == 1
     assert values(bench.client, RETRY) == [b"a"]
 
 
-# --- whatever happens, original and copies add up ----------------------------------------------
+# --- original and copies always add up ------------------------------------------------------------
 
 STEP = st.tuples(
     st.sampled_from(
@@ -549,7 +549,7 @@ STEP = st.tuples(
 def test_original_and_copies_always_add_up(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]], most: int
 ) -> None:
-    """A message is acknowledged by its reader, or unacknowledged in one of three topics: once."""
+    """Each message exists once: acknowledged, or unacknowledged in one of three topics."""
     bench = Bench(tmp_path_factory.mktemp("store") / "store")
     try:
         run(bench, steps, most)
@@ -564,23 +564,23 @@ def run(bench: Bench, steps: list[tuple[str, int]], most: int) -> None:
     set_policies(client, max_redeliver_count=most)
     sent: list[bytes] = []
     acked: list[bytes] = []
-    held: list[tuple[object, list[bytes]]] = []
+    held_rows: list[tuple[object, list[bytes]]] = []
 
     def waiting() -> list[Message]:
-        left = Range(kind="unacked", subscription="s")
+        unacked_range = Range(kind="unacked", subscription="s")
         names = [name for name in ("t", RETRY) if name in topics(client)]
-        return [m for name in names for m in read(client, name, left)]
+        return [m for name in names for m in read(client, name, unacked_range)]
 
     for kind, number in steps:
-        taken = {value for _, some in held for value in some}
-        free = [m for m in waiting() if m.value not in taken]
+        taken_values = {value for _, batch_values in held_rows for value in batch_values}
+        free = [m for m in waiting() if m.value not in taken_values]
         if kind == "send":
             sent.append(b"%d" % len(sent))
             send(client, sent[-1])
         elif kind == "txn":
-            some = [b"%d" % (len(sent) + step) for step in range(3)]
-            sent += some
-            send_txn(client, *some)
+            batch_values = [b"%d" % (len(sent) + step) for step in range(3)]
+            sent += batch_values
+            send_txn(client, *batch_values)
         elif kind == "reopen":
             client = bench.reopen()
         elif kind == "receive":
@@ -591,11 +591,11 @@ def run(bench: Bench, steps: list[tuple[str, int]], most: int) -> None:
             with client.consumer("t", "s") as consumer:
                 delay_ms = 1000 * (number % 2)
                 consumer.negative_acknowledge(consumer.receive_batch(1 + number), delay_ms)
-        elif kind == "end" and held:
-            txn, some = held.pop()
+        elif kind == "end" and held_rows:
+            txn, batch_values = held_rows.pop()
             if number % 2:
                 client.commit(txn)  # type: ignore[arg-type]
-                acked += some
+                acked += batch_values
             else:
                 client.abort(txn)  # type: ignore[arg-type]
         elif free:
@@ -611,7 +611,7 @@ def run(bench: Bench, steps: list[tuple[str, int]], most: int) -> None:
             elif kind == "hold":
                 txn = begin(client)
                 client.acknowledge(message.topic, "s", [message.message_id], txn=txn)
-                held.append((txn, [message.value]))
+                held_rows.append((txn, [message.value]))
             elif kind == "later":
                 with client.consumer(message.topic, "s") as consumer:
                     consumer.reconsume_later(message)

@@ -1,4 +1,4 @@
-"""A subscription in memory: its acknowledgements, what comes again, and that nothing is written."""
+"""A subscription in memory: its acknowledgements and redeliveries, without any write."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def opened(bench: Bench, start: Bound | MessageId | str | int | None = None) -> 
 
 
 def taken(consumer: NonDurableConsumer) -> list[tuple[bytes | None, int | None]]:
-    found: list[Message] = rows([consumer.receive_batch()])
-    return [(message.value, message.redelivery_count) for message in found]
+    found_rows: list[Message] = rows([consumer.receive_batch()])
+    return [(message.value, message.redelivery_count) for message in found_rows]
 
 
 def test_receives_from_its_start_and_writes_nothing(bench: Bench) -> None:
     ids = send(bench.client, b"1", b"2", b"3")
     seen = bench.client.store.refresh()
-    for start, left in (
+    for start, remaining in (
         (None, 3),
         ("latest", 0),
         (ids[1], 2),
@@ -33,7 +33,7 @@ def test_receives_from_its_start_and_writes_nothing(bench: Bench) -> None:
         (START_MS + 1, 0),
     ):
         with opened(bench, start) as consumer:
-            assert len(taken(consumer)) == left
+            assert len(taken(consumer)) == remaining
             assert taken(consumer) == []
     assert bench.client.subscriptions("t") == []
     assert bench.client.store.refresh() == seen
@@ -41,12 +41,12 @@ def test_receives_from_its_start_and_writes_nothing(bench: Bench) -> None:
 
 def test_two_do_not_know_of_one_another(bench: Bench) -> None:
     send(bench.client, b"1")
-    with opened(bench) as one, opened(bench) as two:
-        assert one.acknowledge(one.receive_batch()).acked == 1
-        assert taken(two) == [(b"1", 0)]
+    with opened(bench) as first, opened(bench) as second:
+        assert first.acknowledge(first.receive_batch()).acked == 1
+        assert taken(second) == [(b"1", 0)]
 
 
-def test_what_was_given_back_comes_again_before_new_messages(bench: Bench) -> None:
+def test_returned_messages_come_again_before_new_ones(bench: Bench) -> None:
     send(bench.client, b"1", b"2", b"3")
     with opened(bench) as consumer:
         table = consumer.receive_batch(2)
@@ -55,7 +55,7 @@ def test_what_was_given_back_comes_again_before_new_messages(bench: Bench) -> No
         assert taken(consumer) == []
 
 
-def test_limit_holds_for_what_comes_again(bench: Bench) -> None:
+def test_limit_applies_to_redeliveries(bench: Bench) -> None:
     send(bench.client, b"1", b"2", b"3")
     with opened(bench) as consumer:
         consumer.negative_acknowledge(consumer.receive_batch(2))
@@ -91,11 +91,11 @@ def test_only_what_is_in_hand_can_be_given_back(bench: Bench) -> None:
 def test_acknowledged_messages_never_come_again(bench: Bench) -> None:
     send(bench.client, b"1", b"2", b"3")
     with opened(bench) as consumer:
-        found = list(messages(consumer.receive_batch()))
-        consumer.negative_acknowledge(found[1])
-        answer = consumer.acknowledge([found[0], found[1]])
+        found_messages = list(messages(consumer.receive_batch()))
+        consumer.negative_acknowledge(found_messages[1])
+        answer = consumer.acknowledge([found_messages[0], found_messages[1]])
         assert (answer.acked, answer.already) == (2, 0)
-        assert consumer.acknowledge(found[0]).already == 1
+        assert consumer.acknowledge(found_messages[0]).already == 1
         consumer.redeliver_unacknowledged_messages()
         assert taken(consumer) == [(b"3", 1)]
 
@@ -138,14 +138,14 @@ def test_receive_gives_one_at_a_time_from_all_partitions(bench: Bench) -> None:
         assert consumer.get_last_message_ids()[0] == last
 
 
-def test_takes_the_partitions_it_is_told_and_no_time_outs(bench: Bench) -> None:
+def test_takes_partitions_and_no_time_outs(bench: Bench) -> None:
     send(bench.client, b"1")
     send(bench.client, b"a", partition=1)
     with bench.client.consumer("t", "s", durable=False, partitions=[1]) as consumer:
         assert taken(consumer) == [(b"a", 0)]
-    for given in ({"ack_timeout_ms": 5000}, {"nack_delay_ms": 5}):
+    for options in ({"ack_timeout_ms": 5000}, {"nack_delay_ms": 5}):
         with pytest.raises(InvalidArgument, match="time-outs"):
-            bench.client.consumer("t", "s", durable=False, **given)  # type: ignore[arg-type]
+            bench.client.consumer("t", "s", durable=False, **options)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         bench.client.consumer("t", "s", durable=False, colour=1)  # type: ignore[call-arg]
 
@@ -199,19 +199,22 @@ def test_uncommitted_messages_are_shown_without_a_count(bench: Bench) -> None:
         assert taken(consumer) == [(b"1", 0), (b"open", None)]
 
 
-def test_what_was_not_received_is_not_delivered(tmp_path: Path) -> None:
-    """Read ahead is not handed out: it does not count, and what comes back goes before it."""
+def test_messages_read_ahead_are_not_delivered(tmp_path: Path) -> None:
+    """A message read ahead is not delivered: it has no count, and returned messages come
+    before it.
+    """
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     ids = send(bench.client, *(b"%d" % n for n in range(6)))
 
     def took(count: int) -> list[tuple[bytes | None, int | None]]:
         got = [consumer.receive() for _ in range(count)]
-        return [(one.value, one.redelivery_count) for one in got if one is not None]
+        return [(message.value, message.redelivery_count) for message in got if message is not None]
 
     with bench.client.consumer("t", "s", durable=False, start="earliest") as consumer:
         assert took(2) == [(b"0", 0), (b"1", 0)]
-        consumer.negative_acknowledge([ids[0], ids[4]], delay_ms=1000)  # 4 was not received
+        # the application has not received 4
+        consumer.negative_acknowledge([ids[0], ids[4]], delay_ms=1000)
         assert took(1) == [(b"2", 0)]
         bench.clock.advance(1000)
         assert took(2) == [(b"0", 1), (b"4", 0)]

@@ -1,4 +1,4 @@
-"""Leases: what is in whose hand, how it comes back, and what each type of subscription promises."""
+"""Leases: which consumer has which message, its return, and the promises of each type."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def counts(consumer: Consumer, count: int = 100) -> list[tuple[bytes | None, int
 
 
 def kill(consumer: Consumer) -> None:
-    """What the kernel does for a process that dies: its lock is free."""
+    """Free the consumer's lock, as the kernel does when a process dies."""
     lock = session_of(consumer).member._lock
     assert lock is not None
     lock.close()
@@ -52,11 +52,11 @@ def letters(count: int) -> list[bytes]:
 
 
 def in_hand(client: Client) -> list[tuple[str, int]]:
-    """(name, messages in hand) of the consumers of s."""
+    """(name, leased messages) of the consumers of s."""
 
     def look(view: Any) -> list[tuple[str, int]]:
-        held = next(iter(view.catalog.subscriptions.values()))
-        rows = consumer_rows(view, held, client.store)
+        subscription = next(iter(view.catalog.subscriptions.values()))
+        rows = consumer_rows(view, subscription, client.store)
         return [(row["name"], row["leased"]) for row in rows]
 
     client.flush()
@@ -68,43 +68,43 @@ def in_hand(client: Client) -> list[tuple[str, int]]:
 
 def test_shared_gives_each_message_to_one(bench: Bench) -> None:
     send(bench.client, *letters(6))
-    one = bench.client.consumer("t", "s", type="shared", name="one")
-    two = bench.another().consumer("t", "s", name="two")
-    assert two.kind == "shared"
-    assert got(one, 2) == [b"a", b"b"]
-    assert got(two, 3) == [b"c", b"d", b"e"]
-    assert got(one) == [b"f"]
-    assert got(two) == []
+    first = bench.client.consumer("t", "s", type="shared", name="one")
+    second = bench.another().consumer("t", "s", name="two")
+    assert second.kind == "shared"
+    assert got(first, 2) == [b"a", b"b"]
+    assert got(second, 3) == [b"c", b"d", b"e"]
+    assert got(first) == [b"f"]
+    assert got(second) == []
     assert in_hand(bench.client) == [("one", 3), ("two", 3)]
     assert bench.client.subscriptions("t")[0]["consumers"] == 2
 
 
 def test_a_dead_consumer_gives_back_first_and_counted(bench: Bench) -> None:
-    """K10: the next receive sees the free lock; what came back goes before what is new."""
+    """K10: the next receive finds the free lock; returned messages come before new ones."""
     send(bench.client, *letters(5))
-    one = bench.another().consumer("t", "s", type="shared")
-    two = bench.client.consumer("t", "s")
-    assert got(one, 2) == [b"a", b"b"]
-    assert got(two, 1) == [b"c"]
-    kill(one)
-    session_of(two).member.reap(now=True)
-    assert counts(two) == [(b"a", 1), (b"b", 1), (b"d", 0), (b"e", 0)]
-    assert in_hand(bench.client) == [(two.name, 5)]
-    assert not (Path(bench.path) / f"consumers/{one.id}.lock").exists()
+    first = bench.another().consumer("t", "s", type="shared")
+    second = bench.client.consumer("t", "s")
+    assert got(first, 2) == [b"a", b"b"]
+    assert got(second, 1) == [b"c"]
+    kill(first)
+    session_of(second).member.reap(now=True)
+    assert counts(second) == [(b"a", 1), (b"b", 1), (b"d", 0), (b"e", 0)]
+    assert in_hand(bench.client) == [(second.name, 5)]
+    assert not (Path(bench.path) / f"consumers/{first.id}.lock").exists()
 
 
 def test_an_idle_consumer_sees_a_death_before_it_returns_nothing(bench: Bench) -> None:
     send(bench.client, b"a")
-    one = bench.another().consumer("t", "s", type="shared")
-    two = bench.client.consumer("t", "s")
-    assert got(one) == [b"a"]
-    assert got(two) == got(two) == []
-    kill(one)
-    assert counts(two) == [(b"a", 1)]
+    first = bench.another().consumer("t", "s", type="shared")
+    second = bench.client.consumer("t", "s")
+    assert got(first) == [b"a"]
+    assert got(second) == got(second) == []
+    kill(first)
+    assert counts(second) == [(b"a", 1)]
 
 
-def test_whoever_joins_clears_the_dead_away(bench: Bench) -> None:
-    """In the frame that attaches: an Exclusive subscription is never blocked by a dead one."""
+def test_a_joining_consumer_removes_dead_ones(bench: Bench) -> None:
+    """In the frame that attaches: a dead consumer never blocks an exclusive subscription."""
     send(bench.client, *letters(2))
     first = bench.another().consumer("t", "s")
     assert got(first) == [b"a", b"b"]
@@ -116,53 +116,53 @@ def test_whoever_joins_clears_the_dead_away(bench: Bench) -> None:
 
 
 def test_an_acknowledgement_ends_the_lease_of_any_hand(bench: Bench) -> None:
-    """9.2: the ack of a message in another hand counts."""
+    """9.2: acknowledging a message that a peer has leased counts."""
     ids = send(bench.client, *letters(4))
-    one = bench.client.consumer("t", "s", type="shared", name="one")
-    two = bench.client.consumer("t", "s", name="two")
-    assert got(one) == letters(4)
-    two.acknowledge([ids[1]])
+    first = bench.client.consumer("t", "s", type="shared", name="one")
+    second = bench.client.consumer("t", "s", name="two")
+    assert got(first) == letters(4)
+    second.acknowledge([ids[1]])
     bench.client.acknowledge("t", "s", [ids[3]], txn=begin(bench.client))
     assert in_hand(bench.client) == [("one", 2), ("two", 0)]
-    one.close()
-    assert counts(two) == [(b"a", 1), (b"c", 1)]
+    first.close()
+    assert counts(second) == [(b"a", 1), (b"c", 1)]
 
 
 def test_messages_of_a_marker_are_leased_one_by_one(bench: Bench) -> None:
     marker, inner = send_txn(bench.client, *letters(5))
-    one = bench.client.consumer("t", "s", type="shared", name="one")
-    two = bench.client.consumer("t", "s", name="two")
-    assert got(one, 3) == [b"a", b"b", b"c"]
-    assert got(two) == [b"d", b"e"]
-    two.acknowledge([inner[1], inner[3]])
+    first = bench.client.consumer("t", "s", type="shared", name="one")
+    second = bench.client.consumer("t", "s", name="two")
+    assert got(first, 3) == [b"a", b"b", b"c"]
+    assert got(second) == [b"d", b"e"]
+    second.acknowledge([inner[1], inner[3]])
     assert in_hand(bench.client) == [("one", 2), ("two", 1)]
-    one.negative_acknowledge([marker])
+    first.negative_acknowledge([marker])
     assert in_hand(bench.client) == [("one", 0), ("two", 1)]
-    assert counts(two) == [(b"a", 1), (b"c", 1)]
+    assert counts(second) == [(b"a", 1), (b"c", 1)]
     bench.client.acknowledge("t", "s", [marker])
     assert in_hand(bench.client) == [("one", 0), ("two", 0)]
 
 
 def test_close_counts_what_was_seen_only(bench: Bench) -> None:
     send(bench.client, *letters(4))
-    one = bench.client.consumer("t", "s", type="shared", receiver_queue_size=3)
-    seen = one.receive()
+    first = bench.client.consumer("t", "s", type="shared", receiver_queue_size=3)
+    seen = first.receive()
     assert seen is not None
     assert seen.value == b"a"
-    one.close()
-    with bench.client.consumer("t", "s") as two:
-        assert counts(two) == [(b"a", 1), (b"b", 0), (b"c", 0), (b"d", 0)]
+    first.close()
+    with bench.client.consumer("t", "s") as second:
+        assert counts(second) == [(b"a", 1), (b"b", 0), (b"c", 0), (b"d", 0)]
 
 
 def test_an_abort_gives_back_to_any_consumer(bench: Bench) -> None:
     send(bench.client, *letters(3))
-    one = bench.client.consumer("t", "s", type="shared")
-    two = bench.another().consumer("t", "s")
+    first = bench.client.consumer("t", "s", type="shared")
+    second = bench.another().consumer("t", "s")
     txn = begin(bench.client)
-    one.acknowledge(one.receive_batch(2), txn=txn)
-    assert got(two) == [b"c"]
+    first.acknowledge(first.receive_batch(2), txn=txn)
+    assert got(second) == [b"c"]
     bench.client.abort(txn)
-    assert counts(two) == [(b"a", 1), (b"b", 1)]
+    assert counts(second) == [(b"a", 1), (b"b", 1)]
 
 
 def test_cumulative_is_refused_on_shared(bench: Bench) -> None:
@@ -174,11 +174,11 @@ def test_cumulative_is_refused_on_shared(bench: Bench) -> None:
             consumer.acknowledge_cumulative(message)
 
 
-def test_the_type_changes_only_while_nobody_lives(bench: Bench) -> None:
-    one = bench.client.consumer("t", "s", type="shared")
+def test_the_type_changes_only_without_living_consumers(bench: Bench) -> None:
+    consumer = bench.client.consumer("t", "s", type="shared")
     with pytest.raises(ConsumerBusy, match="shared, not exclusive"):
         bench.client.consumer("t", "s", type="exclusive")
-    one.close()
+    consumer.close()
     assert bench.client.subscriptions("t")[0]["type"] == "shared"
     with bench.client.consumer("t", "s", type="key-shared") as other:
         assert other.kind == "key-shared"
@@ -193,34 +193,34 @@ def test_unacked_max_stops_a_consumer_and_says_why(tmp_path: Path) -> None:
     bench.client.create_subscription("t", "s", type="shared")
     for partition in (0, 1):
         send(bench.client, b"a", b"b", partition=partition)
-    with bench.client.consumer("t", "s") as one, bench.client.consumer("t", "s") as two:
-        taken = one.receive_batch(10)
-        assert taken.num_rows == 3
-        assert got(one) == []
-        assert one.blocked == "unacked_max"
-        assert len(got(two)) == 1
-        assert two.blocked is None
-        one.acknowledge(taken)
-        assert got(one) == []
-        assert one.blocked is None
+    with bench.client.consumer("t", "s") as first, bench.client.consumer("t", "s") as second:
+        taken_batch = first.receive_batch(10)
+        assert taken_batch.num_rows == 3
+        assert got(first) == []
+        assert first.blocked == "unacked_max"
+        assert len(got(second)) == 1
+        assert second.blocked is None
+        first.acknowledge(taken_batch)
+        assert got(first) == []
+        assert first.blocked is None
 
 
 def test_leases_outlive_processes_and_checkpoints(bench: Bench) -> None:
     send(bench.client, *letters(4))
-    one = bench.client.consumer("t", "s", type="shared", name="one")
-    assert got(one, 2) == [b"a", b"b"]
+    first = bench.client.consumer("t", "s", type="shared", name="one")
+    assert got(first, 2) == [b"a", b"b"]
     bench.client.checkpoint()
     other = bench.another()
     assert in_hand(other) == [("one", 2)]
-    with other.consumer("t", "s") as two:
-        assert got(two) == [b"c", b"d"]
+    with other.consumer("t", "s") as second:
+        assert got(second) == [b"c", b"d"]
 
 
 # --- exclusive and failover -------------------------------------------------------------------
 
 
 def test_a_nack_rewinds_an_exclusive_consumer(bench: Bench) -> None:
-    """9.1: again from the lowest returned position on; only what was returned counts up."""
+    """9.1: it gets all again from the lowest returned position; only returned messages count up."""
     ids = send(bench.client, *letters(5))
     with bench.client.consumer("t", "s") as consumer:
         assert got(consumer, 4) == letters(4)
@@ -236,8 +236,8 @@ def test_a_rewind_does_not_go_below_what_was_returned(bench: Bench) -> None:
         first = [consumer.receive(), consumer.receive()]
         assert [m.value for m in first if m] == [b"a", b"b"]
         consumer.negative_acknowledge([ids[1]])
-        again = [consumer.receive() for _ in range(4)]
-        assert [(m.value, m.redelivery_count) for m in again if m] == [
+        messages_again = [consumer.receive() for _ in range(4)]
+        assert [(m.value, m.redelivery_count) for m in messages_again if m] == [
             (b"b", 1),
             (b"c", 0),
             (b"d", 0),
@@ -253,7 +253,7 @@ def test_a_stale_cumulative_acknowledgement_loses_nothing(bench: Bench) -> None:
         answer = consumer.acknowledge_cumulative(ids[4])
         assert (answer.acked, answer.stale) == (0, 1)
         assert got(consumer, 3) == letters(3)
-        assert consumer.acknowledge_cumulative(ids[3]).stale == 1  # not again yet
+        assert consumer.acknowledge_cumulative(ids[3]).stale == 1  # it has not come again yet
         assert consumer.acknowledge_cumulative(ids[2]).acked == 3
         assert got(consumer) == [b"d", b"e"]
         answer = consumer.acknowledge_cumulative(ids[4])
@@ -285,7 +285,7 @@ def test_a_cumulative_acknowledgement_by_id_is_taken_as_meant(bench: Bench) -> N
 
 
 def test_failover_has_one_active_consumer_a_partition(tmp_path: Path) -> None:
-    """9.1: the live ones of the best priority by (name, id), the one at `partition mod n`."""
+    """9.1: living consumers of the best priority by (name, id), the one at `partition mod n`."""
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t", 3)
     bench.client.create_subscription("t", "s", type="failover")
@@ -304,13 +304,13 @@ def test_failover_has_one_active_consumer_a_partition(tmp_path: Path) -> None:
 
 
 def test_failover_hands_over_without_duplicates(bench: Bench) -> None:
-    """A new active consumer waits until the one before has nothing of the partition in hand."""
+    """A new active consumer waits until the former one has settled its leases of the partition."""
     send(bench.client, *letters(4))
     old = bench.client.consumer("t", "s", type="failover", name="z")
-    taken = old.receive_batch(2)
+    taken_batch = old.receive_batch(2)
     new = bench.another().consumer("t", "s", name="a")
     assert got(old) == got(new) == []
-    old.acknowledge(taken)
+    old.acknowledge(taken_batch)
     assert got(old) == []
     assert got(new) == [b"c", b"d"]
 
@@ -320,15 +320,15 @@ def test_failover_hands_over_without_duplicates(bench: Bench) -> None:
 
 def test_a_nack_waits_its_delay(bench: Bench) -> None:
     ids = send(bench.client, *letters(3))
-    one = bench.client.consumer("t", "s", type="shared")
-    two = bench.another().consumer("t", "s")
-    assert got(one, 2) == [b"a", b"b"]
-    assert one.negative_acknowledge(ids, delay_ms=500).returned == 2  # c is in no hand
-    assert got(two) == [b"c"]
+    first = bench.client.consumer("t", "s", type="shared")
+    second = bench.another().consumer("t", "s")
+    assert got(first, 2) == [b"a", b"b"]
+    assert first.negative_acknowledge(ids, delay_ms=500).returned == 2  # c is not leased
+    assert got(second) == [b"c"]
     bench.clock.advance(499)
-    assert got(two) == []
+    assert got(second) == []
     bench.clock.advance(1)
-    assert counts(two) == [(b"a", 1), (b"b", 1)]
+    assert counts(second) == [(b"a", 1), (b"b", 1)]
 
 
 def test_a_nack_with_delay_rewinds_an_exclusive_consumer_when_it_is_due(bench: Bench) -> None:
@@ -354,7 +354,7 @@ def test_a_waiting_message_may_be_acknowledged(bench: Bench) -> None:
 
 
 def test_a_delay_outlives_a_checkpoint_and_a_boot(bench: Bench) -> None:
-    """By the clock since boot in one boot, else by the wall clock."""
+    """By the clock since boot within one boot, otherwise by the wall clock."""
     ids = send(bench.client, *letters(2))
     with bench.client.consumer("t", "s", type="shared") as consumer:
         got(consumer)
@@ -371,16 +371,16 @@ def test_a_delay_outlives_a_checkpoint_and_a_boot(bench: Bench) -> None:
 
 def test_an_acknowledgement_time_out_runs_from_the_hand_out(bench: Bench) -> None:
     ids = send(bench.client, *letters(3))
-    one = bench.client.consumer("t", "s", type="shared", ack_timeout_ms=2000)
-    two = bench.another().consumer("t", "s")
-    assert got(one, 1) == [b"a"]
+    first = bench.client.consumer("t", "s", type="shared", ack_timeout_ms=2000)
+    second = bench.another().consumer("t", "s")
+    assert got(first, 1) == [b"a"]
     bench.clock.advance(1500)
-    assert got(one) == [b"b", b"c"]
-    one.acknowledge([ids[1]])
+    assert got(first) == [b"b", b"c"]
+    first.acknowledge([ids[1]])
     bench.clock.advance(500)
-    assert counts(two) == [(b"a", 1)]
+    assert counts(second) == [(b"a", 1)]
     bench.clock.advance(1500)
-    assert counts(two) == [(b"c", 1)]
+    assert counts(second) == [(b"c", 1)]
     with pytest.raises(InvalidArgument):
         bench.client.consumer("t", "s", ack_timeout_ms=999)
 
@@ -401,7 +401,7 @@ def test_a_time_out_begins_again_with_the_next_hand_out(bench: Bench) -> None:
         assert got(consumer) == letters(2)
         bench.clock.advance(600)
         consumer.negative_acknowledge([ids[0]])
-        assert counts(consumer) == [(b"a", 1), (b"b", 0)]  # b is in the same hand as before
+        assert counts(consumer) == [(b"a", 1), (b"b", 0)]  # the same consumer has leased b again
         bench.clock.advance(400)
         assert got(consumer) == []
         bench.clock.advance(600)
@@ -429,28 +429,28 @@ def test_buffered_messages_that_were_taken_away_are_not_received(bench: Bench) -
 
 def test_the_counter_of_redeliveries_is_right(bench: Bench) -> None:
     ids = send(bench.client, *letters(4))
-    one = bench.client.consumer("t", "s", type="shared", receiver_queue_size=3)
-    message = one.receive()
+    first = bench.client.consumer("t", "s", type="shared", receiver_queue_size=3)
+    message = first.receive()
     assert message is not None
-    one.negative_acknowledge(message)
-    one.close()  # b, c: never seen
-    two = bench.client.consumer("t", "s")
-    assert len(batch(two)) == 4
-    kill(two)
-    with bench.client.consumer("t", "s") as three:
-        assert len(batch(three)) == 4
-        three.acknowledge(ids)
+    first.negative_acknowledge(message)
+    first.close()  # the application never received b and c
+    second = bench.client.consumer("t", "s")
+    assert len(batch(second)) == 4
+    kill(second)
+    with bench.client.consumer("t", "s") as third:
+        assert len(batch(third)) == 4
+        third.acknowledge(ids)
     total = bench.client.store.read(lambda view: view.cursor(1, 1).figures.redelivered)
     assert total == 1 + 4
 
 
-def test_what_a_dead_writer_left_is_durable_before_it_is_handed_out(
+def test_messages_of_a_dead_writer_are_flushed_before_delivery(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K2, Law 3: a message whose frame nobody flushed; a power cut must not take it back."""
+    """K2, Law 3: no process has flushed its frame; a power cut may not take the message back."""
     with bench.client.consumer("t", "s", type="shared") as consumer:
         with monkeypatch.context() as patch:
-            patch.setattr(Journal, "flush", lambda self, *given, **options: [])
+            patch.setattr(Journal, "flush", lambda self, *arguments, **options: [])
             send(bench.another(), b"a")
         assert values(bench.another(read_only=True)) == []
         assert got(consumer) == [b"a"]
@@ -464,15 +464,15 @@ def keyed(client: Client, *pairs: tuple[bytes | None, bytes]) -> list[MessageId]
     """Send (key, value) one by one; returns the ids."""
     producer = client.producer("t")
     sent = [producer.send(value, key=key, partition=0).message_id for key, value in pairs]
-    return [one for one in sent if one is not None]
+    return [message for message in sent if message is not None]
 
 
 def keys_of(consumer: Consumer, *others: Consumer) -> list[bytes]:
-    """Two keys that the first of these consumers owns, then two that the next owns, …"""
-    members = tuple(sorted(one.id for one in (consumer, *others)))
+    """Two keys that the first of these consumers owns, then two of the next, …"""
+    members = tuple(sorted(each_consumer.id for each_consumer in (consumer, *others)))
     out: list[bytes] = []
-    for one in (consumer, *others):
-        owned = slots_of(members, one.id)
+    for each_consumer in (consumer, *others):
+        owned = slots_of(members, each_consumer.id)
         out += [key for key in (b"%d" % n for n in range(99)) if slot_of(key) in owned][:2]
     return out
 
@@ -480,75 +480,75 @@ def keys_of(consumer: Consumer, *others: Consumer) -> list[bytes]:
 def test_slots_are_split_evenly_and_without_a_gap() -> None:
     for count in (1, 2, 3, 7, 8):
         members = tuple(range(5, 5 + count))
-        parts = [slots_of(members, one) for one in members]
+        parts = [slots_of(members, member) for member in members]
         assert [slot for part in parts for slot in part] == list(range(SLOTS))
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_each_key_goes_to_its_owner_in_order(bench: Bench) -> None:
-    one = bench.client.consumer("t", "s", type="key-shared")
-    two = bench.another().consumer("t", "s")
-    k1, k2, l1, l2 = keys_of(one, two)
+    first = bench.client.consumer("t", "s", type="key-shared")
+    second = bench.another().consumer("t", "s")
+    k1, k2, l1, l2 = keys_of(first, second)
     keyed(bench.client, (k1, b"a"), (l1, b"b"), (k2, b"c"), (k1, b"d"), (l2, b"e"), (l1, b"f"))
-    assert got(one, 2) == [b"a", b"c"]
-    assert got(two) == [b"b", b"e", b"f"]
-    assert got(one) == [b"d"]
-    assert got(one) == got(two) == []
+    assert got(first, 2) == [b"a", b"c"]
+    assert got(second) == [b"b", b"e", b"f"]
+    assert got(first) == [b"d"]
+    assert got(first) == got(second) == []
 
 
 def test_messages_without_a_key_go_to_anyone(bench: Bench) -> None:
-    one = bench.client.consumer("t", "s", type="key-shared")
-    two = bench.another().consumer("t", "s")
+    first = bench.client.consumer("t", "s", type="key-shared")
+    second = bench.another().consumer("t", "s")
     keyed(bench.client, (None, b"a"), (None, b"b"), (None, b"c"))
-    assert got(one, 1) == [b"a"]
-    assert got(two) == [b"b", b"c"]
-    assert got(one) == []
+    assert got(first, 1) == [b"a"]
+    assert got(second) == [b"b", b"c"]
+    assert got(first) == []
 
 
 def test_a_slot_moves_only_when_the_old_consumer_holds_nothing_of_it(bench: Bench) -> None:
-    """9.1: in hand first, then held by a transaction that acknowledged it there."""
-    one = bench.client.consumer("t", "s", type="key-shared")
+    """9.1: first leased, then pending in a transaction that acknowledged it there."""
+    first = bench.client.consumer("t", "s", type="key-shared")
     probe = bench.client.consumer("t", "s")
-    _, _, key, _ = keys_of(one, probe)  # the second of two owns it
+    _, _, key, _ = keys_of(first, probe)  # the second of two consumers owns it
     probe.close()
     ids = keyed(bench.client, (key, b"a"), (key, b"b"), (key, b"c"))
-    assert got(one, 2) == [b"a", b"b"]
-    two = bench.another().consumer("t", "s")
-    assert slot_of(key) in slots_of((one.id, two.id), two.id)
-    assert got(one) == got(two) == []
-    one.acknowledge([ids[0]])
-    assert got(two) == []
+    assert got(first, 2) == [b"a", b"b"]
+    second = bench.another().consumer("t", "s")
+    assert slot_of(key) in slots_of((first.id, second.id), second.id)
+    assert got(first) == got(second) == []
+    first.acknowledge([ids[0]])
+    assert got(second) == []
     txn = begin(bench.client)
-    one.acknowledge([ids[1]], txn=txn)
-    assert got(two) == []  # pending through another consumer
+    first.acknowledge([ids[1]], txn=txn)
+    assert got(second) == []  # pending through another consumer
     bench.client.commit(txn)
-    assert got(two) == [b"c"]
+    assert got(second) == [b"c"]
 
 
 def test_an_abort_after_the_hand_over_keeps_the_order(bench: Bench) -> None:
-    one = bench.client.consumer("t", "s", type="key-shared")
+    first = bench.client.consumer("t", "s", type="key-shared")
     ids = keyed(bench.client, (b"k", b"a"), (b"k", b"b"))
-    assert got(one, 1) == [b"a"]
+    assert got(first, 1) == [b"a"]
     txn = begin(bench.client)
-    one.acknowledge([ids[0]], txn=txn)
-    assert got(one) == [b"b"]  # its own pending acknowledgement does not stop it
-    one.negative_acknowledge([ids[1]])
-    kill(one)
-    two = bench.another().consumer("t", "s")
-    assert got(two) == []
+    first.acknowledge([ids[0]], txn=txn)
+    assert got(first) == [b"b"]  # its own pending acknowledgement does not stop it
+    first.negative_acknowledge([ids[1]])
+    kill(first)
+    second = bench.another().consumer("t", "s")
+    assert got(second) == []
     bench.client.abort(txn)
-    assert counts(two) == [(b"a", 1), (b"b", 1)]
+    assert counts(second) == [(b"a", 1), (b"b", 1)]
 
 
 def test_a_death_keeps_the_order_of_a_key(bench: Bench) -> None:
-    one = bench.client.consumer("t", "s", type="key-shared")
-    two = bench.another().consumer("t", "s")
-    mine, _, other, _ = keys_of(one, two)
-    keyed(bench.client, (mine, b"a"), (other, b"b"), (mine, b"c"), (mine, b"d"))
-    assert got(one, 2) == [b"a", b"c"]
-    assert got(two) == [b"b"]
-    kill(one)
-    assert counts(two) == [(b"a", 1), (b"c", 1), (b"d", 0)]
+    first = bench.client.consumer("t", "s", type="key-shared")
+    second = bench.another().consumer("t", "s")
+    own_items, _, other, _ = keys_of(first, second)
+    keyed(bench.client, (own_items, b"a"), (other, b"b"), (own_items, b"c"), (own_items, b"d"))
+    assert got(first, 2) == [b"a", b"c"]
+    assert got(second) == [b"b"]
+    kill(first)
+    assert counts(second) == [(b"a", 1), (b"c", 1), (b"d", 0)]
 
 
 def test_a_nack_delay_holds_its_key_up_and_no_other(bench: Bench) -> None:
@@ -563,31 +563,34 @@ def test_a_nack_delay_holds_its_key_up_and_no_other(bench: Bench) -> None:
 
 def test_keys_inside_a_transaction(bench: Bench) -> None:
     """Messages of a marker have keys of their own."""
-    one = bench.client.consumer("t", "s", type="key-shared")
-    two = bench.another().consumer("t", "s")
-    mine, _, other, _ = keys_of(one, two)
+    first = bench.client.consumer("t", "s", type="key-shared")
+    second = bench.another().consumer("t", "s")
+    own_items, _, other, _ = keys_of(first, second)
     producer = bench.client.producer("t")
     with bench.client.transaction() as txn:
-        for key, value in ((mine, b"a"), (other, b"b"), (mine, b"c"), (other, b"d")):
+        for key, value in ((own_items, b"a"), (other, b"b"), (own_items, b"c"), (other, b"d")):
             producer.send(value, key=key, txn=txn)
-    taken = batch(one)
-    assert [(m.value, m.message_id and m.message_id.index) for m in taken] == [(b"a", 1), (b"c", 3)]
-    assert got(two) == [b"b", b"d"]
-    one.acknowledge(taken)
-    one.close()
-    assert counts(two) == []
+    taken_batch = batch(first)
+    assert [(m.value, m.message_id and m.message_id.index) for m in taken_batch] == [
+        (b"a", 1),
+        (b"c", 3),
+    ]
+    assert got(second) == [b"b", b"d"]
+    first.acknowledge(taken_batch)
+    first.close()
+    assert counts(second) == []
 
 
 def test_keys_over_a_checkpoint(bench: Bench) -> None:
-    """The keys are read from files as from frames."""
-    one = bench.client.consumer("t", "s", type="key-shared")
-    two = bench.another().consumer("t", "s")
-    mine, _, other, _ = keys_of(one, two)
-    keyed(bench.client, *[(mine if at % 2 else other, b"%d" % at) for at in range(20)])
+    """A consumer reads the keys from files as it does from frames."""
+    first = bench.client.consumer("t", "s", type="key-shared")
+    second = bench.another().consumer("t", "s")
+    own_items, _, other, _ = keys_of(first, second)
+    keyed(bench.client, *[(own_items if at % 2 else other, b"%d" % at) for at in range(20)])
     bench.client.checkpoint(roll_all=True)
-    keyed(bench.client, *[(mine if at % 2 else other, b"%d" % at) for at in range(20, 30)])
-    assert got(one) == [b"%d" % at for at in range(1, 30, 2)]
-    assert got(two) == [b"%d" % at for at in range(0, 30, 2)]
+    keyed(bench.client, *[(own_items if at % 2 else other, b"%d" % at) for at in range(20, 30)])
+    assert got(first) == [b"%d" % at for at in range(1, 30, 2)]
+    assert got(second) == [b"%d" % at for at in range(0, 30, 2)]
 
 
 def test_a_consumer_that_waits_can_be_closed_by_another_thread(bench: Bench) -> None:
@@ -607,8 +610,8 @@ def test_a_consumer_that_waits_can_be_closed_by_another_thread(bench: Bench) -> 
     assert ended == [AlreadyClosed]
 
 
-def test_what_was_not_found_says_nothing_of_other_partitions(bench: Bench) -> None:
-    """`txlog serve` asks for the partitions whose clients take more: other ones each time."""
+def test_an_empty_look_is_not_reused_for_other_partitions(bench: Bench) -> None:
+    """`txlog serve` polls the partitions whose clients want more, so they differ each time."""
     client = bench.client
     client.create_topic("wide", 2)
     client.create_subscription("wide", "s", type="shared")

@@ -1,4 +1,4 @@
-"""Message listeners: one thread a client calls them, and what fails comes again."""
+"""Message listeners: one thread of a client calls them, and a failed message comes again."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 def client(tmp_path: Path) -> Iterator[Client]:
     path = str(tmp_path / "store")
     txlog.init(path, free_bytes_min=0)
-    with txlog.open(path) as made:
+    with txlog.open(path) as new_client:
         for topic in ("a", "b"):
-            made.create_topic(topic)
-            made.create_subscription(topic, "s", type="shared")
-        yield made
+            new_client.create_topic(topic)
+            new_client.create_subscription(topic, "s", type="shared")
+        yield new_client
 
 
 def test_each_message_is_given_to_the_listener_of_its_consumer(client: Client) -> None:
-    """One thread for all; the listener acknowledges; those of several topics and in memory, too."""
+    """One thread for all listeners, which acknowledge; also of several topics and in memory."""
     got: Queue[tuple[str, bytes | None, int]] = Queue()
 
     def listen(name: str, consumer: Any, message: Message) -> None:
@@ -48,14 +48,14 @@ def test_each_message_is_given_to_the_listener_of_its_consumer(client: Client) -
     client.consumer("b", "glance", durable=False, message_listener=listener("memory"))
     client.producer("a").send(b"1")
     client.producer("b").send(b"2")
-    found = [got.get(timeout=60) for _ in range(5)]
-    assert sorted(one[:2] for one in found) == [
+    events = [got.get(timeout=60) for _ in range(5)]
+    assert sorted(event[:2] for event in events) == [
         ("many", b"0"), ("many", b"1"), ("many", b"2"), ("memory", b"2"), ("one", b"1"),
     ]  # fmt: skip
-    threads = {one[2] for one in found}
+    threads = {event[2] for event in events}
     assert len(threads) == 1 and threading.get_ident() not in threads
     client.close()
-    assert not [one for one in threading.enumerate() if one.ident in threads]
+    assert not [event for event in threading.enumerate() if event.ident in threads]
 
 
 def test_an_error_of_a_listener_is_logged_and_its_message_comes_again(
@@ -79,7 +79,7 @@ def test_an_error_of_a_listener_is_logged_and_its_message_comes_again(
 
 
 def test_a_consumer_that_is_closed_by_its_listener_is_left(client: Client) -> None:
-    """So is a client: close does not wait for its own caller."""
+    """The same for a client: close does not wait for its own caller."""
     done = threading.Event()
 
     def once(consumer: Consumer, message: Message) -> None:
@@ -103,7 +103,7 @@ def test_a_consumer_that_is_closed_by_its_listener_is_left(client: Client) -> No
 
 
 def test_a_paused_listener_is_not_called_until_it_is_resumed(client: Client) -> None:
-    """What it had taken ahead is free for others; it may pause itself; others go on."""
+    """Its messages ahead are free for peers; it may pause itself; other listeners go on."""
     got: Queue[bytes | None] = Queue()
     other: Queue[bytes | None] = Queue()
 
@@ -124,7 +124,8 @@ def test_a_paused_listener_is_not_called_until_it_is_resumed(client: Client) -> 
         listening = client.consumer(topics, "s", message_listener=one_each, **options)
         assert got.get(timeout=60) == b"1"
         client.consumer("a", "s", message_listener=lambda _, message: other.put(message.value))
-        client.producer("a").send(b"other")  # the thread has been round once it has this one
+        # with this message, the thread has called every listener
+        client.producer("a").send(b"other")
         assert other.get(timeout=60) == b"other" and got.empty()
         listening.resume_message_listener()
         assert got.get(timeout=60) == b"2"

@@ -1,4 +1,4 @@
-"""Acknowledging far behind the end: the ledgers of the partition are not walked through."""
+"""Acknowledging far before the end does not walk through the ledgers of the partition."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENTRIES = 6
 
 
 def bench_of(folder: Path, ledgers: int) -> Bench:
-    """A topic whose only partition has so many ledgers."""
+    """A topic whose only partition has this many ledgers."""
     bench = Bench(folder / f"store-{ledgers}", ledger_entries_max=ENTRIES)
     bench.client.create_topic("t")
     bench.client.create_subscription("t", "s", type="shared")
@@ -35,7 +35,7 @@ def bench_of(folder: Path, ledgers: int) -> Bench:
 def bytecodes_of(step: Callable[[], object]) -> int:
     count = 0
 
-    def trace(frame: FrameType, event: str, given: Any) -> Any:
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal count
         if not frame.f_code.co_filename.startswith(SOURCE):
             return None
@@ -43,18 +43,18 @@ def bytecodes_of(step: Callable[[], object]) -> int:
         count += event == "opcode"
         return trace
 
-    before = sys.gettrace()
+    trace_before = sys.gettrace()
     sys.settrace(trace)
     try:
         step()
     finally:
-        sys.settrace(before)
+        sys.settrace(trace_before)
     return count
 
 
 @pytest.mark.parametrize("way", ["batch", "behind", "cumulative"])
 def test_the_number_of_ledgers_does_not_matter(tmp_path: Path, way: str) -> None:
-    """Kills: a list of all ledgers at each acknowledgement that is not in the last one."""
+    """Guards against a list of all ledgers at each acknowledgement outside of the last one."""
     took: list[int] = []
     for ledgers in (20, 200):
         client = bench_of(tmp_path, ledgers).client
@@ -65,9 +65,9 @@ def test_the_number_of_ledgers_does_not_matter(tmp_path: Path, way: str) -> None
             handle = client.subscription("t", "e")
 
         def step(handle: Any = handle, places: Any = places) -> None:
-            one, two, three = (next(places) for _ in range(3))
+            first_id, two, three = (next(places) for _ in range(3))
             if way == "batch":
-                handle.acknowledge([one, two, three])
+                handle.acknowledge([first_id, two, three])
             elif way == "behind":
                 handle.acknowledge([two])
             else:
@@ -86,40 +86,48 @@ def test_mark_delete_is_before_the_first_that_is_left(tmp_path: Path, seed: int)
     chance = random.Random(seed)
     client = bench_of(tmp_path, 8).client
     client.create_subscription("t", "e")
-    left = ids(client)
+    remaining_ids = ids(client)
     handle = client.subscription("t", "e")
-    ledgers = sorted({one.ledger for one in left})
-    while left:
-        at = chance.choice((0, 0, 0, chance.randrange(len(left))))
-        some = left[at : at + chance.randrange(1, 9)]
+    ledgers = sorted({remaining_id.ledger for remaining_id in remaining_ids})
+    while remaining_ids:
+        at = chance.choice((0, 0, 0, chance.randrange(len(remaining_ids))))
+        acked_ids = remaining_ids[at : at + chance.randrange(1, 9)]
         how = chance.random()
         if how < 0.2:
-            handle.acknowledge([some[-1]], cumulative=True)
-            some = left[: left.index(some[-1]) + 1]
+            handle.acknowledge([acked_ids[-1]], cumulative=True)
+            acked_ids = remaining_ids[: remaining_ids.index(acked_ids[-1]) + 1]
         elif how < 0.6:
-            handle.acknowledge(some)
+            handle.acknowledge(acked_ids)
         else:
             with client.transaction() as txn:
-                client.acknowledge("t", "e", some, txn=txn)
-        left = [one for one in left if one not in some]
+                client.acknowledge("t", "e", acked_ids, txn=txn)
+        remaining_ids = [
+            remaining_id for remaining_id in remaining_ids if remaining_id not in acked_ids
+        ]
         mark = client.store.read(lambda view: view.cursor(2, 1).mark_delete)
-        after = left[0] if left else MessageId(ledgers[-1], ENTRIES)
+        after = remaining_ids[0] if remaining_ids else MessageId(ledgers[-1], ENTRIES)
         expected = (after.ledger, after.entry - 1, 0)
         assert mark == expected
         backlog = next(row for row in client.subscriptions("t") if row["subscription"] == "e")[
             "backlog"
         ]
-        assert backlog == len(left)
+        assert backlog == len(remaining_ids)
 
 
 def test_mark_delete_goes_on_behind_a_ledger(tmp_path: Path) -> None:
-    """What ends a ledger, acknowledged in order: one message, and a ledger at once."""
+    """Acknowledged in order up to the end of a ledger: one message, and a whole ledger."""
     client = bench_of(tmp_path, 3).client
     client.create_subscription("t", "e")
     handle, places = client.subscription("t", "e"), ids(client)
-    ledgers = sorted({one.ledger for one in places})
+    ledgers = sorted({message_id.ledger for message_id in places})
     for done in (ENTRIES - 1, ENTRIES, 2 * ENTRIES):
-        before = client.store.read(lambda view: view.cursor(2, 1).mark_delete)
-        handle.acknowledge([one for one in places[:done] if (one.ledger, one.entry) > before[:2]])
+        state_before = client.store.read(lambda view: view.cursor(2, 1).mark_delete)
+        handle.acknowledge(
+            [
+                message_id
+                for message_id in places[:done]
+                if (message_id.ledger, message_id.entry) > state_before[:2]
+            ]
+        )
         mark = client.store.read(lambda view: view.cursor(2, 1).mark_delete)
         assert mark == (ledgers[done // ENTRIES], done % ENTRIES - 1, 0)

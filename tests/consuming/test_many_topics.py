@@ -1,4 +1,4 @@
-"""One subscription name on several topics: fair turns, the right topic acknowledged, patterns."""
+"""One subscription name on several topics: fair turns, acknowledgements on each topic, patterns."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ NAMES = ["a", "b", "c"]
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store")
+    new_bench = Bench(tmp_path / "store")
     for name in NAMES:
-        made.client.create_topic(name)
-    yield made
-    made.close()
+        new_bench.client.create_topic(name)
+    yield new_bench
+    new_bench.close()
 
 
-def values_of(found: list[Message]) -> list[bytes]:
-    return sorted(message.value or b"" for message in found)
+def values_of(found_messages: list[Message]) -> list[bytes]:
+    return sorted(message.value or b"" for message in found_messages)
 
 
 def backlog(bench: Bench, topic: str) -> int:
@@ -52,15 +52,15 @@ def backlog(bench: Bench, topic: str) -> int:
 
 
 def test_every_topic_has_its_share_of_a_batch(bench: Bench) -> None:
-    """A topic with much does not keep the others waiting."""
+    """A topic with many messages does not delay the others."""
     send(bench.client, *[b"%d" % n for n in range(100)], topic="a")
     for name in ("b", "c"):
         send(bench.client, b"x", b"y", topic=name)
     with bench.client.consumer(NAMES, "s", create=True) as consumer:
         first = Counter(consumer.receive_batch(9).column("topic").to_pylist())
         assert first == {"a": 5, "b": 2, "c": 2}
-        rest = Counter(consumer.receive_batch(1000).column("topic").to_pylist())
-        assert rest == {"a": 95}
+        counts = Counter(consumer.receive_batch(1000).column("topic").to_pylist())
+        assert counts == {"a": 95}
 
 
 @pytest.mark.parametrize("one_by_one", [True, False])
@@ -86,8 +86,8 @@ def test_partition_that_never_ends_does_not_keep_the_others_waiting(bench: Bench
     send(bench.client, *[b"x"] * 20, topic="t")
     send(bench.client, b"y", topic="t", partition=1)
     with bench.client.consumer("t", "s", create=True) as consumer:
-        found = rows([consumer.receive_batch(5), consumer.receive_batch(5)])
-        assert b"y" in [message.value for message in found]
+        found_rows = rows([consumer.receive_batch(5), consumer.receive_batch(5)])
+        assert b"y" in [message.value for message in found_rows]
 
 
 def test_acknowledgements_go_to_their_topic(bench: Bench) -> None:
@@ -105,17 +105,17 @@ def test_acknowledgements_go_to_their_topic(bench: Bench) -> None:
 
 
 def test_plain_acknowledgement_of_all_topics_is_one_frame(bench: Bench) -> None:
-    """And when one topic refuses, nothing of the others is acknowledged."""
+    """When one topic refuses, no message of the other topics is acknowledged."""
     ids = [send(bench.client, b"1", b"2", topic=name) for name in NAMES]
     with bench.client.consumer(NAMES, "s", create=True) as consumer:
         table = consumer.receive_batch()
         with pytest.raises(MessageNotFound):
             consumer.acknowledge([ids[0][0], ids[1][0], MessageId(ids[2][0].ledger, 99)])
         assert [backlog(bench, name) for name in NAMES] == [2, 2, 2]
-        before = bench.client.store.refresh()
+        lsn_before = bench.client.store.refresh()
         assert consumer.acknowledge(table).acked == 6
         bench.client.flush()
-        assert bench.client.store.refresh() == before + 1
+        assert bench.client.store.refresh() == lsn_before + 1
         assert [backlog(bench, name) for name in NAMES] == [0, 0, 0]
 
 
@@ -128,16 +128,16 @@ def test_holder_that_is_overdue_does_not_stop_an_acknowledgement(bench: Bench) -
         assert consumer.acknowledge(table).acked == 3
 
 
-def test_what_was_given_back_comes_from_its_topic(bench: Bench) -> None:
+def test_a_returned_message_comes_from_its_topic_again(bench: Bench) -> None:
     for name in NAMES:
         send(bench.client, b"1", topic=name)
     with bench.client.consumer(NAMES, "s", create=True) as consumer:
-        found = rows([consumer.receive_batch()])
-        answer = consumer.negative_acknowledge(found[:2])
+        found_rows = rows([consumer.receive_batch()])
+        answer = consumer.negative_acknowledge(found_rows[:2])
         assert (answer.returned, answer.missed) == (2, 0)
-        again = rows([consumer.receive_batch()])
-        assert {m.topic for m in again} == {m.topic for m in found[:2]}
-        assert {m.redelivery_count for m in again} == {1}
+        rows_again = rows([consumer.receive_batch()])
+        assert {m.topic for m in rows_again} == {m.topic for m in found_rows[:2]}
+        assert {m.redelivery_count for m in rows_again} == {1}
         assert consumer.redeliver_unacknowledged_messages().returned == 3
 
 
@@ -150,9 +150,9 @@ def test_a_transaction_acknowledges_on_all_or_none(bench: Bench) -> None:
             assert consumer.acknowledge(table, txn=txn).acked == 3
         assert [backlog(bench, name) for name in NAMES] == [0, 0, 0]
         send(bench.client, b"2", topic="a")
-        [again] = send(bench.client, b"2", topic="b")
+        [message_id_again] = send(bench.client, b"2", topic="b")
         table = consumer.receive_batch()
-        bench.client.acknowledge("b", "s", [again])
+        bench.client.acknowledge("b", "s", [message_id_again])
         with pytest.raises(TransactionConflict):
             consumer.acknowledge(table, txn=begin(bench.client))
         assert [backlog(bench, name) for name in NAMES] == [1, 0, 0]
@@ -211,9 +211,9 @@ def test_available_and_last_ids_are_of_all_topics(bench: Bench) -> None:
 
 
 def test_reconsume_later_is_of_the_right_topic(bench: Bench) -> None:
-    [one] = send(bench.client, b"1", topic="b")
+    [message_id] = send(bench.client, b"1", topic="b")
     with bench.client.consumer(NAMES, "s", create=True) as consumer:
-        assert consumer.reconsume_later(one).topic == "b-s-RETRY"
+        assert consumer.reconsume_later(message_id).topic == "b-s-RETRY"
     with bench.client.consumer(["b", "b-s-RETRY"], "s") as both:
         message = both.receive()
         assert message is not None
@@ -231,7 +231,7 @@ def test_consumer_makes_its_subscription_at_a_position(
     bench: Bench, position: Bound | str | None, left: list[bytes]
 ) -> None:
     send(bench.client, b"1", b"2", topic="a")
-    for _ in range(2):  # one that exists stays where it is
+    for _ in range(2):  # an existing subscription keeps its position
         with bench.client.consumer("a", "s", create=True, position=position) as consumer:
             assert values_of(rows([consumer.receive_batch()])) == left
 
@@ -271,8 +271,8 @@ def test_pattern_matches_whole_names_in_every_form(bench: Bench) -> None:
             assert consumer.topics == names
 
 
-def test_topics_made_later_join_and_nothing_of_them_is_passed_over(bench: Bench) -> None:
-    """Also where the subscriptions begin at the end: what is there came after the consumer."""
+def test_topics_created_later_join_without_losing_messages(bench: Bench) -> None:
+    """Even if subscriptions begin at the end, as the messages came after the consumer."""
     send(bench.client, b"old", topic="a")
     with bench.client.consumer(re.compile("a.*"), "s", create=True, position="latest") as consumer:
         assert consumer.receive() is None
@@ -325,7 +325,7 @@ def test_pattern_never_takes_what_was_given_up(bench: Bench) -> None:
 
 
 def test_pattern_leaves_topics_that_are_deleted(bench: Bench) -> None:
-    """Also one that is made anew under its name between two polls."""
+    """Also a topic that is created anew with its name between two polls."""
     for name in NAMES:
         send(bench.client, b"1", topic=name)
     with of_pattern(bench, "[ab]") as consumer:
@@ -369,29 +369,29 @@ def test_added_partitions_are_received_from(bench: Bench) -> None:
 
 
 class Looks:
-    """Counts how often a consumer goes over its partitions."""
+    """Counts how often a consumer looks at its partitions."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         real = lease.receive
 
-        def counted(*given: Any) -> Any:
+        def counted(*arguments: Any) -> Any:
             self.count += 1
-            return real(*given)
+            return real(*arguments)
 
         monkeypatch.setattr(receiving, "receive", counted)
 
     def during(self, receive: Callable[[], Any]) -> tuple[int, list[bytes]]:
-        """(how often while it received, what came)."""
-        before, table = self.count, receive()
-        return self.count - before, table.column("value").to_pylist()
+        """(looks during the call, values received)."""
+        count_before, table = self.count, receive()
+        return self.count - count_before, table.column("value").to_pylist()
 
 
 @pytest.mark.parametrize("wanted", ["t0", re.compile("t.*")])
-def test_who_waits_looks_when_the_journal_moves_or_something_is_due(
+def test_a_waiting_consumer_looks_only_after_a_write_or_when_a_message_is_due(
     bench: Bench, wanted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing new and nothing due: an idle receive costs no look at any partition of any topic."""
+    """An idle receive without a new or due message looks at no partition of any topic."""
     other = bench.another()
     for number in range(5):
         other.create_topic(f"t{number}", partitions=3)
@@ -404,12 +404,12 @@ def test_who_waits_looks_when_the_journal_moves_or_something_is_due(
         for _ in range(4):
             assert looks.during(receive) == (0, [])
         other.producer("t0").send(b"new")
-        count, found = looks.during(receive)
+        count, message = looks.during(receive)
         assert count > 0
-        assert found == [b"new"]
+        assert message == [b"new"]
         consumer.acknowledge(consumer.receive_batch(timeout_ms=0))
         bench.clock.advance(receiving.STILL_MS)
-        assert looks.during(receive)[0] > 0  # what time decides alone
+        assert looks.during(receive)[0] > 0  # changes that only the clock decides
         other.producer("t0").send(b"late", deliver_after=300)
         for _ in range(3):
             assert looks.during(receive)[1] == []
@@ -419,8 +419,8 @@ def test_who_waits_looks_when_the_journal_moves_or_something_is_due(
         assert looks.during(receive)[1] == [b"late"]
 
 
-def test_who_has_peers_looks_after_them_at_each_turn(bench: Bench) -> None:
-    """What a dead one had comes with the next receive, though no frame says that it died."""
+def test_a_consumer_checks_its_peers_at_each_turn(bench: Bench) -> None:
+    """The next receive returns the messages of a dead peer, though no frame records its death."""
     bench.client.create_topic("t")
     bench.client.create_subscription("t", "s", type="shared")
     other = bench.another()
@@ -452,7 +452,7 @@ def test_a_consumer_of_several_topics_can_do_what_one_can(bench: Bench) -> None:
     assert not consumer.has_message_available()
     consumer.seek("earliest")
     assert sorted(consumer.receive_batch()["value"].to_pylist()) == [b"one", b"two"]
-    consumer.acknowledge([one for one in first if one is not None])
+    consumer.acknowledge([message for message in first if message is not None])
     assert first[1] is not None
     consumer.seek(first[1])
     assert consumer.receive_batch()["value"].to_pylist() == [b"two"]
@@ -463,13 +463,13 @@ def test_a_consumer_of_several_topics_can_do_what_one_can(bench: Bench) -> None:
 
 
 def test_one_in_memory_can_seek(bench: Bench) -> None:
-    """What was acknowledged here is forgotten; unsubscribe is close."""
+    """A seek forgets the acknowledgements in memory; unsubscribe is close."""
     client = bench.client
     client.create_topic("one")
     sent = [client.producer("one").send(value).message_id for value in (b"1", b"2")]
     consumer = client.consumer("one", "glance", durable=False)
     assert [m.value for m in iter(consumer.receive, None)] == [b"1", b"2"]
-    consumer.acknowledge([one for one in sent if one is not None])
+    consumer.acknowledge([message_id for message_id in sent if message_id is not None])
     assert sent[1] is not None
     consumer.seek(sent[1])
     assert [m.value for m in iter(consumer.receive, None)] == [b"2"]

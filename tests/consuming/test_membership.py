@@ -1,4 +1,4 @@
-"""Who of the consumers of a subscription lives, and what it costs to know."""
+"""Which consumers of a subscription are alive, and the cost of checking it."""
 
 from __future__ import annotations
 
@@ -19,44 +19,47 @@ pytestmark = [
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The lock files of consumers that the kernel is asked about, or that are read."""
-    found = list[str]()
+    """The lock files of consumers that the code checks or reads."""
+    topics = list[str]()
     held, seen = liveness.is_held, liveness.read_seen
 
     def is_held(disk: Any, path: str) -> bool:
-        found.append(path)
+        topics.append(path)
         return held(disk, path)
 
     def read_seen(disk: Any, number: int) -> Any:
-        found.append(liveness.consumer_lock(number))
+        topics.append(liveness.consumer_lock(number))
         return seen(disk, number)
 
     monkeypatch.setattr(liveness, "is_held", is_held)
-    monkeypatch.setattr("txlog.engine.session.consuming.membership.read_seen", read_seen)
-    return found
+    monkeypatch.setattr("txlog.client.consuming.membership.read_seen", read_seen)
+    return topics
 
 
 def test_consumers_of_one_handle_do_not_ask_about_each_other(
     bench: Bench, looks: list[str]
 ) -> None:
-    """With those elsewhere: once each; a hundred would be ten thousand files a turn."""
+    """Each checks only consumers of other processes: for a hundred, it would be 10,000 files a
+    turn.
+    """
     elsewhere = bench.another().consumer("t", "s")
     here = [bench.client.consumer("t", "s") for _ in range(20)]
-    assert len(looks) == 20  # each looked for the one elsewhere as it joined
+    assert len(looks) == 20  # each checked the remote consumer as it joined
     looks.clear()
     for consumer in here:
         assert consumer.receive(0) is None
     path = liveness.consumer_lock(session_of(elsewhere).member.number)
     assert set(looks) == {path}
-    assert len(looks) <= 2 * 2 * len(here)  # twice a turn: whether it lives, and hangs
+    # twice a turn: whether it is alive, and whether it hangs
+    assert len(looks) <= 2 * 2 * len(here)
     looks.clear()
     assert elsewhere.receive(0) is None
     assert set(looks) == {liveness.consumer_lock(session_of(one).member.number) for one in here}
 
 
 @pytest.mark.deep
-def test_a_consumer_that_nobody_has_any_more_is_dead_to_its_neighbours(bench: Bench) -> None:
-    """Not closed: its lock went with it, and what it held comes again."""
+def test_a_garbage_collected_consumer_is_dead_for_its_peers(bench: Bench) -> None:
+    """It was not closed: its lock is free, and its leased messages come again."""
     bench.client.producer("t").send(b"x")
     first, second = bench.client.consumer("t", "s"), bench.client.consumer("t", "s")
     assert first.receive(0) is not None
@@ -67,16 +70,16 @@ def test_a_consumer_that_nobody_has_any_more_is_dead_to_its_neighbours(bench: Be
     assert message is not None and message.value == b"x"
 
 
-def test_who_is_refused_has_tried_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_consumer_tries_only_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.client.create_subscription("t", "only", type="exclusive")
     other = bench.another()
     holder = other.consumer("t", "only")
     tries, write = 0, bench.client.store.write
 
-    def counted(*given: Any, **more: Any) -> Any:
+    def counted(*arguments: Any, **more: Any) -> Any:
         nonlocal tries
         tries += 1
-        return write(*given, **more)
+        return write(*arguments, **more)
 
     monkeypatch.setattr(type(bench.client.store), "write", lambda self, *a, **k: counted(*a, **k))
     with pytest.raises(ConsumerBusy):

@@ -1,4 +1,4 @@
-"""Seek: where a subscription stands, what comes again, what is in the way, and what is undone."""
+"""Seek: the new position, redeliveries, conflicts with transactions, and voided state."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def fill(client: Client) -> list[MessageId]:
 
 
 def left(client: Client, subscription: str = "s") -> list[bytes]:
-    """What is not acknowledged; the backlog says the same number (I-22)."""
-    found = values(client, range=Range(kind="unacked", subscription=subscription))
+    """The unacknowledged messages; the backlog is the same number (I-22)."""
+    found_values = values(client, range=Range(kind="unacked", subscription=subscription))
     (row,) = [r for r in client.subscriptions("t") if r["subscription"] == subscription]
-    assert row["backlog"] == len(found)
-    return found
+    assert row["backlog"] == len(found_values)
+    return found_values
 
 
 def digits(start: int) -> list[bytes]:
@@ -55,20 +55,20 @@ def digits(start: int) -> list[bytes]:
 @pytest.mark.parametrize("acked", ["nothing", "all", "some", "first"])
 @pytest.mark.parametrize("to", range(9))
 def test_a_message_sought_comes_next(tmp_path: Path, to: int, acked: str) -> None:
-    """Spec 9.1: everything before it is acknowledged, nothing from it on, whatever was before."""
+    """Spec 9.1: every message before it is acknowledged, none from it on, whatever was before."""
     bench = bench_of(tmp_path)
-    client, known = bench.client, fill(bench.client)
+    client, message_ids = bench.client, fill(bench.client)
     done = {"nothing": [], "all": list(range(9)), "some": [0, 4, 6, 8], "first": [0, 1]}[acked]
-    client.acknowledge("t", "s", [known[at] for at in done])
+    client.acknowledge("t", "s", [message_ids[at] for at in done])
     handle = client.subscription("t", "s")
-    plan = handle.seek(known[to], dry_run=True)
+    plan = handle.seek(message_ids[to], dry_run=True)
     assert left(client) == [value for value in digits(0) if int(value) not in done]
-    answer = handle.seek(known[to])
+    answer = handle.seek(message_ids[to])
     assert answer == plan
     assert answer["redeliver"] == len([at for at in done if at >= to])
     assert answer["skip"] == len([at for at in range(to) if at not in done])
     (row,) = answer["partition_list"]
-    assert row["to"] in (known[to], MessageId(known[to].ledger, known[to].entry))
+    assert row["to"] in (message_ids[to], MessageId(message_ids[to].ledger, message_ids[to].entry))
     assert left(client) == digits(to)
     assert [m.value for m in pending(bench.another())] == digits(to)
     client.checkpoint(roll_all=True)
@@ -76,20 +76,22 @@ def test_a_message_sought_comes_next(tmp_path: Path, to: int, acked: str) -> Non
 
 
 def test_the_answer_of_a_seek_undoes_it(tmp_path: Path) -> None:
-    """spec/cli 8.4: `from` is where to seek to go back; acknowledgements beyond are lost."""
+    """spec/cli 8.4: a seek to `from` goes back; acknowledgements above it are lost."""
     bench = bench_of(tmp_path)
-    client, known = bench.client, fill(bench.client)
+    client, message_ids = bench.client, fill(bench.client)
     handle = client.subscription("t", "s")
     for stand in range(9):
-        handle.seek(known[stand])
-        for to in (START, END, Bound("id", known[4]), Bound("skip", 2)):
+        handle.seek(message_ids[stand])
+        for to in (START, END, Bound("id", message_ids[4]), Bound("skip", 2)):
             (row,) = handle.seek(to)["partition_list"]
             handle.seek(row["from"])
             assert left(client) == digits(stand)
 
 
 def test_bounds_of_every_kind(tmp_path: Path) -> None:
-    """spec/cli 6: start, end, counts of each partition, times, another subscription's place."""
+    """spec/cli 6: start, end, counts for each partition, times, the position of another
+    subscription.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     send(client, b"0", b"1", b"2")
@@ -117,7 +119,7 @@ def test_bounds_of_every_kind(tmp_path: Path) -> None:
         assert left(client) == digits(first), bound
     handle.seek(at_ms)
     assert left(client) == digits(3)
-    for word, first in (("earliest", 0), ("latest", 9)):  # as everywhere in the API
+    for word, first in (("earliest", 0), ("latest", 9)):  # these words work everywhere in the API
         handle.seek(word)
         assert left(client) == digits(first)
     for wrong in ("start", True, 1.5, None):
@@ -126,10 +128,13 @@ def test_bounds_of_every_kind(tmp_path: Path) -> None:
 
 
 def test_an_id_behind_the_end_moves_to_it(tmp_path: Path) -> None:
-    """spec/cli 12.9: what is sent later is not skipped; kills a position beyond the last entry."""
+    """spec/cli 12.9: later messages are not skipped.
+
+    Guards against a position above the last entry.
+    """
     bench = bench_of(tmp_path)
-    client, known = bench.client, fill(bench.client)
-    last = known[-1]
+    client, message_ids = bench.client, fill(bench.client)
+    last = message_ids[-1]
     handle = client.subscription("t", "s")
     handle.seek(MessageId(last.ledger, last.entry + 50))
     client.create_subscription("t", "late", position=Bound("id", MessageId(last.ledger, 99)))
@@ -140,12 +145,12 @@ def test_an_id_behind_the_end_moves_to_it(tmp_path: Path) -> None:
 
 def test_ids_that_do_not_exist(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
-    client, known = bench.client, fill(bench.client)
-    inner = known[4]
+    client, message_ids = bench.client, fill(bench.client)
+    inner = message_ids[4]
     for wrong in (
         MessageId(99, 0),
         MessageId(inner.ledger, inner.entry, 4),
-        MessageId(known[0].ledger, 0, 2),
+        MessageId(message_ids[0].ledger, 0, 2),
     ):
         with pytest.raises(MessageNotFound):
             client.subscription("t", "s").seek(wrong)
@@ -163,50 +168,50 @@ def test_an_id_moves_its_own_partition(tmp_path: Path) -> None:
     handle = client.subscription("t", "s")
     assert [row["partition"] for row in handle.seek(second[1])["partition_list"]] == [1]
     assert sorted(left(client)) == [b"0", b"1", b"3"]
-    one = client.subscription("t/0", "s")
-    assert one.seek(END)["skip"] == 2
+    subscription = client.subscription("t/0", "s")
+    assert subscription.seek(END)["skip"] == 2
     assert left(client) == [b"3"]
-    assert one.seek(second[0])["partition_list"] == []
+    assert subscription.seek(second[0])["partition_list"] == []
     handle.seek(first[1])
     assert sorted(left(client)) == [b"1", b"3"]
 
 
 def test_pending_acknowledgements_are_in_the_way(tmp_path: Path) -> None:
-    """Spec 9.1: NotAllowed names the transactions; forced, the same frame aborts them."""
+    """Spec 9.1: NotAllowed names the transactions; with force, the same frame aborts them."""
     bench = bench_of(tmp_path)
-    client, known = bench.client, fill(bench.client)
-    one, two, three = begin(client), begin(client), begin(client)
-    client.acknowledge("t", "s", [known[1]], txn=one)
-    client.acknowledge("t", "s", [known[4]], txn=two)
-    client.producer("t").send(b"never", txn=one)
+    client, message_ids = bench.client, fill(bench.client)
+    first, second, third = begin(client), begin(client), begin(client)
+    client.acknowledge("t", "s", [message_ids[1]], txn=first)
+    client.acknowledge("t", "s", [message_ids[4]], txn=second)
+    client.producer("t").send(b"never", txn=first)
     handle = client.subscription("t", "s")
     for dry_run in (True, False):
-        with pytest.raises(NotAllowed, match=f"{one}, {two}") as caught:
-            handle.seek(known[3], dry_run=dry_run)
+        with pytest.raises(NotAllowed, match=f"{first}, {second}") as caught:
+            handle.seek(message_ids[3], dry_run=dry_run)
         assert caught.value.code == 406
     lsn = client.wait_for_change(0)
-    answer = handle.seek(known[3], force=True)
+    answer = handle.seek(message_ids[3], force=True)
     assert client.wait_for_change(0) == lsn + 1  # Law 4: one frame
-    assert answer["aborted_list"] == [one, two]
+    assert answer["aborted_list"] == [first, second]
     assert left(client) == digits(3)
     assert read(client)[4].redelivery_count is None
-    for txn in (one, two):
+    for txn in (first, second):
         assert client.show_transaction(txn)["state"] == "aborted"
         with pytest.raises(InvalidTxnStatus):
             client.commit(txn)
     assert [m.redelivery_count for m in pending(client)] == [0] * 6  # counts are void, too
-    client.acknowledge("t", "s", known[3:], txn=three)
-    client.commit(three)
+    client.acknowledge("t", "s", message_ids[3:], txn=third)
+    client.commit(third)
     assert left(client) == []
 
 
 def test_only_the_partitions_that_move_count(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, 2)
     client = bench.client
-    known = send(client, b"0", partition=0) + send(client, b"1", partition=1)
+    message_ids = send(client, b"0", partition=0) + send(client, b"1", partition=1)
     txn = begin(client)
-    client.acknowledge("t", "s", [known[0]], txn=txn)
-    client.subscription("t", "s").seek(known[1])
+    client.acknowledge("t", "s", [message_ids[0]], txn=txn)
+    client.subscription("t", "s").seek(message_ids[1])
     client.subscription("t/1", "s").seek(END)
     with pytest.raises(NotAllowed):
         client.subscription("t", "s").seek(END)
@@ -214,11 +219,11 @@ def test_only_the_partitions_that_move_count(tmp_path: Path) -> None:
 
 
 def test_an_overdue_holder_is_not_in_the_way(tmp_path: Path) -> None:
-    """I-18: it is swept before the seek, from a process that never loaded its coordinator."""
+    """I-18: the sweep ends it before the seek, from a process that never loaded its coordinator."""
     bench = bench_of(tmp_path)
-    known = fill(bench.client)
+    message_ids = fill(bench.client)
     txn = begin(bench.client, 1000)
-    bench.client.acknowledge("t", "s", [known[0]], txn=txn)
+    bench.client.acknowledge("t", "s", [message_ids[0]], txn=txn)
     bench.client.flush()
     bench.clock.advance(1001)
     client = bench.another()
@@ -230,9 +235,9 @@ def test_another_users_transaction_is_not_aborted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = bench_of(tmp_path)
-    client, known = bench.client, fill(bench.client)
+    client, message_ids = bench.client, fill(bench.client)
     txn = begin(client)
-    client.acknowledge("t", "s", [known[0]], txn=txn)
+    client.acknowledge("t", "s", [message_ids[0]], txn=txn)
     me = client.store.disk.owner()
     monkeypatch.setattr(type(client.store.disk), "owner", lambda disk: (me[0] + 4321, "other"))
     with pytest.raises(NotAllowed, match="belongs to"):
@@ -241,13 +246,13 @@ def test_another_users_transaction_is_not_aborted(
 
 
 def test_a_consumer_goes_where_the_seek_went(tmp_path: Path) -> None:
-    """What it had received before does not come back by itself, and what is buffered is dropped."""
+    """Messages received before do not come back by themselves; buffered ones are dropped."""
     bench = bench_of(tmp_path)
-    client, known = bench.client, fill(bench.client)
+    client, message_ids = bench.client, fill(bench.client)
     with client.consumer("t", "s") as consumer:
         first = consumer.receive()
         assert first is not None and first.value == b"0"
-        bench.another().subscription("t", "s").seek(known[4])
+        bench.another().subscription("t", "s").seek(message_ids[4])
         assert [m.value for m in iter(consumer.receive, None)] == digits(4)
         client.subscription("t", "s").seek(START)
         assert [m.value for m in iter(consumer.receive, None)] == digits(0)
@@ -255,19 +260,19 @@ def test_a_consumer_goes_where_the_seek_went(tmp_path: Path) -> None:
         assert left(client) == digits(1)
 
 
-def test_seek_over_what_is_away_or_trimmed(tmp_path: Path) -> None:
+def test_seek_over_offline_or_trimmed_messages(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, 2)
     client = bench.client
-    known = send(client, *(b"%d" % n for n in range(9)))
-    client.acknowledge("t", "s", known)
-    client.admin.trim("t", Bound("id", known[4]))
+    message_ids = send(client, *(b"%d" % n for n in range(9)))
+    client.acknowledge("t", "s", message_ids)
+    client.admin.trim("t", Bound("id", message_ids[4]))
     handle = client.subscription("t", "s")
-    handle.seek(known[1])  # below the first: moves to that end
+    handle.seek(message_ids[1])  # an id below the first message moves to the first
     assert left(client) == [b"4", b"5", b"6", b"7", b"8"]
     client.admin.set_offline("t/1")
     with pytest.raises(PartitionUnavailable):
         handle.seek(START)
-    handle.seek(known[7])
+    handle.seek(message_ids[7])
     client.admin.set_online("t/1")
     assert left(client) == [b"7", b"8"]
 
@@ -278,42 +283,44 @@ def test_random_seeks_against_a_set(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     bench = bench_of(tmp_path)
     client, handle = bench.client, bench.client.subscription("t", "s")
-    known: list[MessageId] = []
+    message_ids: list[MessageId] = []
     unacked: set[int] = set()
-    held: dict[TxnId, set[int]] = {}
+    held_numbers: dict[TxnId, set[int]] = {}
     for step in range(80):
         act = chance.randrange(8)
         try:
             if act <= 1:
-                before = len(known)
+                count_before = len(message_ids)
                 if chance.random() < 0.5:
-                    send(client, *(b"%d" % n for n in range(before, before + 2)))
+                    send(client, *(b"%d" % n for n in range(count_before, count_before + 2)))
                 else:
-                    send_txn(client, *(b"%d" % n for n in range(before, before + 3)))
-                known = ids(client)
-                unacked |= set(range(before, len(known)))
-            elif act == 2 and known:
-                chosen = chance.sample(range(len(known)), min(len(known), 3))
-                client.acknowledge("t", "s", [known[at] for at in chosen])
-                unacked -= {at for at in chosen if not any(at in of for of in held.values())}
+                    send_txn(client, *(b"%d" % n for n in range(count_before, count_before + 3)))
+                message_ids = ids(client)
+                unacked |= set(range(count_before, len(message_ids)))
+            elif act == 2 and message_ids:
+                chosen = chance.sample(range(len(message_ids)), min(len(message_ids), 3))
+                client.acknowledge("t", "s", [message_ids[at] for at in chosen])
+                unacked -= {
+                    at for at in chosen if not any(at in of for of in held_numbers.values())
+                }
             elif act == 3 and unacked:
                 at = chance.choice(sorted(unacked))
                 txn = begin(client)
-                client.acknowledge("t", "s", [known[at]], txn=txn)
-                held[txn] = {at}
-            elif act == 4 and held:
-                ending = chance.choice(list(held))
+                client.acknowledge("t", "s", [message_ids[at]], txn=txn)
+                held_numbers[txn] = {at}
+            elif act == 4 and held_numbers:
+                ending = chance.choice(list(held_numbers))
                 client.commit(ending)
-                unacked -= held.pop(ending)
-            elif act == 5 and known:
-                to, force = chance.randrange(len(known)), chance.random() < 0.5
-                answer = handle.seek(known[to], force=force)
-                expected = set(range(to, len(known)))
+                unacked -= held_numbers.pop(ending)
+            elif act == 5 and message_ids:
+                to, force = chance.randrange(len(message_ids)), chance.random() < 0.5
+                answer = handle.seek(message_ids[to], force=force)
+                expected = set(range(to, len(message_ids)))
                 assert (answer["redeliver"], answer["skip"]) == (
                     len(expected - unacked),
                     len(unacked - expected),
                 )
-                held.clear()
+                held_numbers.clear()
                 unacked = expected
             elif act == 6:
                 client.checkpoint(roll_all=chance.random() < 0.3)
@@ -323,7 +330,7 @@ def test_random_seeks_against_a_set(tmp_path: Path, seed: int) -> None:
         except TxlogError:
             continue
         assert {int(v) for v in left(client)} == unacked, f"seed {seed}, step {step}"
-        free = unacked.difference(*held.values())
+        free = unacked.difference(*held_numbers.values())
         assert {int(m.value or b"") for m in pending(client)} == free, f"seed {seed}, step {step}"
 
 
@@ -334,17 +341,17 @@ def test_a_consumer_seeks_itself(tmp_path: Path) -> None:
         first = consumer.receive()
         assert first is not None
         consumer.acknowledge_cumulative(first)
-        consumer.receive()  # what lies in its queue is void after the seek
+        consumer.receive()  # the messages in its queue are void after the seek
         consumer.seek(places[7])
-        found = [consumer.receive(), consumer.receive(), consumer.receive()]
-        assert [one and one.value for one in found] == [b"7", b"8", None]
+        messages = [consumer.receive(), consumer.receive(), consumer.receive()]
+        assert [message and message.value for message in messages] == [b"7", b"8", None]
         consumer.seek("earliest")
-        again = consumer.receive()
-        assert again is not None
-        assert (again.value, again.redelivery_count) == (b"0", 0)
+        message_again = consumer.receive()
+        assert message_again is not None
+        assert (message_again.value, message_again.redelivery_count) == (b"0", 0)
 
 
-def test_unsubscribing_deletes_unless_others_are_there(tmp_path: Path) -> None:
+def test_unsubscribing_deletes_unless_peers_are_attached(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     fill(bench.client)
     client = bench.client

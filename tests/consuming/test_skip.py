@@ -1,4 +1,4 @@
-"""Skip, clearing a backlog, expiry and the time to live: acknowledgements that name no message."""
+"""Skip, clear-backlog, expiry and the time to live: acknowledgements without message ids."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def bench_of(folder: Path, partitions: int = 1, **policies: int) -> Bench:
 
 
 def left(client: Client) -> list[bytes]:
-    """What is not acknowledged; the backlog says the same number (I-22)."""
-    found = values(client, range=Range(kind="unacked", subscription="s"))
-    assert client.subscription("t", "s").describe()["backlog"] == len(found)
-    return found
+    """The unacknowledged messages; the backlog is the same number (I-22)."""
+    found_values = values(client, range=Range(kind="unacked", subscription="s"))
+    assert client.subscription("t", "s").describe()["backlog"] == len(found_values)
+    return found_values
 
 
 def fill(client: Client) -> None:
@@ -39,7 +39,7 @@ def fill(client: Client) -> None:
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 6, 8, 9, 100])
 def test_the_next_messages_are_skipped(tmp_path: Path, count: int) -> None:
-    """Also in the middle of a marker, and over what is acknowledged already."""
+    """Also in the middle of a marker, and over acknowledged messages."""
     bench = bench_of(tmp_path)
     client = bench.client
     fill(client)
@@ -53,12 +53,12 @@ def test_the_next_messages_are_skipped(tmp_path: Path, count: int) -> None:
     assert left(bench.reopen()) == [b"%d" % n for n in range(count + 1, 9)]
 
 
-def test_what_is_acknowledged_is_not_counted(tmp_path: Path) -> None:
+def test_acknowledged_messages_are_not_counted(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     client = bench.client
     fill(client)
-    known = ids(client)
-    client.acknowledge("t", "s", [known[at] for at in (1, 4, 7)])
+    message_ids = ids(client)
+    client.acknowledge("t", "s", [message_ids[at] for at in (1, 4, 7)])
     assert client.subscription("t", "s").skip(3)["skipped"] == 3
     assert left(client) == [b"5", b"6", b"8"]
     assert client.subscription("t", "s").clear_backlog()["skipped"] == 3
@@ -70,16 +70,16 @@ def test_what_is_acknowledged_is_not_counted(tmp_path: Path) -> None:
 def test_bytes_do_not_bound_what_is_only_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More than a batch of receive takes: it is skipped and sought over all the same."""
+    """More bytes than one receive may return: skip and seek pass them all the same."""
     bench = bench_of(tmp_path)
     client = bench.client
     fill(client)
-    known = ids(client)
+    message_ids = ids(client)
     *others, bytes_max = dispatch.plan.__defaults__ or ()
     assert bytes_max == RECEIVE_BYTES_MAX
     monkeypatch.setattr(dispatch.plan, "__defaults__", (*others, 2))
     handle = client.subscription("t", "s")
-    assert handle.seek(Bound("last", 1))["partition_list"][0]["to"] == known[8]
+    assert handle.seek(Bound("last", 1))["partition_list"][0]["to"] == message_ids[8]
     assert handle.seek(Bound("skip", 8))["skip"] == 0
     handle.seek(Bound("start"))
     assert handle.skip(5, dry_run=True)["skipped"] == 5
@@ -97,14 +97,14 @@ def test_each_partition_is_counted_for_itself(tmp_path: Path) -> None:
     assert left(client) == [b"1", b"2"]
 
 
-def test_what_a_transaction_holds_stays_with_it(tmp_path: Path) -> None:
-    """Spec 9.1: PENDING_ACK is left alone, by skip, clear-backlog and expiry."""
+def test_pending_messages_stay_with_their_transaction(tmp_path: Path) -> None:
+    """Spec 9.1: skip, clear-backlog and expiry do not touch PENDING_ACK."""
     bench = bench_of(tmp_path, ttl_ms=HOUR_MS)
     client = bench.client
     fill(client)
-    known = ids(client)
+    message_ids = ids(client)
     txn = begin(client, 10 * HOUR_MS)
-    client.acknowledge("t", "s", [known[0], known[4]], txn=txn)
+    client.acknowledge("t", "s", [message_ids[0], message_ids[4]], txn=txn)
     handle = client.subscription("t", "s")
     assert handle.skip(2)["skipped"] == 2
     assert handle.clear_backlog()["skipped"] == 5
@@ -114,21 +114,21 @@ def test_what_a_transaction_holds_stays_with_it(tmp_path: Path) -> None:
     assert left(client) == [b"0", b"4"]
     client.abort(txn)
     assert handle.expire(dry_run=True)["skipped"] == 2
-    assert pending(client) == []  # what came back is past its time
+    assert pending(client) == []  # the returned messages have expired
     assert left(client) == []
 
 
-def test_a_transaction_conflicts_with_what_was_skipped(tmp_path: Path) -> None:
+def test_a_transaction_conflicts_with_a_skip(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     client = bench.client
-    (known, *_) = send(client, b"0", b"1")
+    (message_id, *_) = send(client, b"0", b"1")
     client.subscription("t", "s").skip(1)
     with pytest.raises(TransactionConflict):
-        client.acknowledge("t", "s", [known], txn=begin(client))
+        client.acknowledge("t", "s", [message_id], txn=begin(client))
 
 
 def test_expiry_goes_by_the_time_a_message_became_visible(tmp_path: Path) -> None:
-    """Of a transaction that is the commit; strictly older goes."""
+    """For a transaction this is the commit; only strictly older messages expire."""
     bench = bench_of(tmp_path)
     client = bench.client
     with client.transaction(50 * HOUR_MS // 10) as txn:
@@ -145,8 +145,8 @@ def test_expiry_goes_by_the_time_a_message_became_visible(tmp_path: Path) -> Non
     assert left(client) == []
 
 
-def test_the_time_to_live_is_applied_when_somebody_looks(tmp_path: Path) -> None:
-    """By receive, by a checkpoint, by command; a topic without one keeps everything."""
+def test_the_time_to_live_is_applied_by_polls_checkpoints_and_commands(tmp_path: Path) -> None:
+    """By receive, by a checkpoint, by command; a topic without one keeps every message."""
     bench = bench_of(tmp_path, 2, ttl_ms=HOUR_MS)
     client = bench.client
     client.create_subscription("t", "other")
@@ -157,7 +157,7 @@ def test_the_time_to_live_is_applied_when_somebody_looks(tmp_path: Path) -> None
     assert [m.value for m in pending(bench.another())] == [b"new"]
     assert left(client) == [b"new"]
     (row,) = [row for row in client.subscriptions("t") if row["subscription"] == "other"]
-    assert row["backlog"] == 5  # nobody looked there
+    assert row["backlog"] == 5  # no consumer has polled there
     client.checkpoint()
     (row,) = [row for row in client.subscriptions("t") if row["subscription"] == "other"]
     assert row["backlog"] == 1
@@ -170,11 +170,11 @@ def test_the_time_to_live_is_applied_when_somebody_looks(tmp_path: Path) -> None
 
 
 def test_receiving_writes_nothing_for_a_time_to_live_that_is_not_over(tmp_path: Path) -> None:
-    """A poll of a topic with one costs no frame, whatever a transaction holds at its head."""
+    """A poll of such a topic writes no frame, even if its oldest message is pending."""
     bench = bench_of(tmp_path, ttl_ms=HOUR_MS)
     client = bench.client
-    (known, *_) = send(client, b"0", b"1")
-    client.acknowledge("t", "s", [known], txn=begin(client, 10 * HOUR_MS))
+    (message_id, *_) = send(client, b"0", b"1")
+    client.acknowledge("t", "s", [message_id], txn=begin(client, 10 * HOUR_MS))
     with client.consumer("t", "s") as consumer:
         assert consumer.receive_batch().num_rows == 1
         bench.clock.advance(HOUR_MS + 1)
@@ -194,12 +194,12 @@ def test_a_partition_that_is_away(tmp_path: Path) -> None:
     bench.clock.advance(HOUR_MS + 1)
     with pytest.raises(PartitionUnavailable):
         client.subscription("t", "s").clear_backlog()
-    assert pending(client) == []  # the time to live leaves it alone
+    assert pending(client) == []  # the time to live does not apply to it
     client.admin.set_online("t", 1)
     assert left(client) == [b"1"]
 
 
-def test_what_may_be_asked_for(tmp_path: Path) -> None:
+def test_senseless_skips_are_refused(tmp_path: Path) -> None:
     handle = bench_of(tmp_path).client.subscription("t", "s")
     for call in (
         handle.skip,

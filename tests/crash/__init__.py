@@ -1,1 +1,1 @@
-"""Owns the tests of what survives: crashes, power cuts, failing calls, damage, dying processes."""
+"""Owns the crash tests: crashes, power cuts, failing calls, damaged files and dying processes."""

@@ -22,16 +22,20 @@ TOPIC, KEY = "t", "k"
 def bulk(
     work: Workload, model: Model, rng: random.Random
 ) -> tuple[Model, Callable[[], None]] | None:
-    """Some messages in up to three files; those of one task as rows. Of every other batch nothing
-    stays in memory."""
+    """Store some messages in up to three files; a batch of one task is stored as rows.
+
+    Every second batch is spilled: the limits are 0, so nothing of it stays in memory.
+    """
     if not model.topics:
         return None
     tasks: list[list[tuple[str, int]]] = []
     for _ in range(rng.randint(1, 3)):
-        made = [work.new_value(model, rng)[:2] for _ in range(rng.randint(1, 2))]
-        tasks.append(made)
+        messages = [work.new_value(model, rng)[:2] for _ in range(rng.randint(1, 2))]
+        tasks.append(messages)
     for partition in model.log:
-        model.log[partition] += [value for made in tasks for value, at in made if at == partition]
+        model.log[partition] += [
+            value for messages in tasks for value, at in messages if at == partition
+        ]
     model.fence()
     model.epoch, model.deleted = model.epoch + 1, False
     model.bound = expected = f"0:{len(work.txn_ids)}"
@@ -47,14 +51,14 @@ def bulk(
             ):
                 stack.enter_context(mock.patch.object(staging, limit, 0))
             staged = [
-                one
-                for task, made in enumerate(tasks)
-                for one in batch.stage(
+                staged_file
+                for task, messages in enumerate(tasks)
+                for staged_file in batch.stage(
                     [
                         pa.table(
                             {
-                                "value": [value.encode() for value, _ in made],
-                                "partition": [at for _, at in made],
+                                "value": [value.encode() for value, _ in messages],
+                                "partition": [at for _, at in messages],
                             }
                         )
                     ],
@@ -73,7 +77,7 @@ def bulk(
 def bulk_again(
     work: Workload, model: Model, rng: random.Random
 ) -> tuple[Model, Callable[[], None]] | None:
-    """The last batch once more, staged before anybody knew: it changes nothing."""
+    """Stage and commit the last batch a second time: the store must not change."""
     if not (model.topics and model.batches):
         return None
     name = model.batches[-1]
@@ -87,7 +91,7 @@ def bulk_again(
 
 
 def stage_blindly(work: Workload, plan: StagePlan) -> list[Staged]:
-    """A file of a task that was not told."""
+    """Stage a file without asking whether the batch is already committed."""
     stager = Stager(work.client.store.disk, plan)
     stager.add(pa.table({"value": [b"never"]}))
     return stager.finish()

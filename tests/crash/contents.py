@@ -1,4 +1,4 @@
-"""Owns what tells disks apart: the bytes of all their files."""
+"""Owns how tests compare disks: by the bytes of all their files."""
 
 from __future__ import annotations
 
@@ -13,5 +13,8 @@ def content(disk: MemoryDisk) -> tuple[tuple[str, bytes], ...]:
 
 
 def digest(data: bytes) -> bytes:
-    """A name for these bytes. No CRC: it is the same for all records that end in their own."""
+    """A short name for these bytes.
+
+    CRC will not do: it is the same for all records that end in their own CRC.
+    """
     return blake2b(data, digest_size=16).digest()

@@ -166,10 +166,10 @@ def open_killing(words: Sequence[str], after_ms: int = 0) -> tuple[Client, Killi
 
 
 def main(words: Sequence[str]) -> None:
-    """Run a scenario; a line on stdout says what was answered before the end."""
-    scenario, given = words[1], words[6:]
-    client, disk = open_killing(words, int(given[1]) if len(given) > 1 else 0)
-    txn = TxnId.parse(given[0]) if given and ":" in given[0] else None
+    """Run a scenario; print to stdout each answer that the process got before it died."""
+    scenario, arguments = words[1], words[6:]
+    client, disk = open_killing(words, int(arguments[1]) if len(arguments) > 1 else 0)
+    txn = TxnId.parse(arguments[0]) if arguments and ":" in arguments[0] else None
     if scenario == "consume":
         consumer = client.consumer("t", "s")
         for message in txlog.messages(consumer.receive_batch(10)):
@@ -179,7 +179,7 @@ def main(words: Sequence[str]) -> None:
     if scenario == "begin":
         opened = client.begin(1000)["txn"]
         client.producer("t").send(b"out0", partition=0, txn=opened)
-        client.acknowledge("t", "s", [txlog.MessageId.parse(given[0])], txn=opened)
+        client.acknowledge("t", "s", [txlog.MessageId.parse(arguments[0])], txn=opened)
         print(opened, flush=True)
         die()
     if scenario == "grind":
@@ -206,7 +206,9 @@ def main(words: Sequence[str]) -> None:
         "expire": client.expire,
         "give up": lambda: moving.receive() if moving is not None else None,
         "put off": lambda: (
-            moving.reconsume_later(txlog.MessageId.parse(given[2])) if moving is not None else None
+            moving.reconsume_later(txlog.MessageId.parse(arguments[2]))
+            if moving is not None
+            else None
         ),
         "flush": client.flush,
         "checkpoint": lambda: client.checkpoint(roll_all=True),

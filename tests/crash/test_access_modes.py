@@ -1,9 +1,9 @@
 """Every crash of exclusive producers leaves the topic free, and no epoch is given out twice.
 
-Between the lock file, the frame that takes the seat, the frame that leaves it and the file's end
-the process is killed or the power is cut; then the next producer must get the topic with an epoch
-above all that were answered. Processes are killed at each of their calls while another one waits.
-`TXLOG_SEED` repeats a run.
+The process is killed, or the power is cut, at each step: the lock file, the frame that takes the
+seat, the frame that leaves it, the removal of the file. The next producer must then get the topic
+with an epoch above all epochs that were answered. Another test kills a process at each of its calls
+while a second process waits. `TXLOG_SEED` repeats a run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from txlog.errors import ProducerFenced, TxlogError
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 IMAGES = int(os.environ.get("TXLOG_IMAGES", "2"))
-# of the different crashes one of so many is looked at; with TXLOG_IMAGES each
+# Every fifth of the different crashes is checked; with TXLOG_IMAGES, every one.
 CHECKED_OF = 1 if "TXLOG_IMAGES" in os.environ else 5
 WORKLOADS = {
     "left": "take send leave take send checkpoint leave",
@@ -44,7 +44,10 @@ WORKLOADS = {
 
 
 class Work:
-    """A topic whose producers are exclusive; epoch: the newest that was answered."""
+    """A topic whose producers are exclusive.
+
+    epoch: the newest epoch that the store answered
+    """
 
     def __init__(self) -> None:
         self.disk = new_disk()
@@ -58,11 +61,11 @@ class Work:
 
     def take(self, mode: str = EXCLUSIVE) -> None:
         """Open a producer."""
-        made = self.client.producer("t", access_mode=mode)
-        self.epoch, self.producer = made.access.epoch, made
+        producer = self.client.producer("t", access_mode=mode)
+        self.epoch, self.producer = producer.access.epoch, producer
 
     def fence(self) -> None:
-        """Open one that takes over."""
+        """Open a producer that fences the current one."""
         assert self.producer is not None
         old = self.producer
         self.take(FENCING)
@@ -91,13 +94,13 @@ class Work:
         access._lock = None
 
     def checkpoint(self) -> None:
-        """Write a checkpoint, which removes files that nothing names."""
+        """Write a checkpoint, which removes the files that nothing refers to."""
         self.client.checkpoint()
 
 
 @dataclass
 class Crash:
-    """A disk at a moment of the run, and what was answered by then."""
+    """A disk at one moment of the run, with the answers of the store until then."""
 
     disk: MemoryDisk
     clock: ManualClock
@@ -133,12 +136,12 @@ def crashes(label: str) -> Iterator[Crash]:
 
 
 def values(client: Client) -> list[bytes | None]:
-    """What the topic has."""
+    """The values of the topic."""
     return [message.value for message in client.reader("t")]
 
 
 def check(crash: Crash) -> None:
-    """Recover: what was answered is there, the topic is free, and the next epoch is a new one."""
+    """Recover: answered messages exist, the topic is free, and the next epoch is a new one."""
     client = open_client(crash.disk, crash.clock)
     assert values(client) in crash.logs
     client.producer("t").send(b"shared")
@@ -159,7 +162,9 @@ def locks(client: Client) -> list[str]:
 
 @pytest.mark.parametrize("label", graded(WORKLOADS, ("dead",)))
 def test_every_crash_leaves_the_topic_free(label: str) -> None:
-    """Kills: a seat that nobody can take any more, an epoch that two producers have."""
+    """Guards against a seat that no producer can take any more, and an epoch that two producers
+    have.
+    """
     seen: set[object] = set()
     for crash in crashes(label):
         state = (content(crash.disk), crash.epoch, repr(crash.logs))
@@ -193,8 +198,8 @@ with client.producer("t", access_mode="exclusive-with-fencing") as producer:
 
 
 @pytest.mark.parametrize("part", graded(range(6), 0))
-def test_a_kill_at_any_call_lets_the_next_one_in(tmp_path: Path, part: int) -> None:
-    """Another process waits for its turn meanwhile, and is woken by the death."""
+def test_a_kill_at_any_call_lets_the_next_producer_in(tmp_path: Path, part: int) -> None:
+    """Another process waits for its turn meanwhile; the death of the holder must wake it."""
     for nth in range(part + 1, 60, 6):
         path = str(tmp_path / str(nth))
         txlog.init(path, free_bytes_min=0, durability="os")
@@ -216,11 +221,11 @@ def test_a_kill_at_any_call_lets_the_next_one_in(tmp_path: Path, part: int) -> N
                         daemon=True,
                     )
                     thread.start()
-                    told, _ = child.communicate("go\n")
+                    output, _ = child.communicate("go\n")
                     holder.close()  # if it was not fenced
-                    mine = got.get(timeout=60)
-                    assert mine.access.epoch > max([1, *map(int, told.split())])
-                    mine.send(b"mine")
+                    producer = got.get(timeout=60)
+                    assert producer.access.epoch > max([1, *map(int, output.split())])
+                    producer.send(b"mine")
                     thread.join()
             assert values(client)[-1] == b"mine"
             if not child.returncode:

@@ -1,9 +1,10 @@
-"""Every crash of upkeep of a delayed index leaves a true and complete one, and files that go.
+"""Every crash of upkeep leaves a correct, complete delayed index, and files that gc can remove.
 
-One run collects, before each call with an effect, the disk as the death of the process leaves it
-and disks as a power cut may leave them, through seal, merge, prune, delete, loss and rebuild, with
-checkpoints between. Each is then recovered: no delayed message may be missing from log or index,
-none may be indexed that is not there, and nothing may be left over. `TXLOG_SEED` repeats a run.
+One run collects, before each call with an effect, the disk as the death of the process leaves it,
+and disks as a power cut may leave them. The run seals, merges, prunes, deletes, loses and rebuilds
+the index, with checkpoints between. Each disk is then recovered: log and index must have every
+delayed message, the index must have no other, and no file may be left over. `TXLOG_SEED` repeats a
+run.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from txlog.errors import MissingFile, TxlogError
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 IMAGES = int(os.environ.get("TXLOG_IMAGES", "1"))
-# of the different crashes one of so many is looked at; with TXLOG_IMAGES=1 each
+# Every fifth of the different crashes is checked; with TXLOG_IMAGES=1, every one.
 CHECKED_OF = 1 if "TXLOG_IMAGES" in os.environ else 5
 STRIDE = int(os.environ.get("TXLOG_STRIDE", "12"))
 THOROUGH_SHARE = 0.2
@@ -71,7 +72,7 @@ class Work:
         self.client.create_subscription("t", "s", type="shared")
 
     def send(self) -> None:
-        """Two delayed messages and one that is not."""
+        """Send two delayed messages and one without a delay."""
         self.sent += 2
         delay(self.client, HOUR_MS * self.sent, None, DAY_MS + HOUR_MS * self.sent)
         self.answered = self.sent
@@ -83,28 +84,28 @@ class Work:
         self.answered = self.sent
 
     def merge(self) -> None:
-        """Make one bucket of all."""
+        """Merge all buckets into one."""
         buckets.merge_now(self.client.store, 1)
 
     def wait(self) -> None:
-        """A day passes."""
+        """Let a day pass."""
         self.clock.advance(DAY_MS)
 
     def tend(self) -> None:
-        """Whatever is wanted now: delete, prune, seal, rebuild."""
+        """Run the upkeep that is due: delete, prune, seal, rebuild."""
         buckets.tend(self.client.store, None, wait=True)
 
     def lose(self) -> None:
-        """Find the first bucket unreadable."""
+        """Report the first bucket as unreadable."""
         first = index(self.client).buckets[0]
         buckets.drop_lost(self.client.store, 1, first.gen, MissingFile("it is gone"))
 
     def rebuild(self) -> None:
-        """Replace the index by what the log says."""
+        """Rebuild the index from the log."""
         buckets.rebuild_now(self.client.store, 1)
 
     def checkpoint(self) -> None:
-        """Write a checkpoint, with everything that belongs to it."""
+        """Write a checkpoint, with all upkeep that belongs to it."""
         self.client.checkpoint()
 
     def roll(self) -> None:
@@ -112,7 +113,7 @@ class Work:
         self.client.checkpoint(roll_all=True)
 
     def sweep(self) -> None:
-        """Remove what nobody names."""
+        """Remove the files that nothing refers to."""
         self.client.admin.gc(apply=True, keep_ms=0)
 
     def delete(self) -> None:
@@ -170,7 +171,7 @@ def crashes(label: str, rng: random.Random) -> Iterator[Crash]:
 
 
 def check(crash: Crash, rng: random.Random) -> None:
-    """Recover a crashed disk: the index is what the log says, and upkeep goes on."""
+    """Recover a crashed disk: the index agrees with the log, and upkeep goes on."""
     client = open_client(crash.disk, crash.clock)
     client.store.flush()
     if not any(row["topic"] == "t" for row in client.topics()):
@@ -182,7 +183,7 @@ def check(crash: Crash, rng: random.Random) -> None:
     if crash.sent:
         assert crash.answered <= delayed <= crash.sent, crash.where
     check_index(client)
-    before = indexed_times(client)
+    times_before = indexed_times(client)
     buckets.tend(client.store, None, wait=True)
     check_index(client)
     client.checkpoint()
@@ -195,9 +196,13 @@ def check(crash: Crash, rng: random.Random) -> None:
 
     client = open_client(crash.disk, crash.clock)
     check_index(client)
-    after = indexed_times(client)
+    times_after = indexed_times(client)
     now_ms = crash.clock.now().wall_ms
-    lacks = {one: at for one, at in before.items() if at > now_ms and one not in after}
+    lacks = {
+        message_id: at
+        for message_id, at in times_before.items()
+        if at > now_ms and message_id not in times_after
+    }
     assert not lacks, f"{crash.where}: {lacks} are not indexed any more"
     if rng.random() < THOROUGH_SHARE:
         if rng.random() < 0.5:
@@ -208,11 +213,11 @@ def check(crash: Crash, rng: random.Random) -> None:
 
 
 def check_delivery(client: Client, crash: Crash) -> None:
-    """Nothing comes early, then everything once: nobody acknowledged anything here."""
+    """No message comes early, and later each one comes once: no consumer has acknowledged any."""
     times = client.store.read(lambda view: logged_times(view, 1))
     now_ms = crash.clock.now().wall_ms
-    wanted = sorted(str(message.message_id) for message in read(client))
-    late = {str(MessageId(*one)) for one, at in times.items() if at > now_ms}
+    expected = sorted(str(message.message_id) for message in read(client))
+    late = {str(MessageId(*message_id)) for message_id, at in times.items() if at > now_ms}
     if not client.subscriptions("t"):
         return
     with client.consumer("t", "s", type="shared") as consumer:
@@ -220,11 +225,11 @@ def check_delivery(client: Client, crash: Crash) -> None:
         assert not late & set(got), f"{crash.where}: {late & set(got)} are not due"
         crash.clock.advance(30 * DAY_MS)
         got += received(consumer)
-    assert sorted(got) == wanted, f"{crash.where}: {sorted(got)} came, {wanted} are there"
+    assert sorted(got) == expected, f"{crash.where}: {sorted(got)} came, {expected} are there"
 
 
 def received(consumer: Consumer) -> list[str]:
-    """The ids that a consumer is given until there is nothing more."""
+    """The ids that a consumer receives until no more messages come."""
     out: list[str] = []
     while (table := consumer.receive_batch(100)).num_rows:
         out += [str(message.message_id) for message in messages(table)]
@@ -276,7 +281,7 @@ class Fault:
     ],
 )
 def test_every_call_of_upkeep_may_fail(label: str, number: int) -> None:
-    """What fails is tried again or left as it was; the index is true and complete."""
+    """A failed step is retried or changes nothing; the index stays correct and complete."""
     at = 1
     while True:
         work = Work()

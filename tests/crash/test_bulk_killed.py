@@ -1,7 +1,7 @@
-"""A driver that dies by SIGKILL while it commits a batch: all of it or nothing, and once at most.
+"""A driver killed by SIGKILL during a commit of a batch stores all of it or nothing, once at most.
 
-The child dies in its nth call that changes a file. Whatever n is, the batch is there as a whole or
-not at all; whoever brings it again stores it if it was not; a checkpoint leaves no file behind.
+The child dies in its nth call that changes a file. For every n, the batch is stored as a whole or
+not at all. A driver that repeats an absent batch stores it. A checkpoint leaves no file behind.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def staged(client: Client, task: int = 0) -> tuple[StagePlan, list[Staged]]:
 
 
 def made(folder: Path) -> Path:
-    """A store with a message and a staged batch; its answers beside it."""
+    """A store with a message and a staged batch; the file `.staged` next to it has the batch."""
     txlog.init(str(folder), reader_grace_ms=0)
     with txlog.open(str(folder)) as client:
         client.create_topic("t", partitions=2)
@@ -85,32 +85,32 @@ def run_child(store: Path, nth: int) -> subprocess.CompletedProcess[bytes]:
 
 
 def check_killed(store: Path, nth: int, where: str) -> int:
-    """Kill a commit in its nth call; how many rows of it a reader finds."""
+    """Kill a commit in its nth call; returns how many rows of it a reader gets."""
     died = run_child(store, nth)
     assert died.returncode == -signal.SIGKILL, (where, died.stderr)
     with txlog.open(str(store), read_only=True) as reader:
         seen = values(reader)
         assert seen in ([b"x"], [b"x", *ROWS]), where
     with txlog.open(str(store)) as client:
-        found = sorted(values(client))
-        assert found in ([b"x"], sorted([b"x", *ROWS])), where
-        assert len(seen) <= len(found), where
+        stored = sorted(values(client))
+        assert stored in ([b"x"], sorted([b"x", *ROWS])), where
+        assert len(seen) <= len(stored), where
         client.producer("t").send(b"y", partition=1)
         client.checkpoint()
-        named = [*store.glob("topics/**/ledger-*.parquet")]  # one is the ledger of x
-        assert len(named) == (0 if len(found) == 1 else 3), where
+        sealed = [*store.glob("topics/**/ledger-*.parquet")]  # among them the ledger of x
+        assert len(sealed) == (0 if len(stored) == 1 else 3), where
         plan, files = staged(client, task=1)
         answer = client.bulk_of(plan).commit(files)
-        assert answer["already"] == (len(found) > 1), where
+        assert answer["already"] == (len(stored) > 1), where
         assert answer["messages"] == len(ROWS), where
         assert sorted(values(client)) == sorted([b"x", b"y", *ROWS]), where
         assert [txn["state"] for txn in client.transactions(all=True)] == ["committed"], where
     assert not [*store.glob("topics/**/.tmp*")], where
-    return len(found) - 1
+    return len(stored) - 1
 
 
 def test_a_driver_that_is_killed_anywhere(tmp_path: Path) -> None:
-    """Some of the calls, chosen by the seed, the first and the last among them."""
+    """Some of the calls, chosen by the seed; the first and the last are among them."""
     whole = run_child(made(tmp_path / "whole"), 1 << 30)
     assert whole.stdout.startswith(b"answered"), whole.stderr
     calls = int(whole.stdout.split()[1])
@@ -133,7 +133,9 @@ def test_a_driver_that_is_killed_everywhere(tmp_path: Path) -> None:
 
 
 def test_two_drivers_with_one_key(tmp_path: Path) -> None:
-    """Both staged the batch and commit it at once: one stores it, the other gets that answer."""
+    """Both staged the batch and commit it at once: one stores it, the other gets the same
+    answer.
+    """
     store = made(tmp_path / "store")
     with txlog.open(str(store)) as client:
         (tmp_path / "other").write_bytes(pickle.dumps(staged(client)))
@@ -143,9 +145,9 @@ def test_two_drivers_with_one_key(tmp_path: Path) -> None:
         )
         for path in (store.with_suffix(".staged"), tmp_path / "other")
     ]
-    said = sorted(run.communicate()[0].decode().strip() for run in runs)
+    outputs = sorted(run.communicate()[0].decode().strip() for run in runs)
     assert [run.returncode for run in runs] == [0, 0]
-    assert said == ["False 4", "True 4"]
+    assert outputs == ["False 4", "True 4"]
     with txlog.open(str(store)) as client:
         assert sorted(values(client)) == sorted([b"x", *ROWS])
     assert not [*store.glob("topics/**/_stage/*")]

@@ -1,10 +1,10 @@
-"""Every crash of what makes fewer files of the logs of changes: the merge, the seal, the reduction.
+"""Every crash while logs of changes get fewer files: by the merge, the seal or the reduction.
 
 A store has as many files of each log as it takes until the next checkpoint merges or seals them.
-That checkpoint, or `admin compact-changes`, is run once; before each of its calls with an effect
-the disk is kept as the death of the process leaves it, and as a power cut may leave it. No change
-may be missing from the relations then or be there twice, nothing may be wrong, and what the next
-one makes is what it makes of a store that nobody disturbed. `TXLOG_SEED` repeats a run.
+That checkpoint, or `admin compact-changes`, runs once. Before each of its calls with an effect the
+test keeps the disk as the death of the process leaves it, and as a power cut may leave it. Then the
+relations may neither lack a change nor have it twice, verify must find no error, and the next run
+must make the same files as in a store without a crash. `TXLOG_SEED` repeats a run.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ IMAGES = int(os.environ.get("TXLOG_IMAGES", "1"))
 SETTINGS = Settings(coordinators=1, reader_grace_ms=0)
 YEAR_MS = 365 * 24 * 3_600_000
 ROUNDS, OWN_ROWS = 4, 3
-# What a crash leaves to the next checkpoint, and a power cut to the next writer: warnings.
+# Warnings about leftovers: the next checkpoint, or after a power cut the next writer, removes them.
 REMAINS = frozenset({"temporary", "unnamed", "witness"})
 Rows = dict[str, list[dict[str, Any]]]
 Step = Callable[[Client], object]
 
 
 def merge(client: Client) -> None:
-    """A checkpoint that makes one Arrow file of all there are."""
+    """A checkpoint that merges all files into one Arrow file."""
     client.checkpoint()
 
 
 def seal(client: Client) -> None:
-    """A checkpoint that seals them, the busy cursors in files of their own."""
+    """A checkpoint that seals the files; busy cursors get files of their own."""
     client.checkpoint()
 
 
@@ -62,7 +62,7 @@ def compact(client: Client) -> None:
 
 
 def expire(client: Client) -> None:
-    """A checkpoint past the retention: the newest row of each key of all files but its own."""
+    """A checkpoint after the retention: it keeps the newest row of each key of all older files."""
     client.checkpoint()
 
 
@@ -72,7 +72,7 @@ REDUCES = frozenset({"compact", "expire"})
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """So few files and rows are many, that the step has something to do."""
+    """Lower the limits, so that a few files and rows are enough to make the step do work."""
     sealed = request.node.callspec.params["name"] == "seal"
     monkeypatch.setattr(changelog, "PARTS_MAX", ROUNDS)
     monkeypatch.setattr(changelog, "SEALED_BYTES", 12_000 if sealed else 1 << 20)
@@ -80,12 +80,12 @@ def small(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> No
 
 
 def late_ms(name: str) -> int:
-    """How long after the files before it a step is run."""
+    """How long after the earlier files a step runs."""
     return SETTINGS.change_retention_ms + 60_000 if name == "expire" else 0
 
 
 def clock_of(name: str) -> ManualClock:
-    """When a step is run."""
+    """The clock at which a step runs."""
     clock = ManualClock(START_MS)
     clock.advance(late_ms(name))
     return clock
@@ -93,7 +93,7 @@ def clock_of(name: str) -> ManualClock:
 
 @cache
 def prepared(name: str) -> MemoryDisk:
-    """A store whose next such step has to do something with every log; all of it is durable."""
+    """A store in which the next such step has work to do for every log; all of it is durable."""
     disk = new_disk(SETTINGS)
     clock = ManualClock(START_MS)
     client = open_client(disk, clock)
@@ -111,7 +111,7 @@ def prepared(name: str) -> MemoryDisk:
 
 
 def change(client: Client, number: int) -> None:
-    """A change or more of each log."""
+    """Make one or more changes of each log."""
     client.connect(f"k{number % 2}")
     client.set_policies("t", ttl_ms=YEAR_MS + number)
     client.create_topic(f"u{number}")
@@ -124,7 +124,7 @@ def change(client: Client, number: int) -> None:
 
 
 def told(client: Client) -> Rows:
-    """The relations, row by row in an order that no file has a part in."""
+    """The relations, row by row, in an order that does not depend on files."""
     out: Rows = {}
     for kind in SCHEMAS:
         table = client.store.read(partial(log, kind=kind))
@@ -138,37 +138,39 @@ def refs_of(client: Client) -> list[ChangeRef]:
 
 
 def left_over(disk: MemoryDisk, client: Client) -> set[str]:
-    """Files in the directories of the logs that no manifest names."""
+    """Files in the directories of the logs that no manifest refers to."""
     home = topic_dir(TopicName.parse("t").full)
-    logs = (*(f"{one}/" for one in changelog.DIRECTORIES.values()), f"{home}/")
-    found = {
+    logs = (*(f"{directory}/" for directory in changelog.DIRECTORIES.values()), f"{home}/")
+    paths = {
         path
         for path in disk.files()
         if path.startswith(logs[:-1])
         or (path.startswith(home) and f"/{changelog.CURSORS_DIR}/" in path)
     }
-    return found - {ref.path for ref in refs_of(client)}
+    return paths - {ref.path for ref in refs_of(client)}
 
 
 def outcomes(name: str) -> tuple[Rows, Rows]:
-    """What the logs tell before the step and behind it, when nobody disturbs it."""
+    """The rows of the logs before the step and after it, without any crash."""
     disk = prepared(name).copy()
     client = open_client(disk, clock_of(name))
-    before, files = told(client), len(refs_of(client))
+    rows_before, files = told(client), len(refs_of(client))
     STEPS[name](client)
-    after, refs = told(client), refs_of(client)
+    rows_after, refs = told(client), refs_of(client)
     assert refs and len(refs) < files, (name, refs)
     if name == "seal":
         assert {ref.kind for ref in refs if ref.path.endswith(".parquet")} >= {"cursor"}
         assert any(ref.subscription for ref in refs)
-    assert (before != after) is (name in REDUCES)
+    assert (rows_before != rows_after) is (name in REDUCES)
     assert verify_disk(disk, clock_of(name), deep=True)["problem_list"] == []
     client.close()
-    return before, after
+    return rows_before, rows_after
 
 
 def crashes(name: str, rng: random.Random) -> Iterator[tuple[MemoryDisk, ManualClock, str]]:
-    """The disk before each call of the step, killed and without power, and once behind it."""
+    """The disk before each call of the step, after a kill and after a power cut, and once at the
+    end.
+    """
     disk, clock = prepared(name).copy(), clock_of(name)
     client = open_client(disk, clock)
     found: list[tuple[MemoryDisk, ManualClock, str]] = []
@@ -188,47 +190,47 @@ def crashes(name: str, rng: random.Random) -> Iterator[tuple[MemoryDisk, ManualC
 
 
 def check(
-    disk: MemoryDisk, clock: ManualClock, name: str, wanted: tuple[Rows, Rows], where: str
+    disk: MemoryDisk, clock: ManualClock, name: str, expected: tuple[Rows, Rows], where: str
 ) -> None:
-    """Look at what a crash left, recover it, and do the step again."""
+    """Read what a crash left, recover it, and run the step again."""
     reader = open_client(disk.process(read_only=True), clock)
     seen = told(reader)
-    assert seen in wanted, f"{where}: {differing(seen, wanted)}"
+    assert seen in expected, f"{where}: {differing(seen, expected)}"
     client = open_client(disk, clock)
     client.store.flush()
     assert told(client) == seen, f"{where}: the recovery changed what the logs tell"
-    found = verify_disk(disk, clock, deep=True)
-    wrong = [one for one in found["problem_list"] if one["code"] not in REMAINS]
+    report = verify_disk(disk, clock, deep=True)
+    wrong = [problem for problem in report["problem_list"] if problem["code"] not in REMAINS]
     assert not wrong, f"{where}: {wrong}"
     STEPS[name](client)
-    assert told(client) == wanted[1], f"{where}: {differing(told(client), wanted[1:])}"
+    assert told(client) == expected[1], f"{where}: {differing(told(client), expected[1:])}"
     client.producer("t").send(b"behind", partition=0)
     client.checkpoint()
     client.admin.gc(apply=True, keep_ms=0)
-    assert told(client) == wanted[1], where
+    assert told(client) == expected[1], where
     assert not left_over(disk, client), where
     client.close()
-    found = verify_disk(disk, clock, deep=True)
-    assert found["problem_list"] == [], where
+    report = verify_disk(disk, clock, deep=True)
+    assert report["problem_list"] == [], where
 
 
 def happen(op: str, path: str, **info: int) -> None:
-    """Let every call happen."""
+    """Let every call pass."""
 
 
-def differing(seen: Rows, wanted: tuple[Rows, ...]) -> str:
-    """The rows that are too many or too few, against the nearest."""
+def differing(seen: Rows, expected: tuple[Rows, ...]) -> str:
+    """The rows that are missing or superfluous against each expected outcome."""
     out = []
-    for at, one in enumerate(wanted):
+    for at, relations in enumerate(expected):
         for kind in SCHEMAS:
-            out += [f"{at}: lacks {row}" for row in one[kind] if row not in seen[kind]]
-            out += [f"{at}: has {row}" for row in seen[kind] if row not in one[kind]]
+            out += [f"{at}: lacks {row}" for row in relations[kind] if row not in seen[kind]]
+            out += [f"{at}: has {row}" for row in seen[kind] if row not in relations[kind]]
     return "; ".join(out[:6])
 
 
 def swept(name: str, stride: int) -> int:
     """Check every so manieth of the different crashes; returns how many there were."""
-    rng, wanted, seen = random.Random(f"{SEED} {name}"), outcomes(name), set[object]()
+    rng, expected, seen = random.Random(f"{SEED} {name}"), outcomes(name), set[object]()
     for disk, clock, where in crashes(name, rng):
         state = (content(disk), clock.now().boot_id)
         if state in seen:
@@ -237,7 +239,7 @@ def swept(name: str, stride: int) -> int:
         if len(seen) % stride:
             continue
         try:
-            check(disk, clock, name, wanted, where)
+            check(disk, clock, name, expected, where)
         except TxlogError as error:
             raise AssertionError(f"{where}: {error!r}") from error
     print(f"{name}: {len(seen)} different crashes, seed {SEED}")
@@ -249,8 +251,8 @@ def swept(name: str, stride: int) -> int:
     "stride", [pytest.param(29, id="some"), pytest.param(1, id="all", marks=pytest.mark.deep)]
 )
 @pytest.mark.parametrize("name", STEPS)
-def test_a_crash_of_a_merge_or_seal_leaves_every_change_told_once(name: str, stride: int) -> None:
-    """Law 5, R18: a file is of a log only when the manifest names it."""
+def test_a_crash_of_a_merge_or_seal_keeps_every_change_once(name: str, stride: int) -> None:
+    """Law 5, R18: a file belongs to a log only when the manifest refers to it."""
     swept(name, stride)
 
 
@@ -264,8 +266,8 @@ def test_a_crash_of_a_merge_or_seal_leaves_every_change_told_once(name: str, str
 )
 @pytest.mark.parametrize("name", STEPS)
 def test_a_call_of_a_merge_or_seal_may_fail(name: str, number: int, stride: int) -> None:
-    """What fails is as it was before, or is done; the same process goes on."""
-    wanted, at = outcomes(name), 5
+    """A failed step changes nothing or is complete; the same process goes on."""
+    expected, at = outcomes(name), 5
     while True:
         disk, clock = prepared(name).copy(), clock_of(name)
         client, calls = open_client(disk, clock), 0
@@ -283,6 +285,6 @@ def test_a_call_of_a_merge_or_seal_may_fail(name: str, number: int, stride: int)
         if calls < at:
             break
         where = f"{name}, call {at} with {errno.errorcode[number]}"
-        check(disk.fork_kill(), clock, name, wanted, where)
+        check(disk.fork_kill(), clock, name, expected, where)
         at += stride
     assert at > 40

@@ -47,6 +47,6 @@ def test_consumers_that_are_killed_lose_and_double_nothing(tmp_path: Path, kind:
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])[kind]
-    assert found["messages"] > 0
-    assert found["kills"] > 0
+    figures = json.loads(done.stdout.splitlines()[-1])[kind]
+    assert figures["messages"] > 0
+    assert figures["kills"] > 0

@@ -1,7 +1,8 @@
-"""Damage to every kind of file: the same answers, or an error that names the file; never others.
+"""Damage to every kind of file gives the same answers, or an error that names the file.
 
-A small store holds one of each kind. Each damage is made on a copy, everything is read, and then
-written to. `TXLOG_STRIDE` 1 flips every byte of the files below 4 KiB instead of some.
+A small store has at least one file of each kind. Each damage is made on a copy; the test then reads
+everything and writes to it. `TXLOG_STRIDE` 1 flips every byte of the files below 4 KiB instead of
+some.
 """
 
 from __future__ import annotations
@@ -41,13 +42,16 @@ SHORT = tuple(kind for kind in KINDS if kind not in ("manifest", "state", "part"
 
 @cache
 def sample(seed: int = 0) -> MemoryDisk:
-    """A store with a sealed ledger, parts, frames and an open transaction; each seed is another."""
+    """A store with a sealed ledger, parts, frames and an open transaction; each seed gives
+    another.
+    """
     disk, clock = MemoryDisk(seed=seed), ManualClock(START_MS + 1000 * seed)
     make_store(disk, SETTINGS, clock)
     client = open_client(disk, clock)
     client.create_topic(TOPIC, 2)
     client.create_subscription(TOPIC, "s")
-    early = client.begin(600_000)["txn"]  # it keeps a sidecar from being sealed: compacted
+    # It keeps a sidecar from being sealed, so that it is compacted.
+    early = client.begin(600_000)["txn"]
     for turn in range(2):
         producer = client.producer(TOPIC)
         producer.send(b"early%d" % turn, partition=0, txn=early)
@@ -92,17 +96,18 @@ def kind_of(path: str) -> str:
 
 
 def files_of(kind: str) -> list[str]:
-    """The files of a kind that are live: what only older generations name is left out."""
-    found = [path for path in sample().files() if kind_of(path) == kind]
-    return found
+    """The live files of a kind; files that only older manifests name are left out."""
+    paths = [path for path in sample().files() if kind_of(path) == kind]
+    return paths
 
 
 def read_all(client: Client) -> dict[str, Any]:
     """Everything that can be read."""
-    found: list[Message] = []
-    out = observe(client, found)
+    visible: list[Message] = []
+    out = observe(client, visible)
     out["rows"] = [
-        (m.partition, m.value, m.key, str(m.message_id), str(m.txn), m.publish_time) for m in found
+        (m.partition, m.value, m.key, str(m.message_id), str(m.txn), m.publish_time)
+        for m in visible
     ]
     out["described"] = str(client.describe_topic(TOPIC)["partitions"])
     return out
@@ -110,7 +115,9 @@ def read_all(client: Client) -> dict[str, Any]:
 
 @cache
 def truth(boot: bool) -> dict[str, Any]:
-    """What the undamaged store says; after a reboot a writer has not been there yet."""
+    """The answers of the undamaged store to a reader; after a reboot no writer has opened
+    it yet.
+    """
     disk = sample().copy()
     return read_all(open_client(disk, after_reboot() if boot else None))
 
@@ -118,7 +125,7 @@ def truth(boot: bool) -> dict[str, Any]:
 def damages(
     path: str, rng: random.Random, stride: int = STRIDE
 ) -> Iterator[tuple[str, bytes | None]]:
-    """The damages of a file: (what, its new content or None)."""
+    """The damages of a file, each as a pair: its name, and the new content or None."""
     data = sample().read(path)
     used = len(data.rstrip(b"\0"))
     if used <= 4096:
@@ -149,12 +156,12 @@ def damages(
 def outcome(disk: MemoryDisk, clock: ManualClock | None, expected: dict[str, Any]) -> str:
     """`same`, or the class of the error; anything else fails."""
     try:
-        found = read_all(open_client(disk, clock))
+        answers = read_all(open_client(disk, clock))
     except TxlogError as error:
         assert isinstance(error, IntegrityError | StoreNotFound), repr(error)
         assert error.fields.get("path"), f"{error!r} names no file"
         return type(error).__name__
-    assert found == expected, f"SILENT: {found} instead of {expected}"
+    assert answers == expected, f"SILENT: {answers} instead of {expected}"
     return "same"
 
 
@@ -174,18 +181,18 @@ HARMLESS = {"lock", "reserve"}
     ],
 )
 def test_damage_is_detected_or_harmless(kind: str, boot: bool, stride: int) -> None:
-    """Reading gives the same or an error of the integrity family; so does a writer."""
+    """A reader and a writer get the same as before, or an error of the integrity family."""
     rng = random.Random(f"{SEED} {kind}")
     clock = after_reboot() if boot else None
     counts: dict[str, int] = {}
     assert files_of(kind)
     for path in files_of(kind):
-        for what, data in damages(path, rng, stride):
+        for name, data in damages(path, rng, stride):
             if data == sample().read(path):
                 continue
             disk = sample().copy()
             disk.damage(path, data)
-            where = f"seed {SEED}: {path} {what}"
+            where = f"seed {SEED}: {path} {name}"
             try:
                 result = outcome(disk, clock, truth(boot))
                 check_writer(disk, clock, result)
@@ -200,26 +207,26 @@ def test_damage_is_detected_or_harmless(kind: str, boot: bool, stride: int) -> N
 
 
 def check_writer(disk: MemoryDisk, clock: ManualClock | None, result: str) -> None:
-    """A writer behind the damage finds what readers saw, or refuses with such an error."""
+    """A writer after the damage gets what readers saw, or refuses with such an error."""
     try:
         client = open_client(disk, clock)
-        before = [m.value for m in read_messages(client, TOPIC)]
+        values_before = [m.value for m in read_messages(client, TOPIC)]
         client.producer(TOPIC).send(b"new", partition=0)
-        after = sorted(m.value or b"" for m in read_messages(client, TOPIC))
+        values_after = sorted(m.value or b"" for m in read_messages(client, TOPIC))
     except TxlogError as error:
         assert isinstance(error, IntegrityError | StoreNotFound), repr(error)
         return
-    assert after == sorted([*(value or b"" for value in before), b"new"])
+    assert values_after == sorted([*(value or b"" for value in values_before), b"new"])
     if result == "same":
         assert sorted(row[1] for row in truth(clock is not None)["rows"]) == sorted(
-            value or b"" for value in before
+            value or b"" for value in values_before
         )
 
 
 @pytest.mark.parametrize("kind", ["part", "sealed", "side part", "sealed side", "state"])
 def test_the_error_names_the_damaged_file(kind: str) -> None:
-    """Path and byte range, so that a copy can be restored."""
-    named = 0
+    """The error has the path and the byte range, so that the user can restore a copy."""
+    count = 0
     for path in files_of(kind):
         disk = sample().copy()
         data = disk.read(path)
@@ -229,12 +236,14 @@ def test_the_error_names_the_damaged_file(kind: str) -> None:
         except IntegrityError as error:
             assert error.fields["path"] == path
             assert path in error.message
-            named += 1
-    assert named
+            count += 1
+    assert count
 
 
 def test_a_store_is_restored_by_the_bytes_it_had() -> None:
-    """With the old bytes back, and a quarantined partition brought back, everything is there."""
+    """With the old bytes back, and a quarantined partition online again, all messages are
+    readable.
+    """
     for kind in ("part", "sealed", "state", "manifest", "toml", "journal"):
         for path in files_of(kind):
             disk = sample().copy()

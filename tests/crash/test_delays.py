@@ -1,7 +1,7 @@
-"""Delayed sends and policies: what a crash leaves is the state before a call or behind it.
+"""A crash of a delayed send or a policy leaves the state before a call or after it.
 
-Every kill and power cut of each call is tried on the disk in memory; messages, their times, the
-index and the policies must agree. `TXLOG_SEED` and `TXLOG_IMAGES` as in `test_images`.
+The test tries every kill and power cut of each call on the disk in memory. Messages, their times,
+the index and the policies must agree. `TXLOG_SEED` and `TXLOG_IMAGES` work as in `test_images`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LARGE = b"-" * 250
 Seen = tuple[list[tuple[bytes, int | None]], list[int], dict[str, object]]
 
 
-def send(client: Client, value: bytes, **given: int) -> None:
-    client.producer("t", chunking=True).send(value, **given)  # type: ignore[arg-type]
+def send(client: Client, value: bytes, **options: int) -> None:
+    client.producer("t", chunking=True).send(value, **options)  # type: ignore[arg-type]
 
 
 def refused(client: Client, value: bytes) -> None:
@@ -66,16 +66,16 @@ STEPS: dict[str, Callable[[Client], object]] = {
 
 
 def observe(client: Client) -> Seen:
-    """Messages with their times, the times in the index, what holds for the topic."""
+    """Messages with their times, the times in the index, and the policies of the topic."""
 
     def indexed(view: View) -> list[int]:
         [topic] = view.catalog.topics.values()
         return [at for number in numbers(topic) for at in view.delayed(number).mutable.at]
 
-    found = [(m.value or b"", m.deliver_at) for m in read_messages(client, "t")]
+    values = [(m.value or b"", m.deliver_at) for m in read_messages(client, "t")]
     policies = client.admin.get_delayed_policies("t")
     return (
-        sorted(found),
+        sorted(values),
         sorted(client.store.read(indexed)),
         {
             **policies["policies"],
@@ -91,16 +91,16 @@ def test_every_crash_leaves_a_state_that_was_answered_or_under_way() -> None:
     client = open_client(disk)
     client.create_topic("t")
     rng = random.Random(SEED)
-    found: list[tuple[MemoryDisk, bool, str]] = []
+    cases: list[tuple[MemoryDisk, bool, str]] = []
     label = ""
 
     def collect(op: str, path: str, **info: int) -> None:
         at = f"{label}, seed {SEED}, before {op} {path}"
-        found.append((disk.fork_kill(), False, at))
+        cases.append((disk.fork_kill(), False, at))
         for number, image in enumerate(disk.images(rng, IMAGES)):
-            found.append((image, True, f"{at}, image {number}"))
+            cases.append((image, True, f"{at}, image {number}"))
 
-    before = observe(client)
+    state_before = observe(client)
     tried = 0
     for name, step in STEPS.items():
         label = name
@@ -108,19 +108,19 @@ def test_every_crash_leaves_a_state_that_was_answered_or_under_way() -> None:
         step(client)
         collect("", "the end")
         disk.step = lambda op, path, **info: None
-        behind = observe(client)
-        for crashed, is_cut, at in found:
-            again = open_client(crashed, after_reboot() if is_cut else ManualClock(START_MS))
-            again.flush()
-            state = observe(again)
-            assert state in (before, behind), at
+        state_after = observe(client)
+        for crashed, is_cut, at in cases:
+            recovered = open_client(crashed, after_reboot() if is_cut else ManualClock(START_MS))
+            recovered.flush()
+            state = observe(recovered)
+            assert state in (state_before, state_after), at
             messages, times, _ = state
             due = sorted(when for _, when in messages if when is not None and when > START_MS)
             assert times == due, at
-        tried += len(found)
-        found.clear()
-        before = behind
-    assert [value[:11] for value, _ in before[0]] == [
+        tried += len(cases)
+        cases.clear()
+        state_before = state_after
+    assert [value[:11] for value, _ in state_before[0]] == [
         b"fixed",
         b"fixed------",
         b"large------",

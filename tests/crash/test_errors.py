@@ -1,7 +1,7 @@
-"""Every call of a workload fails once: the error tells the truth, and nothing is lost.
+"""Every call of a workload fails once: the error is true, and no message is lost.
 
-Call k of those with an effect fails with an errno, for every k until a run ends without a fault:
-exit 1 or 5 means that nothing happened, 10 that it is unknown, and repeating works.
+Call k of those with an effect fails with an errno, for every k until a run ends without a fault.
+Exit 1 or 5 means that the call did nothing, 10 that its outcome is unknown; a repeat works.
 """
 
 from __future__ import annotations
@@ -107,13 +107,13 @@ def run_with(fault: Fault, *, is_read: bool, steps: Sequence[str] = tuple(STEPS)
             raise AssertionError(f"{fault.hit}: a bare {error!r}") from error
     if not fault.hit:
         return False
-    # the fault was not the caller's business, e.g. the removal of a temporary
+    # The fault does not concern the caller, as when a temporary file cannot be removed.
     assert not differs(observe(work.client), [work.models[-1]]), fault.hit
     return True
 
 
 def check_error(fault: Fault, error: TxlogError, where: str) -> None:
-    """The class and the exit code are those of the table in spec/reliability 4."""
+    """The error has the class and the exit code of the table in spec/reliability 4."""
     assert isinstance(error, CLASSES[fault.number]), where
     if fault.hit.startswith("datasync journal/0"):
         assert isinstance(error, OutcomeUnknown), where
@@ -129,9 +129,9 @@ def check_after(
     error: TxlogError,
     where: str,
 ) -> None:
-    """The same handle works, the store is what the error says, a repeat does it."""
-    before, model = work.models[-1], act[0]
-    allowed = [before, before.recovered()]
+    """The same handle works, the store is as the error says, and a repeat does the step."""
+    model_before, model = work.models[-1], act[0]
+    allowed = [model_before, model_before.recovered()]
     if error.exit == 10:
         allowed += [model, model.recovered()]
     else:
@@ -156,7 +156,8 @@ def check_after(
     assert not wrong, f"{where}, repeated: {wrong}"
     client.store.flush()
     final = [m.recovered() for m in allowed if m.shape() == seen]
-    for image in disk.images(random.Random(SEED), 2):  # nothing more was kept, or everything
+    # after a power cut: the state before, or the whole new one
+    for image in disk.images(random.Random(SEED), 2):
         late = open_client(image, after_reboot())
         late.store.flush()
         wrong = differs(observe(late), final)
@@ -179,7 +180,7 @@ def check_after(
     ],
 )
 def test_each_call_with_an_effect_fails_once(name: str, stride: int) -> None:
-    """See the module; a failed write leaves some of its bytes."""
+    """Each call fails once (see the module); a failed write leaves some of its bytes."""
     at = 1 + SEED % stride
     while run_with(Fault(at, getattr(errno, name), written=at % 90), is_read=False):
         at += stride
@@ -188,7 +189,7 @@ def test_each_call_with_an_effect_fails_once(name: str, stride: int) -> None:
 
 @pytest.mark.parametrize("name", graded(["EIO", "ENOSPC"], 1))
 def test_each_call_of_a_compaction_or_a_trim_fails_once(name: str) -> None:
-    """The same for giving space back: nothing visible changes but what a trim was asked for."""
+    """Giving space back changes no visible message, except those that a trim should remove."""
     stride = 3 * STRIDE
     at = 1 + SEED % stride
     fault = Fault(at, getattr(errno, name), written=at % 90)
@@ -200,7 +201,7 @@ def test_each_call_of_a_compaction_or_a_trim_fails_once(name: str) -> None:
 
 @pytest.mark.parametrize("name", graded(["EIO", "ENOSPC"], 1))
 def test_each_call_of_a_batch_fails_once(name: str) -> None:
-    """Staging and adopting: nothing of the batch is there unless the error says it may be."""
+    """Staging and adopting: the batch is absent unless the error says that it may exist."""
     stride = 2 * STRIDE
     at = 1 + SEED % stride
     while run_with(
@@ -211,7 +212,7 @@ def test_each_call_of_a_batch_fails_once(name: str) -> None:
 
 
 def test_each_read_of_a_batch_fails_once() -> None:
-    """An EIO while files are compared and named leaves everything as it was."""
+    """An EIO while the program compares and names files changes nothing."""
     at, stride = 1, 5 * STRIDE
     while run_with(Fault(at, errno.EIO), is_read=True, steps=BULK_STEPS):
         at += stride
@@ -219,7 +220,7 @@ def test_each_read_of_a_batch_fails_once() -> None:
 
 
 def test_each_read_of_a_compaction_or_a_trim_fails_once() -> None:
-    """An EIO while rows are gathered leaves everything as it was."""
+    """An EIO while the program gathers rows changes nothing."""
     at, stride = 1, 15 * STRIDE
     while run_with(Fault(at, errno.EIO), is_read=True, steps=SPACE_STEPS):
         at += stride
@@ -236,12 +237,12 @@ def test_each_read_fails_once() -> None:
 
 @pytest.mark.parametrize("written", [0, 1, 64, 100])
 def test_a_full_disk_cuts_back_to_the_start_of_the_frame(written: int) -> None:
-    """R30: nothing of the frame stays, the next one stands at its place."""
+    """R30: no byte of the frame stays, and the next frame begins at the same offset."""
     disk = new_disk()
     client = open_client(disk)
     client.create_topic(TOPIC, 1)
     path = "journal/00000000000000000001.journal"
-    before = disk.read(path)
+    journal_before = disk.read(path)
 
     def fail(op: str, path: str, **info: int) -> None:
         if op == "pwrite" and path.endswith(".journal"):
@@ -256,7 +257,7 @@ def test_a_full_disk_cuts_back_to_the_start_of_the_frame(written: int) -> None:
         client.producer(TOPIC).send(b"x")
     assert caught.value.exit == 5
     assert caught.value.retryable
-    assert disk.read(path) == before
+    assert disk.read(path) == journal_before
     client.producer(TOPIC).send(b"y")
     assert [m.value for m in read_messages(open_client(disk), TOPIC)] == [b"y"]
     assert disk.listdir("quarantine") == []
@@ -264,7 +265,7 @@ def test_a_full_disk_cuts_back_to_the_start_of_the_frame(written: int) -> None:
 
 @pytest.mark.whole_reserve
 def test_abort_commit_and_acknowledge_work_on_a_full_disk() -> None:
-    """R30: sends are refused; the reserve gives its blocks to what ends things."""
+    """R30: the store refuses sends; the reserve gives its blocks to calls that end transactions."""
     disk = new_disk(Settings(coordinators=1, free_bytes_min=0))
     client = open_client(disk)
     client.create_topic(TOPIC, 1)
@@ -279,9 +280,9 @@ def test_abort_commit_and_acknowledge_work_on_a_full_disk() -> None:
         while True:
             producer.send(bytes(8000))
             sent += 1
-    found = read_messages(client, TOPIC)
-    ids = [m.message_id for m in found if m.message_id is not None]
-    assert len(ids) == sent > 50  # what was preallocated can be used
+    stored = read_messages(client, TOPIC)
+    ids = [m.message_id for m in stored if m.message_id is not None]
+    assert len(ids) == sent > 50  # the preallocated bytes can be used
     while disk.exists("reserve"):  # until the journal is full
         client.begin()
     client.acknowledge(TOPIC, "s", ids[:40:2])
@@ -301,7 +302,7 @@ def test_abort_commit_and_acknowledge_work_on_a_full_disk() -> None:
 def test_a_full_disk_has_room_for_the_journal_file_that_must_be_new(
     is_old: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R30: a store of format 1, or one whose flush died, is freed by the reserve like any other."""
+    """R30: the reserve also frees a store of format 1, and a store whose flush died."""
     with monkeypatch.context() as patch:
         if is_old:
             patch.setattr(identity, "FORMAT", 1)
@@ -325,7 +326,11 @@ def test_a_full_disk_has_room_for_the_journal_file_that_must_be_new(
 
 
 def test_a_trim_gives_space_back_at_once_on_a_full_disk() -> None:
-    """R18, R30: there is no room for a checkpoint; the frame is the moment, whatever the grace."""
+    """R18, R30: a full disk has no room for a checkpoint, so the frame of the trim frees files at
+    once.
+
+    The grace period for readers does not delay this.
+    """
     disk = new_disk(Settings(coordinators=1, free_bytes_min=1 << 20))
     client = open_client(disk)
     client.create_topic(TOPIC, 1)
@@ -345,7 +350,7 @@ def test_a_trim_gives_space_back_at_once_on_a_full_disk() -> None:
 
 
 def test_a_failed_checkpoint_does_not_fail_the_commit_before_it() -> None:
-    """What was committed is answered as committed; the checkpoint is tried again later."""
+    """The caller gets `committed` for a durable commit; the checkpoint is retried later."""
     disk = new_disk(Settings(coordinators=1, checkpoint_frames=1))
     client = open_client(disk)
     client.create_topic(TOPIC, 1)
@@ -366,7 +371,7 @@ def test_a_failed_checkpoint_does_not_fail_the_commit_before_it() -> None:
 
 
 def test_a_read_error_behind_a_commit_does_not_deny_it() -> None:
-    """The commit is durable; not being able to look at it is not `nothing was done`."""
+    """The commit is durable; a failed read afterwards may not be answered as `nothing was done`."""
     disk = new_disk()
     client = open_client(disk)
     client.create_topic(TOPIC, 1)
@@ -385,12 +390,15 @@ def test_a_read_error_behind_a_commit_does_not_deny_it() -> None:
         client.commit(txn)
     assert caught.value.fields["txn"] == txn
     disk.step = disk.look = lambda op, path, **info: None
-    again = open_client(disk.process(), ManualClock(START_MS))
-    assert again.commit(txn)["already"] is True
+    recovered = open_client(disk.process(), ManualClock(START_MS))
+    assert recovered.commit(txn)["already"] is True
 
 
 def test_the_number_of_a_failed_checkpoint_is_not_used_again() -> None:
-    """R16: kills a look at states alone; whatever is left of a pass, the next takes another."""
+    """R16: the next checkpoint takes a new number, whatever files the failed one left.
+
+    Guards against a choice of the number that looks at state files alone.
+    """
     disk = new_disk()
     client = open_client(disk)
     client.create_topic(TOPIC, 2)
@@ -405,8 +413,8 @@ def test_the_number_of_a_failed_checkpoint_is_not_used_again() -> None:
     with pytest.raises(DiskFailed):
         client.checkpoint()
     disk.step = lambda op, path, **info: None
-    left = [path for path in disk.files() if path.endswith(".arrow")]
-    assert len(left) >= 2
+    parts = [path for path in disk.files() if path.endswith(".arrow")]
+    assert len(parts) >= 2
     for path in [path for path in disk.files() if path.endswith(".state")]:
         disk.damage(path, None)  # as a sweep does that was cut short
     assert client.checkpoint()["generation"] == 2
@@ -414,8 +422,11 @@ def test_the_number_of_a_failed_checkpoint_is_not_used_again() -> None:
 
 
 @pytest.mark.parametrize("kind", ["manifest/", "journal/", "topics/"])
-def test_a_checkpoint_that_is_there_does_not_fail_over_old_files(kind: str) -> None:
-    """R4: what stays is a note; kills an answer of 6 or 1 behind the published manifest."""
+def test_a_published_checkpoint_does_not_fail_over_old_files(kind: str) -> None:
+    """R4: a file that cannot be removed becomes a note in the reports.
+
+    Guards against an exit code of 6 or 1 after the manifest was published.
+    """
     disk = new_disk()
     client = open_client(disk)
     client.create_topic(TOPIC, 1)

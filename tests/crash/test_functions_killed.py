@@ -1,7 +1,7 @@
-"""Functions killed by SIGKILL at every step of a transaction: nothing repeated, nothing lost.
+"""A function killed by SIGKILL at every step of a transaction repeats and loses no message.
 
-Each step is met again and again: a process dies there at its nth transaction, the next one goes on
-from what is in the store, until one comes to the end.
+Each step is tried with several transactions: a process dies there at its nth transaction, the next
+one continues from the store, until a process reaches the end.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Every crash of a short workload: what a kill and what a power cut leave must be a state that was.
+"""Every crash of a short workload, by a kill or a power cut, leaves a state that once existed.
 
-One run collects, before each call with an effect, the disk as the death of the process leaves it
-and disks as a power cut may leave them. Each is then recovered and compared with the model. What
-a store holds is read once for all disks that give the same bytes to who reads it: see `Known`.
-`TXLOG_SEED` repeats a run; the seed is in the message of a failure. `TXLOG_IMAGES` sets how many
-images of a power cut are made at each call.
+One run collects, before each call with an effect, the disk as the death of the process leaves it,
+and disks as a power cut may leave them. Each is then recovered and compared with the model. Disks
+that give a reader the same bytes are read only once: see `Known`. `TXLOG_SEED` repeats a run; the
+message of a failure has the seed. `TXLOG_IMAGES` sets how many images of a power cut are made at
+each call.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ RANDOM_WORKLOADS = int(os.environ.get("TXLOG_WORKLOADS", "2"))
 RECOVERY_CRASH_SHARE = 0.004
 THOROUGH_SHARE = 0.2
 Found = tuple[dict[str, Any], dict[str, MessageId]]
-Question = tuple[bool, str]  # whether it was about a directory, and the path
+Question = tuple[bool, str]  # (whether the question was about a directory, the path)
 
 WORKLOADS = {
     "plain": "create create send send ack send ack",
@@ -92,19 +92,19 @@ STEPS = [
 
 @dataclass
 class Crash:
-    """A disk at a moment of the run, and what the answers until then allow it to hold."""
+    """A disk at one moment of the run, and the states that the answers until then allow."""
 
     disk: MemoryDisk
     is_power_cut: bool
-    models: list[Model]  # that a recovery may end in
-    visible: list[Model]  # that a reader may see before
+    models: list[Model]  # states that a recovery may end in
+    visible: list[Model]  # states that a reader may see before recovery
     txn_ids: list[str]
     ids: dict[str, MessageId]
     where: str
 
 
 def crash_of(work: Workload, disk: MemoryDisk, where: str, *, is_power_cut: bool) -> Crash:
-    """What a crash at this moment promises."""
+    """The states that a crash at this moment may lead to."""
     after_cut = work.possible_after_cut()
     models = [m.recovered() for m in after_cut] if is_power_cut else work.possible()
     return Crash(disk, is_power_cut, models, after_cut, list(work.txn_ids), dict(work.ids), where)
@@ -136,11 +136,11 @@ def crashes(steps: list[str], rng: random.Random, label: str) -> Iterator[Crash]
 
 
 class Known:
-    """What was read of disks so far.
+    """The contents of all disks that were read so far.
 
-    A reader is a function of its clock and of what it asks the disk (Law 7), so two disks that
-    answer alike to everything that the first reader asked hold the same. Behind a recovery and
-    `gc` it is all the files that are compared.
+    A reader is a function of its clock and of the answers of the disk (Law 7). So two disks that
+    give the first reader the same answers have the same content. After a recovery and `gc` all
+    files are compared.
     """
 
     def __init__(self) -> None:
@@ -149,69 +149,72 @@ class Known:
         self._tried: set[object] = set()
 
     def as_reader(self, disk: MemoryDisk, clock: ManualClock) -> dict[str, Any]:
-        """What a process sees that may not write."""
+        """The contents that a process without write access reads."""
         boot = clock.now().boot_id
-        for asked, known in self._by_answers.items():
-            found = known.get((boot, *answers(disk, asked)))
-            if found is not None:
-                return found[0]
-        process, questions = disk.process(read_only=True), set[Question]()
+        for asked_before, contents in self._by_answers.items():
+            content = contents.get((boot, *answers(disk, asked_before)))
+            if content is not None:
+                return content[0]
+        process, new_questions = disk.process(read_only=True), set[Question]()
 
         def note(op: str, path: str, **info: int) -> None:
             assert op != "holder", "who holds a lock is not written on a disk"
-            questions.add((op == "listdir", path))
+            new_questions.add((op == "listdir", path))
 
         process.look = note
         seen = observe(open_client(process, clock))
-        asked = tuple(sorted(questions))
-        self._by_answers.setdefault(asked, {})[boot, *answers(disk, asked)] = (seen, {})
+        asked_before = tuple(sorted(new_questions))
+        self._by_answers.setdefault(asked_before, {})[boot, *answers(disk, asked_before)] = (
+            seen,
+            {},
+        )
         return seen
 
     def as_writer(self, client: Client, disk: MemoryDisk, clock: ManualClock) -> Found:
-        """What a client sees that found the store in order, and where each message is."""
+        """The contents that a client reads after the recovery, and the position of each message."""
         key = (clock.now().boot_id, content(disk))
         if key not in self._by_content:
-            found: list[Message] = []
-            seen = observe(client, found)
-            self._by_content[key] = (seen, places_of(found))
+            visible: list[Message] = []
+            seen = observe(client, visible)
+            self._by_content[key] = (seen, places_of(visible))
         return self._by_content[key]
 
     def is_new(self, crash: Crash) -> bool:
-        """Whether no store was like this yet, after promises like these."""
+        """Whether this is the first store of its kind, after promises of this kind."""
         key = (crash.is_power_cut, content(crash.disk), *crash.txn_ids, *crash.ids)
         is_new = key not in self._tried
         self._tried.add(key)
         return is_new
 
 
-def answers(disk: MemoryDisk, asked: tuple[Question, ...]) -> list[object]:
-    """The names in directories, and the bytes of files; None for what is not there."""
-    found: list[object] = []
-    for is_directory, path in asked:
+def answers(disk: MemoryDisk, questions: tuple[Question, ...]) -> list[object]:
+    """The names in directories, and digests of files; None for a missing file."""
+    contents: list[object] = []
+    for is_directory, path in questions:
         if is_directory:
-            found.append(tuple(disk.listdir(path)))
+            contents.append(tuple(disk.listdir(path)))
             continue
         node = disk.find(path)
-        found.append(None if node is None else digest(bytes(node.data)))
-    return found
+        contents.append(None if node is None else digest(bytes(node.data)))
+    return contents
 
 
 def check(crash: Crash, rng: random.Random, known: Known) -> None:
-    """Recover a crashed disk and compare it with what the answers promised."""
+    """Recover a crashed disk and compare it with the promises of the answers."""
     clock = after_reboot() if crash.is_power_cut else ManualClock(START_MS)
     wrong = differs(known.as_reader(crash.disk, clock), crash.visible)
     assert not wrong, f"{crash.where}: a reader before recovery {wrong}"
     if rng.random() < RECOVERY_CRASH_SHARE:
-        for number, (again, boot) in enumerate(crashes_of_recovery(crash, clock, rng)):
+        for number, (image, boot) in enumerate(crashes_of_recovery(crash, clock, rng)):
             text = f"{crash.where}, crash {number} in its recovery"
-            recover_and_compare(again, replace(crash, where=text), boot, known)
+            recover_and_compare(image, replace(crash, where=text), boot, known)
     places = recover_and_compare(crash.disk, crash, clock, known)
     if known.is_new(crash) and rng.random() < THOROUGH_SHARE:
         recover_again_and_write(crash, clock, places)
 
 
 def settle(disk: MemoryDisk, clock: ManualClock) -> None:
-    """Let a writer in: it recovers what is to be recovered."""
+    """Let a writer open the store and recover it."""
     client = open_client(disk, clock)
     client.store.flush()
     client.close()
@@ -220,25 +223,25 @@ def settle(disk: MemoryDisk, clock: ManualClock) -> None:
 def crashes_of_recovery(
     crash: Crash, clock: ManualClock, rng: random.Random
 ) -> Iterator[tuple[MemoryDisk, ManualClock]]:
-    """Disks as a death in the middle of the recovery leaves them, and who comes next."""
+    """Disks as a death during the recovery leaves them, each with the clock of the next process."""
     disk = crash.disk.copy()
-    found: list[tuple[MemoryDisk, ManualClock]] = []
+    crashes: list[tuple[MemoryDisk, ManualClock]] = []
 
     def collect(op: str, path: str, **info: int) -> None:
-        found.append((disk.fork_kill(), clock))
+        crashes.append((disk.fork_kill(), clock))
         if crash.is_power_cut:
-            found.extend((image, after_reboot("a third boot")) for image in disk.images(rng, 3))
+            crashes.extend((image, after_reboot("a third boot")) for image in disk.images(rng, 3))
 
     disk.step = collect
     settle(disk, clock)
-    yield from found
+    yield from crashes
 
 
 def recover_and_compare(disk: MemoryDisk, crash: Crash, clock: ManualClock, known: Known) -> Found:
-    """The promises of spec/reliability 5.1 after a crash."""
+    """Check the promises of spec/reliability 5.1 after a crash."""
     settle(disk, clock)
     client = open_client(disk, clock)
-    client.admin.gc(apply=True, keep_ms=0)  # what is still needed is not garbage
+    client.admin.gc(apply=True, keep_ms=0)  # gc may not remove a file that is still needed
     seen, places = known.as_writer(client, disk, clock)
     client.close()
     wrong = differs(seen, crash.models)
@@ -248,9 +251,9 @@ def recover_and_compare(disk: MemoryDisk, crash: Crash, clock: ManualClock, know
     return seen, places
 
 
-def recover_again_and_write(crash: Crash, clock: ManualClock, found: Found) -> None:
-    """A second recovery changes nothing, and the store can be worked with."""
-    seen, places = found
+def recover_again_and_write(crash: Crash, clock: ManualClock, recovered: Found) -> None:
+    """A second recovery changes nothing, and the store accepts writes."""
+    seen, places = recovered
     settle(crash.disk, clock)
     client = open_client(crash.disk, clock)
     assert observe(client) == seen, f"{crash.where}: the second recovery changed the store"
@@ -259,7 +262,7 @@ def recover_again_and_write(crash: Crash, clock: ManualClock, found: Found) -> N
 
 
 def check_a_write(client: Client, crash: Crash, places: dict[str, MessageId]) -> None:
-    """A transaction over both partitions works, and nothing of it has an old id."""
+    """A transaction over both partitions works, and none of its messages has an old id."""
     client.create_topic(TOPIC, PARTITIONS, if_not_exists=True)
     txn = client.begin()["txn"]
     assert str(txn) not in crash.txn_ids, f"{crash.where}: id {txn} was given out twice"
@@ -268,9 +271,9 @@ def check_a_write(client: Client, crash: Crash, places: dict[str, MessageId]) ->
         producer.send(f"new{partition}".encode(), partition=partition, txn=txn)
     client.commit(txn)
     client.checkpoint(roll_all=True)
-    after = observe_ids(client)
-    new = [after.pop(f"new{partition}") for partition in range(PARTITIONS)]
-    assert after == places, f"{crash.where}: {after}, was {places}"
+    places_after = observe_ids(client)
+    new = [places_after.pop(f"new{partition}") for partition in range(PARTITIONS)]
+    assert places_after == places, f"{crash.where}: {places_after}, was {places}"
     assert not set(new) & {*places.values(), *crash.ids.values()}, crash.where
 
 
@@ -295,13 +298,13 @@ def check_all(steps: list[str], label: str) -> None:
 
 @pytest.mark.parametrize("label", graded(WORKLOADS, QUICK))
 def test_every_crash_of_a_workload(label: str) -> None:
-    """Acknowledged exactly there, unknown whole or absent, nothing else; see the module."""
+    """Acknowledged calls are exactly there, unknown ones whole or absent; see the module."""
     check_all(WORKLOADS[label].split(), label)
 
 
 @pytest.mark.parametrize("number", graded(range(RANDOM_WORKLOADS), 1))
 def test_every_crash_of_a_random_workload(number: int) -> None:
-    """The same for steps that a seed chooses."""
+    """The same for steps that the seed chooses."""
     rng = random.Random(f"{SEED} steps {number}")
     steps = ["create", "create", "send", *rng.choices(STEPS, k=rng.randrange(3, 7))]
     check_all(steps, f"random {number} ({' '.join(steps)})")
@@ -310,7 +313,7 @@ def test_every_crash_of_a_random_workload(number: int) -> None:
 @pytest.mark.parametrize("label", ["transaction", "lazy tail"])
 @pytest.mark.parametrize("written", graded([1, 64, 200], (1, 200)))
 def test_a_process_that_dies_within_a_write(label: str, written: int) -> None:
-    """A frame of which only the first bytes were written did not happen; the rest goes on."""
+    """A frame whose write was cut short does not count; all other calls go on."""
     total = 0
     known = Known()
     while True:

@@ -1,9 +1,9 @@
-"""An exception at any instruction of the write path: this process and the others go on (R28, R29).
+"""An exception at any instruction of the write path: all processes go on (R28, R29).
 
 The library leaves signals alone, so a handler may raise between any two steps of Python: a
-KeyboardInterrupt, or an Exception as job runners use for soft time limits. Whatever it ends, mutex
-and lock are free, the queue is empty, nothing is doubled or carried out later, and nothing that was
-answered is lost. Deep: at every instruction; quick: at some.
+KeyboardInterrupt, or an Exception as job runners use for soft time limits. Whichever call it ends,
+mutex and lock are free and the queue is empty. No call is doubled or carried out later, and no
+answered message is lost. Deep: at every instruction; quick: at some.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SEED = 20261123
 
 
 class Alarm(Exception):
-    """What the handler of a soft time limit raises."""
+    """The exception that the handler of a soft time limit raises."""
 
 
 class Injection:
@@ -64,13 +64,13 @@ class Injection:
         self.error = error
         self.places: set[tuple[CodeType, int]] = set()
         self.where = ""
-        self.is_behind = False  # the call was done, and on its way to the caller
+        self.is_behind = False  # the call was complete and about to return to its caller
 
     def __enter__(self) -> Injection:
         sys.settrace(self._call)
         return self
 
-    def __exit__(self, *given: object) -> None:
+    def __exit__(self, *details: object) -> None:
         sys.settrace(None)
 
     def _call(self, frame: FrameType, event: str, arg: object) -> Any:
@@ -80,9 +80,9 @@ class Injection:
         return self._step
 
     def _step(self, frame: FrameType, event: str, arg: object) -> Any:
-        place = (frame.f_code, frame.f_lasti)
-        if event == "opcode" and place not in self.places:
-            self.places.add(place)
+        instruction = (frame.f_code, frame.f_lasti)
+        if event == "opcode" and instruction not in self.places:
+            self.places.add(instruction)
             if len(self.places) == self.nth:
                 self.where = f"{frame.f_code.co_qualname} line {frame.f_lineno} at {frame.f_lasti}"
                 self.is_behind = is_done(frame)
@@ -91,21 +91,21 @@ class Injection:
 
 
 def is_dropping(frame: FrameType | None) -> bool:
-    """True below `__del__`, whose exceptions CPython swallows: nobody hears them."""
+    """True below `__del__`: CPython swallows its exceptions, so no caller would see them."""
     while frame is not None and frame.f_code.co_name != "__del__":
         frame = frame.f_back
     return frame is not None
 
 
 def is_done(frame: FrameType | None) -> bool:
-    """True when the write that a frame belongs to is done; outside of one: it was."""
+    """True when the write that a frame belongs to is complete; also outside of any write."""
     while frame is not None and frame.f_code is not store.Store.submit.__code__:
         frame = frame.f_back
     return frame is None or frame.f_locals["calls"][-1].done
 
 
 class World:
-    """A store with a history, the process that is interrupted, and another one."""
+    """A store with a history, the process that the test interrupts, and another process."""
 
     def __init__(self, disk: MemoryDisk) -> None:
         self.clock = ManualClock(START_MS)
@@ -167,7 +167,7 @@ CALLS: dict[str, Callable[[World], object]] = {
 
 
 def observed(client: Client) -> tuple[list[bytes | None], list[tuple[str, str]], Any]:
-    """What is visible, flushed or not before."""
+    """All visible messages, flushed before or not."""
     client.store.flush()
     values = [message.value for message in client.reader("t")]
     txns = [(str(row["txn"]), str(row["state"])) for row in client.transactions(all=True)]
@@ -175,14 +175,14 @@ def observed(client: Client) -> tuple[list[bytes | None], list[tuple[str, str]],
 
 
 def interrupt(name: str, nth: int, error: type[BaseException]) -> Injection:
-    """Do a call that ends at the nth instruction, and look at everything; raises if it is wrong."""
+    """Run a call that ends at the nth instruction, then check the store; raises if it is wrong."""
     world = World(history().copy())
     raised: BaseException | None = None
     with Injection(nth, error) as injection:
         try:
             CALLS[name](world)
-        except (KeyboardInterrupt, Alarm, OutcomeUnknown) as found:
-            raised = found
+        except (KeyboardInterrupt, Alarm, OutcomeUnknown) as caught:
+            raised = caught
     if not injection.where:
         return injection
     where = f"{name}, {error.__name__} in {injection.where}"
@@ -193,9 +193,9 @@ def interrupt(name: str, nth: int, error: type[BaseException]) -> Injection:
     taker.start()
     taker.join()
     assert free == [True], f"{where}: the mutex is held"
-    inner._mutex = store.Mutex(inner.disk.pid)  # the thread that tried has it for ever
-    after = observed(world.other)  # raises StoreLocked when the lock is held
-    values = after[0]
+    inner._mutex = store.Mutex(inner.disk.pid)  # the thread that tried keeps the old one for ever
+    seen = observed(world.other)  # raises StoreLocked when the lock is held
+    values = seen[0]
     assert values.count(b"new") <= 1 and values.count(b"first") == 1, (where, values)
     assert values.count(b"of another") == 1, (where, values)
     assert not isinstance(raised, OutcomeUnknown), f"{where}: what was raised is hidden"
@@ -204,7 +204,7 @@ def interrupt(name: str, nth: int, error: type[BaseException]) -> Injection:
         assert b"new" not in values, f"{where}: it does not say that the call may have been done"
     if raised is None and name == "send":
         assert b"new" in values, f"{where}: answered, and lost"
-    assert observed(world.client) == after, where
+    assert observed(world.client) == seen, where
     world.client.producer("t").send(b"after")
     last = observed(world.client)
     assert last[0] == [*values, b"after"], where
@@ -213,7 +213,7 @@ def interrupt(name: str, nth: int, error: type[BaseException]) -> Injection:
 
 
 def count(name: str) -> int:
-    """How many instructions a call runs; the first of its kind also makes what others find made."""
+    """How many instructions a call runs; the first run also fills the caches for the others."""
     return [len(interrupt(name, 0, Alarm).places) for _ in range(2)][-1]
 
 
@@ -244,11 +244,13 @@ HANDLE_FILES = frozenset({str(transaction.__file__)})
 
 
 def interrupt_handle(name: str, nth: int, files: frozenset[str]) -> Injection:
-    """End a call on a handle that has two sends left for later, and commit: with all, or not."""
+    """Interrupt a call on a handle that has two queued sends, then commit: with both, or not at
+    all.
+    """
     world = World(history().copy())
     producer, txn = world.client.producer("t"), world.client.transaction()
-    asked = [b"one", b"two"]
-    later = [producer.send_async(value, txn=txn) for value in asked]
+    queued = [b"one", b"two"]
+    later = [producer.send_async(value, txn=txn) for value in queued]
     handle: dict[str, Callable[[], object]] = {
         "result": later[0].result,
         "send": lambda: producer.send(b"three", txn=txn),
@@ -259,18 +261,20 @@ def interrupt_handle(name: str, nth: int, files: frozenset[str]) -> Injection:
     }
     with Injection(nth, KeyboardInterrupt, files) as injection, suppress(KeyboardInterrupt):
         handle[name]()
-    for _ in range(2):  # a refusal is not forgotten either
+    for _ in range(2):  # the second commit must be refused like the first
         with suppress(KeyboardInterrupt, TxlogError):
             txn.commit()
-            found = set(ids(world.other)) & {*asked, b"three"}
-            assert found >= set(asked), f"{name}, {injection.where}: committed without {found}"
-    found = set(ids(world.other)) & {*asked, b"three"}
-    assert not found or found >= set(asked), (name, injection.where, found)
+            committed = set(ids(world.other)) & {*queued, b"three"}
+            assert committed >= set(queued), (
+                f"{name}, {injection.where}: committed without {committed}"
+            )
+    committed = set(ids(world.other)) & {*queued, b"three"}
+    assert not committed or committed >= set(queued), (name, injection.where, committed)
     if not nth and name != "abort":
-        assert found >= set(asked)
-    for one in later:  # an answer, or why there is none
+        assert committed >= set(queued)
+    for handle_of_send in later:  # each handle has an answer, or the error that prevented it
         with suppress(KeyboardInterrupt, TxlogError):
-            assert one.result().txn_index
+            assert handle_of_send.result().txn_index
     world.client.producer("t").send(b"after")
     return injection
 
@@ -287,7 +291,7 @@ def interrupt_handle(name: str, nth: int, files: frozenset[str]) -> Injection:
 def test_a_commit_behind_an_interrupt_has_everything_or_is_refused(
     name: str, step: int, files: frozenset[str]
 ) -> None:
-    """What was left for later stays with the handle until its outcome is noted."""
+    """The handle keeps queued sends until it has recorded their outcome."""
     total = len(interrupt_handle(name, 0, files).places)
     assert total > 10
     for nth in range(1, total + 1, step):
@@ -305,7 +309,7 @@ UPKEEP_FILES = frozenset(str(module.__file__) for module in (checkpoint, service
 
 
 def interrupt_upkeep(name: str, nth: int) -> Injection:
-    """End upkeep at the nth instruction; behind it another process is at it, and then this one."""
+    """End upkeep at the nth instruction; then another process runs upkeep, and then this one."""
     disk = history().copy()
     client = open_client(disk.process(), ManualClock(START_MS))
     with Injection(nth, KeyboardInterrupt, UPKEEP_FILES) as injection, suppress(KeyboardInterrupt):
@@ -330,7 +334,9 @@ def interrupt_upkeep(name: str, nth: int) -> Injection:
     + [pytest.param(name, 1 << 30, marks=pytest.mark.slow) for name in UPKEEP],
 )
 def test_an_exception_in_upkeep_leaves_the_maintenance_lock_free(name: str, places: int) -> None:
-    """R24: at the taking and the freeing of it above all, which are the first of these places."""
+    """R24: the lock is taken and freed in the first of these places, so the test tries most of
+    them.
+    """
     total = len(interrupt_upkeep(name, 0).places)
     assert total > 30
     taking = range(1, 60, 3)
@@ -344,11 +350,11 @@ def test_an_exception_in_upkeep_leaves_the_maintenance_lock_free(name: str, plac
 def interrupt_a_lock(
     root: str, nth: int, error: type[BaseException], monkeypatch: pytest.MonkeyPatch, *, busy: bool
 ) -> Injection:
-    """Take a lock, at once or behind a holder who lets go meanwhile, and free it as the store does.
+    """Take a lock, at once or while another holder has it, and free it as the store does.
 
-    Behind that another descriptor takes it, and then the one that was interrupted.
+    Then another descriptor takes it, and then the interrupted one.
     """
-    own, holder, third = (PosixDisk(root).lock_file("lock") for _ in range(3))
+    interrupted, holder, third = (PosixDisk(root).lock_file("lock") for _ in range(3))
     if busy:
         holder.acquire(60_000)
 
@@ -358,10 +364,10 @@ def interrupt_a_lock(
     with monkeypatch.context() as patched:
         patched.setattr(time, "sleep", behind)
         with Injection(nth, error, LOCK_FILES) as injection, suppress(KeyboardInterrupt, Alarm):
-            own.acquire(60_000)
+            interrupted.acquire(60_000)
     holder.release()
-    own.release()
-    for lock in (third, own, holder):
+    interrupted.release()
+    for lock in (third, interrupted, holder):
         lock.acquire(60_000)
         lock.release()
         lock.close()
@@ -372,7 +378,7 @@ def interrupt_a_lock(
 def test_an_exception_while_a_lock_is_taken(
     busy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R24, R25: at every instruction; whatever descriptor has it, `release` frees it."""
+    """R24, R25: at every instruction; `release` frees the lock on any descriptor of the handle."""
     root = Bench(tmp_path / "store").path
     total = len(interrupt_a_lock(root, 0, Alarm, monkeypatch, busy=busy).places)
     assert total > 30
@@ -393,7 +399,7 @@ with txlog.open(sys.argv[1], lock_timeout_ms=0) as client:
 @pytest.mark.usefixtures("quick_disk")
 @pytest.mark.parametrize("step", [400, pytest.param(10, marks=pytest.mark.deep)])
 def test_another_process_goes_on_behind_an_exception(step: int, tmp_path: Path) -> None:
-    """The lock is free for it at once, and what it reads is what was written, once."""
+    """The lock is free for the other process at once, and it reads every written message once."""
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     producer = bench.client.producer("t")
@@ -414,11 +420,11 @@ def test_another_process_goes_on_behind_an_exception(step: int, tmp_path: Path) 
                 producer.send(b"new %d" % nth)
             other.stdin.write(f"other {nth}\n")
             other.stdin.flush()
-            found = eval(other.stdout.readline())
-            assert found.count(f"new {nth}") <= 1 and found[-1] == f"other {nth}", injection.where
-            assert len(set(found)) == len(found)
+            values = eval(other.stdout.readline())
+            assert values.count(f"new {nth}") <= 1 and values[-1] == f"other {nth}", injection.where
+            assert len(set(values)) == len(values)
         other.stdin.close()
-    assert [m.value.decode() for m in bench.client.reader("t") if m.value] == found
+    assert [m.value.decode() for m in bench.client.reader("t") if m.value] == values
 
 
 STORM = """
@@ -495,7 +501,10 @@ assert not report["errors"], report
 
 @pytest.mark.slow
 def test_a_storm_of_interrupts(tmp_path: Path) -> None:
-    """Random moments in a real process, with other threads beside: nothing held, lost, doubled."""
+    """Interrupts at random moments in a real process with other threads.
+
+    No lock stays held, no message is lost or doubled.
+    """
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     bench.close()

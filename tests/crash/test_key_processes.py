@@ -1,8 +1,8 @@
 """The scenario of the transaction-key proposal, with real processes.
 
-Task 1 hangs with an open transaction; task 2 starts with the same key and works at once; task 1
-wakes and can harm nothing. A process hangs by SIGSTOP: its locks and handles stay, its time goes
-on. The parent waits for lines and for states of processes only.
+Task 1 hangs with an open transaction. Task 2 starts with the same key and works at once. Task 1
+wakes and can do no harm. A process hangs by SIGSTOP: its locks and handles stay, its time goes on.
+The parent waits only for lines of the processes and for their states.
 """
 
 from __future__ import annotations
@@ -112,13 +112,13 @@ class Task:
         )
 
     def line(self) -> dict[str, Any]:
-        """The next thing it tells."""
+        """The next line that it prints."""
         assert self.process.stdout is not None
-        told: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return told
+        line: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return line
 
     def stop(self) -> None:
-        """Let it hang; returns when the kernel says that it does."""
+        """Stop it; returns when the kernel reports that it is stopped."""
         self.process.send_signal(signal.SIGSTOP)
         _, status = os.waitpid(self.process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
@@ -133,14 +133,14 @@ class Task:
         assert self.process.stdout is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        answers = {told["call"]: told["answer"] for told in map(json.loads, self.process.stdout)}
+        answers = {line["call"]: line["answer"] for line in map(json.loads, self.process.stdout)}
         assert self.process.wait() == 0
         return answers
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Three messages to be worked on, and a topic for the results."""
+    """Three messages to work on, and a topic for the results."""
     path = tmp_path / "store"
     txlog.init(str(path))
     with txlog.open(str(path)) as client:
@@ -157,11 +157,11 @@ def store(tmp_path: Path) -> Path:
 def tasks(store: Path) -> Iterator[dict[str, Task]]:
     """Task 1, which has sent and acknowledged in an open transaction and hangs; task 2, begun."""
     first = Task(store, "task 1")
-    made = {"task 1": first}
+    tasks_by_name = {"task 1": first}
     try:
-        yield made
+        yield tasks_by_name
     finally:
-        for task in made.values():
+        for task in tasks_by_name.values():
             task.process.kill()
             task.process.wait()
             for stream in (task.process.stdin, task.process.stdout):
@@ -170,7 +170,7 @@ def tasks(store: Path) -> Iterator[dict[str, Task]]:
 
 
 def values(store: Path) -> list[str]:
-    """What a reader sees of the results."""
+    """The values of the results that a reader gets."""
     with txlog.open(str(store), read_only=True) as client:
         return [
             message.value.decode()
@@ -181,14 +181,14 @@ def values(store: Path) -> list[str]:
 
 
 def test_a_task_that_hangs_is_fenced_by_the_next(store: Path, tasks: dict[str, Task]) -> None:
-    """spec/transactions 10; the result of task 1 is never seen, that of task 2 at once."""
+    """spec/transactions 10: readers never see the result of task 1, and see task 2's at once."""
     first = tasks["task 1"]
     hung = first.line()
     first.stop()
     assert hung["epoch"] == 0
 
     second = tasks["task 2"] = Task(store, "task 2")
-    begun = second.line()  # it waited for nobody, and was given what task 1 had acknowledged
+    begun = second.line()  # it did not wait, and received what task 1 had acknowledged
     assert begun["epoch"] == 1
     assert begun["ids"] == hung["ids"]
     done = second.go()
@@ -202,8 +202,8 @@ def test_a_task_that_hangs_is_fenced_by_the_next(store: Path, tasks: dict[str, T
     assert answers["begin"] == "ProducerFenced"
     assert values(store) == results
     with txlog.open(str(store)) as client:
-        shown = client.show_transaction(txlog.TxnId.parse(hung["txn"]))
-        assert (shown["state"], shown["reason"]) == ("aborted", "fenced")
+        described = client.show_transaction(txlog.TxnId.parse(hung["txn"]))
+        assert (described["state"], described["reason"]) == ("aborted", "fenced")
         assert client.subscriptions("in")[0]["backlog"] == 0
         key = client.admin.transaction_key("nightly")
         assert key["epoch"] == 1
@@ -215,7 +215,7 @@ def test_a_task_that_hangs_is_fenced_by_the_next(store: Path, tasks: dict[str, T
 
 
 def test_a_task_that_was_killed_is_fenced_too(store: Path, tasks: dict[str, Task]) -> None:
-    """K7: no waiting for its time-out, which is an hour away."""
+    """K7: the next task does not wait for the time-out, which is an hour away."""
     first = tasks["task 1"]
     hung = first.line()
     first.process.kill()
@@ -230,7 +230,7 @@ ENDS = ("finished", "ExpiredTransaction", "ProducerFenced")
 
 
 class Worker:
-    """A process that runs WORK, a step a permit."""
+    """A process that runs WORK, one step for each permit."""
 
     def __init__(self, store: Path) -> None:
         self.process = subprocess.Popen(
@@ -247,7 +247,7 @@ class Worker:
         return self.process.stdout.readline().strip()
 
     def permit(self) -> str:
-        """Let it take its next step; returns what it says then."""
+        """Let it take its next step; returns the line that it prints."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
@@ -266,7 +266,8 @@ class Worker:
 
 @pytest.mark.deep
 def test_tasks_that_overlap_do_the_work_once(store: Path) -> None:
-    """The motive of the proposal: with cumulative acknowledgements alone two tasks do it twice.
+    """The motive of the proposal: with cumulative acknowledgements alone, two tasks do the work
+    twice.
 
     Which task takes the next step, starts or is killed follows from the seed.
     """
@@ -277,10 +278,10 @@ def test_tasks_that_overlap_do_the_work_once(store: Path) -> None:
         for number in range(60):
             producer.send(b"%d" % number)
     living: list[Worker] = []
-    said: list[str] = []
+    lines: list[str] = []
     starts = 0
     try:
-        while "finished" not in said:
+        while "finished" not in lines:
             chance = rng.random()
             if not living or (chance < 0.12 and starts < 10):
                 living.append(Worker(store))
@@ -290,19 +291,19 @@ def test_tasks_that_overlap_do_the_work_once(store: Path) -> None:
             else:
                 # the newest more often: it alone gets anywhere
                 worker = living[-1] if rng.random() < 0.5 else rng.choice(living)
-                said.append(worker.permit())
-                if said[-1] in ENDS:
+                lines.append(worker.permit())
+                if lines[-1] in ENDS:
                     living.remove(worker)
                     worker.end()
         while living:
-            said.append(living[0].permit())
-            if said[-1] in ENDS:
+            lines.append(living[0].permit())
+            if lines[-1] in ENDS:
                 living.pop(0).end()
     finally:
         for worker in living:
             worker.end()
-    assert values(store) == ["a", "b", "c", *map(str, range(60))], f"seed {SEED}: {said}"
-    assert set(ENDS[1:]) & set(said), f"seed {SEED}: {said}"
+    assert values(store) == ["a", "b", "c", *map(str, range(60))], f"seed {SEED}: {lines}"
+    assert set(ENDS[1:]) & set(lines), f"seed {SEED}: {lines}"
     with txlog.open(str(store)) as client:
         assert client.admin.transaction_key("work")["epoch"] == starts - 1
         assert client.subscriptions("in")[0]["backlog"] == 0

@@ -1,7 +1,7 @@
-"""A process that dies by SIGKILL while it sends a large message: whole or absent, nothing left.
+"""A process killed by SIGKILL during a send of a large message leaves all of it or nothing.
 
-The child dies in its nth call that changes a file. Whatever n is, the message is there in full or
-not at all, a sweep leaves no byte of it behind, and it is known when it was answered.
+The child dies in its nth call that changes a file. For every n, the message is readable in full or
+absent, a sweep leaves no byte of it behind, and an answered message exists.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def made(folder: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["plain", "txn"])
 def test_a_sender_that_is_killed_anywhere(tmp_path: Path, kind: str) -> None:
-    """Some of the calls, chosen by the seed, the first and the last among them."""
+    """Some of the calls, chosen by the seed; the first and the last are among them."""
     whole = run_child(made(tmp_path / "whole"), 1 << 30, kind)
     assert whole.stdout.startswith(b"answered"), whole.stderr
     calls = int(whole.stdout.split()[1])
@@ -76,16 +76,18 @@ def test_a_sender_that_is_killed_anywhere(tmp_path: Path, kind: str) -> None:
         with txlog.open(str(store)) as client:
             for txn in client.transactions():
                 client.abort(txn["txn"])
-            found = values(client)
-            assert found in ([], [VALUE]), where
-            ends.add(len(found))
+            stored = values(client)
+            assert stored in ([], [VALUE]), where
+            ends.add(len(stored))
             client.checkpoint(roll_all=True)
             client.admin.compact("t")
             client.admin.gc(apply=True, keep_ms=0)
-            assert values(client) == found, where
+            assert values(client) == stored, where
             client.producer("t", chunking=True).send(VALUE)
-            assert values(client) == [*found, VALUE], where
-        kept = [one for one in store.glob("topics/**/*") if one.stat().st_size >= len(VALUE)]
-        assert len(kept) == len(found) + 1, where
+            assert values(client) == [*stored, VALUE], where
+        large_files = [
+            path for path in store.glob("topics/**/*") if path.stat().st_size >= len(VALUE)
+        ]
+        assert len(large_files) == len(stored) + 1, where
         assert not [*store.glob("topics/**/.tmp*")], where
     assert 0 in ends

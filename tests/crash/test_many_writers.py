@@ -1,8 +1,8 @@
 """Two processes write one store in memory: one flushes while the other appends, at every step.
 
-`a` sends a message that is durable before it is answered. At one of its calls to the disk `b`
-comes in between with such a send of its own; then `a` dies there, or the power fails. `b` waits
-for no lock, so it may be refused, or hear that the outcome is unknown; what was answered stands.
+`a` sends a message that must be durable before the answer. At one of its calls to the disk, `b`
+sends a message in the same way; then `a` dies there, or the power fails. `b` waits for no lock, so
+the store may refuse it, or answer that the outcome is unknown. Answered messages must survive.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from txlog.errors import (
 
 SETTINGS = Settings(durability="sync", free_bytes_min=0)
 IMAGES_MAX = 12
-CALLS_MAX = 12  # of one durable send; a test counts them
+CALLS_MAX = 12  # calls of one durable send; a test counts them
 
 
 def patient(disk: MemoryDisk) -> Client:
@@ -51,21 +51,27 @@ def patient(disk: MemoryDisk) -> Client:
 
 
 def writers() -> tuple[MemoryDisk, MemoryDisk, Client, Client]:
-    """Two processes of a new store, warm: each has sent, and its calls are those of every send."""
+    """Two processes of a new store.
+
+    Each has sent before, so its next send makes the usual calls.
+    """
     disk = new_disk(SETTINGS)
     with open_client(disk.process()) as client:
         client.create_topic("t")
-    mine, other = disk.process(), disk.process()
-    a, b = open_client(mine), open_client(other)
+    disk_of_a, disk_of_b = disk.process(), disk.process()
+    a, b = open_client(disk_of_a), open_client(disk_of_b)
     for _ in range(2):
         send(a, "a0")
         send(b, "b0")
     send(a, "a0")
-    return mine, other, a, b
+    return disk_of_a, disk_of_b, a, b
 
 
 def send(client: Client, value: str) -> bool:
-    """Send, durable; True: answered. False: refused. OutcomeUnknown as it is."""
+    """Send a message that is durable on return.
+
+    returns: True if it was answered, False if it was refused; OutcomeUnknown is raised as it is
+    """
     try:
         client.producer("t").send(value.encode())
     except StoreLocked:
@@ -74,21 +80,21 @@ def send(client: Client, value: str) -> bool:
 
 
 def sent(disk: MemoryDisk, clock: ManualClock | None = None) -> list[str]:
-    """What a fresh process reads, having written, so that all is in order; the store is whole."""
+    """The values that a fresh process reads after a write of its own; the store is whole."""
     with open_client(disk.process(), clock) as client:
         send(client, "last")
-        found = [m.value.decode() for t in client.read("t") for m in messages(t) if m.value]
+        values = [m.value.decode() for t in client.read("t") for m in messages(t) if m.value]
     findings = Findings()
     verify(disk.process(), (clock or ManualClock(START_MS)).now(), findings)
     assert not findings.errors, findings.problems
-    assert found[-1] == "last"
-    once = [value for value in found if value not in ("a0", "b0")]
-    assert len({*once}) == len(once), found
-    return found
+    assert values[-1] == "last"
+    once = [value for value in values if value not in ("a0", "b0")]
+    assert len({*once}) == len(once), values
+    return values
 
 
 class Between:
-    """A hook of `a`: at its n-th call `b` comes in between, once; then it may raise."""
+    """A hook of `a`: at its n-th call `b` sends once; then the hook may raise."""
 
     def __init__(self, b: Client, call: int, error: BaseException | None = None) -> None:
         self._b, self._call, self._error = b, call, error
@@ -111,53 +117,57 @@ class Between:
 
 def test_how_many_calls_there_are() -> None:
     """Guards the ranges below: lock, frame, unlock; lock, mark, flush, raise, unlock."""
-    mine, _, a, b = writers()
-    mine.step = hook = Between(b, 0)
+    disk_of_a, _, a, b = writers()
+    disk_of_a.step = hook = Between(b, 0)
     assert send(a, "a1")
     assert 7 < hook.calls <= CALLS_MAX
 
 
 @pytest.mark.parametrize("call", graded(range(1, CALLS_MAX + 1), 12))
 def test_the_other_comes_in_between_and_both_go_on(call: int) -> None:
-    """Kills: a flush or a witness that takes the other's frame for what it is not."""
-    mine, other, a, b = writers()
-    mine.step = hook = Between(b, call)
+    """Guards against a flush or a witness that misreads the frame of the other process."""
+    disk_of_a, disk_of_b, a, b = writers()
+    disk_of_a.step = hook = Between(b, call)
     is_sent = send(a, "a1")
     assert is_sent
-    found = sent(other)
-    assert "a1" in found
-    assert ("b1" in found) in ({True} if hook.answered else {False, hook.answered is None})
+    values = sent(disk_of_b)
+    assert "a1" in values
+    assert ("b1" in values) in ({True} if hook.answered else {False, hook.answered is None})
     assert send(b, "b2")
     assert send(a, "a2")
 
 
 @pytest.mark.parametrize("call", graded(range(1, CALLS_MAX + 1), 12))
-def test_a_death_there_leaves_what_was_answered(call: int) -> None:
-    """Kills: a frame of the living that goes with the dead one's; a lock that stays held."""
-    mine, other, a, b = writers()
-    mine.step = hook = Between(b, call, Killed())
+def test_a_death_in_between_keeps_answered_messages(call: int) -> None:
+    """Guards against a living writer's frame lost with the dead one's, and a lock that
+    stays held.
+    """
+    disk_of_a, disk_of_b, a, b = writers()
+    disk_of_a.step = hook = Between(b, call, Killed())
     try:
         send(a, "a1")
     except Killed:
         assert hook.has_run
     assert send(b, "b2")
-    found = sent(other)
-    assert "b2" in found
-    assert not hook.answered or "b1" in found
+    values = sent(disk_of_b)
+    assert "b2" in values
+    assert not hook.answered or "b1" in values
 
 
 @pytest.mark.parametrize("call", graded(range(1, CALLS_MAX + 1), 12))
-def test_a_power_cut_there_leaves_what_was_answered(call: int) -> None:
-    """Kills: an answer before the flush that covers it; a witness raised beyond what is flushed."""
-    mine, other, a, b = writers()
-    mine.step = hook = Between(b, call, Killed())
+def test_a_power_cut_in_between_keeps_answered_messages(call: int) -> None:
+    """Guards against an answer before the flush that covers it, and a witness above the flushed
+    bytes.
+    """
+    disk_of_a, disk_of_b, a, b = writers()
+    disk_of_a.step = hook = Between(b, call, Killed())
     try:
         send(a, "a1")
     except Killed:
         assert hook.has_run
-    for image in other.images(random.Random(1), IMAGES_MAX):
-        found = sent(image, after_reboot())
-        assert not hook.answered or "b1" in found
+    for image in disk_of_b.images(random.Random(1), IMAGES_MAX):
+        values = sent(image, after_reboot())
+        assert not hook.answered or "b1" in values
 
 
 @pytest.fixture
@@ -166,22 +176,23 @@ def two() -> Iterator[tuple[MemoryDisk, MemoryDisk, Client, Client]]:
     disk = new_disk(SETTINGS)
     with open_client(disk.process()) as client:
         client.create_topic("t")
-    mine, other = disk.process(), disk.process()
-    a, b = patient(mine), patient(other)
+    disk_of_a, disk_of_b = disk.process(), disk.process()
+    a, b = patient(disk_of_a), patient(disk_of_b)
     send(a, "a0")
     send(b, "b0")
     send(a, "a0")
-    yield mine, other, a, b
+    yield disk_of_a, disk_of_b, a, b
 
 
 def appended_before(
     two: tuple[MemoryDisk, MemoryDisk, Client, Client], error: OSError | None
 ) -> tuple[list[str], list[str], list[str]]:
-    """`b` appends between a's append and its flush; the flush may fail.
+    """Let `b` append between the append of `a` and its flush, which may fail.
 
-    returns: what was answered, whose outcome is unknown, and who flushed the journal, in order
+    returns: the answered values, those with an unknown outcome, and the processes that flushed the
+    journal, in order
     """
-    mine, other, a, b = two
+    disk_of_a, disk_of_b, a, b = two
     waits, has_begun = threading.Event(), threading.Event()
     answered: list[str] = []
     unknown: list[str] = []
@@ -213,7 +224,7 @@ def appended_before(
         if op == "datasync" and path.startswith("journal/") and "witness" not in path:
             flushed.append("b")
 
-    mine.step, other.step = of_a, of_b
+    disk_of_a.step, disk_of_b.step = of_a, of_b
     call(a, "a1")
     thread.join(60)
     return sorted(answered), unknown, flushed
@@ -222,15 +233,15 @@ def appended_before(
 def test_one_flush_is_enough_for_two(
     two: tuple[MemoryDisk, MemoryDisk, Client, Client],
 ) -> None:
-    """Kills: processes that each flush what another has flushed."""
+    """Guards against two flushes where the first already covers both frames."""
     assert appended_before(two, None) == (["a1", "b1"], [], ["a"])
     assert {"a1", "b1"} <= {*sent(two[1])}
 
 
-def test_who_waits_for_a_flush_that_fails_finds_that_first(
+def test_a_writer_waiting_for_a_failed_flush_rolls_forward_first(
     two: tuple[MemoryDisk, MemoryDisk, Client, Client],
 ) -> None:
-    """Kills: the second of two flushing again what the first could not (R13)."""
+    """Guards against a second flush of the bytes whose first flush failed (R13)."""
     error = OSError(errno.EIO, "Input/output error")
     answered, unknown, flushed = appended_before(two, error)
     assert (answered, unknown) == (["b1"], ["a1"])
@@ -242,19 +253,19 @@ def test_who_waits_for_a_flush_that_fails_finds_that_first(
 
 
 def processes(count: int) -> list[tuple[MemoryDisk, Client]]:
-    """Processes of a new store, each has sent."""
+    """Processes of a new store; each has sent."""
     disk = new_disk(SETTINGS)
     with open_client(disk.process()) as client:
         client.create_topic("t")
     disks = [disk.process() for _ in range(count)]
-    out = [(one, open_client(one)) for one in disks]
+    out = [(process, open_client(process)) for process in disks]
     for _, client in [*out, *out]:
         send(client, "a0")
     return out
 
 
 def drop_pages(disk: MemoryDisk, path: str) -> None:
-    """The kernel needs the pages that a failed flush has left clean: what the disk holds shows."""
+    """Let the kernel drop the pages of a failed flush, so that reads get the bytes of the disk."""
     node = disk.find(path)
     assert node is not None
     for sector, value in node.old.items():
@@ -263,43 +274,46 @@ def drop_pages(disk: MemoryDisk, path: str) -> None:
             node.data[at : at + 512] = value[: len(node.data) - at]
 
 
-def test_who_waits_for_a_flush_that_costs_the_frame_is_not_answered() -> None:
-    """Kills: a frame taken for durable by its LSN, which another frame has by now (R13)."""
-    (mine, a), (other, b), (_, c) = processes(3)
+def test_a_writer_whose_frame_a_failed_flush_lost_gets_no_answer() -> None:
+    """Guards against a frame judged durable by its LSN, which by now is the LSN of another frame
+    (R13).
+    """
+    (disk_of_a, a), (disk_of_b, b), (_, c) = processes(3)
 
     def of_b(op: str, path: str, **info: int) -> None:
         if op == "datasync" and path.endswith(".journal"):
-            drop_pages(other, path)
+            drop_pages(disk_of_b, path)
             raise OSError(errno.EIO, "Input/output error")
 
     def of_a(op: str, path: str, **info: int) -> None:
-        if (op, path) == ("lock", FLUSH_LOCK):  # its frame is in the journal
-            mine.step, other.step = lambda *_, **__: None, of_b
+        if (op, path) == ("lock", FLUSH_LOCK):  # the frame of `a` is in the journal
+            disk_of_a.step, disk_of_b.step = lambda *_, **__: None, of_b
             with pytest.raises(OutcomeUnknown):
                 send(b, "b1")
             assert send(c, "c1")
             assert send(c, "c2")
 
-    mine.step = of_a
+    disk_of_a.step = of_a
     with pytest.raises(OutcomeUnknown, match="may be lost"):
         send(a, "a1")
-    found = sent(other.process())
-    assert {"c1", "c2"} <= {*found}
-    assert "a1" not in found
+    values = sent(disk_of_b.process())
+    assert {"c1", "c2"} <= {*values}
+    assert "a1" not in values
     assert send(a, "a2")
 
 
 class Handled(Exception):
-    """What a signal handler raises."""
+    """The exception that a signal handler raises."""
 
 
-def test_what_was_read_while_waiting_and_taken_back_is_forgotten(
+def test_a_frame_read_while_waiting_and_taken_back_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Kills: a process that decides on a frame that is gone, as a rolled forward one has its LSN.
+    """Guards against a decision on a frame that was lost, whose LSN a rolled-forward frame now has.
 
-    `f` waits for the write lock and reads what `w` has appended; a handler of `w` raises; `k` dies
-    in its flush, so `p` rolls forward, and its own frame comes where that of `w` was.
+    `f` waits for the write lock and reads the frame that `w` has appended. A signal handler of `w`
+    raises. `k` dies in its flush, so `p` rolls forward, and its own frame replaces the frame of
+    `w`.
     """
     (of_k, k), (of_w, w), (_, p), (disk, f) = processes(4)
     real = memory.MemoryFile.pwrite
@@ -336,8 +350,8 @@ def test_what_was_read_while_waiting_and_taken_back_is_forgotten(
     assert {"k1", "p1", "f1"} <= {*sent(disk.process())}
 
 
-def test_a_question_waits_for_nobody_who_is_stopped_in_a_flush() -> None:
-    """Kills: `txlog admin locks` that waits for the process it is asked about."""
+def test_a_read_does_not_wait_for_a_process_stopped_in_a_flush() -> None:
+    """Guards against `txlog admin locks` waiting for the very process that it should report."""
     (of_k, k), (disk, f) = processes(2)
     waits: list[tuple[str, int]] = []
     has_asked = False
@@ -367,8 +381,8 @@ def test_a_question_waits_for_nobody_who_is_stopped_in_a_flush() -> None:
     assert {"k1", "f1"} <= {*sent(disk.process())}
 
 
-def test_a_refusal_is_not_told_before_its_reason_is_durable() -> None:
-    """Kills: `it exists already`, of a topic that a power cut takes back."""
+def test_a_refusal_waits_until_its_reason_is_durable() -> None:
+    """Guards against the answer `it exists already` for a topic that a power cut takes back."""
     (of_k, k), (disk, f) = processes(2)
 
     def fails(op: str, path: str, **info: int) -> None:
@@ -388,8 +402,8 @@ def test_a_refusal_is_not_told_before_its_reason_is_durable() -> None:
         f.create_topic("x")
 
 
-def test_what_a_failed_flush_cost_before_it_was_durable_is_no_damage() -> None:
-    """Kills: Corruption for a frame that was answered before its flush, as R9 allows."""
+def test_a_frame_lost_in_a_failed_flush_is_no_damage() -> None:
+    """Guards against Corruption for a frame that was answered before its flush, as R9 allows."""
     (of_k, k), (_, f) = processes(2)
     for _ in range(f.store.settings.coordinators + 1):  # the last needs no new ids, so no flush
         txn = f.begin()["txn"]

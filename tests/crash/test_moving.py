@@ -1,7 +1,7 @@
-"""A message that is given up or put off is in one topic: in the old one or in the new one.
+"""A message that goes to the dead letters or the retry topic is in one topic: the old or the new.
 
-Real processes die by SIGKILL at each write of the move; on the disk in memory every kill and power
-cut of it is tried. `TXLOG_SEED` and `TXLOG_IMAGES` as in `test_images`.
+Real processes die by SIGKILL at each write of the move. On the disk in memory every kill and power
+cut of it is tried. `TXLOG_SEED` and `TXLOG_IMAGES` work as in `test_images`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DLQ, RETRY = "t-s-DLQ", "t-s-RETRY"
 
 
 def fill(client: Client, most: int = 0) -> list[MessageId]:
-    """A topic whose messages have come again once, so that they are due; messages of all kinds."""
+    """A topic with messages of all kinds, each redelivered once and therefore due to be moved."""
     client.create_topic("t", 2)
     client.create_subscription("t", "s")
     client.store.write(
@@ -55,29 +55,29 @@ def fill(client: Client, most: int = 0) -> list[MessageId]:
         for number in range(2):
             client.producer("t").send(b"txn%d" % number, partition=0, txn=txn)
     ids = [message.message_id for message in read_messages(client, "t")]
-    known = [one for one in ids if one is not None]
-    held = client.begin()["txn"]
-    client.acknowledge("t", "s", known, txn=held)
-    client.abort(held)
-    return known
+    message_ids = [message_id for message_id in ids if message_id is not None]
+    blocker = client.begin()["txn"]
+    client.acknowledge("t", "s", message_ids, txn=blocker)
+    client.abort(blocker)
+    return message_ids
 
 
 def where(client: Client) -> dict[str, list[bytes]]:
-    """Unacknowledged messages by topic, and what was given up."""
+    """Unacknowledged messages of each topic, and all dead letters."""
     there = [row["topic"] for row in client.topics()]
     return {
-        name: [m.value or b"" for m in read_messages(client, name, wanted)]
-        for name, wanted in (("t", UNACKED), (RETRY, UNACKED), (DLQ, None))
+        name: [m.value or b"" for m in read_messages(client, name, unread)]
+        for name, unread in (("t", UNACKED), (RETRY, UNACKED), (DLQ, None))
         if name in there
     }
 
 
 def check_once(client: Client, sent: list[bytes], label: str) -> dict[str, list[bytes]]:
-    """Every message is in exactly one place."""
-    found = where(client)
-    everything = Counter(value for some in found.values() for value in some)
-    assert everything == Counter(sent), f"{label}: {found}"
-    return found
+    """Every message is in exactly one topic."""
+    values_by_topic = where(client)
+    everything = Counter(value for values in values_by_topic.values() for value in values)
+    assert everything == Counter(sent), f"{label}: {values_by_topic}"
+    return values_by_topic
 
 
 SENT = [b"plain0", b"plain1", b"txn0", b"txn1"]
@@ -89,42 +89,54 @@ MOVES: dict[str, Callable[[Client, list[MessageId]], object]] = {
 
 @pytest.mark.parametrize("move", MOVES)
 def test_every_crash_of_a_move_leaves_each_message_once(move: str) -> None:
-    """spec/reliability 3: both or neither, whatever the kill or the power cut left."""
+    """spec/reliability 3: message and acknowledgement move together, after any kill or
+    power cut.
+    """
     disk = new_disk()
     client = open_client(disk)
     ids = fill(client, most=0 if move == "give up" else 5)
     rng = random.Random(f"{SEED} {move}")
-    found: list[tuple[MemoryDisk, bool, str]] = []
+    cases: list[tuple[MemoryDisk, bool, str]] = []
 
     def collect(op: str, path: str, **info: int) -> None:
         at = f"{move}, seed {SEED}, before {op} {path}"
-        found.append((disk.fork_kill(), False, at))
+        cases.append((disk.fork_kill(), False, at))
         for number, image in enumerate(disk.images(rng, IMAGES)):
-            found.append((image, True, f"{at}, image {number}"))
+            cases.append((image, True, f"{at}, image {number}"))
 
     disk.step = collect
     MOVES[move](client, ids)
     collect("", "the end")
     disk.step = lambda op, path, **info: None
     moved = set()
-    for crashed, is_cut, label in found:
+    for crashed, is_cut, label in cases:
         clock = after_reboot() if is_cut else ManualClock(START_MS)
-        again = open_client(crashed, clock)
-        again.flush()
-        state = check_once(again, SENT, label)
+        recovered = open_client(crashed, clock)
+        recovered.flush()
+        state = check_once(recovered, SENT, label)
         moved.add(len(state["t"]))
-        if move == "give up":  # whoever comes next ends it
-            assert again.consumer("t", "s").receive_batch(10).num_rows == 0, label
-            assert sorted(where(again)[DLQ]) == SENT, label
-        check_once(again, SENT, f"{label}, the second time")
+        if move == "give up":  # the next consumer ends the move
+            assert recovered.consumer("t", "s").receive_batch(10).num_rows == 0, label
+            assert sorted(where(recovered)[DLQ]) == SENT, label
+        check_once(recovered, SENT, f"{label}, the second time")
     assert len(moved) > 1, "no crash was behind the move"
     assert {len(SENT)} < moved
 
 
-def start(path: str, move: str, aim: str, *given: str) -> subprocess.Popen[str]:
+def start(path: str, move: str, aim: str, *arguments: str) -> subprocess.Popen[str]:
     """A process that dies at its aim."""
     return subprocess.Popen(
-        [*ready.python(), "-m", "tests.crash.killing", path, move, *aim.split(), "0", "0", *given],
+        [
+            *ready.python(),
+            "-m",
+            "tests.crash.killing",
+            path,
+            move,
+            *aim.split(),
+            "0",
+            "0",
+            *arguments,
+        ],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -137,43 +149,43 @@ def start(path: str, move: str, aim: str, *given: str) -> subprocess.Popen[str]:
 def test_every_crash_of_a_large_move_leaves_the_message_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It goes in a transaction: what was written of an unfinished copy is never seen."""
+    """A large message moves in a transaction: no reader sees the rows of an unfinished copy."""
     monkeypatch.setattr(dead_letters, "FRAME_BYTES_MOST", 2000)
     disk = new_disk(Settings(coordinators=1, max_message_bytes=1000, reader_grace_ms=0))
     client = open_client(disk)
     client.create_topic("t")
     client.create_subscription("t", "s", max_redeliver_count=0)
     value = b"large" * 700
-    one = client.producer("t", chunking=True).send(value).message_id
-    assert one is not None
-    held = client.begin()["txn"]
-    client.acknowledge("t", "s", [one], txn=held)
-    client.abort(held)
+    message_id = client.producer("t", chunking=True).send(value).message_id
+    assert message_id is not None
+    txn = client.begin()["txn"]
+    client.acknowledge("t", "s", [message_id], txn=txn)
+    client.abort(txn)
     rng = random.Random(f"{SEED} large")
-    found: list[tuple[MemoryDisk, bool, str]] = []
+    cases: list[tuple[MemoryDisk, bool, str]] = []
 
     def collect(op: str, path: str, **info: int) -> None:
         at = f"seed {SEED}, before {op} {path}"
-        found.append((disk.fork_kill(), False, at))
+        cases.append((disk.fork_kill(), False, at))
         for number, image in enumerate(disk.images(rng, IMAGES)):
-            found.append((image, True, f"{at}, image {number}"))
+            cases.append((image, True, f"{at}, image {number}"))
 
     disk.step = collect
     assert client.consumer("t", "s").receive_batch(10).num_rows == 0
     collect("", "the end")
     disk.step = lambda op, path, **info: None
     moved = set()
-    for crashed, is_cut, label in found:
-        again = open_client(crashed, after_reboot() if is_cut else ManualClock(START_MS))
-        again.flush()
-        moved.add(len(where(again)["t"]))
-        with again.consumer("t", "s") as consumer:
+    for crashed, is_cut, label in cases:
+        recovered = open_client(crashed, after_reboot() if is_cut else ManualClock(START_MS))
+        recovered.flush()
+        moved.add(len(where(recovered)["t"]))
+        with recovered.consumer("t", "s") as consumer:
             assert consumer.receive_batch(10).num_rows == 0, label
-            # what a dead process holds goes on once its transaction has ended
-            for row in again.transactions():
-                again.abort(row["txn"])
+            # The move goes on once the transaction of the dead process has ended.
+            for row in recovered.transactions():
+                recovered.abort(row["txn"])
             assert consumer.receive_batch(10).num_rows == 0, label
-        assert where(again) == {"t": [], DLQ: [value]}, label
+        assert where(recovered) == {"t": [], DLQ: [value]}, label
     assert moved == {0, 1}
 
 
@@ -202,9 +214,9 @@ def test_process_killed_in_a_move_leaves_each_message_once(
         is_whole = aim.split()[-1] in ("before", "after")  # else the frame is torn
         assert (len(state["t"]) < len(SENT)) == is_whole
         with client.consumer("t", "s") as consumer:
-            left = consumer.receive_batch(10).num_rows
+            received = consumer.receive_batch(10).num_rows
         if move == "give up":
-            assert left == 0
+            assert received == 0
             assert sorted(where(client)[DLQ]) == SENT
         check_once(client, SENT, f"{aim}, the second time")
 
@@ -212,7 +224,7 @@ def test_process_killed_in_a_move_leaves_each_message_once(
 def test_processes_that_give_everything_back_and_die_lose_and_double_nothing(
     tmp_path: Path,
 ) -> None:
-    """Two at a time on a shared subscription, killed at a write by chance."""
+    """Two at a time on a shared subscription, killed at a random write."""
     path = str(tmp_path / "store")
     rng = random.Random(SEED)
     txlog.init(path, clock=clock_at(0), coordinators=2, reader_grace_ms=0, durability="os")
@@ -237,6 +249,6 @@ def test_processes_that_give_everything_back_and_die_lose_and_double_nothing(
     out, errors = start(path, "grind", "pwrite nowhere 1 before").communicate()
     assert out == "empty\n", errors
     with open_store(path, clock=clock_at(0)) as client:
-        found = check_once(client, sent, f"seed {SEED}")
-        assert found["t"] == []
-        assert sorted(found[DLQ]) == sorted(sent)
+        values_by_topic = check_once(client, sent, f"seed {SEED}")
+        assert values_by_topic["t"] == []
+        assert sorted(values_by_topic[DLQ]) == sorted(sent)

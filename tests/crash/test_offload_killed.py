@@ -1,4 +1,4 @@
-"""An offload that is killed: wherever it dies, every message is read, and nothing stays behind."""
+"""An offload killed at any step: every message stays readable, and no file stays behind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.upkeep.test_offload import filled_store, near, there, values
 from txlog import Client
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-# A step and how often it is passed before the process dies in it.
+# The steps of an offload; the process dies in one of them.
 STEPS = ("half", "put", "check", "switch", "let go", "done")
 KILLED = """
 import os, signal, sys, txlog
@@ -57,26 +57,28 @@ with txlog.open(path) as client:
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
-    """A client of a store as those of test_offload."""
+    """A client of a store like those of test_offload."""
     with filled_store(tmp_path) as opened:
         yield opened
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_an_offload_killed_at_any_step(client: Client, tmp_path: Path, step: str) -> None:
-    """R19; kills: a frame before the copy, a half copy that is taken for whole, what stays."""
+    """R19. Guards against a frame before the copy, a half copy that counts as whole, and files left
+    over.
+    """
     archive = tmp_path / "archive"
     archive.mkdir(mode=0o700)
-    before = values(client)
+    values_before = values(client)
     often = 2 if step in ("half", "put", "check") else 0
     command = [*ready.python(), "-c", KILLED, client.path, str(archive), step, str(often)]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     with txlog.open(client.path) as other:
         other.checkpoint_automatically = False
-        assert values(other) == before
+        assert values(other) == values_before
         other.checkpoint()
         other.create_topic("later")
-        other.checkpoint()  # the one before needs no longer what was copied
+        other.checkpoint()  # this manifest no longer names the files that were copied
         other.admin.gc(True, 0)
         done = 5 if step not in ("half", "put", "check") else 2
         assert (len(near(other)), len(there(archive))) == (5 - done, done)
@@ -85,4 +87,4 @@ def test_an_offload_killed_at_any_step(client: Client, tmp_path: Path, step: str
         other.create_topic("latest")
         other.checkpoint()
         assert (len(near(other)), len(there(archive))) == (0, 5)
-        assert values(other) == before
+        assert values(other) == values_before

@@ -1,6 +1,6 @@
-"""Real processes on one store, some of which are killed: nothing lost, doubled or torn.
+"""Real processes work on one store, and some are killed: nothing is lost, doubled or torn.
 
-The parent learns what was answered from the pipes, and waits for lines and ends of processes only.
+The parent learns the answers from pipes, and waits only for lines and for ends of processes.
 `TXLOG_SEED` repeats the choices; when a signal arrives is up to the machine.
 """
 
@@ -71,7 +71,7 @@ with txlog.open(sys.argv[1]) as client:
 
 
 def start(script: str, store: Path, name: str, count: int) -> subprocess.Popen[str]:
-    """A process that runs a script and prints a line a step."""
+    """A process that runs a script and prints one line for each step."""
     return subprocess.Popen(
         [sys.executable, "-c", script, str(store), name, str(count)],
         stdout=subprocess.PIPE,
@@ -82,7 +82,7 @@ def start(script: str, store: Path, name: str, count: int) -> subprocess.Popen[s
 
 
 def lines_of(process: subprocess.Popen[str], kill_after: int | None) -> list[str]:
-    """Read the lines of a process to its end; kill it after so many of them."""
+    """Read the lines of a process to its end; kill it after this many lines."""
     assert process.stdout is not None
     assert process.stderr is not None
     out = []
@@ -101,13 +101,13 @@ def lines_of(process: subprocess.Popen[str], kill_after: int | None) -> list[str
 
 
 def together(jobs: Sequence[tuple[subprocess.Popen[str], int | None]]) -> list[list[str]]:
-    """The lines of several processes at work at the same time."""
-    found: list[list[str]] = [[] for _ in jobs]
+    """Run several processes at the same time; returns the lines of each."""
+    lines_by_process: list[list[str]] = [[] for _ in jobs]
     failed: list[BaseException] = []
 
     def follow(number: int) -> None:
         try:
-            found[number] = lines_of(*jobs[number])
+            lines_by_process[number] = lines_of(*jobs[number])
         except BaseException as error:
             failed.append(error)
 
@@ -118,7 +118,7 @@ def together(jobs: Sequence[tuple[subprocess.Popen[str], int | None]]) -> list[l
         thread.join()
     if failed:
         raise failed[0]
-    return found
+    return lines_by_process
 
 
 def values(client: Client, topic: str = "t") -> list[str]:
@@ -144,7 +144,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.mark.deep
 def test_killed_processes_lose_nothing_and_double_nothing(store: Path) -> None:
-    """Producers, transactions, a consumer and checkpoints at once, most of them killed."""
+    """Producers, transactions, a consumer and checkpoints run at once, and most are killed."""
     rng = random.Random(SEED)
     print("seed", SEED)
     answered: dict[str, int] = {}
@@ -173,32 +173,32 @@ def test_killed_processes_lose_nothing_and_double_nothing(store: Path) -> None:
                         begun.add(txn)
                     else:
                         committed.add((name, number))
-    # repeating what was not answered ends without doubles
+    # A producer that repeats its unanswered sends makes no duplicates.
     finish = [(start(PRODUCE, store, name, 60), None) for name in ("a", "b")]
     together(finish)
 
     with txlog.open(str(store)) as client:
         for row in client.transactions():
             client.abort(row["txn"])
-        found = values(client)
-        assert len(found) == len(set(found)), f"seed {SEED}: doubled"
+        stored = values(client)
+        assert len(stored) == len(set(stored)), f"seed {SEED}: doubled"
         for name in ("a", "b"):
-            mine = [int(v.split(":")[1]) for v in found if v.startswith(f"{name}:")]
-            odd, even = [n for n in mine if n % 2], [n for n in mine if n % 2 == 0]
+            numbers = [int(v.split(":")[1]) for v in stored if v.startswith(f"{name}:")]
+            odd, even = [n for n in numbers if n % 2], [n for n in numbers if n % 2 == 0]
             assert (odd, even) == (sorted(odd), sorted(even)), f"seed {SEED}: order of {name}"
-            assert sorted(mine) == list(range(1, 61)), f"seed {SEED}: {name} lost messages"
+            assert sorted(numbers) == list(range(1, 61)), f"seed {SEED}: {name} lost messages"
         whole: dict[tuple[str, str], int] = {}
-        for value in found:
+        for value in stored:
             if value[0] in "xy":
                 name, number, _ = value.split(":")
                 whole[name, number] = whole.get((name, number), 0) + 1
         assert set(whole.values()) <= {4}, f"seed {SEED}: a torn transaction"
         assert committed <= set(whole), f"seed {SEED}: a lost transaction"
-        consumed_once(client, found)
+        consumed_once(client, stored)
 
 
-def consumed_once(client: Client, found: list[str]) -> None:
-    """What the killed consumers left is consumed; every message came out exactly once."""
+def consumed_once(client: Client, consumed: list[str]) -> None:
+    """Consume the messages that the killed consumers left; every message came out exactly once."""
     producer = client.producer("out")
     with client.consumer("t", "s") as consumer:
         while (table := consumer.receive_batch(50)).num_rows:
@@ -206,11 +206,11 @@ def consumed_once(client: Client, found: list[str]) -> None:
                 for message in messages(table):
                     producer.send(message.value, txn=txn)
                 consumer.acknowledge(table, txn=txn)
-    assert sorted(values(client, "out")) == sorted(found), f"seed {SEED}"
+    assert sorted(values(client, "out")) == sorted(consumed), f"seed {SEED}"
 
 
 def test_a_reader_sees_whole_transactions_only(store: Path) -> None:
-    """While writers run, every read holds each transaction in both partitions or in none."""
+    """While writers run, every read has each transaction in both partitions or in none."""
     writers = [start(TRANSACT, store, name, 30) for name in ("x", "y")]
     seen = 0
     with txlog.open(str(store), read_only=True) as client:
@@ -247,17 +247,17 @@ def test_threads_share_flushes(store: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        found = {
+        stored = {
             m.value.decode(): m.message_id
             for table in client.read("t")
             for m in messages(table)
             if m.value is not None
         }
-        assert found == places
-        assert len(found) == threads_of * each
+        assert stored == places
+        assert len(stored) == threads_of * each
         for name in range(threads_of):
-            mine = [value for value in found if value.startswith(f"{name}:")]
-            assert mine == [f"{name}:{number}" for number in range(each)]
+            own_values = [value for value in stored if value.startswith(f"{name}:")]
+            assert own_values == [f"{name}:{number}" for number in range(each)]
 
 
 HOLD = """
@@ -272,8 +272,10 @@ with txlog.open(sys.argv[1]) as client:
 """
 
 
-def test_a_lock_that_is_not_had_in_time_names_its_holder(store: Path) -> None:
-    """Exit 5, with the pid; it is free the moment its holder is killed."""
+def test_a_lock_timeout_names_the_holder_of_the_lock(store: Path) -> None:
+    """The time-out has exit 5 and the pid of the holder; the lock is free once the holder is
+    killed.
+    """
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(store)],
         stdin=subprocess.PIPE,
@@ -290,7 +292,7 @@ def test_a_lock_that_is_not_had_in_time_names_its_holder(store: Path) -> None:
                 client.producer("t").send(b"x")
             assert caught.value.fields["pid"] == holder.pid
             assert caught.value.exit == 5
-            assert values(client) == []  # readers wait for nobody
+            assert values(client) == []  # readers take no lock
             holder.kill()
             holder.wait()
             client.producer("t").send(b"y")
@@ -303,7 +305,7 @@ def test_a_lock_that_is_not_had_in_time_names_its_holder(store: Path) -> None:
 
 
 def test_a_forked_child_must_open_its_own(store: Path) -> None:
-    """The child is refused, and its end does not free the parent's lock or handles."""
+    """The library refuses the child; its end frees neither the parent's lock nor its handles."""
     with txlog.open(str(store)) as client:
         client.producer("t").send(b"before")
         read_end, write_end = os.pipe()
@@ -336,14 +338,14 @@ def tree(root: Path) -> dict[str, tuple[int, int]]:
 
 
 def test_reading_a_read_only_directory_leaves_no_trace(store: Path) -> None:
-    """R23: everything can be read, nothing is made or changed, writing ends with 4."""
+    """R23: every query works, no file is made or changed, and a write ends with exit 4."""
     with txlog.open(str(store)) as client:
         client.producer("t").send(b"one")
         client.checkpoint(roll_all=True)
         client.producer("t").send(b"two")
     for path in [*store.rglob("*"), store]:
         path.chmod(0o500 if path.is_dir() else 0o400)
-    before = tree(store)
+    tree_before = tree(store)
     try:
         with txlog.open(str(store), read_only=True) as client:
             assert sorted(values(client)) == ["one", "two"]
@@ -357,7 +359,7 @@ def test_reading_a_read_only_directory_leaves_no_trace(store: Path) -> None:
             assert caught.value.exit == 4
             with pytest.raises(ReadOnlyStore):
                 client.checkpoint()
-        assert tree(store) == before
+        assert tree(store) == tree_before
     finally:
         for path in [store, *store.rglob("*")]:
             path.chmod(0o700 if path.is_dir() else 0o600)

@@ -1,8 +1,8 @@
-"""Repairs that die or fail at any call, over every kind of damage that repair knows.
+"""Repairs that die or fail at any call, over every kind of damage that repair can mend.
 
-What the next repair makes is what one makes that nobody disturbs, and nothing that could be read
-before is unreadable between them. R3, R4, Law 5: a step names what it made by one manifest or one
-frame, and lets go of nothing that a later step needs.
+The next repair makes the same store as a repair without a fault, and every message that was
+readable before stays readable between them. R3, R4, Law 5: a step publishes its files by one
+manifest or one frame, and removes nothing that a later step needs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MINUTE_MS = 60_000
 
 @cache
 def trimmed() -> MemoryDisk:
-    """Sealed, trimmed, compacted and checkpointed, with everything swept that may be."""
+    """A store that was sealed, trimmed, compacted and checkpointed, with all old files swept."""
     disk = MemoryDisk()
     make_store(disk, SETTINGS, CLOCK)
     client = open_client(disk)
@@ -59,11 +59,11 @@ def trimmed() -> MemoryDisk:
 
 
 def lost(data: bytes) -> None:
-    """The file is gone."""
+    """Remove the file."""
 
 
 def flipped(data: bytes) -> bytes:
-    """One byte is another one, in the middle of what is used."""
+    """Change one byte in the middle of the used part."""
     at = len(data.rstrip(b"\0")) // 2
     if not data:
         return b"x"
@@ -71,12 +71,12 @@ def flipped(data: bytes) -> bytes:
 
 
 def halved(data: bytes) -> bytes:
-    """The second half is gone."""
+    """Cut off the second half."""
     return data[: len(data.rstrip(b"\0")) // 2]
 
 
 def headless(data: bytes) -> bytes:
-    """The first bytes are others."""
+    """Replace the first bytes."""
     return b"\xff" * 16 + data[16:]
 
 
@@ -88,7 +88,7 @@ def kind_of(path: str) -> str:
     return ""
 
 
-# of the stores below, which have one of each; buckets are in test_buckets
+# Each kind is in at least one of the stores below; test_buckets has the buckets.
 KINDS = {
     "journal": r"\.journal$", "witness": "witness", "manifest": r"\.manifest$",
     "state": r"\.state$", "history": "^system/",
@@ -102,17 +102,18 @@ CHANGES: dict[str, Change] = {
 }  # fmt: skip
 
 
-def chosen(disk: MemoryDisk, kind: str, place: str) -> str:
+def chosen(disk: MemoryDisk, kind: str, age: str) -> str:
     """A file of a kind: the oldest or newest by its generation."""
-    found = [path for path in disk.files() if kind_of(path) == kind]
-    assert found, f"no {kind} in this store"
-    return sorted(found, key=lambda path: re.findall(r"\d+", path)[-1:])[
-        -1 if place == "new" else 0
-    ]
+    paths = [path for path in disk.files() if kind_of(path) == kind]
+    assert paths, f"no {kind} in this store"
+    return sorted(paths, key=lambda path: re.findall(r"\d+", path)[-1:])[-1 if age == "new" else 0]
 
 
 def readable(disk: MemoryDisk) -> set[tuple[int, bytes | None, str]]:
-    """What a reader gets, of each partition up to where it gets an error; it writes nothing."""
+    """The messages that a reader gets from each partition before its first error.
+
+    It writes nothing.
+    """
     out: set[tuple[int, bytes | None, str]] = set()
     other = disk.copy()
     other.read_only = True
@@ -134,7 +135,7 @@ def row(message: Message) -> tuple[int, bytes | None, str]:
 
 
 def outcome(disk: MemoryDisk) -> list[tuple[int, bytes | None, str]]:
-    return [row(one) for one in read_messages(open_client(disk.copy()), TOPIC)]
+    return [row(message) for message in read_messages(open_client(disk.copy()), TOPIC)]
 
 
 def mend(disk: MemoryDisk) -> Repaired:
@@ -142,7 +143,7 @@ def mend(disk: MemoryDisk) -> Repaired:
 
 
 class Fault:
-    """Lets so many calls with an effect happen, then kills the process, or fails one of them."""
+    """Lets this many calls with an effect pass, then kills the process or fails one call."""
 
     def __init__(self, after: int, error: BaseException) -> None:
         self.left = after
@@ -161,49 +162,50 @@ FAULTS = (
 
 
 def swept(
-    disk: MemoryDisk, stride: int, start: int, what: str, faults: Sequence[BaseException]
+    disk: MemoryDisk, stride: int, start: int, label: str, faults: Sequence[BaseException]
 ) -> int:
     """Repair with a fault at every so manieth call, then without; returns the calls tried."""
     whole = disk.copy()
     mend(whole)
-    assert verify_disk(whole, CLOCK, deep=True)["errors"] == 0, what
-    expected, before, tried = outcome(whole), readable(disk), 0
-    assert before <= {*expected}, what
+    assert verify_disk(whole, CLOCK, deep=True)["errors"] == 0, label
+    expected, readable_before, tried = outcome(whole), readable(disk), 0
+    assert readable_before <= {*expected}, label
     for fault in faults:
         at = start
         while True:
-            one = disk.copy()
-            victim = one.process()
+            disk_copy = disk.copy()
+            victim = disk_copy.process()
             victim.step = hook = Fault(at, fault)
             with suppress(Killed, TxlogError):
                 mend(victim)
-            where = f"{what}: {fault!r} at call {at}"
+            where = f"{label}: {fault!r} at call {at}"
             if hook.left >= 0:
-                break  # it ended before
-            # without a witness all is shown; a new one says less, until a writer has flushed
-            if "witness" not in what:
-                assert before <= readable(one), where
-            mend(one)
-            assert outcome(one) == expected, where
-            assert verify_disk(one, CLOCK, deep=True)["errors"] == 0, where
+                break  # the repair ended before the fault
+            # Without a witness a reader gets all frames. With a new one it gets fewer, until a
+            # writer has flushed.
+            if "witness" not in label:
+                assert readable_before <= readable(disk_copy), where
+            mend(disk_copy)
+            assert outcome(disk_copy) == expected, where
+            assert verify_disk(disk_copy, CLOCK, deep=True)["errors"] == 0, where
             tried += 1
             at += stride
     return tried
 
 
-def broken(store: str, kind: str, place: str, change: str) -> tuple[MemoryDisk, str]:
-    """A store with one damage, and the file that has it."""
+def broken(store: str, kind: str, age: str, change: str) -> tuple[MemoryDisk, str]:
+    """A store with one damage, and the name of the damaged file."""
     disk = STORES[store]().copy()
-    path = chosen(disk, kind, place)
+    path = chosen(disk, kind, age)
     disk.damage(path, CHANGES[change](disk.read(path)))
     return disk, f"{store}: {path} {change}"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_repair_that_dies_is_done_by_the_next(kind: str) -> None:
-    """Some calls, of the newest file of each kind; the next test takes them all."""
-    disk, what = broken("trimmed", kind, "new", "flipped" if kind == "journal" else "lost")
-    swept(disk, 67, 11, what, [Killed()])
+    """Some calls, for the newest file of each kind; the next test tries them all."""
+    disk, label = broken("trimmed", kind, "new", "flipped" if kind == "journal" else "lost")
+    swept(disk, 67, 11, label, [Killed()])
 
 
 @pytest.mark.deep
@@ -214,13 +216,15 @@ def test_a_repair_that_dies_is_done_by_the_next(kind: str) -> None:
 def test_a_repair_that_dies_or_fails_anywhere(
     store: str, kind: str, place: str, change: str
 ) -> None:
-    """Every kind, both ends of the history, killed, a bad sector, a full disk."""
-    disk, what = broken(store, kind, place, change)
-    swept(disk, 29, 3, what, FAULTS)
+    """Every kind, the oldest and the newest file, with a kill, a bad sector and a full disk."""
+    disk, label = broken(store, kind, place, change)
+    swept(disk, 29, 3, label, FAULTS)
 
 
 @pytest.mark.deep
 def test_every_call_of_the_repair_of_the_newest_state() -> None:
-    """Where repair destroyed stores: the dumps of the newest checkpoint, each call."""
-    disk, what = broken("trimmed", "state", "new", "lost")
-    assert swept(disk, 1, 0, what, [Killed()]) > 20
+    """Repair once destroyed stores here: each call, with the dumps of the newest
+    checkpoint lost.
+    """
+    disk, label = broken("trimmed", "state", "new", "lost")
+    assert swept(disk, 1, 0, label, [Killed()]) > 20

@@ -1,6 +1,7 @@
-"""Producers and consumers at work while another process compacts and trims, and is killed at it.
+"""Producers and consumers at work while another process compacts and trims, and is killed
+meanwhile.
 
-All loops are bounded by counts; the parent reads lines and waits for ends of processes only.
+All loops are bounded by counts; the parent waits only for lines and for ends of processes.
 `TXLOG_SEED` repeats the choices; when a signal arrives is up to the machine.
 """
 
@@ -93,15 +94,15 @@ def store(tmp_path: Path) -> Path:
 
 
 def pairs(lines: list[str]) -> list[tuple[str, str]]:
-    """(id, value) of what a process printed."""
+    """(id, value) of each message that a process printed."""
     return [
-        (one.partition("=")[0], one.partition("=")[2]) for line in lines for one in line.split()
+        (word.partition("=")[0], word.partition("=")[2]) for line in lines for word in line.split()
     ]
 
 
 @pytest.mark.parametrize("killed", graded([True, False], 1))
 def test_space_is_given_back_while_others_work(store: Path, killed: bool) -> None:
-    """I-12, I-20: every committed message is taken once, under one id, in order."""
+    """I-12, I-20: a consumer gets every committed message once, under one id, in order."""
     rng = random.Random(f"{SEED} {killed}")
     print("seed", SEED)
     count = 16
@@ -112,20 +113,20 @@ def test_space_is_given_back_while_others_work(store: Path, killed: bool) -> Non
         (start(READ, store, "r", 20), None),
         (start(SPACE, store, "m", 12), rng.randrange(1, 10) if killed else None),
     ]
-    _, _, taken, read, _ = together(jobs)
+    _, _, lines, read, _ = together(jobs)
     together([(start(SPACE, store, "n", 2), None)])
     with txlog.open(str(store)) as client:
         with client.consumer("t", "s") as consumer:
             while (table := consumer.receive_batch(50)).num_rows:
                 consumer.acknowledge(table)
-                taken.append(
+                lines.append(
                     " ".join(
                         f"{m.message_id}={(m.value or b'').decode().strip()}"
                         for m in messages(table)
                     )
                 )
         assert client.subscriptions("t")[0]["backlog"] == 0
-    got = pairs(taken)
+    got = pairs(lines)
     expected = [
         f"{name}:{number}:{part}"
         for name in "xy"
@@ -133,14 +134,14 @@ def test_space_is_given_back_while_others_work(store: Path, killed: bool) -> Non
         for part in range(4)
     ]
     assert sorted(value for _, value in got) == sorted(expected), f"seed {SEED}"
-    place = {value: message_id for message_id, value in got}
-    assert len(set(place.values())) == len(place)
+    id_of = {value: message_id for message_id, value in got}
+    assert len(set(id_of.values())) == len(id_of)
     for message_id, value in pairs(read):
-        assert place[value] == message_id, f"seed {SEED}: {value} changed its id"
+        assert id_of[value] == message_id, f"seed {SEED}: {value} changed its id"
     for name in "xy":
         for partition in range(2):
-            mine = [value for _, value in got if value.startswith(f"{name}:")]
-            here = [value for value in mine if int(value[-1]) % 2 == partition]
+            values = [value for _, value in got if value.startswith(f"{name}:")]
+            here = [value for value in values if int(value[-1]) % 2 == partition]
             assert here == sorted(here, key=lambda value: tuple(map(int, value.split(":")[1:])))
     check_given_back(store)
 
@@ -149,10 +150,10 @@ SEGMENTS = (".arrow", ".parquet")
 
 
 def check_given_back(store: Path) -> None:
-    """Everything was acknowledged: after a trim no row is left on the disk."""
+    """Every message is acknowledged, so after a trim the disk has no row left."""
     with txlog.open(str(store)) as client:
         client.admin.trim("t", txlog.Bound("end"))
         client.admin.compact("t")
         client.admin.gc(apply=True, keep_ms=0)
-    left = [path for path in Path(store, "topics").rglob("*") if path.suffix in SEGMENTS]
-    assert not left, os.fspath(left[0])
+    files = [path for path in Path(store, "topics").rglob("*") if path.suffix in SEGMENTS]
+    assert not files, os.fspath(files[0])

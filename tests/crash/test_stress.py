@@ -37,6 +37,6 @@ def test_eight_processes_and_a_killer_lose_nothing(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["committed"] > 0
-    assert found["kills"] > 0
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert figures["committed"] > 0
+    assert figures["kills"] > 0

@@ -1,9 +1,9 @@
-"""Every crash of a compaction by key leaves the newest value of each key, and no file too many.
+"""Every crash of a compaction by key keeps the newest value of each key, and leaves no extra file.
 
-One run collects, before each call with an effect, the disk as the death of the process leaves it
-and disks as a power cut may leave them, while a topic is compacted, trimmed, checkpointed, swept
-and deleted. What a reader with read_compacted then finds must be what was answered, or what the
-step under way was to make of it. `TXLOG_SEED` repeats a run.
+One run collects, before each call with an effect, the disk as the death of the process leaves it,
+and disks as a power cut may leave them. The run compacts, trims, checkpoints, sweeps and deletes a
+topic. A reader with read_compacted must then get the values of the last answered step, or of the
+step under way. `TXLOG_SEED` repeats a run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from txlog.errors import TxlogError
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 IMAGES = int(os.environ.get("TXLOG_IMAGES", "1"))
-# of the different crashes one of so many is looked at; with TXLOG_IMAGES=1 each
+# Every fifth of the different crashes is checked; with TXLOG_IMAGES=1, every one.
 CHECKED_OF = 1 if "TXLOG_IMAGES" in os.environ else 5
 SETTINGS = Settings(coordinators=1, txn_ids_reserved=2, reader_grace_ms=0)
 State = dict[bytes, bytes]
@@ -44,7 +44,7 @@ WORKLOADS = {
 
 
 class Work:
-    """A store with a topic of two partitions, and what the newest values are.
+    """A store with a topic of two partitions, and the newest value of each key.
 
     states: the newest values after each step that was answered
     """
@@ -56,30 +56,30 @@ class Work:
         self.client.create_topic("t", 2)
         self.client.admin.set_retention_policies("t", retention_ms=1000)
         self.states: list[State] = [{}]
-        self.next: State = {}  # what the step under way leads to
+        self.next: State = {}  # the state after the step under way
         self.number = 0
 
-    def put(self, given: dict[bytes, bytes | None]) -> None:
-        """Send these in one transaction."""
-        after = {**self.states[-1], **given}
-        self.next = {key: value for key, value in after.items() if value is not None}
+    def put(self, values: dict[bytes, bytes | None]) -> None:
+        """Send these values in one transaction."""
+        newest = {**self.states[-1], **values}
+        self.next = {key: value for key, value in newest.items() if value is not None}
         with self.client.transaction() as txn:
             producer = self.client.producer("t")
-            for key, value in given.items():
+            for key, value in values.items():
                 producer.send(value, key=key, txn=txn)
                 producer.send(b"no key", txn=txn)
 
     def send(self) -> None:
-        """A value for each key but one."""
+        """Send a value for each key but one."""
         self.number += 1
         self.put({key: b"%d" % self.number for key in KEYS if key != KEYS[self.number % 4]})
 
     def null(self) -> None:
-        """One key goes."""
+        """Delete one key."""
         self.put({b"a": None})
 
     def clear(self) -> None:
-        """All keys go."""
+        """Delete all keys."""
         self.put(dict.fromkeys(KEYS))
 
     def compact(self) -> None:
@@ -87,7 +87,7 @@ class Work:
         self.client.admin.compact_topic("t")
 
     def trim(self) -> None:
-        """Let the policy take the log as far as it was compacted."""
+        """Let the policy trim the log up to the horizon of the compaction."""
         self.clock.advance(100_000)
         assert self.client.admin.trim("t", by_policy=True)["messages"]
 
@@ -100,7 +100,7 @@ class Work:
         self.client.checkpoint(roll_all=True)
 
     def sweep(self) -> None:
-        """Remove what nobody names."""
+        """Remove the files that nothing refers to."""
         self.client.admin.gc(apply=True, keep_ms=0)
 
     def delete(self) -> None:
@@ -111,7 +111,7 @@ class Work:
 
 @dataclass
 class Crash:
-    """A disk at a moment of the run, and the newest values that it may hold."""
+    """A disk at one moment of the run, and the newest values that it may hold."""
 
     disk: MemoryDisk
     clock: ManualClock
@@ -149,59 +149,64 @@ def crashes(label: str, rng: random.Random) -> Iterator[Crash]:
 
 def newest(client: Client) -> State:
     """The newest value of each key, as a reader with read_compacted gets them."""
-    found: dict[bytes, bytes | None] = {}
+    values: dict[bytes, bytes | None] = {}
     with client.reader("t", read_compacted=True) as reader:
         for message in reader:
             if message.key is not None:
-                found[message.key] = message.value
-    return {key: value for key, value in found.items() if value is not None}
+                values[message.key] = message.value
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def is_temporary(name: str) -> bool:
-    """Whether nothing has this name for good."""
+    """Whether this is the name of a temporary file."""
     return name.startswith(TEMPORARY_PREFIX)
 
 
 def files(client: Client) -> tuple[set[str], set[str]]:
-    """The files of compacted rows and the temporaries that exist, and those that are named."""
+    """The existing files of compacted rows with all temporaries, and those that the store refers
+    to.
+    """
     disk = client.store.disk
     below = [f"topics/public/default/t/partition={number}/_compacted" for number in (0, 1)]
     there = {f"{path}/{name}" for path in below for name in disk.listdir(path)}
     there |= {*filter(is_temporary, disk.listdir(""))}
     owners = client.store.read(lambda view: view.catalog.owners)
     ledgers = [ledger for ledger, (_, role) in owners.items() if role == "c"]
-    named = client.store.read(
+    referenced = client.store.read(
         lambda view: {ref.path for ledger in ledgers for ref in view.files.of(ledger)}
     )
-    return there, named
+    return there, referenced
 
 
 def check(crash: Crash) -> None:
-    """Recover a crashed disk: the newest values are there, and upkeep goes on."""
+    """Recover a crashed disk: the newest values are readable, and upkeep goes on."""
     client = open_client(crash.disk, crash.clock)
     is_there = any(row["topic"] == "t" for row in client.topics())
-    before = newest(client) if is_there else {}
-    assert before in crash.states, f"{crash.where}: {before}, expected one of {crash.states}"
-    for number in range(3):  # two manifests name files
+    newest_before = newest(client) if is_there else {}
+    assert newest_before in crash.states, (
+        f"{crash.where}: {newest_before}, expected one of {crash.states}"
+    )
+    for number in range(3):  # files stay as long as one of the two newest manifests names them
         client.create_topic(f"other-{number}")
         client.checkpoint()
     client.admin.gc(apply=True, keep_ms=0)
-    there, named = files(client)
-    assert there == named, crash.where
+    there, referenced = files(client)
+    assert there == referenced, crash.where
     if is_there:
         client.admin.compact_topic("t")
-        assert newest(client) == before, crash.where
+        assert newest(client) == newest_before, crash.where
     client.close()
     client = open_client(crash.disk, crash.clock)
-    assert (newest(client) if is_there else {}) == before, crash.where
+    assert (newest(client) if is_there else {}) == newest_before, crash.where
     client.close()
 
 
 @pytest.mark.parametrize("label", graded(WORKLOADS, ("trim", "with little memory")))
 def test_every_crash_of_a_compaction_by_key(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Laws 4, 5, R18, R19; kills: a file that is named before it is whole, a horizon without it.
+    """Laws 4, 5, R18, R19.
 
-    With little memory keys and rows are put aside in scratch files, and files come in pieces.
+    Guards against a reference to an unfinished file, and a horizon without its file. With little
+    memory, keys and rows are put aside in scratch files, and files come in pieces.
     """
     if label == "with little memory":
         little_memory(monkeypatch)

@@ -36,7 +36,7 @@ JOURNAL = "journal/00000000000000000001.journal"
 
 
 def store_with(count: int) -> MemoryDisk:
-    """A store with so many messages, all flushed and witnessed; its client is gone."""
+    """A store with this many messages, all flushed and witnessed; its client is closed."""
     disk = new_disk()
     client = open_client(disk)
     client.create_topic(TOPIC, 2)
@@ -94,7 +94,7 @@ def expected(count: int) -> list[str]:
 
 
 def write(disk: MemoryDisk, clock: ManualClock | None = None) -> Client:
-    """A client that has written: whatever there was to recover is recovered."""
+    """A client that has written, and therefore recovered the store."""
     client = open_client(disk, clock)
     client.producer(TOPIC).send(b"next", partition=0)
     return client
@@ -115,17 +115,17 @@ def test_frames_written_and_not_flushed_are_flushed_with_the_next() -> None:
     client = open_client(disk)
     txn = client.begin()["txn"]
     client.producer(TOPIC).send(b"held", partition=0, txn=txn)
-    before = disk.listdir("journal")
+    files_before = disk.listdir("journal")
     other = write(disk)
     assert [str(row["txn"]) for row in other.transactions()] == [str(txn)]
     other.commit(txn)
     assert values(other) == [*expected(2), "next", "held"]
-    assert disk.listdir("journal") == before
+    assert disk.listdir("journal") == files_before
     assert other.reports() == []
 
 
 class Writes:
-    """Counts the pwrites to a disk, and their bytes: of the journal file, and of the witness."""
+    """Counts the pwrites to the journal and the witness of a disk, and their bytes."""
 
     def __init__(self, disk: MemoryDisk) -> None:
         self.calls: list[tuple[str, int, int]] = []
@@ -138,58 +138,61 @@ class Writes:
 
 @pytest.mark.parametrize("processes", [1, 2, 4])
 def test_a_durable_send_is_three_writes_however_many_processes_send(processes: int) -> None:
-    """R11 is about what nobody has flushed: append, mark and raise, each byte written once."""
+    """Append, mark and raise: each byte is written once.
+
+    R11 has unflushed frames rewritten, and here every frame is flushed.
+    """
     disk = store_with(1)
     writers = [disk.process() for _ in range(processes)]
-    clients = [open_client(one) for one in writers]
+    clients = [open_client(process) for process in writers]
     producers = [client.producer(TOPIC) for client in clients]
     for producer in producers:
         producer.send(b"first", partition=0)
-    before = frames(disk)
-    counts = [Writes(one) for one in writers]
+    frames_before = frames(disk)
+    counts = [Writes(process) for process in writers]
     for _ in range(5):
         for producer in producers:
             producer.send(b"again", partition=0)
     calls = [call for count in counts for call in count.calls]
     assert len(calls) == 3 * 5 * processes
     appended = [(offset, length) for path, offset, length in calls if path == JOURNAL]
-    assert sorted(appended) == frames(disk)[len(before) :]
+    assert sorted(appended) == frames(disk)[len(frames_before) :]
 
 
 @pytest.mark.parametrize("is_reboot", [False, True])
 def test_a_fresh_process_rewrites_nothing_that_is_known_to_be_durable(is_reboot: bool) -> None:
-    """After a reboot the last frame's predecessor is attested, and the witness still tells."""
+    """After a reboot, the last frame attests its predecessor, and the witness still counts."""
     disk = store_with(20)
     counted = Writes(other := disk.process())
     client = open_client(other, after_reboot() if is_reboot else None)
-    known = frames(disk)
+    frames_before = frames(disk)
     client.producer(TOPIC).send(b"next", partition=0)
     assert [(offset, length) for path, offset, length in counted.calls if path == JOURNAL] == [
         frames(disk)[-1]
     ]
-    assert len(frames(disk)) == len(known) + 1
+    assert len(frames(disk)) == len(frames_before) + 1
 
 
-def test_what_others_left_unflushed_is_rewritten_once_before_the_flush() -> None:
+def test_unflushed_frames_are_rewritten_once_before_the_flush() -> None:
     """R11: the frames of one process between two flushes are one run, and one write."""
     disk = store_with(1)
     client = open_client(disk.process())
     txn = client.begin()["txn"]
     for number in range(4):
         client.producer(TOPIC).send(f"held{number}".encode(), partition=0, txn=txn)
-    held = frames(disk)
+    unflushed = frames(disk)
     counted = Writes(other := disk.process())
     second = open_client(other)
     for value in (b"next", b"last"):
         second.producer(TOPIC).send(value, partition=0)
     written = [(offset, length) for path, offset, length in counted.calls if path == JOURNAL]
-    first, *own = frames(disk)[-2:]
+    first, *own_frames = frames(disk)[-2:]
     start = written[1][0]
     assert written[0] == first
     assert start + written[1][1] == first[0]
-    assert start in [offset for offset, _ in held]
-    assert held[-1][0] > start  # more frames than one
-    assert written[2:] == own
+    assert start in [offset for offset, _ in unflushed]
+    assert unflushed[-1][0] > start  # more frames than one
+    assert written[2:] == own_frames
     counted.calls.clear()
     client.commit(txn)
     assert values(second)[-4:] == [f"held{number}" for number in range(4)]
@@ -197,7 +200,7 @@ def test_what_others_left_unflushed_is_rewritten_once_before_the_flush() -> None
 
 @pytest.mark.parametrize("behind", [0, 1, 3])
 def test_an_interrupted_flush_is_rolled_forward_into_a_new_file(behind: int) -> None:
-    """V > D and flushing > durable: the old bytes are never flushed again."""
+    """V > D and flushing > durable: the writer never flushes the old bytes again."""
     disk = store_with(5)
     lsn = len(frames(disk))
     edit_witness(disk, durable_lsn=lsn - behind, flushing_lsn=lsn)
@@ -206,7 +209,7 @@ def test_an_interrupted_flush_is_rolled_forward_into_a_new_file(behind: int) -> 
     flushed: list[str] = []
     disk.step = lambda op, path, **info: flushed.append(path) if op == "datasync" else None
     client = write(disk)
-    # a later frame's header tells what was durable when it was written, so less may be new
+    # The header of a later frame records what was durable when it was written, so less may be new.
     assert any("rolled forward" in line for line in client.reports())
     assert JOURNAL not in flushed
     assert len(disk.listdir("journal")) == 3  # two files and the witness
@@ -215,7 +218,7 @@ def test_an_interrupted_flush_is_rolled_forward_into_a_new_file(behind: int) -> 
 
 
 def test_a_death_between_the_flush_mark_and_the_flush() -> None:
-    """The same, made by a process that dies there."""
+    """The same, caused by a process that dies there."""
     disk = store_with(1)
     client = open_client(disk)
 
@@ -232,7 +235,9 @@ def test_a_death_between_the_flush_mark_and_the_flush() -> None:
 
 
 def test_a_failed_flush_poisons_and_the_next_handle_rolls_forward() -> None:
-    """A failed flush is OutcomeUnknown; the outcome is settled once, in a new file."""
+    """A failed flush gives OutcomeUnknown; the next handle settles the outcome once, in a
+    new file.
+    """
     disk = store_with(1)
     client = open_client(disk)
     txn = client.begin()["txn"]
@@ -257,7 +262,7 @@ def test_a_failed_flush_poisons_and_the_next_handle_rolls_forward() -> None:
 
 
 class Alarm:
-    """A handler of a signal that raises before the nth effect, counted from one."""
+    """A signal handler that raises before the nth effect, counted from one."""
 
     def __init__(self, disk: MemoryDisk, nth: int) -> None:
         self.left = nth
@@ -274,12 +279,15 @@ class Alarm:
 # lock, append, flush of the names, mark, flush, raise
 @pytest.mark.parametrize("nth", range(1, 7))
 @pytest.mark.parametrize("call", ["send", "commit"])
-def test_a_handler_that_raises_within_a_call_says_nothing_of_the_disk(nth: int, call: str) -> None:
-    """R13: a flush that was cut short did not fail. Nothing is poisoned, nobody's work aborted."""
+def test_a_signal_handler_that_raises_does_not_poison_the_store(nth: int, call: str) -> None:
+    """R13: a flush that a signal cut short did not fail.
+
+    The store is not poisoned, and no transaction of another client is aborted.
+    """
     disk = store_with(1)
     client, other = open_client(disk.process()), open_client(disk.process())
-    theirs, mine = other.begin()["txn"], client.begin()["txn"]
-    for name, owner, txn in (("theirs", other, theirs), ("mine", client, mine)):
+    other_txn, own_txn = other.begin()["txn"], client.begin()["txn"]
+    for name, owner, txn in (("theirs", other, other_txn), ("mine", client, own_txn)):
         owner.producer(TOPIC).send(name.encode(), partition=0, txn=txn)
     producer = client.producer(TOPIC)
     alarm = Alarm(process_of(client), nth)
@@ -287,20 +295,20 @@ def test_a_handler_that_raises_within_a_call_says_nothing_of_the_disk(nth: int, 
         if call == "send":
             producer.send(b"plain", partition=0)
         else:
-            client.commit(mine)
+            client.commit(own_txn)
     assert alarm.at
-    other.commit(theirs)
+    other.commit(other_txn)
     producer.send(b"next", partition=0)
-    client.commit(mine)
-    found = values(other)
-    assert found.count("plain") <= (call == "send")
-    assert sorted(set(found) - {"plain"}) == ["mine", "next", "theirs", "v0"]
-    assert len(found) == len(set(found))
+    client.commit(own_txn)
+    stored = values(other)
+    assert stored.count("plain") <= (call == "send")
+    assert sorted(set(stored) - {"plain"}) == ["mine", "next", "theirs", "v0"]
+    assert len(stored) == len(set(stored))
     for line in (*client.reports(), *other.reports()):
         assert "aborted" not in line
         assert "poison" not in line
     for image in disk.images(random.Random(nth), 10):
-        assert values(open_client(image, after_reboot())) == found
+        assert values(open_client(image, after_reboot())) == stored
 
 
 def process_of(client: Client) -> MemoryDisk:
@@ -313,7 +321,7 @@ def process_of(client: Client) -> MemoryDisk:
 @pytest.mark.parametrize("length", [1, 8, 63, 64, 300])
 @pytest.mark.parametrize("is_reboot", [False, True])
 def test_a_torn_tail_is_quarantined_and_zeroed(length: int, is_reboot: bool) -> None:
-    """V >= D, other bytes behind V: kept in quarantine/, zeroed, reported."""
+    """V >= D, other bytes after V: kept in quarantine/, zeroed, reported."""
     disk = store_with(2)
     start, size = frames(disk)[-1]
     garbage = random.Random(length).randbytes(length - 1) + b"\1"
@@ -342,7 +350,7 @@ def test_garbage_far_behind_the_end_is_cut_as_well() -> None:
 
 
 def test_an_unfinished_last_frame_above_the_witness_is_a_torn_tail() -> None:
-    """Its writer died in the write: nobody was answered."""
+    """Its writer died in the write, so no caller has an answer."""
     disk = store_with(3)
     lsn = len(frames(disk))
     start, size = frames(disk)[-1]
@@ -354,7 +362,9 @@ def test_an_unfinished_last_frame_above_the_witness_is_a_torn_tail() -> None:
 
 
 def test_a_later_genuine_frame_convicts_only_what_it_knew_durable() -> None:
-    """Two lazy frames, the first lost in a power cut: no corruption, for neither was answered."""
+    """Two unflushed frames, the first lost in a power cut: no corruption, as neither was answered
+    as durable.
+    """
     disk = store_with(1)
     client = open_client(disk)
     client.begin()
@@ -371,8 +381,8 @@ def test_a_later_genuine_frame_convicts_only_what_it_knew_durable() -> None:
 
 
 def check_convicted(disk: MemoryDisk, lsn: int, offset: int, clock: ManualClock) -> None:
-    """Writers are refused, readers get an error too, both name the place; nothing is cut."""
-    before = disk.files()
+    """Writers are refused and readers get an error too; both name the place; nothing is cut."""
+    files_before = disk.files()
     tries = 0
     for act in (lambda c: c._store.flush(), lambda c: values(c)):
         with pytest.raises(Corruption) as caught:
@@ -384,7 +394,7 @@ def check_convicted(disk: MemoryDisk, lsn: int, offset: int, clock: ManualClock)
         tries += 1
     assert tries == 2
     assert {p: d for p, d in disk.files().items() if p != WITNESS_PATH} == {
-        p: d for p, d in before.items() if p != WITNESS_PATH
+        p: d for p, d in files_before.items() if p != WITNESS_PATH
     }
 
 
@@ -394,31 +404,31 @@ def check_convicted(disk: MemoryDisk, lsn: int, offset: int, clock: ManualClock)
 def test_damage_to_durable_frames_is_corruption(back: int, place: str, is_reboot: bool) -> None:
     """V < D: named by file, offset and LSN range, never skipped, never cut."""
     disk = store_with(4)
-    found = frames(disk)
-    start, size = found[-back]
+    all_frames = frames(disk)
+    start, size = all_frames[-back]
     at = {"magic": 0, "lsn": 9, "durable": 17, "ops": 70, "last": size - 9, "all": 0}[place]
     if place == "all":
         put(disk, JOURNAL, start, bytes(size))
     else:
         flip(disk, JOURNAL, start + at, 0x40)
     clock = after_reboot() if is_reboot else ManualClock(START_MS)
-    check_convicted(disk, len(found) - back + 1, start, clock)
+    check_convicted(disk, len(all_frames) - back + 1, start, clock)
 
 
 def test_a_later_frame_convicts_an_earlier_one_without_a_witness() -> None:
     """A: the highest durable_lsn of a genuine frame counts when both records are lost."""
     disk = store_with(4)
-    found = frames(disk)
-    start, _ = found[-3]
+    all_frames = frames(disk)
+    start, _ = all_frames[-3]
     flip(disk, JOURNAL, start + 70)
     disk.damage(WITNESS_PATH, bytes(8192))
     with pytest.raises(Corruption) as caught:
         open_client(disk).store.flush()
-    assert caught.value.fields["lsn"] == len(found) - 2
+    assert caught.value.fields["lsn"] == len(all_frames) - 2
 
 
 def test_an_older_copy_of_the_journal_is_corruption() -> None:
-    """The file went back in time: the witness knows better."""
+    """The journal file is an old copy; the newer witness shows it."""
     disk = store_with(2)
     past = disk.read(JOURNAL)
     client = write(disk)
@@ -433,8 +443,8 @@ def test_a_frame_of_another_chain_is_not_taken() -> None:
     """A frame with a right CRC and a wrong predecessor ends the chain."""
     disk = store_with(3)
     twin = disk.copy()
-    for one, value in ((disk, b"aaaa"), (twin, b"bbbb")):
-        client = open_client(one)
+    for copy, value in ((disk, b"aaaa"), (twin, b"bbbb")):
+        client = open_client(copy)
         client.producer(TOPIC).send(value, partition=0)
         client.producer(TOPIC).send(b"last", partition=0)
     start, size = frames(twin)[-2]
@@ -445,7 +455,10 @@ def test_a_frame_of_another_chain_is_not_taken() -> None:
 
 @pytest.mark.parametrize("is_reboot", [False, True])
 def test_both_witness_records_bad(is_reboot: bool) -> None:
-    """One fault: go on, rewrite, report; open transactions may have lost frames and are aborted."""
+    """One fault: go on, rewrite, report.
+
+    Open transactions are aborted, as they may have lost frames.
+    """
     disk = store_with(3)
     client = open_client(disk)
     client.begin()
@@ -460,7 +473,7 @@ def test_both_witness_records_bad(is_reboot: bool) -> None:
 
 
 def test_one_witness_record_bad() -> None:
-    """The other one, or a frame, knows enough."""
+    """The other record, or a frame, has what recovery needs."""
     for at in (0, 4096):
         disk = store_with(3)
         flip(disk, WITNESS_PATH, at + 60)
@@ -491,7 +504,7 @@ def checkpointed() -> tuple[MemoryDisk, int]:
 
 @pytest.mark.parametrize("kind", ["flipped", "missing", "cut", "empty"])
 def test_the_newest_manifest_is_bad(kind: str) -> None:
-    """Its predecessor and the journals behind it are complete: go on, report, never silently."""
+    """The older manifest and its journals are complete: go on and report, never silently."""
     disk, generation = checkpointed()
     path = manifest_path(generation)
     data = disk.read(path)
@@ -523,7 +536,7 @@ def test_both_manifests_bad_is_corruption() -> None:
 
 
 def test_a_lossy_recovery_aborts_every_open_transaction() -> None:
-    """R9: none can commit short of what was answered; a decided one is not concerned."""
+    """R9: none can commit with less than was answered; decided transactions are not affected."""
     disk = store_with(1)
     client = open_client(disk)
     done, open_one, open_two = (client.begin()["txn"] for _ in range(3))
@@ -543,7 +556,7 @@ def test_a_lossy_recovery_aborts_every_open_transaction() -> None:
 
 
 def test_the_death_of_a_process_is_not_lossy() -> None:
-    """Open transactions of a dead process go on in any other."""
+    """Open transactions of a dead process go on in any other process."""
     disk = store_with(1)
     client = open_client(disk)
     txn = client.begin()["txn"]
@@ -570,7 +583,7 @@ def test_a_read_error_is_not_an_end_of_file() -> None:
 
 
 def test_recovery_leaves_what_observers_saw() -> None:
-    """Recovering twice is recovering once."""
+    """A second recovery changes nothing."""
     disk = store_with(3)
     put(disk, JOURNAL, sum(frames(disk)[-1]), b"torn")
     first = observe(write(disk))
@@ -582,26 +595,28 @@ def test_recovery_leaves_what_observers_saw() -> None:
 
 
 @pytest.mark.parametrize("is_of_another_store", [False, True])
-def test_a_frame_at_a_wrong_place_convicts_nobody(is_of_another_store: bool) -> None:
-    """Genuine is salt, offset and CRC: bytes of elsewhere behind the end are a torn tail."""
+def test_a_frame_at_a_wrong_place_is_no_proof_of_damage(is_of_another_store: bool) -> None:
+    """Only salt, offset and CRC make a frame genuine: foreign bytes after the end are a
+    torn tail.
+    """
     disk = store_with(4)
-    found = frames(disk)
-    lost, size = found[-2]
+    all_frames = frames(disk)
+    lost, size = all_frames[-2]
     source = store_with(4) if is_of_another_store else disk
     if is_of_another_store:
         salt = read_identity(disk).salt
-        put(source, JOURNAL, found[-1][0] + 48, bytes(byte ^ 1 for byte in salt))
-    stray = source.read(JOURNAL)[found[-1][0] : sum(found[-1])]
-    edit_witness(disk, durable_lsn=len(found) - 2)
-    put(disk, JOURNAL, lost, bytes(size + found[-1][1]))
-    put(disk, JOURNAL, found[-1][0] if is_of_another_store else lost + 4096, stray)
+        put(source, JOURNAL, all_frames[-1][0] + 48, bytes(byte ^ 1 for byte in salt))
+    stray = source.read(JOURNAL)[all_frames[-1][0] : sum(all_frames[-1])]
+    edit_witness(disk, durable_lsn=len(all_frames) - 2)
+    put(disk, JOURNAL, lost, bytes(size + all_frames[-1][1]))
+    put(disk, JOURNAL, all_frames[-1][0] if is_of_another_store else lost + 4096, stray)
     client = write(disk)
     assert values(client) == [*expected(2), "next"]
     assert len(disk.listdir("quarantine")) == 1
 
 
 def test_a_death_after_a_cut_does_not_hide_the_new_journal_file() -> None:
-    """Frames go into the file whose name is the cut, whoever writes next; a reboot finds them."""
+    """Each next writer appends to the file named after the cut, and a reboot finds its frames."""
     disk = store_with(2)
     client = open_client(disk)
     state = {"linked": False}
@@ -623,12 +638,12 @@ def test_a_death_after_a_cut_does_not_hide_the_new_journal_file() -> None:
 
 
 def test_the_last_frame_convicts_the_one_before_it() -> None:
-    """Also when its own end is zeros, as padding is, and no witness is left."""
+    """This holds even when its own end is zeros, as padding is, and no witness is left."""
     disk = store_with(4)
-    found = frames(disk)
-    flip(disk, JOURNAL, found[-2][0] + 70)
-    flip(disk, JOURNAL, found[-3][0] + 70)
+    all_frames = frames(disk)
+    flip(disk, JOURNAL, all_frames[-2][0] + 70)
+    flip(disk, JOURNAL, all_frames[-3][0] + 70)
     disk.damage(WITNESS_PATH, bytes(8192))
     with pytest.raises(Corruption) as caught:
         open_client(disk).store.flush()
-    assert caught.value.fields["last_lsn"] == len(found) - 1
+    assert caught.value.fields["last_lsn"] == len(all_frames) - 1

@@ -1,6 +1,6 @@
-"""Real processes under strace: what they ask of the kernel, and their death at any such call.
+"""Real processes under strace: their system calls, and their death at any call with an effect.
 
-spec/reliability 5.3. strace gives SIGKILL before a call is done, so every place between two calls
+spec/reliability 5.3. strace sends SIGKILL before a call is done. So every place between two calls
 with an effect is tried on the real interpreter, file system and locks.
 """
 
@@ -74,18 +74,23 @@ def traced(store: Path, command: tuple[str, ...], *options: str) -> tuple[int, l
 
 
 def test_a_process_writes_by_names_below_the_store_and_asks_no_network(store: Path) -> None:
-    """R1: no library opens a path of the store, nothing outside of it is written, nobody called."""
+    """R1: no library opens a path of the store, no process writes outside of it or uses the
+    network.
+    """
     for command in (PRODUCE, CHECKPOINT):
         code, calls = traced(store, command, "-e", "trace=%file,%network,fsync")
         assert code == 0, command
-        assert not [one for one in calls if "AF_INET" in one]  # glibc asks nscd for a user's name
-        written = [one for one in calls if re.search(r"O_(WRONLY|RDWR|CREAT)", one)]
+        # glibc asks nscd for a user's name through AF_UNIX
+        assert not [call for call in calls if "AF_INET" in call]
+        written = [call for call in calls if re.search(r"O_(WRONLY|RDWR|CREAT)", call)]
         assert written
-        for one in written:  # below a descriptor, by one name
-            assert re.search(r'openat\(\d+, "[^/"]+", [\w|]*O_NOFOLLOW', one), one
-        opened = [one for one in calls if re.search(r"\bopen(at2?)?\(", one) and f'"{store}' in one]
+        for call in written:  # below a descriptor, by one name
+            assert re.search(r'openat\(\d+, "[^/"]+", [\w|]*O_NOFOLLOW', call), call
+        opened = [
+            call for call in calls if re.search(r"\bopen(at2?)?\(", call) and f'"{store}' in call
+        ]
         assert opened
-        assert all("O_DIRECTORY" in one for one in opened), opened
+        assert all("O_DIRECTORY" in call for call in opened), opened
 
 
 @pytest.mark.slow
@@ -94,9 +99,9 @@ def test_a_process_writes_by_names_below_the_store_and_asks_no_network(store: Pa
 def test_a_process_that_is_killed_at_any_call(
     store: Path, command: tuple[str, ...], call: str
 ) -> None:
-    """kill -9 at the N-th call, for each N: all or nothing, nothing damaged, and it goes on."""
+    """kill -9 at the N-th call, for each N: all or nothing, no damage, and the store goes on."""
     with txlog.open(str(store), read_only=True) as client:
-        before = values(client)
+        values_before = values(client)
     number = 0
     while True:
         number += 1
@@ -105,17 +110,17 @@ def test_a_process_that_is_killed_at_any_call(
         code, _ = traced(copy, command, "-e", f"inject={call}:signal=KILL:when={number}")
         where = f"{command[0]} killed at {call} {number}: {code}"
         assert code in (0, 137, -9), where
-        found = txlog.verify(str(copy), deep=True)
-        assert found["errors"] == 0, (where, found["problem_list"])
+        report = txlog.verify(str(copy), deep=True)
+        assert report["errors"] == 0, (where, report["problem_list"])
         with txlog.open(str(copy)) as client:
             client.checkpoint_automatically = False
-            after = values(client)
-            assert after in (before, before + NEW), where
+            values_after = values(client)
+            assert values_after in (values_before, values_before + NEW), where
             if code == 0:
-                assert (after == before + NEW) is (command is PRODUCE), where
+                assert (values_after == values_before + NEW) is (command is PRODUCE), where
             send_txn(client, b"goes", b"on")
             client.checkpoint(roll_all=True)
-            assert values(client) == [*after, b"goes", b"on"], where
+            assert values(client) == [*values_after, b"goes", b"on"], where
         assert txlog.verify(str(copy), deep=True)["errors"] == 0, where
         shutil.rmtree(copy)
         if code == 0:

@@ -1,10 +1,10 @@
-"""Every crash around a typed topic leaves values whose records are the same wherever they lie.
+"""Every crash around a typed topic leaves values with the same records in bytes and in columns.
 
-One run collects, before each call with an effect, the disk as the death of the process leaves it
-and disks as a power cut may leave them, while records are sent, a second schema is added, ledgers
-are sealed, files adopted and compacted. After each crash the values are those that were answered,
-or those of the step under way as a whole; columns say of each value what its bytes say; and sealing
-what was left changes neither. `TXLOG_SEED` repeats a run.
+One run collects, before each call with an effect, the disk as the death of the process leaves it,
+and disks as a power cut may leave them. The run sends records, adds a second schema, seals ledgers,
+adopts files and compacts. After each crash the values are those of the last answered step, or of
+the whole step under way. Columns have the same records as the bytes, and sealing the rest changes
+neither. `TXLOG_SEED` repeats a run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from txlog.errors import TxlogError
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 IMAGES = int(os.environ.get("TXLOG_IMAGES", "1"))
-# of the different crashes one of so many is looked at; with TXLOG_IMAGES=1 each
+# Every eighth of the different crashes is checked; with TXLOG_IMAGES=1, every one.
 CHECKED_OF = 1 if "TXLOG_IMAGES" in os.environ else 8
 SETTINGS = Settings(coordinators=1, txn_ids_reserved=2, reader_grace_ms=0)
 WORKLOADS = {
@@ -62,9 +62,9 @@ NEW = {
 }
 
 
-def schema(what: dict[str, Any], kind: str) -> Schema:
+def schema(fields: dict[str, Any], kind: str) -> Schema:
     """A schema of either type."""
-    return Schema.parse(kind, json.dumps(what))
+    return Schema.parse(kind, json.dumps(fields))
 
 
 class Work:
@@ -77,7 +77,7 @@ class Work:
         self.client = open_client(self.disk, self.clock)
         self.client.create_topic("t", 2, schema=schema(OLD, kind))
         self.states: list[list[int]] = [[]]
-        self.next: list[int] = []  # what the step under way leads to
+        self.next: list[int] = []  # the values after the step under way
         self.number = 0
 
     def record(self) -> dict[str, int]:
@@ -86,20 +86,20 @@ class Work:
         return {"cups": self.number}
 
     def send(self) -> None:
-        """One record, with a key."""
+        """Send one record, with a key."""
         self.next = [*self.states[-1], self.number + 1]
-        given = self.record()
+        record = self.record()
         if self.is_typed():
-            self.client.producer("t").send(given, key=b"a", partition=0)
-        else:  # bytes that mean the same, and that no schema was asked about
-            self.client.producer("t").send(encode_one(schema(OLD, self.kind), given), partition=0)
+            self.client.producer("t").send(record, key=b"a", partition=0)
+        else:  # the same record as bytes, which no schema has checked
+            self.client.producer("t").send(encode_one(schema(OLD, self.kind), record), partition=0)
 
     def is_typed(self) -> bool:
         """True unless the schemas were deleted."""
         return bool(self.client.topic("t").schemas.list())
 
     def txn(self) -> None:
-        """Two in a transaction, and one without a value."""
+        """Send two records in a transaction, and a message without a value."""
         self.next = [*self.states[-1], self.number + 1, self.number + 2]
         with self.client.transaction() as txn:
             for partition in (0, 1):
@@ -107,13 +107,13 @@ class Work:
             self.client.producer("t").send(None, partition=0, txn=txn)
 
     def abort(self) -> None:
-        """One in a transaction that nobody may see."""
+        """Send one record in a transaction that is aborted, so that no reader may see it."""
         with self.client.transaction() as txn:
             self.client.producer("t").send(self.record(), partition=0, txn=txn)
             txn.abort()
 
     def bulk(self) -> None:
-        """Two in files of their own."""
+        """Store two records in files of their own."""
         self.next = [*self.states[-1], self.number + 1, self.number + 2]
         newest = self.client.topic("t").schemas.get()
         values = [encode_one(newest, self.record()), encode_one(newest, self.record()), None]
@@ -121,11 +121,11 @@ class Work:
         batch.commit(batch.stage([pa.table({"value": values, "partition": [0, 1, 0]})]))
 
     def schema(self) -> None:
-        """A second version, with a field before the first one's."""
+        """Add a second version of the schema, with a field before the existing one."""
         self.client.topic("t").schemas.add(schema(NEW, self.kind))
 
     def delete(self) -> None:
-        """The topic takes bytes."""
+        """Delete the schemas, so that the topic takes any bytes."""
         self.client.topic("t").schemas.delete()
 
     def checkpoint(self) -> None:
@@ -133,25 +133,25 @@ class Work:
         self.client.checkpoint()
 
     def roll(self) -> None:
-        """The same with new ledgers: the old ones are sealed."""
+        """The same with new ledgers, so that the old ones are sealed."""
         self.client.checkpoint(roll_all=True)
 
     def compact(self) -> None:
-        """Write sealed files anew."""
+        """Rewrite sealed files."""
         self.client.admin.compact("t")
 
     def by_key(self) -> None:
-        """Compact by key, which takes nothing from the log."""
+        """Compact by key, which removes nothing from the log."""
         self.client.admin.compact_topic("t")
 
     def sweep(self) -> None:
-        """Remove what nobody names."""
+        """Remove the files that nothing refers to."""
         self.client.admin.gc(apply=True, keep_ms=0)
 
 
 @dataclass
 class Crash:
-    """A disk at a moment of the run, and the values that it may hold."""
+    """A disk at one moment of the run, and the values that it may hold."""
 
     disk: MemoryDisk
     clock: ManualClock
@@ -185,48 +185,51 @@ def crashes(label: str, kind: str, rng: random.Random) -> Iterator[Crash]:
 
 
 def by_columns(client: Client) -> list[tuple[str, dict[str, Any] | None]]:
-    """Each message that has a value and its record, as a task of Spark reads them."""
+    """Each message that has a value, with its record as a Spark task reads it."""
     scans = scans_of(client._relation("t"))
     rows = [
         row
-        for one in scans
-        for table in read_scan(client.store.disk, one, ("message_id", "value", RECORD))
+        for scan in scans
+        for table in read_scan(client.store.disk, scan, ("message_id", "value", RECORD))
         for row in table.to_pylist()
     ]
     return sorted((str(row["message_id"]), row[RECORD]) for row in rows if row["value"] is not None)
 
 
 def by_bytes(client: Client) -> list[tuple[str, dict[str, Any] | None]]:
-    """The same as a reader decodes them."""
-    found = [one for one in client.reader("t") if one.value is not None]
+    """Each message that has a value, with its record as a reader decodes it."""
+    with_value = [message for message in client.reader("t") if message.value is not None]
     return sorted(
-        (str(one.message_id), None if one.schema_version is None else one.decode()) for one in found
+        (str(message.message_id), None if message.schema_version is None else message.decode())
+        for message in with_value
     )
 
 
 def cups(client: Client, kind: str) -> list[int]:
-    """The values that a reader finds, whether they were checked or not."""
+    """The values that a reader gets, of checked and unchecked messages."""
     typed = schema(OLD, kind)
     decoded: list[dict[str, Any] | None] = [
-        one.decode() if one.schema_version is not None else typed_value(typed, one.value)
-        for one in client.reader("t")
-        if one.value is not None
+        message.decode()
+        if message.schema_version is not None
+        else typed_value(typed, message.value)
+        for message in client.reader("t")
+        if message.value is not None
     ]
-    return sorted(int(one["cups"]) for one in decoded if one)
+    return sorted(int(message["cups"]) for message in decoded if message)
 
 
 def typed_value(typed: Schema, value: bytes | None) -> dict[str, Any]:
-    """What bytes mean that nobody checked."""
+    """Decode bytes that no schema has checked."""
     assert value is not None
     return decode_one(typed, value)
 
 
 def check(crash: Crash, kind: str) -> None:
-    """Recover a crashed disk: each value is there with its record, and upkeep changes neither."""
+    """Recover a crashed disk: each value exists with its record, and upkeep changes neither."""
     client = open_client(crash.disk, crash.clock)
-    found = cups(client, kind)
-    assert found in crash.states, f"{crash.where}: {found}, expected one of {crash.states}"
-    before = by_bytes(client)
+    stored = cups(client, kind)
+    assert stored in crash.states, f"{crash.where}: {stored}, expected one of {crash.states}"
+    records_before = by_bytes(client)
     steps: list[Callable[[], object]] = [
         partial(client.checkpoint, roll_all=True),
         lambda: client.admin.compact("t"),
@@ -235,9 +238,9 @@ def check(crash: Crash, kind: str) -> None:
     for step in steps:
         step()
         has_schema = bool(client.topic("t").schemas.list())
-        assert by_bytes(client) == before, crash.where
+        assert by_bytes(client) == records_before, crash.where
         if has_schema:
-            assert by_columns(client) == before, crash.where
+            assert by_columns(client) == records_before, crash.where
     client.close()
     report = verify_disk(crash.disk, crash.clock, deep=True)
     assert report["errors"] == 0, (crash.where, report["problem_list"])
@@ -248,7 +251,9 @@ CASES = [f"{kind} {label}" for kind in ("json", "avro") for label in WORKLOADS]
 
 @pytest.mark.parametrize("case", graded(CASES, ["avro short"]))
 def test_every_crash_around_records(case: str) -> None:
-    """R17, R30; kills: a file whose records are not those of its values, a version that is lost."""
+    """R17, R30. Guards against files whose records do not match their values, and a lost
+    version.
+    """
     kind, _, label = case.partition(" ")
     rng = random.Random(f"{SEED} {label} {kind}")
     seen: set[object] = set()
@@ -303,20 +308,20 @@ LINES = 40
 
 @dataclass
 class Cups:
-    """What the lines are."""
+    """The record of each line."""
 
     cups: int
 
 
 def killed(folder: Path, nth: int) -> tuple[Path, subprocess.CompletedProcess[bytes]]:
-    """A store in whose nth call the process died that produced, sealed and compacted."""
+    """A store whose process died in its nth call, while it produced, sealed or compacted."""
     store, file = folder / "store", folder / "lines"
     txlog.init(str(store), reader_grace_ms=0, durability="os")
     with txlog.open(str(store)) as client:
         client.create_topic("t", partitions=2, schema=Cups)
     file.write_text("".join(f'{{"cups":{number}}}\n' for number in range(LINES)))
-    words = [*ready.python(), "-c", CHILD, str(store), str(file), str(nth)]
-    return store, subprocess.run(words, capture_output=True, check=False)
+    command = [*ready.python(), "-c", CHILD, str(store), str(file), str(nth)]
+    return store, subprocess.run(command, capture_output=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -335,16 +340,16 @@ def test_a_process_that_is_killed_at_a_typed_topic(tmp_path: Path, kills: int) -
         store, died = killed(tmp_path / str(nth), nth)
         assert died.returncode == -signal.SIGKILL, (where, died.stderr)
         with txlog.open(str(store)) as client:  # another process, which knows the newest schema
-            found = cups(client, "json")
-            assert found in ([], [*range(LINES)], [*range(LINES), 1000]), where
-            before = by_bytes(client)
-            assert by_columns(client) == before, where
+            stored = cups(client, "json")
+            assert stored in ([], [*range(LINES)], [*range(LINES), 1000]), where
+            records_before = by_bytes(client)
+            assert by_columns(client) == records_before, where
             client.producer("t").send(Cups(2000), partition=0)
             client.checkpoint(roll_all=True)
             client.admin.compact("t")
-            assert cups(client, "json") == [*found, 2000], where
+            assert cups(client, "json") == [*stored, 2000], where
             assert by_columns(client) == by_bytes(client), where
-            ends.add(len(found))
+            ends.add(len(stored))
         assert txlog.verify(str(store), deep=True)["errors"] == 0, where
     assert {0, LINES + 1} & ends
     assert len(ends) > 1

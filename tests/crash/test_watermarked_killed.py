@@ -1,7 +1,8 @@
-"""Windows on watermarks killed by SIGKILL: each window once, whole; what is late is late, once.
+"""Windows on watermarks, killed by SIGKILL: each window comes once and whole, each late message
+once.
 
-A process dies at a step of its run, or at any call of the disk; the next one goes on from what is
-in the store, until one comes to the end. Then stragglers are sent, and it begins again.
+A process dies at a step of its run, or at any call of the disk. The next one continues from the
+store, until one reaches the end. Then stragglers are sent, and it begins again.
 """
 
 from __future__ import annotations
@@ -105,11 +106,11 @@ def fill(path: str, chance: random.Random) -> dict[int, int]:
             producer.new_watermark().event_time(1).send()
         for at in range(0, COUNT, 20):
             for which, producer in enumerate(producers):
-                mine = order[at : at + 20][which::2]
-                rest = min([times[number] for number in order[at + 20 :]], default=SPAN)
+                batch = order[at : at + 20][which::2]
+                low = min([times[number] for number in order[at + 20 :]], default=SPAN)
                 with client.transaction() as txn:
-                    producer.send_batch(table(mine, [times[number] for number in mine]), txn=txn)
-                    producer.new_watermark(txn).event_time(max(1, rest)).send()
+                    producer.send_batch(table(batch, [times[number] for number in batch]), txn=txn)
+                    producer.new_watermark(txn).event_time(max(1, low)).send()
     return times
 
 
@@ -125,7 +126,7 @@ def table(numbers: list[int], times: list[int]) -> pa.Table:
 
 
 def found(client: txlog.Client) -> dict[int, set[int]]:
-    """The windows that were given, each once."""
+    """The windows that the function emitted, each once."""
     rows = [json.loads(message.value or b"") for message in client.reader("out")]
     assert len({row["start"] for row in rows}) == len(rows)
     assert all(len(set(row["values"])) == len(row["values"]) for row in rows)
@@ -133,11 +134,11 @@ def found(client: txlog.Client) -> dict[int, set[int]]:
 
 
 def live(path: str, times: dict[int, int], kills: Iterator[tuple[str, int]]) -> int:
-    """Two lives of the function, with kills in both; returns how many there were."""
+    """Two lives of the function, with kills in both; returns how many kills there were."""
     died = 0
-    wanted: dict[int, set[int]] = {}
+    expected: dict[int, set[int]] = {}
     for number, at in times.items():
-        wanted.setdefault(at // WINDOW * WINDOW, set()).add(number)
+        expected.setdefault(at // WINDOW * WINDOW, set()).add(number)
     for part in range(2):
         with txlog.open(path) as client:
             if part:
@@ -152,7 +153,7 @@ def live(path: str, times: dict[int, int], kills: Iterator[tuple[str, int]]) -> 
             died += 1
         assert not work(path, "", 0)
         with txlog.open(path) as client:
-            assert found(client) == wanted
+            assert found(client) == expected
             late_ones = sorted(int(message.value or b"") for message in client.reader("late"))
             assert late_ones == [*range(COUNT, COUNT + len(STRAGGLERS) * part)]
             assert client.transactions() == []
@@ -166,7 +167,7 @@ def live(path: str, times: dict[int, int], kills: Iterator[tuple[str, int]]) -> 
     [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in STEPS],
 )
 def test_a_death_at_any_step_repeats_and_loses_nothing(tmp_path: Path, step: str) -> None:
-    """Guards: windows, late messages, state and inputs agree."""
+    """Windows, late messages, state and inputs agree."""
     path = str(tmp_path / "store")
     times = fill(path, random.Random(SEED))
     nths = iter([1] if step == "closing" else [3, 1, 1])
@@ -178,7 +179,7 @@ def test_a_death_at_any_step_repeats_and_loses_nothing(tmp_path: Path, step: str
     [(0, 4), *(pytest.param(one, 25, marks=pytest.mark.slow) for one in range(1, 5))],
 )
 def test_a_death_at_any_call_of_the_disk(tmp_path: Path, history: int, kills: int) -> None:
-    """Guards: the same at random places, seed printed."""
+    """The same at random calls; the test prints the seed."""
     print("seed", SEED, history)
     chance = random.Random(f"{SEED} {history}")
     path = str(tmp_path / "store")
@@ -188,7 +189,7 @@ def test_a_death_at_any_call_of_the_disk(tmp_path: Path, history: int, kills: in
 
 
 def test_the_first_thing_a_run_makes_is_its_state(tmp_path: Path) -> None:
-    """Guards: killed before, the inputs are as they were."""
+    """A run that is killed before it has stored its state leaves the inputs untouched."""
     path = str(tmp_path / "store")
     fill(path, random.Random(SEED))
     assert work(path, "disk", 1)

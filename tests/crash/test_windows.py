@@ -1,7 +1,7 @@
 """The crash windows K1 to K12 of spec/transactions 13, one test each, on the disk in memory.
 
-Every test says where its process or its machine dies, what remains, and what the next caller finds.
-`test_windows_killed.py` has the same windows with real processes.
+Every docstring says where the process or the machine dies, what remains, and what the next caller
+gets. `test_windows_killed.py` has the same windows with real processes.
 """
 
 from __future__ import annotations
@@ -67,15 +67,17 @@ class Stage:
         written: int = 0,
         at_death: Callable[[], None] = lambda: None,
     ) -> None:
-        """Let the process die before the nth call of this kind, within it if some is written."""
+        """Let the process die before the nth call of this kind, or within it after
+        `written` bytes.
+        """
         count = 0
 
-        wanted = op
+        fatal_op = op
 
         def hook(op: str, path: str, **info: int) -> None:
             nonlocal count
-            count += op == wanted and part in path
-            if op == wanted and part in path and count == nth:
+            count += op == fatal_op and part in path
+            if op == fatal_op and part in path and count == nth:
                 at_death()
                 raise Killed(min(written, info.get("length", 1) - 1))
 
@@ -91,7 +93,7 @@ class Stage:
 
 
 class Calls:
-    """A hook that counts the calls with an effect, and dies within one of them."""
+    """A hook that counts the calls with an effect, and dies within the nth call."""
 
     def __init__(self, nth: int) -> None:
         self.nth = nth
@@ -106,45 +108,45 @@ class Calls:
 
 def state(client: Client, txn: TxnId) -> tuple[str, str | None]:
     """Status and reason of a transaction."""
-    shown = client.show_transaction(txn)
-    return shown["state"], shown["reason"]
+    described = client.show_transaction(txn)
+    return described["state"], described["reason"]
 
 
 def is_visible(client: Client) -> bool:
-    """True when the transaction of `fill` is seen wholly; nothing between is allowed (I-6)."""
+    """True when all of the transaction of `fill` is visible; a part alone is an error (I-6)."""
     seen = sorted(m.value or b"" for m in read_messages(client, "t"))
     with client.consumer("t", "s") as consumer:
-        left = consumer.receive_batch(100).column("value").to_pylist()
+        unread = consumer.receive_batch(100).column("value").to_pylist()
     if b"out0" in seen:
         assert seen == [b"in0", b"in1", b"out0", b"out1"]
-        assert b"in0" not in left
+        assert b"in0" not in unread
         return True
     assert seen == [b"in0", b"in1"]
     return False
 
 
 def settled(disk: MemoryDisk, clock: ManualClock) -> Client:
-    """The next writer, behind its recovery."""
+    """The next writer, after its recovery."""
     client = open_client(disk, clock)
     client.flush()
     return client
 
 
 def files_nobody_names(client: Client) -> set[str]:
-    """Segment and state files that are on the disk and in neither of the kept manifests.
+    """Segment and state files on the disk that neither of the kept manifests names.
 
-    What says in a topic's directory how to read it is named by nobody, and stays.
+    Manifests do not name the README in the directory of a topic, and it stays.
     """
     disk = client.store.disk
     assert isinstance(disk, MemoryDisk)
-    named: set[str] = set()
+    referenced: set[str] = set()
     for generation in generations(disk):
         manifest = read_manifest(disk, generation, client.store.identity.salt)
-        named |= {ref.path for refs in manifest.files.values() for ref in refs}
-        named |= {ref.path for ref in manifest.dumps}
-        named |= {path for path, _ in manifest.dropped}
+        referenced |= {ref.path for refs in manifest.files.values() for ref in refs}
+        referenced |= {ref.path for ref in manifest.dumps}
+        referenced |= {path for path, _ in manifest.dropped}
     stored = {p for p in disk.files() if p.startswith(("topics/", "state/"))}
-    return {p for p in stored if not p.endswith("/_README")} - named
+    return {p for p in stored if not p.endswith("/_README")} - referenced
 
 
 @pytest.mark.parametrize("written", [1, 63, 64, 200])
@@ -164,13 +166,15 @@ def test_k1_before_the_frame_is_complete(written: int) -> None:
     assert is_visible(client)
 
 
-# before the flush was announced in the witness, and within it: then the tail is written anew
+# Before the witness announced the flush, and within the flush: then the tail is written anew.
 NOT_FLUSHED = [("pwrite", "witness"), ("datasync", ".journal")]
 
 
 @pytest.mark.parametrize("at", NOT_FLUSHED, ids=["unannounced", "flushing"])
 def test_k2_written_and_not_flushed(at: tuple[str, str]) -> None:
-    """K2: the process dies; the frame is rolled forward, its repetition says `already`."""
+    """K2: the process dies; the next writer rolls the frame forward, and a repeat answers
+    `already`.
+    """
     stage = Stage()
     txn = stage.fill()
     readers: list[bool] = []
@@ -182,55 +186,58 @@ def test_k2_written_and_not_flushed(at: tuple[str, str]) -> None:
     )
     with pytest.raises(Killed):
         stage.client.commit(txn)
-    assert readers == [False]  # visible is at most what is durable
+    assert readers == [False]  # readers see durable frames only
     answer = stage.other().commit(txn)
     cuts = stage.cuts()
     assert (answer["state"], answer["already"], answer["messages"]) == ("committed", True, 2)
     assert is_visible(stage.other())
-    for image in cuts:  # `already` is an answer, too: from now on it stands
+    for image in cuts:  # `already` is an answer, too, so from now on the commit is durable
         assert state(settled(image, after_reboot()), txn) == ("committed", None)
 
 
 @pytest.mark.parametrize("at", NOT_FLUSHED, ids=["unannounced", "flushing"])
 def test_k2_a_send_and_its_sequence(at: tuple[str, str]) -> None:
-    """K2: the repetition of a send is a duplicate, with the first id."""
+    """K2: a repeated send is a duplicate, with the first id."""
     stage = Stage()
     producer = stage.client.producer("t", "p")
     stage.die(*at)
     with pytest.raises(Killed):
         producer.send(b"x", partition=0, sequence_id=7)
     client = stage.other()
-    again = client.producer("t", "p").send(b"x", partition=0, sequence_id=7)
+    repeated = client.producer("t", "p").send(b"x", partition=0, sequence_id=7)
     cuts = stage.cuts()
-    assert again.duplicate
-    (found,) = [m for m in read_messages(client, "t") if m.value == b"x"]
-    assert found.message_id == again.message_id
+    assert repeated.duplicate
+    (stored,) = [m for m in read_messages(client, "t") if m.value == b"x"]
+    assert stored.message_id == repeated.message_id
     for image in cuts:
         late = settled(image, after_reboot())
         assert [m.message_id for m in read_messages(late, "t") if m.value == b"x"] == [
-            again.message_id
+            repeated.message_id
         ]
 
 
 @pytest.mark.parametrize("how", ["conflict", "timeout", "timeout of another", "fenced"])
-def test_an_end_that_somebody_was_told_of_stands(how: str) -> None:
-    """5.2: durable before answered: also an error that reports an end, and an end on the way."""
+def test_a_reported_end_of_a_transaction_is_durable(how: str) -> None:
+    """5.2: durable before answered.
+
+    This covers an error that reports an end, and an end found on the way.
+    """
     stage = Stage()
     client = stage.client
     for _ in range(2):  # both coordinators have reserved a block, the partition has a sidecar
         client.abort(stage.fill())
     holder = client.begin(1000, coordinator=0)["txn"]
-    [one] = [m.message_id for m in read_messages(client, "t") if m.value == b"in0"]
-    assert one is not None
-    client.acknowledge("t", "s", [one], txn=holder)
+    [message_id] = [m.message_id for m in read_messages(client, "t") if m.value == b"in0"]
+    assert message_id is not None
+    client.acknowledge("t", "s", [message_id], txn=holder)
     if how == "conflict":
         ended = client.begin(coordinator=1)["txn"]
         with pytest.raises(TransactionConflict):
-            client.acknowledge("t", "s", [one], txn=ended)
+            client.acknowledge("t", "s", [message_id], txn=ended)
     elif how == "fenced":
-        before = client.begin(key="k")
-        client.begin(key="k", epoch=before["epoch"])
-        ended, client = before["txn"], stage.other()
+        first = client.begin(key="k")
+        client.begin(key="k", epoch=first["epoch"])
+        ended, client = first["txn"], stage.other()
         with pytest.raises(ExpiredTransaction):
             client.commit(ended)
     else:
@@ -240,14 +247,16 @@ def test_an_end_that_somebody_was_told_of_stands(how: str) -> None:
             if how == "timeout":
                 client.commit(ended)
             else:  # it finds the message free
-                client.acknowledge("t", "s", [one], txn=client.begin(coordinator=1)["txn"])
+                client.acknowledge("t", "s", [message_id], txn=client.begin(coordinator=1)["txn"])
     reason = how.split()[0]
     for image in stage.cuts():
         assert state(settled(image, after_reboot()), ended) == ("aborted", reason)
 
 
-def test_a_watermark_that_was_handed_out_stands_with_what_it_rests_on() -> None:
-    """spec/watermarks 4, invariant 6: the acknowledgements beneath it are flushed with it."""
+def test_a_delivered_watermark_is_durable_with_its_acknowledgements() -> None:
+    """spec/watermarks 4, invariant 6: the acknowledgements below a watermark are flushed
+    with it.
+    """
     stage = Stage()
     producer = stage.client.producer("t", "w")
     producer.new_watermark().event_time(10).send()
@@ -261,45 +270,46 @@ def test_a_watermark_that_was_handed_out_stands_with_what_it_rests_on() -> None:
     for image in stage.cuts():
         late = settled(image, after_reboot())
         assert late.subscriptions()[0]["backlog"] == 0
-        with late.consumer("t", "s", enable_watermarking=True) as again:
-            assert again.receive() is None
-            assert again.get_last_watermark() == (10, 1)
+        with late.consumer("t", "s", enable_watermarking=True) as reopened:
+            assert reopened.receive() is None
+            assert reopened.get_last_watermark() == (10, 1)
 
 
 def test_k3_power_fails_before_the_flush() -> None:
-    """K3: whole or torn or none, as K1 or K2; open transactions are aborted."""
+    """K3: whole, torn or absent, as in K1 or K2; open transactions are aborted."""
     stage = Stage()
     txn, bystander = stage.fill(), stage.client.begin()["txn"]
     images: list[MemoryDisk] = []
     stage.die("datasync", ".journal", at_death=lambda: images.extend(stage.cuts()))
     with pytest.raises(Killed):
         stage.client.commit(txn)
-    found = set()
+    outcomes = set()
     for image in images:
         clock = after_reboot()
         client = settled(image, clock)
-        found.add(is_visible(client))
+        outcomes.add(is_visible(client))
         expected = ("committed", None) if is_visible(client) else ("aborted", "recovery")
         with suppress(TransactionNotFound):  # its OPEN went with the power
             assert state(client, txn) == expected
         assert client.transactions() == []
-        for one, commit in ((txn, expected[0] == "committed"), (bystander, False)):
+        for txn_id, commit in ((txn, expected[0] == "committed"), (bystander, False)):
             for _ in range(2):
                 if commit:
-                    assert client.commit(one)["already"]
+                    assert client.commit(txn_id)["already"]
                     continue
                 with pytest.raises((InvalidTxnStatus, TransactionNotFound)):
-                    client.commit(one)
-    assert found == {True, False}, f"seed {SEED}: not every kind of loss was met"
+                    client.commit(txn_id)
+    assert outcomes == {True, False}, f"seed {SEED}: not every kind of loss was met"
 
 
 @pytest.mark.parametrize("where", ["witness", "answer"])
 def test_k4_flushed_and_not_answered(where: str) -> None:
-    """K4: the decision stands, through a death of the process and through a power cut."""
+    """K4: the decision survives the death of the process and a power cut."""
     stage = Stage()
     txn = stage.fill()
     images: list[MemoryDisk] = []
-    # the witness is marked before the flush and raised behind it; the unlock is the last call
+    # The writer marks the witness before the flush and raises it afterwards; the last call is
+    # unlock.
     op, part, nth = ("pwrite", "witness", 2) if where == "witness" else ("unlock", "flush.lock", 1)
     stage.die(op, part, nth, at_death=lambda: images.extend(stage.cuts()))
     with pytest.raises(Killed):
@@ -316,7 +326,9 @@ def test_k4_flushed_and_not_answered(where: str) -> None:
 
 @pytest.mark.parametrize("dies", [False, True])
 def test_k5_the_flush_fails(dies: bool) -> None:
-    """K5: OutcomeUnknown names the transaction; the answer by id never changes afterwards."""
+    """K5: OutcomeUnknown has the id of the transaction; the answer for that id never changes
+    afterwards.
+    """
     stage = Stage()
     txn, bystander = stage.fill(), stage.client.begin()["txn"]
     failed = False
@@ -347,35 +359,35 @@ def test_k5_the_flush_fails(dies: bool) -> None:
 
 
 def test_k6_an_id_was_given_out_and_its_opening_is_lost() -> None:
-    """K6: the id is skipped, answers `ended and forgotten`, and nothing of it is visible."""
+    """K6: the id is skipped and answers `ended and forgotten`; none of its messages is visible."""
     stage = Stage()
     for _ in range(2):  # both coordinators have reserved a block, the partition has a sidecar
         stage.client.abort(stage.fill())
     txn = stage.client.transaction().id
     stage.client.producer("t").send(b"out0", partition=0, txn=txn)
-    found = set()
+    codes = set()
     for image in stage.cuts():
         client = settled(image, after_reboot())
         with pytest.raises((TransactionNotFound, InvalidTxnStatus)) as caught:
             client.commit(txn)
-        found.add(caught.value.code)
+        codes.add(caught.value.code)
         assert not is_visible(client)
         fresh = [client.begin()["txn"] for _ in range(4)]
-        assert all(one.sequence > txn.sequence for one in fresh)
-    assert found == {305, 402}, f"seed {SEED}: not every kind of loss was met"
+        assert all(new_txn.sequence > txn.sequence for new_txn in fresh)
+    assert codes == {305, 402}, f"seed {SEED}: not every kind of loss was met"
 
 
 def test_k6_the_first_id_of_a_block() -> None:
-    """R10: the reservation is durable before the first id of it is given out."""
+    """R10: the reservation is durable before the first id of the block is given out."""
     stage = Stage()
     txn = stage.client.begin(coordinator=1)["txn"]
     for image in stage.cuts():
-        again = settled(image, after_reboot()).begin(coordinator=1)["txn"]
-        assert again.sequence > txn.sequence
+        next_txn = settled(image, after_reboot()).begin(coordinator=1)["txn"]
+        assert next_txn.sequence > txn.sequence
 
 
 def test_k7_a_client_dies_with_an_open_transaction() -> None:
-    """K7: time-out; what it held comes again, and the rows are never seen."""
+    """K7: after the time-out, its acknowledged messages come again, and no reader sees its rows."""
     stage = Stage()
     txn = stage.fill(1000)
     stage.disk.kill()
@@ -386,7 +398,8 @@ def test_k7_a_client_dies_with_an_open_transaction() -> None:
     with client.consumer("t", "s") as consumer:
         table = consumer.receive_batch(10)
         assert table.column("value").to_pylist() == [b"in0", b"in1"]
-        assert table.column("redelivery_count").to_pylist() == [1, 1]  # in1: given back by a close
+        # the close of the consumer gave in1 back
+        assert table.column("redelivery_count").to_pylist() == [1, 1]
     assert state(client, txn) == ("aborted", "timeout")
     with pytest.raises(TransactionTimedOut):
         client.commit(txn)
@@ -394,7 +407,9 @@ def test_k7_a_client_dies_with_an_open_transaction() -> None:
 
 
 def test_k8_decided_and_waiting() -> None:
-    """K8: through any death of the coming back: all of its frame or nothing, and it is repeated."""
+    """K8: any death while a partition comes back leaves all of its frame or nothing, and it can be
+    repeated.
+    """
     points = [
         ("pwrite", ".journal", 0),
         ("pwrite", ".journal", 150),
@@ -417,15 +432,15 @@ def test_k8_decided_and_waiting() -> None:
 
 
 def check_half_way(client: Client, txn: TxnId) -> None:
-    """The partition is away and the commit waits, or it is back and the commit complete."""
+    """The partition is offline and the commit waits, or it is online and the commit complete."""
     client.flush()
-    again = client.commit(txn)
-    assert again["already"]
+    repeated = client.commit(txn)
+    assert repeated["already"]
     with pytest.raises(InvalidTxnStatus):
         client.abort(txn)
     away = client.describe_topic("t")["partition_list"][1]["online"] is False
-    assert (again["state"] == "committing") == away
-    assert (again["waiting_list"] == ["t/1"]) == away
+    assert (repeated["state"] == "committing") == away
+    assert (repeated["waiting_list"] == ["t/1"]) == away
     back = client.admin.set_online("t/1")
     assert (back["changed"], back["finished_list"]) == ((True, [txn]) if away else (False, []))
     assert is_visible(client)
@@ -434,25 +449,27 @@ def check_half_way(client: Client, txn: TxnId) -> None:
 
 @pytest.mark.deep
 def test_k9_published_and_not_named() -> None:
-    """K9: a checkpoint dies at any of its calls: g or g + 1, and leftovers are swept."""
+    """K9: a checkpoint dies at any of its calls: manifest g or g + 1 remains, and leftovers are
+    swept.
+    """
     nth, left_over = 1, 0
     while True:
         stage = Stage()
         txn = stage.fill()
         stage.client.commit(txn)
-        before = [(m.message_id, m.value) for m in read_messages(stage.client, "t")]
+        messages_before = [(m.message_id, m.value) for m in read_messages(stage.client, "t")]
         calls = Calls(nth)
         stage.disk.step = calls
         with suppress(Killed):
             stage.client.checkpoint(roll_all=True)
         client = stage.other()
-        assert [(m.message_id, m.value) for m in read_messages(client, "t")] == before
+        assert [(m.message_id, m.value) for m in read_messages(client, "t")] == messages_before
         client.flush()
         left_over += bool(files_nobody_names(client))
         client.checkpoint(roll_all=True)
         client.checkpoint()
         assert files_nobody_names(client) == set()
-        assert [(m.message_id, m.value) for m in read_messages(client, "t")] == before
+        assert [(m.message_id, m.value) for m in read_messages(client, "t")] == messages_before
         assert client.commit(txn)["already"]
         if calls.count < nth:
             break
@@ -462,7 +479,7 @@ def test_k9_published_and_not_named() -> None:
 
 
 def test_k10_a_consumer_dies_with_messages_in_hand() -> None:
-    """K10: the next receive sees the free lock and returns them."""
+    """K10: the next receive finds the free lock and returns the leased messages."""
     stage = Stage()
     consumer = stage.client.consumer("t", "s")
     got = consumer.receive_batch(10).column("value").to_pylist()
@@ -491,14 +508,14 @@ def test_k11_expiry_races_a_commit(first: str) -> None:
     stage.clock.advance(1001)
     with pytest.raises(Killed):
         stage.client.expire()
-    client = stage.other(ManualClock(START_MS))  # one whose clock says there is time
+    client = stage.other(ManualClock(START_MS))  # a client whose clock has not reached the time-out
     with pytest.raises(TransactionTimedOut):
         client.commit(txn)
     assert not is_visible(client)
 
 
 def deaths(act: Callable[[MemoryDisk], None], start: MemoryDisk) -> Iterator[MemoryDisk]:
-    """What each death within an act leaves, from its first call with an effect to its last."""
+    """The disk after each death within an act, from its first call with an effect to its last."""
     nth = 1
     while True:
         disk, calls = start.copy(), Calls(nth)
@@ -513,7 +530,7 @@ def deaths(act: Callable[[MemoryDisk], None], start: MemoryDisk) -> Iterator[Mem
 
 @pytest.mark.parametrize("kind", ["recovery", "sweep"])
 def test_k12_during_recovery_or_sweep(kind: str) -> None:
-    """K12: a prefix of its frames; the same again, and the outcome is one."""
+    """K12: a prefix of its frames remains; a repeat ends in the same outcome."""
     stage = Stage()
     stage.client.admin.set_offline("t/1")
     waiting = stage.client.begin(1000)["txn"]

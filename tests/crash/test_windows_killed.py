@@ -1,8 +1,9 @@
 """The crash windows K1 to K12 of spec/transactions 13 with real processes that SIGKILL ends.
 
 A process ends itself at a named call of its disk (`killing.py`), so nothing depends on when a
-signal arrives. A power cut cannot be had here: where a window is about one, the machine restarts
-(another boot id) over what the dead process had written. `test_windows.py` cuts the power.
+signal arrives. A real power cut is impossible here. Where a window is about one, the machine
+restarts (another boot id) over the files that the dead process wrote. `test_windows.py` cuts the
+power.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Scene:
             client.acknowledge("t", "s", [self.held], txn=txn)
             return txn
 
-    def die(self, scenario: str, aim: str, *given: object, killed: bool = True) -> list[str]:
+    def die(self, scenario: str, aim: str, *arguments: object, killed: bool = True) -> list[str]:
         """Run a process that dies at its aim, `op part nth when`; returns the lines it printed."""
         done = subprocess.run(
             [
@@ -81,7 +82,7 @@ class Scene:
                 self.path,
                 scenario,
                 *aim.split(),
-                *map(str, given),
+                *map(str, arguments),
             ],
             cwd=ROOT,
             capture_output=True,
@@ -101,8 +102,8 @@ def scene(tmp_path: Path) -> Scene:
 
 def state(client: Client, txn: TxnId) -> tuple[str, str | None]:
     """Status and reason of a transaction."""
-    shown = client.show_transaction(txn)
-    return shown["state"], shown["reason"]
+    described = client.show_transaction(txn)
+    return described["state"], described["reason"]
 
 
 def values(client: Client) -> list[bytes | None]:
@@ -110,7 +111,7 @@ def values(client: Client) -> list[bytes | None]:
 
 
 def is_visible(client: Client) -> bool:
-    """True when the transaction of `fill` is seen wholly; nothing between is allowed (I-6)."""
+    """True when all of the transaction of `fill` is visible; a part alone is an error (I-6)."""
     seen = values(client)
     if b"out0" in seen:
         assert seen == [b"in0", b"in1", b"out0", b"out1"]
@@ -136,24 +137,26 @@ def test_k1_before_the_frame_is_complete(scene: Scene, written: int) -> None:
 
 
 def test_k2_written_and_not_flushed(scene: Scene) -> None:
-    """K2: rolled forward; the repetition says `already`, of a send `duplicate`."""
+    """K2: the frame is rolled forward; a repeated commit answers `already`, a repeated send
+    `duplicate`.
+    """
     txn = scene.fill()
     assert scene.die("commit", "datasync .journal 1 before", txn) == []
     with open_store(scene.path, read_only=True, clock=clock_at(0)) as reader:
-        assert not is_visible(reader)  # visible is at most what is durable
+        assert not is_visible(reader)  # readers see durable frames only
     with scene.open() as client:
         assert client.commit(txn)["already"]
         assert is_visible(client)
     assert scene.die("send", "datasync .journal 1 before") == []
     with scene.open() as client:
-        again = client.producer("t", "p").send(b"x", partition=0, sequence_id=7)
-        assert again.duplicate
+        repeated = client.producer("t", "p").send(b"x", partition=0, sequence_id=7)
+        assert repeated.duplicate
         assert values(client).count(b"x") == 1
 
 
 @pytest.mark.parametrize(("when", "kept"), [("100", False), ("after", True)])
 def test_k3_the_machine_restarts_before_the_flush(scene: Scene, when: str, kept: bool) -> None:
-    """K3: as K1 or K2; what is open is aborted."""
+    """K3: as K1 or K2; open transactions are aborted."""
     txn = scene.fill()
     with scene.open() as client:
         other = client.begin()["txn"]
@@ -171,7 +174,7 @@ def test_k3_the_machine_restarts_before_the_flush(scene: Scene, when: str, kept:
 @pytest.mark.parametrize("aim", ["datasync .journal 1 after", "pwrite witness 2 after"])
 @pytest.mark.parametrize("restarted", [False, True])
 def test_k4_flushed_and_not_answered(scene: Scene, aim: str, restarted: bool) -> None:
-    """K4: the decision stands."""
+    """K4: the decision survives."""
     txn = scene.fill()
     assert scene.die("commit", aim, txn) == []
     with scene.restarted() if restarted else scene.open() as client:
@@ -181,7 +184,7 @@ def test_k4_flushed_and_not_answered(scene: Scene, aim: str, restarted: bool) ->
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_k5_the_flush_fails(scene: Scene, restarted: bool) -> None:
-    """K5: unknown, with the id; settled by the next one, and the same ever after."""
+    """K5: unknown, with the id; the next process settles it, and the answer never changes."""
     txn = scene.fill()
     assert scene.die("fail", "datasync .journal 1 before", txn) == [f"unknown {txn}"]
     with scene.restarted() if restarted else scene.open() as client:
@@ -195,12 +198,12 @@ def test_k5_the_flush_fails(scene: Scene, restarted: bool) -> None:
 
 
 def test_k6_an_id_that_was_given_out(scene: Scene) -> None:
-    """K6: ids of a block that may have been given out are skipped after a restart."""
+    """K6: a restart skips the ids of a block that may have been given out."""
     (text,) = scene.die("begin", NEVER, scene.held)
     txn = TxnId.parse(text)
     with scene.restarted() as client:
         fresh = [client.begin()["txn"] for _ in range(4)]
-        assert all(one.sequence > txn.sequence for one in fresh if one.coordinator == 0)
+        assert all(new_txn.sequence > txn.sequence for new_txn in fresh if new_txn.coordinator == 0)
         with pytest.raises((TransactionNotFound, InvalidTxnStatus)):
             client.commit(txn)
         skipped = TxnId(txn.coordinator, txn.sequence + 1)
@@ -211,7 +214,7 @@ def test_k6_an_id_that_was_given_out(scene: Scene) -> None:
 
 
 def test_k7_a_client_dies_with_an_open_transaction(scene: Scene) -> None:
-    """K7: time-out; what it held comes again, and the rows are never seen."""
+    """K7: after the time-out, its acknowledged messages come again, and no reader sees its rows."""
     (text,) = scene.die("begin", NEVER, scene.held)
     with scene.open(1000) as client, client.consumer("t", "s") as consumer:
         assert consumer.receive_batch(10).column("value").to_pylist() == [b"in1"]
@@ -229,7 +232,7 @@ def test_k7_a_client_dies_with_an_open_transaction(scene: Scene) -> None:
             "datasync .journal 1 after", "pwrite witness 2 after"]
 )  # fmt: skip
 def test_k8_decided_and_waiting(scene: Scene, aim: str) -> None:
-    """K8: the coming back is one frame: all that waited, or nothing, and it can be repeated."""
+    """K8: coming back is one frame: all waiting work or nothing, and it can be repeated."""
     txn = scene.fill()
     with scene.open() as client:
         client.admin.set_offline("t/1")
@@ -252,36 +255,36 @@ def test_k8_decided_and_waiting(scene: Scene, aim: str) -> None:
             "publish .parquet 2 before", "publish .manifest 2 after", "unlink .journal 1 before"]
 )  # fmt: skip
 def test_k9_a_checkpoint_is_killed(scene: Scene, aim: str) -> None:
-    """K9: manifest g or g + 1, each complete; what nobody names is swept."""
+    """K9: manifest g or g + 1, each complete; files that neither names are swept."""
     txn = scene.fill()
     with scene.open() as client:
         client.commit(txn)
         client.checkpoint()
         for partition in (0, 1):
             client.producer("t").send(b"more", partition=partition)
-        before = values(client)
+        values_before = values(client)
     assert scene.die("checkpoint", aim) == []
     with scene.open() as client:
-        assert values(client) == before
+        assert values(client) == values_before
         client.checkpoint(roll_all=True)
         client.checkpoint()
-        assert values(client) == before
+        assert values(client) == values_before
         assert client.commit(txn)["already"]
-        named: set[str] = set()
+        referenced: set[str] = set()
         for generation in generations(client.store.disk):
-            kept = read_manifest(client.store.disk, generation, client.store.identity.salt)
-            named |= {ref.path for refs in kept.files.values() for ref in refs}
-            named |= {path for path, _ in kept.dropped}
-        found = {
+            manifest = read_manifest(client.store.disk, generation, client.store.identity.salt)
+            referenced |= {ref.path for refs in manifest.files.values() for ref in refs}
+            referenced |= {path for path, _ in manifest.dropped}
+        stored = {
             str(path.relative_to(scene.path))
             for path in Path(scene.path, "topics").rglob("*.*")
             if path.is_file()
         }
-        assert found <= named
+        assert stored <= referenced
 
 
 def test_k10_a_consumer_dies_with_messages_in_hand(scene: Scene) -> None:
-    """K10: the lock is free with the process, and the messages come again, counted."""
+    """K10: the death frees the lock, and the messages come again with a higher count."""
     assert scene.die("consume", NEVER) == ["in0", "in1"]
     with scene.open() as client, client.consumer("t", "s") as consumer:
         table = consumer.receive_batch(10)
@@ -310,7 +313,7 @@ def test_k11_expiry_races_a_commit(scene: Scene, first: str) -> None:
             "datasync .journal 1 after", "pwrite witness 1 before", "pwrite witness 2 before"]
 )  # fmt: skip
 def test_k12_during_the_sweep(scene: Scene, aim: str) -> None:
-    """K12: the same again; a second time changes nothing."""
+    """K12: a repeated sweep gives the same, and a second repeat changes nothing."""
     txns = [scene.fill(1000)]
     with scene.open() as client:
         txns += [client.begin(1000)["txn"] for _ in range(3)]
@@ -328,7 +331,7 @@ def test_k12_during_the_sweep(scene: Scene, aim: str) -> None:
                                  "publish .journal 1 after", "pwrite .journal 1 before",
                                  "datasync .journal 1 before"])  # fmt: skip
 def test_k12_during_the_recovery(scene: Scene, aim: str) -> None:
-    """K12: behind a torn frame; the recovery that follows ends where the first would have."""
+    """K12: after a torn frame; the next recovery ends where the first would have ended."""
     txn = scene.fill()
     assert scene.die("commit", "pwrite .journal 1 100", txn) == []
     died = scene.die("flush", aim, killed="publish .journal" not in aim)

@@ -1,7 +1,7 @@
-"""Owns what the crash tests share: a model of the answers, a workload, and how a store is read.
+"""Owns what the crash tests share: a model of the answers, a workload, and how tests read a store.
 
-The model knows values only. A step changes the model only after the engine answered it, so that
-after any crash the store must equal the model before or behind the step that was under way.
+The model knows values only. A step changes the model only after the engine has answered. So after
+any crash, the store must equal the model before or after the step that was under way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from txlog.engine.store.store import Store
 
 START_MS = 1_700_000_000_000
 SETTINGS = Settings(coordinators=1, txn_ids_reserved=2, reader_grace_ms=0, max_message_bytes=100)
-LARGE = "-" * 250  # behind a value it makes three chunks
+LARGE = "-" * 250  # appended to a value, it makes three chunks
 SUB, PARTITIONS, PRODUCER = "s", 2, "p"
 LAZY = frozenset({"begin", "txn_send", "txn_large", "ack", "txn_ack", "key_begin"})
 
@@ -48,7 +48,7 @@ def open_client(disk: MemoryDisk, clock: ManualClock | None = None) -> Client:
         lock_timeout_ms=0,
         durability=None,
     )
-    disk.blocked = lambda path, timeout_ms: False  # in one thread nobody would free it
+    disk.blocked = lambda path, timeout_ms: False  # in one thread, no other process would free it
     client = Client(store, disk)  # any Disk will do
     client.checkpoint_automatically = False
     return client
@@ -63,7 +63,7 @@ def after_reboot(boot: str = "another boot") -> ManualClock:
 
 @dataclass
 class Model:
-    """What the answers so far say the store holds."""
+    """The contents of the store that follow from the answers so far."""
 
     topics: set[str] = field(default_factory=set)
     subs: set[str] = field(default_factory=set)
@@ -72,7 +72,7 @@ class Model:
     txns: dict[str, str] = field(default_factory=dict)
     held: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     pending: dict[str, set[str]] = field(default_factory=dict)
-    epoch: int = -1  # of KEY; -1: it was never connected
+    epoch: int = -1  # epoch of KEY; -1: it was never connected
     deleted: bool = False
     batches: list[str] = field(default_factory=list)  # stored under KEY for the topic
     bound: str = ""  # the transaction that was begun under KEY last
@@ -84,23 +84,23 @@ class Model:
     def end(self, txn: str, state: str) -> None:
         """Commit or abort."""
         self.txns[txn] = state
-        held, pending = self.held.pop(txn, []), self.pending.pop(txn, set())
+        messages, pending = self.held.pop(txn, []), self.pending.pop(txn, set())
         if state == "committed":
-            for partition, value in held:
+            for partition, value in messages:
                 self.log[partition].append(value)
             self.acked |= pending
 
     def holding(self) -> str:
-        """The transaction that is open under KEY, or nothing."""
+        """The transaction that is open under KEY; empty if none is."""
         return self.bound if self.bound in self.open_txns() else ""
 
     def fence(self) -> None:
-        """What is open under KEY is aborted."""
+        """Abort the transaction that is open under KEY."""
         if self.holding():
             self.end(self.bound, "aborted")
 
     def recovered(self) -> Model:
-        """The same after a lossy recovery: nothing stays open."""
+        """The model after a lossy recovery: no transaction stays open."""
         other = deepcopy(self)
         for txn in self.open_txns():
             other.end(txn, "aborted")
@@ -108,8 +108,8 @@ class Model:
 
     def unclaimed(self) -> list[str]:
         """Visible values that are neither acknowledged nor pending."""
-        taken = self.acked.union(*self.pending.values())
-        return [value for part in self.log.values() for value in part if value not in taken]
+        claimed = self.acked.union(*self.pending.values())
+        return [value for part in self.log.values() for value in part if value not in claimed]
 
     def shape(self) -> dict[str, Any]:
         """The model as `observe` would show it."""
@@ -118,9 +118,9 @@ class Model:
             "subs": sorted(self.subs),
             "log": {n: part for n, part in self.log.items() if part},
             "unacked": {
-                n: left
+                n: unacked
                 for n, part in self.log.items()
-                if (left := [value for value in part if value not in self.acked])
+                if (unacked := [value for value in part if value not in self.acked])
             }
             if self.subs
             else {},
@@ -129,19 +129,19 @@ class Model:
         }
 
 
-def read_messages(client: Client, topic: str, wanted: Range | None = None) -> list[Message]:
+def read_messages(client: Client, topic: str, messages_range: Range | None = None) -> list[Message]:
     """Every message of a range, in batches of a few so that reading goes on in the middle."""
     return [
         message
-        for table in client.read(topic, range=wanted, batch_messages=7)
+        for table in client.read(topic, range=messages_range, batch_messages=7)
         for message in messages(table)
     ]
 
 
 def observe(client: Client, found: list[Message] | None = None) -> dict[str, Any]:
-    """Everything a user can see of the store, by value.
+    """Everything that a user can see of the store, by value.
 
-    found: is filled with each visible message
+    found: this list is filled with each visible message
     """
     out: dict[str, Any] = {"topics": [], "subs": [], "log": {}, "unacked": {}, "txns": {}}
     out["keys"] = [
@@ -150,12 +150,12 @@ def observe(client: Client, found: list[Message] | None = None) -> dict[str, Any
     ]
     out["topics"] = [row["topic"] for row in client.topics()]
     for topic in out["topics"]:
-        for name, wanted in (("log", None), ("unacked", Range(kind="unacked", subscription=SUB))):
+        for name, part in (("log", None), ("unacked", Range(kind="unacked", subscription=SUB))):
             if name == "unacked":
                 out["subs"] += [row["subscription"] for row in client.subscriptions(topic)]
                 if not out["subs"]:
                     continue
-            read = read_messages(client, topic, wanted)
+            read = read_messages(client, topic, part)
             for message in read:
                 assert message.value is not None
                 out[name].setdefault(message.partition, []).append(message.value.decode())
@@ -167,17 +167,17 @@ def observe(client: Client, found: list[Message] | None = None) -> dict[str, Any
 
 
 def observe_ids(client: Client) -> dict[str, MessageId]:
-    """Where each visible message is."""
+    """The position of each visible message."""
     return places_of([m for row in client.topics() for m in read_messages(client, row["topic"])])
 
 
 def places_of(found: list[Message]) -> dict[str, MessageId]:
-    """Where messages are, by value."""
+    """The positions of messages, by value."""
     return {m.value.decode(): m.message_id for m in found if m.value and m.message_id}
 
 
 def differs(found: dict[str, Any], models: list[Model]) -> str:
-    """Why `found` is none of the models; empty when it is one."""
+    """Why the contents are none of the models; empty when they are one."""
     if any(found == model.shape() for model in models):
         return ""
     return f"found {found}, expected one of {[model.shape() for model in models]}"
@@ -193,7 +193,7 @@ class Workload:
     sent: int = 0
     ids: dict[str, MessageId] = field(default_factory=dict)  # of answered plain messages
     txn_ids: list[str] = field(default_factory=list)
-    next_model: Model | None = None  # what the step under way will lead to
+    next_model: Model | None = None  # the model after the step under way
 
     def run(self, kind: str, rng: random.Random) -> bool:
         """Do one step; False when the state does not allow it."""
@@ -204,7 +204,7 @@ class Workload:
         return True
 
     def attempt(self, kind: str, model: Model, call: Callable[[], None]) -> None:
-        """Call, and believe the model once the call has answered."""
+        """Make the call, and adopt the model once the call has answered."""
         self.next_model = model
         call()
         self.models.append(model)
@@ -218,8 +218,8 @@ class Workload:
 
     def possible_after_cut(self) -> list[Model]:
         """Models of the states that a power cut may leave, before recovery."""
-        kept = self.models[self.durable :]
-        return [*kept, *([self.next_model] if self.next_model is not None else [])]
+        models = self.models[self.durable :]
+        return [*models, *([self.next_model] if self.next_model is not None else [])]
 
     # --- the steps: each returns the model behind it and the call, or None --------------------
 
@@ -288,7 +288,7 @@ class Workload:
         )
 
     def sweep(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
-        """Remove the files that nobody names."""
+        """Remove the files that nothing refers to."""
         return model, lambda: void(self.client.admin.gc(apply=True, keep_ms=0))
 
     def begin(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
@@ -303,7 +303,7 @@ class Workload:
         return model, call
 
     def connect(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
-        """Take the key, as a new holder or as the one before."""
+        """Connect the key, as a new holder or as the previous one."""
         presented = -1 if model.deleted else rng.choice((-1, model.epoch))
         model.fence()
         model.epoch, model.deleted = model.epoch + 1, False
@@ -382,23 +382,23 @@ class Workload:
         if not model.subs:
             return None
         expected = f"0:{len(self.txn_ids)}"
-        # one whose place is known: looking would flush what others left, and a failure of that
-        # steps over ids
-        known = [one for one in model.unclaimed() if one in self.ids]
-        taken = rng.choice(known) if known else None
+        # Take a message whose id is known. A look-up would flush the frames of other processes, and
+        # a failure there skips ids.
+        candidates = [value_of for value_of in model.unclaimed() if value_of in self.ids]
+        acked = rng.choice(candidates) if candidates else None
         value, partition, sequence = self.new_value(model, rng)
         model.txns[expected] = "committed"
         model.log[partition].append(value)
-        if taken is not None:
-            model.acked.add(taken)
+        if acked is not None:
+            model.acked.add(acked)
 
         def call() -> None:
             with self.client.transaction() as txn:
                 self.client.producer(TOPIC, PRODUCER).send_async(
                     value.encode(), partition=partition, sequence_id=sequence, txn=txn
                 )
-                if taken is not None:
-                    self.client.acknowledge_async(TOPIC, SUB, [self.ids[taken]], txn=txn)
+                if acked is not None:
+                    self.client.acknowledge_async(TOPIC, SUB, [self.ids[acked]], txn=txn)
             assert str(txn.id) == expected
             self.txn_ids.append(expected)
 
@@ -415,26 +415,26 @@ class Workload:
         return model, lambda: void(self.client.checkpoint(roll_all=True))
 
     def compact(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
-        """Compact the sidecars: nothing changes that anybody can see."""
+        """Compact the sidecars: no visible message changes."""
         if not model.topics:
             return None
         return model, lambda: void(self.client.admin.compact(TOPIC))
 
     def trim(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
-        """Trim everything that is there, whoever still wants it."""
+        """Trim all messages, whether they are acknowledged or not."""
         if not model.topics:
             return None
         model.log = {n: [] for n in model.log}
         return model, lambda: void(self.client.admin.trim(TOPIC, END, force_unacked=True))
 
     def seek(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
-        """Stand before a message; transactions that are in the way are aborted."""
+        """Seek to a message; conflicting transactions are aborted."""
         if not (model.subs and any(model.log.values())):
             return None
         partition = rng.choice([n for n, part in model.log.items() if part])
         part = model.log[partition]
         at = rng.randrange(len(part))
-        for txn in [one for one, held in model.pending.items() if held & set(part)]:
+        for txn in [txn_id for txn_id, acks in model.pending.items() if acks & set(part)]:
             model.end(txn, "aborted")
         model.acked = (model.acked | set(part[:at])) - set(part[at:])
 
@@ -464,7 +464,7 @@ class Workload:
     def delete_sub(
         self, model: Model, rng: random.Random
     ) -> tuple[Model, Callable[[], None]] | None:
-        """Delete the subscription; what is pending there is let go."""
+        """Delete the subscription; pending acknowledgements there are dropped."""
         if not model.subs:
             return None
         model.subs.clear()
@@ -475,11 +475,11 @@ class Workload:
     def delete_topic(
         self, model: Model, rng: random.Random
     ) -> tuple[Model, Callable[[], None]] | None:
-        """Delete the topic with everything."""
+        """Delete the topic with everything in it."""
         if not model.topics:
             return None
-        for held in (model.topics, model.subs, model.acked, model.pending, model.held):
-            held.clear()
+        for contents in (model.topics, model.subs, model.acked, model.pending, model.held):
+            contents.clear()
         model.batches.clear()
         model.log = {n: [] for n in range(PARTITIONS)}
         return model, lambda: void(self.client.admin.delete_topic(TOPIC, force=True))

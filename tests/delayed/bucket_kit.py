@@ -1,4 +1,6 @@
-"""Owns what tests of buckets share: sending with times, and what must hold of any index."""
+"""Owns what tests of buckets share: sending with times, and the checks that every index
+must pass.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ def delay(
     txn: TxnId | None = None,
     since_ms: int = START_MS,
 ) -> None:
-    """Send one batch of messages that are due so long after the start of the test."""
-    times = [None if after is None else since_ms + after for after in after_ms]
+    """Send one batch of messages that are due this long after the start of the test."""
+    times = [None if after_after is None else since_ms + after_after for after_after in after_ms]
     client.producer(topic).send_batch(
         pa.table(
             {
@@ -50,18 +52,18 @@ def delay_txn(client: Client, *after_ms: int | None, since_ms: int = START_MS) -
 
 
 def index(client: Client, partition: int = 1) -> Delayed:
-    """The fold, as this client has it."""
+    """The fold of the index in this client."""
     return client.store.read(lambda view: view.delayed(partition))
 
 
 def counts(client: Client) -> list[int]:
-    """The ids of each bucket, then of the mutable one."""
+    """How many ids each bucket has, then the mutable one."""
     state = index(client)
     return [bucket.count for bucket in state.buckets] + [len(state.mutable)]
 
 
 def logged_times(view: View, partition: int) -> dict[Id, int]:
-    """The times of all messages that are visible in the log, by id."""
+    """The delivery times of all visible messages in the log, by id."""
     out: dict[Id, int] = {}
     buffer = view.buffer(partition)
     for end in view.topic(partition).ledgers:
@@ -84,9 +86,9 @@ def _times(table: pa.Table) -> Sequence[int | None]:
 
 
 def indexed_times(client: Client, partition: int = 1) -> dict[Id, int]:
-    """What the index says, every byte of it checked; no id is in it twice."""
+    """The times in the index, by id, after a check of every byte; no id may be in it twice."""
     state = index(client, partition)
-    found = [((ledger, entry, index), at) for at, ledger, entry, index in state.mutable]
+    rows = [((ledger, entry, index), at) for at, ledger, entry, index in state.mutable]
     for bucket in state.buckets:
         with closing(client.store.disk.open(bucket.file.path)) as raw:
             file = BucketFile(raw, bucket.file)
@@ -97,29 +99,33 @@ def indexed_times(client: Client, partition: int = 1) -> dict[Id, int]:
             for number in range(len(file.segments)):
                 columns = file.segment(number)
                 ids = zip(columns.ledger, columns.entry, columns.index, strict=True)
-                found += zip(ids, columns.at, strict=True)
-            assert all(bucket.first <= one <= bucket.last for one, _ in found[-bucket.count :])
-    out = dict(found)
-    assert len(out) == len(found), "an id is in the index twice"
+                rows += zip(ids, columns.at, strict=True)
+            assert all(bucket.first <= item <= bucket.last for item, _ in rows[-bucket.count :])
+    out = dict(rows)
+    assert len(out) == len(rows), "an id is in the index twice"
     return out
 
 
 def check_index(client: Client, partition: int = 1) -> None:
-    """The index is true, and complete but for what may be due and for `unindexed`."""
+    """The index is correct; it may lack only ids that may be due, and the ranges in `unindexed`."""
     store = client.store
     logged = store.read(lambda view: logged_times(view, partition))
-    found = indexed_times(client, partition)
+    times = indexed_times(client, partition)
     state = index(client, partition)
     trimmed = store.read(lambda view: view.topic(partition).ledgers[0].ledger)
-    for one, at in found.items():
-        assert one[0] < trimmed or logged[one] == at, f"{one} is indexed at {at}"
-    for one, at in logged.items():
-        lacks = any(first <= one <= last for first, last in state.unindexed)
-        assert one in found or lacks or at <= state.passed_ms, f"{one} at {at} is lost"
+    for message_id, at in times.items():
+        assert message_id[0] < trimmed or logged[message_id] == at, (
+            f"{message_id} is indexed at {at}"
+        )
+    for message_id, at in logged.items():
+        lacks = any(first <= message_id <= last for first, last in state.unindexed)
+        assert message_id in times or lacks or at <= state.passed_ms, (
+            f"{message_id} at {at} is lost"
+        )
 
 
 def bucket_files(client: Client) -> list[str]:
-    """The files in the directories of buckets, temporaries included."""
+    """The files in the directories of buckets, with temporaries."""
     store = client.store
 
     def directories(view: View) -> list[str]:

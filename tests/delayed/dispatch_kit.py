@@ -1,4 +1,4 @@
-"""Owns what the tests of delayed dispatch share: a store, clocks, and what a turn gives."""
+"""Owns what the tests of delayed dispatch share: a store, clocks, and the messages of a turn."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Shop(Bench):
         self.client.create_topic("t")
 
     def set(self, ms: int) -> None:
-        """Set the clock of everybody without one of their own."""
+        """Set the clock of every process that has none of its own."""
         self.clock.set_wall(T0 + ms)
 
     def process(self, ms: int) -> tuple[Client, ManualClock]:
@@ -40,14 +40,14 @@ class Shop(Bench):
         assert sent.message_id is not None
         return sent.message_id
 
-    def send_all(self, *given: tuple[bytes, int | None]) -> list[MessageId]:
+    def send_all(self, *arguments: tuple[bytes, int | None]) -> list[MessageId]:
         """Send messages, each with its time."""
-        return [self.send(value, at) for value, at in given]
+        return [self.send(value, at) for value, at in arguments]
 
-    def commit(self, *given: tuple[bytes, int | None]) -> list[MessageId]:
-        """Send messages in a transaction and commit it."""
+    def commit(self, *arguments: tuple[bytes, int | None]) -> list[MessageId]:
+        """Send messages in a transaction and commit it; returns their ids."""
         with self.client.transaction() as txn:
-            for value, at in given:
+            for value, at in arguments:
                 self.client.producer("t").send(
                     value, txn=txn, deliver_at=None if at is None else T0 + at
                 )
@@ -58,40 +58,40 @@ class Shop(Bench):
     def consumer(
         self, name: str = "s", client: Client | None = None, type: str = "shared"
     ) -> Consumer:
-        """A consumer of a subscription from the start."""
-        made = (client or self.client).consumer(
+        """A consumer of a subscription that starts at the earliest message."""
+        new_consumer = (client or self.client).consumer(
             "t", name, create=True, type=type, position="earliest"
         )
-        assert isinstance(made, Consumer)
-        return made
+        assert isinstance(new_consumer, Consumer)
+        return new_consumer
 
 
 def take(consumer: Consumer, limit: int = 1000) -> list[bytes]:
-    """What a turn gives, by value."""
+    """The values of a consumer's next batch."""
     return [message.value or b"" for message in rows([consumer.receive_batch(limit)])]
 
 
 def take_ids(consumer: Consumer, limit: int = 1000) -> list[MessageId]:
-    """What a turn gives, by id."""
-    found = [message.message_id for message in rows([consumer.receive_batch(limit)])]
-    return [one for one in found if one is not None]
+    """The ids of a consumer's next batch."""
+    message_ids = [message.message_id for message in rows([consumer.receive_batch(limit)])]
+    return [message_id for message_id in message_ids if message_id is not None]
 
 
 def place(consumer: Consumer) -> ReadPosition:
-    """Where a consumer stands in the one partition."""
+    """The position of a consumer in the only partition."""
     receiving = session_of(consumer).receiving
-    found = receiving.place(receiving.numbers()[0])
-    assert found is not None
-    return found
+    position = receiving.place(receiving.numbers()[0])
+    assert position is not None
+    return position
 
 
 def pointer(consumer: Consumer) -> int:
-    """The time of its pointer, in ms after T0."""
+    """The time of the consumer's pointer, in ms after T0."""
     return place(consumer).pointer[0] - T0
 
 
 def strays(consumer: Consumer) -> Sequence[int]:
-    """The times of its strays."""
+    """The times of the consumer's strays."""
     return [key[0] - T0 for key in place(consumer).strays]
 
 

@@ -1,4 +1,4 @@
-"""Owns what the tests of looking share: buckets made by hand, and what the log says alone."""
+"""Owns what the tests of listings share: buckets made by hand, and answers from the log alone."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def seal(
     name = BucketName(number, state.next_gen, first, last, 0)
     folder = store.read(lambda view: ledger_dir(view.catalog, number, "p"))
     path = f"{folder}/_delayed/{bucket_name(first[0], last[0], state.next_gen)}"
-    made = encode_bucket(path, name, lambda: [times], (0, 1 << 60), CUTTING, lambda ledger: None)
-    assert made is not None
-    store.disk.publish(path, made.buffers)
-    bucket = Bucket(name.gen, made.file, first, last, rows, made.min_at, made.max_at, 0)
+    encoded = encode_bucket(path, name, lambda: [times], (0, 1 << 60), CUTTING, lambda ledger: None)
+    assert encoded is not None
+    store.disk.publish(path, encoded.buffers)
+    bucket = Bucket(name.gen, encoded.file, first, last, rows, encoded.min_at, encoded.max_at, 0)
     op = BucketSealed(number, "seal", first, last, 0, bucket)
     store.write(lambda view, now: Decision([op], sync=True))
     return path
 
 
 def lose(client: Client, partition: int, topic: str = "t") -> None:
-    """Forget the first bucket of a partition: its range is not indexed any more."""
+    """Drop the first bucket of a partition, so that its range is not indexed any more."""
     store = client.store
     number = partition_number(client, partition, topic)
     bucket = store.read(lambda view: view.delayed(number).buckets)[0]
@@ -67,21 +67,21 @@ def lose(client: Client, partition: int, topic: str = "t") -> None:
 
 
 def time_of(message: Message) -> int:
-    """When a message is to be delivered; before everything when it has no time."""
+    """The delivery time of a message; without one, a time before all others."""
     return -(1 << 63) if message.deliver_at is None else message.deliver_at
 
 
 def delayed_now(client: Client, now_ms: int, topic: str = "t") -> list[Message]:
-    """What the log says is delayed, in order of key; the oracle."""
-    found = [one for one in read(client, topic) if time_of(one) > now_ms]
-    return sorted(found, key=lambda one: (time_of(one), place(one)))
+    """The delayed messages according to the log, in order of key; the oracle."""
+    messages = [message for message in read(client, topic) if time_of(message) > now_ms]
+    return sorted(messages, key=lambda message: (time_of(message), place(message)))
 
 
 def place(message: Message) -> tuple[int, int, int]:
     """The id of a message as a tuple."""
-    found = message.message_id
-    assert found is not None
-    return (found.ledger, found.entry, found.index)
+    message_id = message.message_id
+    assert message_id is not None
+    return (message_id.ledger, message_id.entry, message_id.index)
 
 
 def listed_ids(table: object) -> list[MessageId]:

@@ -1,7 +1,7 @@
-"""Owns the oracle: random histories of two processes, and a model that knows no index at all.
+"""Owns the oracle: random histories of two processes, and a model without any index.
 
-After every batch the model says whether that batch was allowed; after every full cycle that nothing
-eligible was left; at the end of time that everything came.
+After every batch the model says whether the engine was allowed to return it. After every full cycle
+it says that no eligible message was left, and at the end of time that every message came.
 
     PYTHONPATH=src python -m tests.delayed.oracle --from 0 --histories 1000
 
@@ -42,7 +42,7 @@ ALWAYS = ("send", "send_in_txn", "begin", "commit", "receive", "cycle", "time")
 
 
 class History(Clients):
-    """Time, upkeep and damage between what the clients do."""
+    """Time, upkeep and damage between the steps of the clients."""
 
     # --- steps: time, upkeep, damage -----------------------------------------------------------
 
@@ -70,7 +70,7 @@ class History(Clients):
         )
 
     def upkeep(self, rng: random.Random, who: int) -> str:
-        """Some upkeep by one process; says what."""
+        """Some upkeep by one process; returns its name."""
         store, kind = self.clients[who].store, rng.choice(("tend", "tend", "merge", "rebuild"))
         partition = rng.choice(self.numbers(who))
         if kind == "tend":
@@ -86,19 +86,19 @@ class History(Clients):
         self.note(f"{who} {self.upkeep(rng, who)}")
 
     def crash_in_upkeep(self, rng: random.Random) -> None:
-        """The process dies before or behind a file or a frame of its upkeep."""
-        who, left = rng.randrange(2), [rng.randrange(4)]
-        point = f"call {left[0]}"
+        """The process dies before or after a file or a frame of its upkeep."""
+        who, countdown = rng.randrange(2), [rng.randrange(4)]
+        point = f"call {countdown[0]}"
 
-        def dying(known: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*given: Any, **named: Any) -> Any:
-                if not left[0]:
+        def dying(function: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any, **options: Any) -> Any:
+                if not countdown[0]:
                     raise Death
-                left[0] -= 1
-                answer = known(*given, **named)
-                if not left[0]:
+                countdown[0] -= 1
+                answer = function(*arguments, **options)
+                if not countdown[0]:
                     raise Death
-                left[0] -= 1
+                countdown[0] -= 1
                 return answer
 
             return call
@@ -116,7 +116,7 @@ class History(Clients):
         self.crash(who)
 
     def lose(self, rng: random.Random) -> None:
-        """A bucket's file is gone, cut off or damaged."""
+        """Remove, cut or damage the file of a bucket."""
         files = sorted(Path(self.path).glob("topics/**/_delayed/*.parquet"))
         if not files:
             return
@@ -135,12 +135,13 @@ class History(Clients):
     def __init__(self, folder: str, seed: str) -> None:
         super().__init__(folder, seed)
         rng = random.Random(f"{seed}:weights")
-        # no two histories are of the same kind: some things never happen in one, others often
+        # Each history has weights of its own, so some steps never happen in one, and often in
+        # another.
         self.weights = [
             weight * rng.choice((0.3, 1, 3) if name in ALWAYS else (0, 0, 0.3, 1, 3))
             for name, weight in WEIGHTS.items()
         ]
-        if rng.random() < 0.25:  # nothing is left out of the index that may not be due
+        if rng.random() < 0.25:  # the index has every id that is not due
             self.is_exact, self.clocks[1].skew_ms = True, 0
             for name in ("jump", "lose", "set_policy", "seek", "crash_in_upkeep"):
                 self.weights[list(WEIGHTS).index(name)] = 0
@@ -152,7 +153,7 @@ class History(Clients):
         act(rng)
 
     def end(self) -> None:
-        """Both clocks reach the far end: everything that is left is handed out, once."""
+        """Both clocks reach the far end: every remaining message must come, once."""
         self.boot.ms += 10**8
         self.note("the end of time")
         for txn in list(self.txns):
@@ -164,12 +165,12 @@ class History(Clients):
             hand = self.open_on(sub, 0)
             while got := self.took(sub, hand, hand.real.receive_batch(1000)):
                 self.note(f"{sub.name}/0 receives {self.texts(got)}")
-            left = self.free(sub) - hand.ids
-            if left:
-                raise Wrong(f"{sub.name} never got {self.texts(left)}")
+            free_messages = self.free(sub) - hand.ids
+            if free_messages:
+                raise Wrong(f"{sub.name} never got {self.texts(free_messages)}")
 
     def stop(self) -> None:
-        """Let go what is open."""
+        """Close all open clients."""
         for sub in self.subs:
             for hand in sub.hands:
                 lock = session_of(hand.real).member._lock
@@ -180,32 +181,32 @@ class History(Clients):
 
 
 def run(seed: str, steps: list[int], history: type[History] = History) -> History | None:
-    """Run a history; returns it when the engine was wrong, its last line says how."""
+    """Run a history; returns it if the engine was wrong, with the reason in its last line."""
     folder = tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
-    made: History | None = None
+    rows: History | None = None
     try:
-        made = history(folder, seed)
+        rows = history(folder, seed)
         for number in steps:
-            made.step(random.Random(f"{seed}:{number}"))
-        made.end()
+            rows.step(random.Random(f"{seed}:{number}"))
+        rows.end()
         return None
     except Exception as error:
-        if made is None:
+        if rows is None:
             raise
-        made.note(f"WRONG: {type(error).__name__}: {error}")
+        rows.note(f"WRONG: {type(error).__name__}: {error}")
         if not isinstance(error, Wrong):
-            made.trace.append(traceback.format_exc())
-        return made
+            rows.trace.append(traceback.format_exc())
+        return rows
     finally:
-        if made is not None:
-            made.stop()
+        if rows is not None:
+            rows.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def shrink(seed: str, steps: list[int], history: type[History] = History) -> History:
-    """The same failure, in fewer steps: leave out what can be left out."""
-    found = run(seed, steps, history)
-    assert found is not None
+    """The same failure in fewer steps: leave out every step that is not needed."""
+    completed = run(seed, steps, history)
+    assert completed is not None
     size = max(1, len(steps) // 2)
     while size:
         at = 0
@@ -213,12 +214,12 @@ def shrink(seed: str, steps: list[int], history: type[History] = History) -> His
             fewer = steps[:at] + steps[at + size :]
             other = run(seed, fewer, history)
             if other is not None:
-                steps, found = fewer, other
+                steps, completed = fewer, other
             else:
                 at += size
         size //= 2
-    found.trace.insert(0, f"seed {seed!r}, steps {steps}, settings {found.settings}")
-    return found
+    completed.trace.insert(0, f"seed {seed!r}, steps {steps}, settings {completed.settings}")
+    return completed
 
 
 def main() -> None:
@@ -229,19 +230,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--every", action="store_true", help="do not stop at the first")
     parser.add_argument("--no-shrink", action="store_true", help="show a failure as it came")
-    given = parser.parse_args()
+    options = parser.parse_args()
     failed = 0
-    for seed in range(given.first, given.first + given.histories):
-        steps = list(range(given.steps))
-        found = run(str(seed), steps)
-        if found is not None:
+    for seed in range(options.first, options.first + options.histories):
+        steps = list(range(options.steps))
+        completed = run(str(seed), steps)
+        if completed is not None:
             failed += 1
-            found = found if given.no_shrink else shrink(str(seed), steps)
-            sys.stdout.write("\n".join(found.trace) + "\n\n")
+            completed = completed if options.no_shrink else shrink(str(seed), steps)
+            sys.stdout.write("\n".join(completed.trace) + "\n\n")
             sys.stdout.flush()
-            if not given.every:
+            if not options.every:
                 break
-    sys.stdout.write(f"{seed - given.first + 1} histories, {failed} failed\n")
+    sys.stdout.write(f"{seed - options.first + 1} histories, {failed} failed\n")
 
 
 if __name__ == "__main__":

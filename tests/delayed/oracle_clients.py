@@ -1,4 +1,4 @@
-"""The steps of the oracle that clients take: each does the same to the engine and to the model."""
+"""The steps that clients take in the oracle: each does the same to the engine and to the model."""
 
 from __future__ import annotations
 
@@ -90,15 +90,17 @@ class Clients(Model):
         return out
 
     def send_rows(self, who: int, partition: int, rows: list[Sent], txn: Txn | None = None) -> Any:
-        # some say how long they wait: that is counted from the clock of who sends them
-        after = [row for row in rows if row[0] is not None and row[0] >= self.wall(who)][::2]
+        # some rows have a delay, which counts from the clock of the sender
+        rows_after = [row for row in rows if row[0] is not None and row[0] >= self.wall(who)][::2]
         waits = [
-            at - self.wall(who) if (at, key, value) in after and at is not None else None
+            at - self.wall(who) if (at, key, value) in rows_after and at is not None else None
             for at, key, value in rows
         ]
         table = pa.table(
             {
-                "deliver_at": pa.array([None if row in after else row[0] for row in rows], INSTANT),
+                "deliver_at": pa.array(
+                    [None if row in rows_after else row[0] for row in rows], INSTANT
+                ),
                 "deliver_after": pa.array(waits, pa.int64()),
                 "key": pa.array([key for _, key, _ in rows], pa.binary()),
                 "value": pa.array([value for _, _, value in rows], pa.binary()),
@@ -116,11 +118,11 @@ class Clients(Model):
             Known(partition, receipt.message_id, *row)
             for receipt, row in zip(receipts, rows, strict=True)
         ]
-        self.log.update(((partition, one.id), one) for one in ones)
+        self.log.update(((partition, message.id), message) for message in ones)
         self.note(f"{who} sends {self.texts(ones)}")
 
     def send_large(self, rng: random.Random) -> None:
-        """In chunks: a file of its own, and a marker with one message."""
+        """Send a message in chunks: a file of its own, and a marker with one message."""
         who, partition = rng.randrange(2), rng.randrange(self.partitions)
         [(at, key, value), *_] = self.some_rows(rng, who)
         receipt = (
@@ -129,9 +131,9 @@ class Clients(Model):
             .send(value * MESSAGE_BYTES, key=key, deliver_at=at, partition=partition)
         )
         assert receipt.message_id is not None
-        one = Known(partition, receipt.message_id, at, key, value * MESSAGE_BYTES)
-        self.log[partition, one.id] = one
-        self.note(f"{who} sends in chunks {self.text(one)}")
+        message = Known(partition, receipt.message_id, at, key, value * MESSAGE_BYTES)
+        self.log[partition, message.id] = message
+        self.note(f"{who} sends in chunks {self.text(message)}")
 
     def begin(self, rng: random.Random) -> None:
         if len(self.txns) < 4:
@@ -160,12 +162,12 @@ class Clients(Model):
             for index, sent in enumerate(txn.sent[row["partition"]], 1):
                 where = MessageId(row["marker"].ledger, row["marker"].entry, index)
                 new.append(Known(row["partition"], where, *sent))
-        self.log.update(((one.partition, one.id), one) for one in new)
+        self.log.update(((message.partition, message.id), message) for message in new)
         for sub in self.subs:
-            mine = {one for one, holder in sub.held.items() if holder is txn}
-            sub.acked |= mine
-            for one in mine:
-                del sub.held[one]
+            own_messages = {message for message, holder in sub.held.items() if holder is txn}
+            sub.acked |= own_messages
+            for message in own_messages:
+                del sub.held[message]
         self.note(f"{who} commits {txn.id}: {self.texts(new)}")
 
     def abort(self, rng: random.Random) -> None:
@@ -174,7 +176,9 @@ class Clients(Model):
         txn = self.txns.pop(rng.randrange(len(self.txns)))
         self.clients[rng.randrange(2)].abort(txn.id)
         for sub in self.subs:
-            sub.held = {one: holder for one, holder in sub.held.items() if holder is not txn}
+            sub.held = {
+                message: holder for message, holder in sub.held.items() if holder is not txn
+            }
         self.note(f"abort {txn.id}")
 
     # --- steps: consumers --------------------------------------------------------------------
@@ -209,46 +213,59 @@ class Clients(Model):
         self.note(f"{sub.name}/{hand.who} receives {self.texts(got)}")
 
     def cycle(self, rng: random.Random) -> None:
-        """Receive until nothing comes: then nothing eligible may be left."""
+        """Receive until no more messages come: then no eligible message may be left."""
         sub, hand = self.some_hand(rng)
         limit = rng.choice((1, 2, 7, 1000))
         hands = [hand] if sub.kind == "shared" else list(sub.hands)
-        self.note(f"{sub.name}/{[one.who for one in hands]} receives all, {limit} at a time")
+        self.note(
+            f"{sub.name}/{[each_hand.who for each_hand in hands]} receives all, {limit} at a time"
+        )
         came = True
         while came:
             came = False
-            for one in hands:
-                while got := self.took(sub, one, one.real.receive_batch(limit)):
-                    self.note(f"{sub.name}/{one.who} receives {self.texts(got)}")
+            for each_hand in hands:
+                while got := self.took(sub, each_hand, each_hand.real.receive_batch(limit)):
+                    self.note(f"{sub.name}/{each_hand.who} receives {self.texts(got)}")
                     came = True
-        left = self.left(sub, min(self.cutoff(one.who) for one in hands))
-        if left and self.settings["strays_max"] == 100_000:  # reading waits where it is reached
-            raise Wrong(f"{sub.name}/{hand.who} got nothing more, but {self.texts(left)} is left")
+        remaining_messages = self.left(sub, min(self.cutoff(each_hand.who) for each_hand in hands))
+        if (
+            remaining_messages and self.settings["strays_max"] == 100_000
+        ):  # reading waits where it is reached
+            raise Wrong(
+                f"{sub.name}/{hand.who} got nothing more, "
+                f"but {self.texts(remaining_messages)} is left"
+            )
         if self.is_exact:
             self.count(sub, hand.who)
 
     def count(self, sub: Sub, who: int) -> None:
-        """What the index counts is what the model counts."""
+        """The index and the model count the same messages."""
         cutoff_ms = self.cutoff(who)
 
         def look(view: Any) -> int:
             [topic] = view.catalog.topics.values()
-            known = view.catalog.subscriptions.values()
-            number = next(one.number for one in known if one.name == sub.name)
+            subscriptions = view.catalog.subscriptions.values()
+            number = next(
+                subscription.number
+                for subscription in subscriptions
+                if subscription.name == sub.name
+            )
             return sum(
-                index_of_partition(view, one, cutoff_ms).count_for(view.cursor(number, one))
-                for one in numbers_of(topic)
+                index_of_partition(view, subscription, cutoff_ms).count_for(
+                    view.cursor(number, subscription)
+                )
+                for subscription in numbers_of(topic)
             )
 
-        found, wanted = self.clients[who].store.read(look), self.delayed(sub, cutoff_ms)
-        if found != wanted:
-            raise Wrong(f"{sub.name}/{who} counts {found} delayed messages, there are {wanted}")
+        results, expected = self.clients[who].store.read(look), self.delayed(sub, cutoff_ms)
+        if results != expected:
+            raise Wrong(f"{sub.name}/{who} counts {results} delayed messages, there are {expected}")
 
     def acknowledge(self, rng: random.Random) -> None:
         sub, hand = self.some_hand(rng)
         ones = self.some_of(rng, hand.ids)
         if ones:
-            answer = hand.real.acknowledge([one.id for one in sorted(ones)])
+            answer = hand.real.acknowledge([message.id for message in sorted(ones)])
             if answer.acked != len(ones):
                 raise Wrong(f"{answer} for {len(ones)} messages")
             sub.settle(ones)
@@ -256,13 +273,15 @@ class Clients(Model):
             self.note(f"{sub.name}/{hand.who} acknowledges {self.texts(ones)}")
 
     def cancel(self, rng: random.Random) -> None:
-        """Acknowledge by id, in whosever hand it is; or cancel, which takes what is not due."""
+        """Acknowledge by id, whichever consumer has the lease; or cancel, which skips due
+        messages.
+        """
         sub, who = rng.choice(self.subs), rng.randrange(2)
-        known = sorted(self.free(sub))
-        if not known:
+        free_messages = sorted(self.free(sub))
+        if not free_messages:
             return
-        ones = set(rng.sample(known, min(len(known), rng.choice((1, 1, 2, 5)))))
-        ids = [one.id for one in sorted(ones)]
+        ones = set(rng.sample(free_messages, min(len(free_messages), rng.choice((1, 1, 2, 5)))))
+        ids = [message.id for message in sorted(ones)]
         if rng.random() < 0.5:
             self.clients[who].acknowledge("t", sub.name, ids)
         else:
@@ -278,12 +297,12 @@ class Clients(Model):
         if not self.txns:
             return
         txn, sub, who = rng.choice(self.txns), rng.choice(self.subs), rng.randrange(2)
-        known = self.free(sub)
+        free_messages = self.free(sub)
         if rng.random() < 0.7:
-            known &= sub.in_hand()
-        if known:
-            ones = self.some_of(rng, known)
-            ids = [one.id for one in sorted(ones)]
+            free_messages &= sub.in_hand()
+        if free_messages:
+            ones = self.some_of(rng, free_messages)
+            ids = [message.id for message in sorted(ones)]
             self.clients[who].acknowledge("t", sub.name, ids, txn=txn.id)
             sub.settle(ones)
             sub.held.update(dict.fromkeys(ones, txn))
@@ -294,7 +313,7 @@ class Clients(Model):
         ones = self.some_of(rng, hand.ids)
         if ones:
             delay_ms = rng.choice((0, 0, 50))
-            hand.real.negative_acknowledge([one.id for one in sorted(ones)], delay_ms)
+            hand.real.negative_acknowledge([message.id for message in sorted(ones)], delay_ms)
             sub.give_back(hand, ones, self.boot.ms + delay_ms if delay_ms else None)
             self.note(f"{sub.name}/{hand.who} nacks {self.texts(ones)}, {delay_ms} ms")
 
@@ -317,7 +336,7 @@ class Clients(Model):
         self.note(f"{sub.name}/{hand.who} dies")
 
     def die(self, sub: Sub, hand: Hand) -> None:
-        """What the kernel does for a process that dies: its lock is free."""
+        """Free the consumer's lock, as the kernel does when a process dies."""
         lock = session_of(hand.real).member._lock
         assert lock is not None
         lock.close()
@@ -359,17 +378,17 @@ class Clients(Model):
         if sub.held:
             return
         handle = self.clients[who].subscription("t", sub.name)
-        known = sorted(self.log.values())
-        if self.partitions == 1 and known and rng.random() < 0.7:
-            to = rng.choice(known)
+        messages = sorted(self.log.values())
+        if self.partitions == 1 and messages and rng.random() < 0.7:
+            to = rng.choice(messages)
             handle.seek(to.id)
-            sub.acked = {one for one in known if one < to}
+            sub.acked = {message for message in messages if message < to}
             self.note(f"{who} seeks {sub.name} to {self.text(to)}")
         else:
             handle.seek(Bound("start"))
             sub.acked = set()
             self.note(f"{who} seeks {sub.name} to the start")
-        sub.settle(set(known))
+        sub.settle(set(messages))
 
     def skip(self, rng: random.Random) -> None:
         sub, who, count = rng.choice(self.subs), rng.randrange(2), rng.choice((1, 2, 5))
@@ -379,16 +398,18 @@ class Clients(Model):
             handle.clear_backlog()
         else:
             handle.skip(count)
-        gone: set[Known] = set()
+        skipped: set[Known] = set()
         for partition in range(self.partitions):
-            known = sorted(one for one in self.free(sub) if one.partition == partition)
-            gone.update(known if is_all else known[:count])
-        sub.settle(gone)
-        sub.acked |= gone
-        self.note(f"{who} skips {self.texts(gone)} on {sub.name}")
+            free_messages = sorted(
+                message for message in self.free(sub) if message.partition == partition
+            )
+            skipped.update(free_messages if is_all else free_messages[:count])
+        sub.settle(skipped)
+        sub.acked |= skipped
+        self.note(f"{who} skips {self.texts(skipped)} on {sub.name}")
 
     def trim(self, rng: random.Random) -> None:
-        """Whole ledgers go, whatever was in them."""
+        """Trim whole ledgers with all their messages."""
         who = rng.randrange(2)
         self.clients[who].admin.trim("t", Bound("last", rng.choice((3, 8))), force_unacked=True)
 
@@ -397,17 +418,19 @@ class Clients(Model):
             return [view.topic(number).ledgers[0].ledger for number in numbers_of(topic)]
 
         first = self.clients[who].store.read(firsts)
-        gone = {one for one in self.log.values() if one.id.ledger < first[one.partition]}
-        for one in gone:
-            del self.log[one.partition, one.id]
+        trimmed = {
+            message for message in self.log.values() if message.id.ledger < first[message.partition]
+        }
+        for message in trimmed:
+            del self.log[message.partition, message.id]
         for sub in self.subs:
-            sub.settle(gone)
-            sub.acked -= gone
-            sub.held = {one: txn for one, txn in sub.held.items() if one not in gone}
-        self.note(f"{who} trims {self.texts(gone)}")
+            sub.settle(trimmed)
+            sub.acked -= trimmed
+            sub.held = {message: txn for message, txn in sub.held.items() if message not in trimmed}
+        self.note(f"{who} trims {self.texts(trimmed)}")
 
     def set_policy(self, rng: random.Random) -> None:
-        """Whether anything waits, and how early it may come."""
+        """Set whether messages wait, and how early they may come."""
         who = rng.randrange(2)
         self.active, self.strict = rng.random() < 0.7, rng.random() < 0.6
         self.tick_ms = rng.choice((50, 1000))
@@ -417,14 +440,20 @@ class Clients(Model):
         self.note(f"{who} sets active {self.active}, strict {self.strict}, tick {self.tick_ms}")
 
     def promote(self, rng: random.Random) -> None:
-        """Release what is not due for the one who asks; all of it only where it can be counted."""
+        """Release messages that are not due for this process; all of them only where the index is
+        exact.
+        """
         sub, who = rng.choice(self.subs), rng.randrange(2)
-        known = sorted(self.free(sub))
+        free_messages = sorted(self.free(sub))
         is_all = self.is_exact and rng.random() < 0.3
-        ones = set(known) if is_all else set(rng.sample(known, min(len(known), 3)))
+        ones = (
+            set(free_messages)
+            if is_all
+            else set(rng.sample(free_messages, min(len(free_messages), 3)))
+        )
         if not ones:
             return
-        wanted = self.waiting_for(who, ones)
+        expected = self.waiting_for(who, ones)
         topic = self.clients[who].topic("t")
         if sub.is_exclusive:
             with pytest.raises(NotAllowed):
@@ -433,18 +462,22 @@ class Clients(Model):
         if is_all:
             topic.promote(all=True, subscription=sub.name)
         else:
-            answer = topic.promote([one.id for one in sorted(ones)], subscription=sub.name)
-            if (answer["promoted"], answer["not_delayed"]) != (len(wanted), len(ones - wanted)):
+            answer = topic.promote([message.id for message in sorted(ones)], subscription=sub.name)
+            if (answer["promoted"], answer["not_delayed"]) != (len(expected), len(ones - expected)):
                 raise Wrong(f"{answer} for {self.texts(ones)}")
-        sub.released |= wanted
-        self.note(f"{who} promotes {self.texts(wanted)} on {sub.name}")
+        sub.released |= expected
+        self.note(f"{who} promotes {self.texts(expected)} on {sub.name}")
 
     def waiting_for(self, who: int, ones: set[Known]) -> set[Known]:
-        """Those whose time is to come by the clock of a process."""
-        return {one for one in ones if one.at is not None and one.at > self.wall(who)}
+        """The messages that are not due yet by the clock of a process."""
+        return {
+            message for message in ones if message.at is not None and message.at > self.wall(who)
+        }
 
     def take_exclusively(self, rng: random.Random) -> None:
-        """Another type for a while: everything comes at once, in order of position."""
+        """Use another subscription type for a while: all messages come at once, in order of
+        position.
+        """
         sub, who = rng.choice(self.subs), rng.randrange(2)
         if sub.hands or sub.waiting:
             return
@@ -455,12 +488,12 @@ class Clients(Model):
         sub.is_exclusive = True
         while got := self.took(sub, hand, real.receive_batch(50), honours=False):
             self.note(f"{sub.name}/{who} gets exclusively {self.texts(got)}")
-        left = self.free(sub) - hand.ids
-        if left:
-            raise Wrong(f"exclusively {sub.name}/{who} did not get {self.texts(left)}")
+        free_messages = self.free(sub) - hand.ids
+        if free_messages:
+            raise Wrong(f"exclusively {sub.name}/{who} did not get {self.texts(free_messages)}")
         ones = self.some_of(rng, hand.ids) if rng.random() < 0.7 else set()
         if ones:
-            real.acknowledge([one.id for one in sorted(ones)])
+            real.acknowledge([message.id for message in sorted(ones)])
         sub.settle(ones)
         sub.acked |= ones
         real.close()

@@ -1,8 +1,8 @@
-"""The model of the oracle: which message may be handed out, and which should have been.
+"""The model of the oracle: which messages the engine may return, and which it should have returned.
 
-A dict of messages with their times, and for each subscription what is acknowledged, held by a
-transaction, in a hand, released. It shares no code with what it judges: no bitmaps, buckets,
-pointers or cursors. Source: spec/delayed 1.
+It has a dict of messages with their times, and for each subscription the sets of messages that are
+acknowledged, held by a transaction, leased, or released. It shares no code with the engine: no
+bitmaps, buckets, pointers or cursors. Source: spec/delayed 1.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Sent = tuple[int | None, bytes | None, bytes]  # deliver_at, key, value
 
 
 class Death(BaseException):
-    """What ends a process in the middle of its work."""
+    """Ends a process in the middle of its work."""
 
 
 class Wrong(AssertionError):
-    """The engine did what the model forbids."""
+    """The engine did something that the model forbids."""
 
 
 @dataclass
@@ -41,14 +41,14 @@ class Boot:
 
 
 class SkewedClock:
-    """The clock of one process: since boot like the others, its wall clock like nobody's."""
+    """The clock of a process: the boot time of the machine, and a wall clock of its own."""
 
     def __init__(self, boot: Boot, skew_ms: int) -> None:
         self.boot = boot
         self.skew_ms = skew_ms
 
     def now(self) -> Instant:
-        """As it is read."""
+        """The current time."""
         return Instant(START_MS + self.boot.ms + self.skew_ms, "boot", self.boot.ms)
 
 
@@ -65,9 +65,10 @@ class Known:
 
 @dataclass(eq=False)
 class Hand:
-    """A living consumer and what it has in hand; timeout_ms: for so long, 0: as long as it lives.
+    """A living consumer and its leased messages.
 
-    due: when by the clock since boot each message comes back
+    timeout_ms: how long a lease lasts; 0: as long as the consumer lives due: when each lease ends,
+    by the clock since boot
     """
 
     who: int
@@ -79,9 +80,10 @@ class Hand:
 
 @dataclass(eq=False)
 class Sub:
-    """What the model knows of a subscription; waiting: nacked, by the boot time it comes again.
+    """The model of a subscription.
 
-    is_exclusive: who used it last was of that type, so that nothing waits for its time
+    waiting: nacked messages, by the boot time at which they come again is_exclusive: its last
+    consumer was exclusive, so that no message waits for its time
     """
 
     name: str
@@ -94,25 +96,29 @@ class Sub:
     hands: list[Hand] = field(default_factory=list)
 
     def in_hand(self) -> set[Known]:
-        """What is in any hand."""
-        return {one for hand in self.hands for one in hand.ids}
+        """The messages that any consumer has leased."""
+        return {message for hand in self.hands for message in hand.ids}
 
     def expire(self, boot_ms: int) -> None:
-        """Whoever receives next gives back first what has been in a hand for too long."""
+        """End the leases that have lasted too long, as the next receive call does."""
         for hand in self.hands:
             if hand.timeout_ms:
-                self.give_back(hand, {one for one in hand.ids if hand.due[one] <= boot_ms})
+                self.give_back(
+                    hand, {message for message in hand.ids if hand.due[message] <= boot_ms}
+                )
 
     def settle(self, ones: set[Known]) -> None:
-        """Acknowledged, plainly or in a transaction: in no hand, released and waiting no more."""
+        """Acknowledge messages, plainly or in a transaction: none is leased, released or waiting
+        any more.
+        """
         self.released -= ones
         for hand in self.hands:
             hand.ids -= ones
-        for one in ones:
-            self.waiting.pop(one, None)
+        for message in ones:
+            self.waiting.pop(message, None)
 
     def give_back(self, hand: Hand, ones: set[Known], due_ms: int | None = None) -> None:
-        """Handed out once, and not acknowledged: its time does not count any more."""
+        """Return messages that came once and were not acknowledged: their times no longer count."""
         hand.ids -= ones
         self.released |= ones
         if due_ms is not None:
@@ -121,14 +127,14 @@ class Sub:
 
 @dataclass(eq=False)
 class Txn:
-    """An open transaction; sent: by partition what becomes visible with its commit."""
+    """An open transaction; sent: by partition, the messages that its commit makes visible."""
 
     id: TxnId
     sent: dict[int, list[Sent]] = field(default_factory=dict)
 
 
 class Model:
-    """What two processes did to one topic, as its messages and sets."""
+    """The messages and sets after everything that two processes did to one topic."""
 
     def __init__(self) -> None:
         self.trace: list[str] = []
@@ -138,7 +144,7 @@ class Model:
         self.log: dict[tuple[int, MessageId], Known] = {}
         self.txns: list[Txn] = []
         self.active, self.strict, self.tick_ms = True, True, 1000
-        self.is_exact = False  # the index has all that is not due, so that it can be counted
+        self.is_exact = False  # the index has every id that is not due, so it can be counted
 
     def note(self, text: str) -> None:
         """One line of the story."""
@@ -146,30 +152,30 @@ class Model:
         self.trace.append(f"[{times}] {text}")
 
     def wall(self, who: int) -> int:
-        """What the clock of a process shows."""
+        """The wall clock of a process."""
         return self.clocks[who].now().wall_ms
 
     def cutoff(self, who: int) -> int:
-        """What is due for a process."""
+        """The latest delivery time that is due for a process."""
         return self.wall(who) + (0 if self.strict else self.tick_ms)
 
-    def why_not(self, sub: Sub, one: Known, cutoff_ms: int, *, honours: bool = True) -> str:
-        """Why a message may not be handed out now; empty when it may."""
-        if one in sub.acked:
+    def why_not(self, sub: Sub, message: Known, cutoff_ms: int, *, honours: bool = True) -> str:
+        """Why the engine may not return a message now; empty when it may."""
+        if message in sub.acked:
             return "it is acknowledged"
-        if one in sub.held:
-            return f"{sub.held[one].id} holds it"
-        if one in sub.in_hand():
+        if message in sub.held:
+            return f"{sub.held[message].id} holds it"
+        if message in sub.in_hand():
             return "it is in a hand"
-        if sub.waiting.get(one, -1) > self.boot.ms:
+        if sub.waiting.get(message, -1) > self.boot.ms:
             return "it was put off"
-        waits = honours and self.active and one not in sub.released
-        if waits and one.at is not None and one.at > cutoff_ms:
-            return f"it is not due before {one.at - START_MS}"
+        waits = honours and self.active and message not in sub.released
+        if waits and message.at is not None and message.at > cutoff_ms:
+            return f"it is not due before {message.at - START_MS}"
         return ""
 
     def took(self, sub: Sub, hand: Hand, table: pa.Table, *, honours: bool = True) -> list[Known]:
-        """Judge a batch, and put it into the hand."""
+        """Check a batch, and add it to the consumer's leases."""
         sub.expire(self.boot.ms)
         out: list[Known] = []
         places: dict[int, list[MessageId]] = {}
@@ -185,55 +191,63 @@ class Model:
             places.setdefault(one.partition, []).append(one.id)
             out.append(one)
         for ids in places.values():
-            falls = sum(left > right for left, right in pairwise(ids))
+            falls = sum(first_id > right for first_id, right in pairwise(ids))
             if falls > 1 and sub.kind == "shared":
                 raise Wrong(f"{sub.name}/{hand.who}: a batch in no order: {ids}")
         return out
 
     def known(self, message: Message) -> Known:
-        """The message of the model that this is."""
+        """The message of the model with this id."""
         assert message.message_id is not None
-        one = self.log.get((message.partition, message.message_id))
-        if one is None or one.value != message.value or one.at != message.deliver_at:
-            raise Wrong(f"{message} is not visible, the model has {one}")
-        return one
+        found_message = self.log.get((message.partition, message.message_id))
+        if (
+            found_message is None
+            or found_message.value != message.value
+            or found_message.at != message.deliver_at
+        ):
+            raise Wrong(f"{message} is not visible, the model has {found_message}")
+        return found_message
 
-    def text(self, one: Known) -> str:
+    def text(self, message: Known) -> str:
         """A message in a word."""
-        at = "" if one.at is None else f"@{one.at - START_MS}"
-        return f"{one.partition}/{one.id}{at}"
+        at = "" if message.at is None else f"@{message.at - START_MS}"
+        return f"{message.partition}/{message.id}{at}"
 
     def texts(self, ones: Any) -> str:
         """Messages in a line."""
-        return " ".join(self.text(one) for one in sorted(ones))
+        return " ".join(self.text(message) for message in sorted(ones))
 
     def left(self, sub: Sub, cutoff_ms: int) -> list[Known]:
-        """What ought to have been handed out by now."""
+        """The messages that the engine should have returned by now."""
         held_keys: set[bytes | None] = set()
-        if sub.kind == "key-shared":  # what is in a hand, held or put off keeps its key back
-            waiting = {one for one, due_ms in sub.waiting.items() if due_ms > self.boot.ms}
-            held_keys = {one.key for one in sub.in_hand() | waiting | sub.held.keys()}
+        if sub.kind == "key-shared":  # a message that is leased, pending or put off blocks its key
+            waiting = {message for message, due_ms in sub.waiting.items() if due_ms > self.boot.ms}
+            held_keys = {message.key for message in sub.in_hand() | waiting | sub.held.keys()}
         return [
-            one
-            for one in sorted(self.log.values())
-            if not self.why_not(sub, one, cutoff_ms)
-            and (sub.kind != "key-shared" or one.key not in held_keys)
+            message
+            for message in sorted(self.log.values())
+            if not self.why_not(sub, message, cutoff_ms)
+            and (sub.kind != "key-shared" or message.key not in held_keys)
         ]
 
     def delayed(self, sub: Sub, cutoff_ms: int) -> int:
         """How many of the unacknowledged messages are not due."""
         return sum(
-            one.at is not None and one.at > cutoff_ms and one not in sub.acked
-            for one in self.log.values()
+            message.at is not None and message.at > cutoff_ms and message not in sub.acked
+            for message in self.log.values()
         )
 
     def free(self, sub: Sub) -> set[Known]:
-        """What can be acknowledged by anybody."""
-        return {one for one in self.log.values() if one not in sub.acked and one not in sub.held}
+        """The messages that any client can acknowledge."""
+        return {
+            message
+            for message in self.log.values()
+            if message not in sub.acked and message not in sub.held
+        }
 
     def some_of(self, rng: random.Random, ones: set[Known]) -> set[Known]:
-        """Some of them, often all."""
-        known = sorted(ones)
-        if not known or rng.random() < 0.3:
-            return set(known)
-        return set(rng.sample(known, rng.randint(1, len(known))))
+        """A random subset of them, often all."""
+        messages = sorted(ones)
+        if not messages or rng.random() < 0.3:
+            return set(messages)
+        return set(rng.sample(messages, rng.randint(1, len(messages))))

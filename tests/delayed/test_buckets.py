@@ -1,4 +1,4 @@
-"""Upkeep of the delayed index: it stays true and complete, whatever is done to it and when."""
+"""Upkeep of the delayed index: the index stays correct and complete after every operation."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ HOUR_MS = 3_600_000
 
 def bench_of(folder: Path, **settings: int | float) -> Bench:
     """A store with a topic of one partition and a shared subscription."""
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "coordinators": 1,
         "reader_grace_ms": 0,
         "mutable_ids_max": 4,
         **settings,
     }
-    bench = Bench(folder / "store", **given)
+    bench = Bench(folder / "store", **options)
     bench.client.create_topic("t")
     bench.client.create_subscription("t", "s", type="shared")
     return bench
 
 
 def fill(bench: Bench, buckets: int, each: int = 4) -> None:
-    """Seal so many buckets; times rise, an hour apart."""
+    """Seal this many buckets; times rise, an hour apart."""
     for number in range(buckets):
         delay(bench.client, *(HOUR_MS * (number * each + n + 1) for n in range(each)))
 
@@ -87,7 +87,7 @@ def test_nothing_left_makes_no_file(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     delay(bench.client, 1000, 2000, 3000)
     bench.clock.advance(5000)
-    delay(bench.client, 4000)  # it is past, and not indexed
+    delay(bench.client, 4000)  # its time has passed, so it is not indexed
     assert counts(bench.client) == [3]
     delay(bench.client, 5001)
     assert counts(bench.client) == [1, 0]
@@ -99,7 +99,7 @@ def test_nothing_left_makes_no_file(tmp_path: Path) -> None:
 
 
 def test_ledgers_that_contribute_are_counted(tmp_path: Path) -> None:
-    """Seal when an id arrives in a new ledger and those of `step` ledgers are there."""
+    """Seal when an id arrives in a new ledger and `step` ledgers before it have ids."""
     bench = bench_of(tmp_path, mutable_ids_max=1000, ledger_step_per_bucket=2)
     client = bench.client
     delay(client, DAY_MS, DAY_MS)
@@ -138,7 +138,7 @@ def test_no_step_seals_by_size_only(tmp_path: Path) -> None:
 def test_ids_that_arrive_while_a_bucket_is_made_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The op names its upper position."""
+    """The op has its upper position."""
     bench = bench_of(tmp_path)
     other = bench.another()
     publish = bench.client.store.disk.publish
@@ -157,7 +157,7 @@ def test_ids_that_arrive_while_a_bucket_is_made_stay(
 
 
 def race(bench: Bench, monkeypatch: pytest.MonkeyPatch, act: Callable[[Client], object]) -> None:
-    """Let another process do something between the next bucket's file and its frame."""
+    """Let another process act between the file of the next bucket and its frame."""
     other, disk = bench.another(), bench.client.store.disk
     publish = disk.publish
 
@@ -171,7 +171,7 @@ def race(bench: Bench, monkeypatch: pytest.MonkeyPatch, act: Callable[[Client], 
 
 
 def lose_first(client: Client) -> None:
-    """Find the first bucket unreadable."""
+    """Report the first bucket as unreadable."""
     gen = index(client).buckets[0].gen
     assert buckets.drop_lost(client.store, 1, gen, MissingFile("it is gone"))
 
@@ -223,10 +223,10 @@ def test_whatever_races_a_new_bucket_it_is_right_after(
 def test_two_neighbours_become_one(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, max_num_buckets=2)
     fill(bench, 2)
-    before = indexed_times(bench.client)
+    times_before = indexed_times(bench.client)
     delay(bench.client, 90 * HOUR_MS, HOUR_MS, 1, 4 * HOUR_MS)
     assert counts(bench.client) == [8, 4, 0], "of equal sums the earlier pair"
-    assert before.items() <= indexed_times(bench.client).items()
+    assert times_before.items() <= indexed_times(bench.client).items()
     merged = index(bench.client).buckets[0]
     assert (merged.gen, merged.first, merged.last) == (4, (1, 0, 0), (1, 7, 0))
     check_index(bench.client)
@@ -267,9 +267,9 @@ def test_a_merge_drops_what_is_due_and_cuts_anew(tmp_path: Path) -> None:
     fill(bench, 2)
     bench.clock.advance(2 * HOUR_MS)
     buckets.merge_now(bench.client.store, 1)
-    (one,) = index(bench.client).buckets
-    assert one.count == 6 and [rows for rows, *_ in one.file.groups] == [1] * 6
-    assert one.cutoff_ms == START_MS + 2 * HOUR_MS
+    (bucket,) = index(bench.client).buckets
+    assert bucket.count == 6 and [rows for rows, *_ in bucket.file.groups] == [1] * 6
+    assert bucket.cutoff_ms == START_MS + 2 * HOUR_MS
     check_index(bench.client)
 
 
@@ -277,7 +277,7 @@ def test_a_merge_drops_what_is_due_and_cuts_anew(tmp_path: Path) -> None:
 def test_a_merge_streams_when_it_is_large(
     tmp_path: Path, is_kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether ids are kept or read again, equal times stay in order of position."""
+    """Equal times stay in order of position, whether the merge keeps ids or reads them again."""
     monkeypatch.setattr(builder, "KEPT_IDS", 1000 if is_kept else 0)
     monkeypatch.setattr("txlog.engine.upkeep.delayed.sources.ROWS_READ", 7)
     bench = bench_of(
@@ -285,10 +285,10 @@ def test_a_merge_streams_when_it_is_large(
     )
     delay(bench.client, *[HOUR_MS * (1 + n // 9) for n in range(40)])
     delay_txn(bench.client, *[HOUR_MS * (1 + n // 7) for n in range(40)])
-    before = indexed_times(bench.client)
+    times_before = indexed_times(bench.client)
     buckets.merge_now(bench.client.store, 1)
     assert counts(bench.client) == [80, 0]
-    assert indexed_times(bench.client) == before
+    assert indexed_times(bench.client) == times_before
     check_index(bench.client)
 
 
@@ -307,7 +307,7 @@ def test_a_bucket_more_than_half_due_is_pruned(tmp_path: Path) -> None:
     check_index(bench.client)
 
 
-def test_what_is_all_due_is_deleted(tmp_path: Path) -> None:
+def test_a_bucket_whose_ids_are_all_due_is_deleted(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     fill(bench, 2)
     bench.clock.advance(4 * HOUR_MS)
@@ -319,8 +319,8 @@ def test_what_is_all_due_is_deleted(tmp_path: Path) -> None:
     assert bucket_files(bench.client) == named_files(bench.client)
 
 
-def test_what_everybody_acknowledged_is_deleted_and_can_come_back(tmp_path: Path) -> None:
-    """A seek may want it again: the range is without an index, not without messages."""
+def test_a_fully_acknowledged_bucket_is_deleted_and_can_come_back(tmp_path: Path) -> None:
+    """A seek may need it again: the range lacks an index, not its messages."""
     bench = bench_of(tmp_path)
     client = bench.client
     client.create_subscription("t", "other", type="shared")
@@ -396,7 +396,7 @@ def test_a_lost_bucket_is_built_again(tmp_path: Path) -> None:
     delay(bench.client, HOUR_MS, None, HOUR_MS)
     delay_txn(bench.client, DAY_MS, None, 2 * DAY_MS)
     fill(bench, 1)
-    before = indexed_times(bench.client)
+    times_before = indexed_times(bench.client)
     lost = index(bench.client).buckets[0]
     store = bench.client.store
     error = Corruption("it is damaged", path=lost.file.path)
@@ -408,7 +408,7 @@ def test_a_lost_bucket_is_built_again(tmp_path: Path) -> None:
     check_index(bench.client)
     assert buckets.rebuild_if_free(store, 1, lost.last, lost.last)
     assert not index(bench.client).unindexed
-    assert indexed_times(bench.client) == before
+    assert indexed_times(bench.client) == times_before
     check_index(bench.client)
 
 
@@ -437,12 +437,12 @@ def test_a_long_range_is_rebuilt_in_several_buckets(
     client.checkpoint(roll_all=True)
     delay(client, *[None] * 9, *[DAY_MS] * 6)
     buckets.merge_now(client.store, 1)
-    before = indexed_times(client)
-    (one,) = index(client).buckets
-    buckets.drop_lost(client.store, 1, one.gen, MissingFile("gone"))
+    times_before = indexed_times(client)
+    (bucket,) = index(client).buckets
+    buckets.drop_lost(client.store, 1, bucket.gen, MissingFile("gone"))
     client.checkpoint()
     assert len(index(client).buckets) == 3
-    assert indexed_times(client) == before and not index(client).unindexed
+    assert indexed_times(client) == times_before and not index(client).unindexed
     check_index(client)
 
 
@@ -450,7 +450,7 @@ def test_a_long_range_is_rebuilt_in_several_buckets(
 def test_a_merge_over_a_damaged_bucket_drops_it(tmp_path: Path, how: str) -> None:
     bench = bench_of(tmp_path, max_num_buckets=0)
     fill(bench, 3)
-    before = indexed_times(bench.client)
+    times_before = indexed_times(bench.client)
     path = damage(bench, 1)
     if how == "remove":
         (Path(bench.path) / path).unlink()
@@ -458,11 +458,11 @@ def test_a_merge_over_a_damaged_bucket_drops_it(tmp_path: Path, how: str) -> Non
     assert report.lost == 1 and not report.failed
     assert len(index(bench.client).buckets) == 2, "nothing merges over a range without an index"
     bench.client.checkpoint()
-    assert indexed_times(bench.client) == before
+    assert indexed_times(bench.client) == times_before
     check_index(bench.client)
 
 
-def test_rebuild_by_command_says_what_differed(tmp_path: Path) -> None:
+def test_rebuild_by_command_reports_the_differences(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, max_num_buckets=0)
     fill(bench, 3)
     store = bench.client.store
@@ -479,7 +479,7 @@ def test_rebuild_by_command_says_what_differed(tmp_path: Path) -> None:
     check_index(bench.client)
 
 
-# --- who does it, and failures ---------------------------------------------------------------
+# --- which process does it, and failures -----------------------------------------------------
 
 
 def test_upkeep_gives_way_to_another_process(tmp_path: Path) -> None:
@@ -494,7 +494,7 @@ def test_upkeep_gives_way_to_another_process(tmp_path: Path) -> None:
 
 
 def test_a_process_that_adds_beyond_twice_the_bound_waits(tmp_path: Path) -> None:
-    """Memory and checkpoint stay bounded; a time-out is reported, the messages are sent."""
+    """Memory and checkpoint stay bounded; a time-out is reported, and the messages are sent."""
     bench = bench_of(tmp_path)
     lock = bench.client.store.disk.lock_file(MAINTENANCE_PATH)
     lock.acquire(0)
@@ -546,19 +546,21 @@ def test_an_away_partition_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_upkeep_does_nothing_twice(tmp_path: Path) -> None:
-    """What a process left to do another does; then there is nothing to do."""
+    """Another process does the upkeep that one has left; then no work remains."""
     bench = bench_of(tmp_path, max_num_buckets=1)
     fill(bench, 3)
     store = bench.client.store
     now = bench.clock.now()
     assert not store.read(lambda view: buckets.upkeep_due(view, 1, store.settings, now))
-    before = store.refresh()
+    lsn_before = store.refresh()
     assert buckets.tend(store, None, wait=True).steps == 0
-    assert store.refresh() == before
+    assert store.refresh() == lsn_before
 
 
-def test_closing_looks_at_what_time_alone_has_ended(tmp_path: Path) -> None:
-    """A process that wrote anything deletes what is due when it goes; one that only reads not."""
+def test_closing_deletes_buckets_that_became_due(tmp_path: Path) -> None:
+    """A process that has written deletes due buckets when it closes; one that only reads
+    does not.
+    """
     bench = bench_of(tmp_path)
     fill(bench, 2)
     bench.reopen()
@@ -585,17 +587,17 @@ def test_a_commit_seals(tmp_path: Path) -> None:
 def test_a_bucket_is_shown(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     fill(bench, 1)
-    found = inspect_file(str(Path(bench.path) / named_files(bench.client)[0]))
-    assert (found["type"], found["ids"], found["generation"]) == ("bucket", 4, 1)
-    assert str(found["last"]) == "1:3"
-    assert [one["ids"] for one in found["segment_list"]] == [1, 1, 1, 1]
+    details = inspect_file(str(Path(bench.path) / named_files(bench.client)[0]))
+    assert (details["type"], details["ids"], details["generation"]) == ("bucket", 4, 1)
+    assert str(details["last"]) == "1:3"
+    assert [segment["ids"] for segment in details["segment_list"]] == [1, 1, 1, 1]
 
 
 def test_unnamed_bucket_files_are_swept_and_named_ones_stay(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     fill(bench, 2)
-    named = named_files(bench.client)
-    orphan = named[0].replace("0000000001.parquet", "0000000077.parquet")
+    paths = named_files(bench.client)
+    orphan = paths[0].replace("0000000001.parquet", "0000000077.parquet")
     bench.client.store.disk.publish(orphan, [b"from a pass that died"])
     fill(bench, 1)
     assert index(bench.client).buckets[-1].gen == 78, "no name is used twice"

@@ -21,15 +21,15 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 NOW = "2023-11-14T22:13:20.000Z"  # the start of a bench
 
 
-def run(bench: Bench, *words: str) -> int:
-    return main([*words, "-S", bench.path, "--now", NOW])
+def run(bench: Bench, *arguments: str) -> int:
+    return main([*arguments, "-S", bench.path, "--now", NOW])
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    made = bench_of(tmp_path)
-    later(made.client, 1000, 2000, 120_000)
-    return made
+    new_bench = bench_of(tmp_path)
+    later(new_bench.client, 1000, 2000, 120_000)
+    return new_bench
 
 
 def test_every_format_has_the_same_rows(bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +103,7 @@ def test_next_looks_at_the_whole_store(bench: Bench, capfd: pytest.CaptureFixtur
 def test_exit_codes(
     bench: Bench, capfd: pytest.CaptureFixture[str], words: list[str], exit_code: int
 ) -> None:
-    """spec/cli 5; whatever is refused changes nothing."""
+    """spec/cli 5; a refused command changes nothing."""
     assert run(bench, *words) == exit_code
     if exit_code:
         assert capfd.readouterr().out == ""
@@ -123,8 +123,8 @@ def test_ids_come_from_stdin(bench: Bench, tmp_path: Path) -> None:
     done = subprocess.run(
         command, shell=True, env=environment, capture_output=True, timeout=120, check=True
     )
-    told = json.loads(done.stdout)
-    assert (told["cancelled"], told["not_delayed"], told["dry_run"]) == (2, 0, False)
+    parsed = json.loads(done.stdout)
+    assert (parsed["cancelled"], parsed["not_delayed"], parsed["dry_run"]) == (2, 0, False)
     assert bench.client.subscriptions("t")[0]["backlog"] == 1
 
 
@@ -137,8 +137,18 @@ def test_a_terminal_gets_bars_and_readable_times(bench: Bench) -> None:
         "COLUMNS": "90",
         "NO_COLOR": "1",
     }
-    words = [sys.executable, "-m", "txlog", "delay", "list", "t", "--histogram", "-S", bench.path]
-    subprocess.run(words, env=environment, stdout=secondary, timeout=120, check=True)
+    arguments = [
+        sys.executable,
+        "-m",
+        "txlog",
+        "delay",
+        "list",
+        "t",
+        "--histogram",
+        "-S",
+        bench.path,
+    ]
+    subprocess.run(arguments, env=environment, stdout=secondary, timeout=120, check=True)
     os.close(secondary)
     with os.fdopen(primary, "rb") as terminal:
         lines = []

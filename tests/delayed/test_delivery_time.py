@@ -1,4 +1,4 @@
-"""Setting the time of delivery: what is stored for deliver_at and deliver_after.
+"""Setting the delivery time: the stored time for a given deliver_at or deliver_after.
 
 Source: spec/delayed 2, 11.
 """
@@ -20,9 +20,9 @@ INSTANT = pa.timestamp("ms", "UTC")
 WORD_MAX = (1 << 63) - 1
 
 
-def delivery(client: Client, **given: Any) -> list[int | None]:
+def delivery(client: Client, **options: Any) -> list[int | None]:
     """The deliver_at of every message, in order."""
-    return [message.deliver_at for message in read(client, **given)]
+    return [message.deliver_at for message in read(client, **options)]
 
 
 @pytest.mark.parametrize(("given", "stored"), [
@@ -34,7 +34,7 @@ def delivery(client: Client, **given: Any) -> list[int | None]:
     ({"deliver_after": 0}, START_MS),
     ({"deliver_after": WORD_MAX}, INSTANT_MS_MAX),
 ])  # fmt: skip
-def test_what_is_stored_for_what_was_given(
+def test_the_stored_time_for_each_given_time(
     bench: Bench, given: dict[str, Any], stored: int | None
 ) -> None:
     """2: deliver_at as it is, also a past one; deliver_after from the time of the frame."""
@@ -54,7 +54,7 @@ def test_what_is_stored_for_what_was_given(
 
 
 def test_every_row_of_a_batch_has_its_own_time(bench: Bench) -> None:
-    """2: over partitions, with nulls, and with rows that were there already."""
+    """2: over partitions, with nulls, and with rows that are duplicates."""
     table = pa.table(
         {
             "value": [b"%d" % n for n in range(6)],
@@ -64,7 +64,7 @@ def test_every_row_of_a_batch_has_its_own_time(bench: Bench) -> None:
             "sequence_id": [1, 1, 2, 2, 3, 3],
         }
     )
-    wanted: dict[int, list[int | None]] = {
+    expected: dict[int, list[int | None]] = {
         0: [5, START_MS + 20, 6],
         1: [START_MS + 10, None, START_MS],
     }
@@ -75,14 +75,14 @@ def test_every_row_of_a_batch_has_its_own_time(bench: Bench) -> None:
     more = table.set_column(4, "sequence_id", pa.array([1, 1, 4, 2, 5, 6]))
     assert producer.send_batch(more).messages == 3
     late_ms = START_MS + 1000
-    wanted[0] += [late_ms + 20, 6]
-    wanted[1] += [late_ms]
+    expected[0] += [late_ms + 20, 6]
+    expected[1] += [late_ms]
     for partition in (0, 1):
-        assert delivery(bench.client, partitions=[partition]) == wanted[partition]
+        assert delivery(bench.client, partitions=[partition]) == expected[partition]
 
 
-def test_the_time_is_that_of_the_frame_of_the_row(bench: Bench) -> None:
-    """2, 8: in a transaction when the row is sent, not when it is committed."""
+def test_a_delay_counts_from_the_frame_of_its_row(bench: Bench) -> None:
+    """2, 8: in a transaction it counts from the send of the row, not from the commit."""
     producer = bench.client.producer("t")
     with bench.client.transaction() as txn:
         producer.send(b"a", deliver_after=100, partition=0, txn=txn)
@@ -120,11 +120,11 @@ def test_bad_input_is_refused_and_nothing_is_written(bench: Bench, given: dict[s
     large = client.producer("t", chunking=True)
     txn = client.transaction()
     txn_id = txn.id
-    before = client.status()["journal"]["lsn"]
-    for one, value in ((producer, b"x"), (large, b"x"), (large, b"x" * (6 << 20))):
+    lsn_before = client.status()["journal"]["lsn"]
+    for each_producer, value in ((producer, b"x"), (large, b"x"), (large, b"x" * (6 << 20))):
         for within in (None, txn, txn_id):
             with pytest.raises(InvalidArgument):
-                one.send(value, txn=within, **given)
+                each_producer.send(value, txn=within, **given)
     with pytest.raises(InvalidArgument):
         producer.send_async(b"x", txn=txn, **given)
     with pytest.raises(InvalidArgument):
@@ -132,7 +132,7 @@ def test_bad_input_is_refused_and_nothing_is_written(bench: Bench, given: dict[s
         for name, item in given.items():
             getattr(message, name)(item)
         message.send()
-    assert client.status()["journal"]["lsn"] == before
+    assert client.status()["journal"]["lsn"] == lsn_before
     txn.commit()
     assert not read(client)
 
@@ -149,18 +149,19 @@ def test_bad_input_is_refused_and_nothing_is_written(bench: Bench, given: dict[s
     ],
 )
 def test_one_bad_row_refuses_its_batch(bench: Bench, columns: dict[str, pa.Array]) -> None:
-    """11: nothing of the batch is appended."""
+    """11: no row of the batch is appended."""
     table = pa.table({"value": [b"a", b"b"], **columns})
-    before = bench.client.status()["journal"]["lsn"]
+    lsn_before = bench.client.status()["journal"]["lsn"]
     with pytest.raises(InvalidArgument):
         bench.client.producer("t").send_batch(table)
     with bench.client.transaction() as txn, pytest.raises(InvalidArgument):
         bench.client.producer("t").send_batch_async(table, txn=txn)
-    assert bench.client.status()["journal"]["lsn"] <= before + 1  # the empty transaction's
+    # the frame of the empty transaction
+    assert bench.client.status()["journal"]["lsn"] <= lsn_before + 1
     assert not read(bench.client)
 
 
-def test_a_builder_says_everything_that_send_does(bench: Bench) -> None:
+def test_a_builder_has_every_option_of_send(bench: Bench) -> None:
     """9: as Pulsar's newMessage."""
     client = bench.client
     producer = client.producer("t", "me")
@@ -168,48 +169,53 @@ def test_a_builder_says_everything_that_send_does(bench: Bench) -> None:
         message = producer.new_message(txn).value(b"v").key(b"k").event_time(4).sequence_id(8)
         message.property("a", "1").properties({"b": "2"}).deliver_after(50).partition(1)
         assert message.send().txn_index == 1
-    [one] = read(client)
-    assert (one.value, one.key, one.event_time, one.sequence_id) == (b"v", b"k", 4, 8)
-    assert (one.properties, one.deliver_at, one.partition) == (
+    [each_message] = read(client)
+    assert (
+        each_message.value,
+        each_message.key,
+        each_message.event_time,
+        each_message.sequence_id,
+    ) == (b"v", b"k", 4, 8)
+    assert (each_message.properties, each_message.deliver_at, each_message.partition) == (
         {"a": "1", "b": "2"},
         START_MS + 50,
         1,
     )
-    assert one.txn is not None
-    again = producer.new_message().value(None)
-    assert again.send().message_id != again.send().message_id
+    assert each_message.txn is not None
+    value_again = producer.new_message().value(None)
+    assert value_again.send().message_id != value_again.send().message_id
     assert len(read(client)) == 3
 
 
 def test_a_message_without_a_time_has_no_column_for_it(bench: Bench) -> None:
-    """A topic without delays pays nothing: its frames have the columns they had."""
+    """A topic without delays pays nothing: its frames have no further column."""
     table = pa.table({"value": [b"x"], "partition": [0]})
     sizes = [bench.client.status()["journal"]["size_bytes"]]
     for column in (None, None, pa.nulls(1, pa.int64())):
-        given = table if column is None else table.append_column("deliver_after", column)
-        bench.client.producer("t").send_batch(given)
+        source_table = table if column is None else table.append_column("deliver_after", column)
+        bench.client.producer("t").send_batch(source_table)
         sizes.append(bench.client.status()["journal"]["size_bytes"])
     assert sizes[3] - sizes[2] == sizes[2] - sizes[1]
 
 
 @pytest.mark.parametrize("rows", [1, 64, 65, 5000])
 def test_a_batch_of_any_size_is_resolved_alike(bench: Bench, rows: int) -> None:
-    """Few rows go another way than many; nulls and the last instant included."""
+    """Small batches take another code path than large ones; nulls and the last instant included."""
     choices = [None, 0, 7, WORD_MAX, INSTANT_MS_MAX, 90_000]
-    given = [choices[at % 6] for at in range(rows)]
-    asked = [START_MS + at if at % 12 == 0 else None for at in range(rows)]
+    delays = [choices[at % 6] for at in range(rows)]
+    requested_times = [START_MS + at if at % 12 == 0 else None for at in range(rows)]
     table = pa.table(
         {
             "value": [b"x"] * rows,
             "partition": [0] * rows,
-            "deliver_after": pa.array(given, pa.int64()),
-            "deliver_at": pa.array(asked, INSTANT),
+            "deliver_after": pa.array(delays, pa.int64()),
+            "deliver_at": pa.array(requested_times, INSTANT),
         }
     )
     bench.client.producer("t").send_batch(table)
     assert delivery(bench.client) == [
-        at if at is not None else None if after is None else min(START_MS + after, INSTANT_MS_MAX)
-        for at, after in zip(asked, given, strict=True)
+        at if at is not None else None if delay is None else min(START_MS + delay, INSTANT_MS_MAX)
+        for at, delay in zip(requested_times, delays, strict=True)
     ]
     for column in ("deliver_after", "deliver_at"):
         wrong = pa.array([-1] + [1] * rows) if column == "deliver_after" else pa.array([1] * rows)

@@ -1,4 +1,4 @@
-"""What is due, for whom and when; spec/delayed 1, 7 (the table of events), 13."""
+"""Which messages are due, for which subscription and when; spec/delayed 1, 7 (events), 13."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def test_example_a_two_subscriptions_share_one_index(shop: Shop) -> None:
     assert pointer(second) == 450
     first.close()
     shop.set(1000)
-    again = shop.consumer("s1")
-    assert take(again) == [b"1"] and pointer(again) == 1000
+    consumer_again = shop.consumer("s1")
+    assert take(consumer_again) == [b"1"] and pointer(consumer_again) == 1000
     shop.set(1001)
     assert take(second) == [b"1"]
-    assert mutable(shop.client) == 3  # nothing that a subscription does changes the index
+    assert mutable(shop.client) == 3  # no call of a subscription changes the index
 
 
-def test_example_b_a_commit_takes_what_is_not_due_into_the_index(shop: Shop) -> None:
-    """13 B; 8: rows of an open transaction hold back nobody."""
+def test_example_b_a_commit_indexes_the_messages_that_are_not_due(shop: Shop) -> None:
+    """13 B; 8: rows of an open transaction delay no other message."""
     shop.set(0)
     consumer = shop.consumer()
     txn = shop.client.transaction()
@@ -70,11 +70,11 @@ def test_example_b_a_commit_takes_what_is_not_due_into_the_index(shop: Shop) -> 
         shop.set(600)
         assert take(consumer) == [] and mutable(shop.client) == 0
     assert mutable(shop.client) == 1
-    assert [one.index for one in take_ids(consumer)] == [1, 3]
+    assert [message_id.index for message_id in take_ids(consumer)] == [1, 3]
     shop.set(899)
     assert take(consumer) == []
     shop.set(900)
-    assert [one.index for one in take_ids(consumer)] == [2]
+    assert [message_id.index for message_id in take_ids(consumer)] == [2]
     whole = shop.commit((b"x", 1900), (b"y", 1900), (b"z", 1900))
     assert take(consumer) == []
     shop.set(1900)
@@ -82,13 +82,13 @@ def test_example_b_a_commit_takes_what_is_not_due_into_the_index(shop: Shop) -> 
 
 
 def test_example_c_the_clock_goes_back(shop: Shop) -> None:
-    """13 C: what is leased stays in hand; what was due and is not any more waits again."""
+    """13 C: leased messages stay leased; messages that are not due any more wait again."""
     shop.set(0)
     consumer = shop.consumer()
     a, b = shop.send_all((b"a", 980), (b"b", 970))
     assert take(consumer) == []
     shop.set(1000)
-    assert take(consumer, 1) == [b"b"]  # a is due, and not taken
+    assert take(consumer, 1) == [b"b"]  # a is due, but did not fit
     shop.set(700)
     assert take(consumer) == [] and pointer(consumer) == 700
     c = shop.send(b"c", 850)
@@ -102,7 +102,10 @@ def test_example_c_the_clock_goes_back(shop: Shop) -> None:
 
 
 def test_example_f_a_bucket_disappears_below_a_pointer_that_was_cut_short(tmp_path: Path) -> None:
-    """13 F; kills: asking for the time of the pointer alone, which loses the rest of that time."""
+    """13 F. Guards against a comparison with the time of the pointer alone.
+
+    It would lose the other messages of the same time.
+    """
     shop = Shop(tmp_path / "store", mutable_ids_max=10, min_index_count_per_bucket=1)
     shop.set(0)
     second = shop.consumer("s2")
@@ -123,10 +126,13 @@ def test_example_f_a_bucket_disappears_below_a_pointer_that_was_cut_short(tmp_pa
     assert take_ids(second) == ids[5:] and take(second) == []
 
 
-def test_a_lost_bucket_makes_those_begin_again_that_have_passed_its_messages(
+def test_a_lost_bucket_rewinds_dispatchers_that_have_passed_it(
     tmp_path: Path,
 ) -> None:
-    """7, event "bucket lost"; kills: a dispatcher that trusts what it passed over as not due."""
+    """7, event "bucket lost".
+
+    Guards against a dispatcher that never looks again at messages it skipped.
+    """
     shop = Shop(tmp_path / "store", mutable_ids_max=10, min_index_count_per_bucket=1)
     shop.set(0)
     consumer = shop.consumer()
@@ -145,7 +151,7 @@ def test_a_lost_bucket_makes_those_begin_again_that_have_passed_its_messages(
 
 
 def test_a_dispatcher_starts_from_the_log(shop: Shop) -> None:
-    """Event: start, also after a crash: R is the first that is not acknowledged."""
+    """Event: start, also after a crash: R is the first message that is not acknowledged."""
     shop.set(0)
     shop.send_all((b"a", 100), (b"b", None), (b"c", 50))
     shop.set(200)
@@ -154,11 +160,11 @@ def test_a_dispatcher_starts_from_the_log(shop: Shop) -> None:
     consumer.close()
     shop.reopen()
     consumer = shop.consumer()
-    assert take(consumer) == [b"a", b"b", b"c"]  # in position order: all of it came back
+    assert take(consumer) == [b"a", b"b", b"c"]  # in order of position: all three came back
 
 
-def test_due_ones_come_before_new_ones_and_in_order_of_time(shop: Shop) -> None:
-    """1: over cycles in time order, within one in position order, before what is new."""
+def test_due_messages_come_before_new_ones_and_in_order_of_time(shop: Shop) -> None:
+    """1: time order over cycles, position order within one, before new messages."""
     shop.set(0)
     consumer = shop.consumer()
     shop.send_all((b"late", 300), (b"soon", 100), (b"mid", 200), (b"soon too", 100))
@@ -171,10 +177,10 @@ def test_due_ones_come_before_new_ones_and_in_order_of_time(shop: Shop) -> None:
     assert take(consumer) == []
 
 
-def test_what_does_not_fit_into_a_batch_comes_with_the_next(
+def test_messages_that_do_not_fit_come_with_the_next_batch(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """7, step 5d: the pointer stands before what was polled and not taken for its size."""
+    """7, step 5d: the pointer stays before messages that were polled and did not fit."""
     monkeypatch.setattr(choice, "RECEIVE_BYTES_MAX", 250)
     shop.set(0)
     consumer = shop.consumer()
@@ -185,7 +191,7 @@ def test_what_does_not_fit_into_a_batch_comes_with_the_next(
 
 
 def test_a_message_below_the_pointer_is_met_by_reading(shop: Shop) -> None:
-    """Event: an append whose key is below the pointer, and one whose is above."""
+    """Event: an append whose key is below the pointer, and one whose key is above."""
     shop.set(1000)
     consumer = shop.consumer()
     assert take(consumer) == []
@@ -198,7 +204,7 @@ def test_a_message_below_the_pointer_is_met_by_reading(shop: Shop) -> None:
 
 
 def test_two_processes_with_two_clocks(shop: Shop) -> None:
-    """Event: the slower one never delivers early, the faster one never twice."""
+    """Event: the slower process never delivers early, the faster one never twice."""
     shop.set(0)
     fast_client, fast_clock = shop.process(0)
     slow = shop.consumer("s")
@@ -214,7 +220,7 @@ def test_two_processes_with_two_clocks(shop: Shop) -> None:
 
 
 def test_a_row_that_was_due_for_its_writer_is_a_stray_for_a_slow_reader(shop: Shop) -> None:
-    """4.1: immediate by the clock of its frame, not due by that of the reader."""
+    """4.1: due by the clock of its frame, not due by the clock of the reader."""
     slow_client, slow_clock = shop.process(0)
     slow = shop.consumer("s", slow_client)
     shop.set(1000)
@@ -230,7 +236,7 @@ def test_a_row_that_was_due_for_its_writer_is_a_stray_for_a_slow_reader(shop: Sh
 
 
 def test_a_row_outside_the_index_is_due_at_its_time(shop: Shop) -> None:
-    """1: `deliver_at <= cutoff`, also for a clock that is behind and meets the row just then."""
+    """1: `deliver_at <= cutoff`, also for a slow clock that reads the row at that moment."""
     slow_client, _ = shop.process(900)
     slow = shop.consumer("s", slow_client)
     shop.set(1000)
@@ -239,7 +245,7 @@ def test_a_row_outside_the_index_is_due_at_its_time(shop: Shop) -> None:
 
 
 def test_a_stray_that_came_back_is_released(shop: Shop) -> None:
-    """3: also a message outside the index waits only once."""
+    """3: a message outside the index also waits only once."""
     slow_client, slow_clock = shop.process(0)
     slow = shop.consumer("s", slow_client)
     shop.set(1000)
@@ -255,7 +261,7 @@ def test_a_stray_that_came_back_is_released(shop: Shop) -> None:
 
 
 def test_a_reader_waits_where_it_may_not_remember_more_strays(tmp_path: Path) -> None:
-    """strays_max: R stays before the first that it cannot remember, and goes on later."""
+    """strays_max: R stays before the first message that it cannot remember, and moves on later."""
     shop = Shop(tmp_path / "small", strays_max=2)
     slow_client, slow_clock = shop.process(0)
     slow = shop.consumer("s", slow_client)
@@ -270,7 +276,7 @@ def test_a_reader_waits_where_it_may_not_remember_more_strays(tmp_path: Path) ->
 
 
 def test_a_seek_starts_over(shop: Shop) -> None:
-    """Event: seek: everything behind the position again, what is not due only when it is."""
+    """Event: seek: all messages after the position again, those not due at their time."""
     shop.set(0)
     consumer = shop.consumer()
     a, b, c = shop.send_all((b"a", 100), (b"b", None), (b"c", 300))
@@ -290,7 +296,7 @@ def test_a_seek_starts_over(shop: Shop) -> None:
 
 
 def test_a_seek_takes_back_that_it_was_released(shop: Shop) -> None:
-    """3: released ids are gone after a seek: the time counts again."""
+    """3: a seek drops the released ids, so their times count again."""
     shop.set(100)
     consumer = shop.consumer()
     a = shop.send(b"a", 200)
@@ -305,7 +311,7 @@ def test_a_seek_takes_back_that_it_was_released(shop: Shop) -> None:
 
 
 def test_an_acknowledged_message_never_becomes_due(shop: Shop) -> None:
-    """Event: ack by anybody, before it is due: it is cancelled for this subscription."""
+    """Event: an acknowledgement before the time cancels the message for this subscription."""
     shop.set(0)
     consumer, other = shop.consumer(), shop.consumer("other")
     a, b = shop.send_all((b"a", 100), (b"b", 100))
@@ -333,7 +339,7 @@ def test_clearing_the_backlog_cancels(shop: Shop) -> None:
 
 @pytest.mark.parametrize("is_due", [False, True])
 def test_an_ack_in_a_transaction_and_its_commit(shop: Shop, is_due: bool) -> None:
-    """Event: the pointer passes what is pending; a commit ends it."""
+    """Event: the pointer passes pending messages; a commit ends it."""
     shop.set(0)
     consumer = shop.consumer()
     a = shop.send(b"a", 100)
@@ -348,7 +354,7 @@ def test_an_ack_in_a_transaction_and_its_commit(shop: Shop, is_due: bool) -> Non
 
 @pytest.mark.parametrize("end_ms", [50, 150])
 def test_the_abort_of_an_ack_does_not_release(shop: Shop, end_ms: int) -> None:
-    """Event: abort: it is judged by its time again."""
+    """Event: abort: the time of the message counts again."""
     shop.set(0)
     consumer = shop.consumer()
     a = shop.send(b"a", 100)
@@ -364,7 +370,7 @@ def test_the_abort_of_an_ack_does_not_release(shop: Shop, end_ms: int) -> None:
 
 
 def test_the_abort_of_an_ack_behind_a_clock_that_went_back(shop: Shop) -> None:
-    """The pointer passed it while it was pending; it waits again, and comes."""
+    """The pointer passed the message while it was pending; it waits again, and comes."""
     shop.set(0)
     consumer = shop.consumer()
     a = shop.send(b"a", 100)
@@ -381,7 +387,7 @@ def test_the_abort_of_an_ack_behind_a_clock_that_went_back(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("how", ["nack", "redeliver", "close", "timeout", "death"])
-def test_what_comes_back_is_released(shop: Shop, how: str) -> None:
+def test_a_returned_message_is_released(shop: Shop, how: str) -> None:
     """Event: nack, ack timeout, death: the delay counts once, even if the clock goes back."""
     shop.set(0)
     other, _ = shop.process(0)
@@ -410,14 +416,14 @@ def test_what_comes_back_is_released(shop: Shop, how: str) -> None:
         lock = session_of(consumer).member._lock
         assert lock is not None
         lock.close()  # as the kernel does when a process dies
-    mine = shop.consumer()
-    assert take_ids(mine) == [a]
+    own_consumer = shop.consumer()
+    assert take_ids(own_consumer) == [a]
     shop.set(5000)
-    assert take_ids(mine) == [b]
+    assert take_ids(own_consumer) == [b]
 
 
 def test_a_nack_with_a_delay_waits_for_that(shop: Shop) -> None:
-    """Released, and not before its own delay is over."""
+    """The message is released, and waits for the delay of the nack."""
     shop.set(0)
     consumer = shop.consumer()
     a = shop.send(b"a", 100)
@@ -431,7 +437,7 @@ def test_a_nack_with_a_delay_waits_for_that(shop: Shop) -> None:
 
 @pytest.mark.parametrize("type", ["exclusive", "failover"])
 def test_other_types_get_everything_at_once(shop: Shop, type: str) -> None:
-    """1: who does not honour deliver_at; readers too."""
+    """1: exclusive and failover subscriptions ignore deliver_at, and readers too."""
     shop.set(0)
     shop.send_all((b"a", 100), (b"b", None))
     assert take(shop.consumer(type=type)) == [b"a", b"b"]
@@ -440,19 +446,19 @@ def test_other_types_get_everything_at_once(shop: Shop, type: str) -> None:
 
 
 def test_the_type_of_a_subscription_changes(shop: Shop) -> None:
-    """Event: type changed: nothing is stored of it."""
+    """Event: type changed: the store keeps no state of the old type."""
     shop.set(0)
     shop.send_all((b"a", 100), (b"b", None))
     with shop.consumer() as consumer:
         assert take(consumer) == [b"b"]
     with shop.consumer(type="exclusive") as consumer:
         assert take(consumer) == [b"a", b"b"]
-    with shop.consumer() as consumer:  # both were in a hand, and came back
+    with shop.consumer() as consumer:  # both were leased, and came back
         assert take(consumer) == [b"a", b"b"]
 
 
 def test_an_inactive_topic_delays_nothing(tmp_path: Path) -> None:
-    """1: active = false, also for what was sent before; everything comes in order."""
+    """1: active = false, also for earlier messages; all messages come in order."""
     shop = Shop(tmp_path / "store", delayed_delivery_active=0)
     shop.set(0)
     consumer = shop.consumer()
@@ -473,8 +479,8 @@ def test_not_strict_is_early_by_a_tick(tmp_path: Path) -> None:
     assert take(consumer) == [b"a"]
 
 
-def test_another_subscription_does_nothing_to_this_one(shop: Shop) -> None:
-    """Invariant 2: acknowledging everything on one changes nothing for another."""
+def test_subscriptions_do_not_affect_each_other(shop: Shop) -> None:
+    """Invariant 2: acknowledging every message on one subscription does not affect another."""
     shop.set(0)
     a, b = shop.consumer("a"), shop.consumer("b")
     shop.send_all((b"x", 100), (b"y", 200))
@@ -489,13 +495,13 @@ def test_another_subscription_does_nothing_to_this_one(shop: Shop) -> None:
 def test_two_consumers_of_one_subscription_share_what_is_due(shop: Shop) -> None:
     """6: two proposals of one id give one lease."""
     shop.set(0)
-    one, two = shop.consumer(), shop.consumer()
+    first, second = shop.consumer(), shop.consumer()
     shop.send_all(*[(b"%d" % n, 100) for n in range(6)])
-    assert take(one) == take(two) == []
+    assert take(first) == take(second) == []
     shop.set(100)
-    assert take(one, 2) == [b"0", b"1"]
-    assert take(two, 2) == [b"2", b"3"]
-    assert take(one) == [b"4", b"5"] and take(two) == []
+    assert take(first, 2) == [b"0", b"1"]
+    assert take(second, 2) == [b"2", b"3"]
+    assert take(first) == [b"4", b"5"] and take(second) == []
 
 
 def test_cumulative_acknowledgement_is_not_allowed(shop: Shop) -> None:
@@ -507,7 +513,7 @@ def test_cumulative_acknowledgement_is_not_allowed(shop: Shop) -> None:
 
 
 def test_a_consumer_wakes_when_the_next_is_due(shop: Shop) -> None:
-    """7: computed anew at every wait; of an empty index it is never."""
+    """7: computed anew at every wait; with an empty index, it never wakes."""
     shop.set(0)
     consumer = shop.consumer()
     receiving = session_of(consumer).receiving
@@ -537,7 +543,7 @@ def test_has_message_available_sees_what_is_due(shop: Shop) -> None:
 
 
 def test_key_shared_a_delayed_message_comes_after_younger_ones_of_its_key(shop: Shop) -> None:
-    """1: only deliver_at changes the order of a key."""
+    """1: only deliver_at changes the order within a key."""
     shop.set(0)
     consumer = shop.consumer(type="key-shared")
     shop.send(b"k1", 100, b"k")
@@ -552,69 +558,69 @@ def test_key_shared_a_delayed_message_comes_after_younger_ones_of_its_key(shop: 
 
 
 def test_key_shared_each_owner_gets_its_own_keys(shop: Shop) -> None:
-    """What is due goes to the owner of its key, also where both have passed it."""
+    """A due message goes to the owner of its key, even if both consumers have passed it."""
     shop.set(0)
-    one, two = shop.consumer(type="key-shared"), shop.consumer(type="key-shared")
+    first, second = shop.consumer(type="key-shared"), shop.consumer(type="key-shared")
     keys = [b"key-%d" % n for n in range(40)]
     for key in keys:
         shop.send(b"now " + key, None, key)
         shop.send(b"later " + key, 100, key)
-    mine, yours = take(one), take(two)
-    assert len(mine) + len(yours) == 40
+    own_keys, yours = take(first), take(second)
+    assert len(own_keys) + len(yours) == 40
     shop.set(100)
-    for consumer, known in ((one, mine), (two, yours)):
-        assert take(consumer) == [value.replace(b"now", b"later") for value in known]
+    for consumer, known_keys in ((first, own_keys), (second, yours)):
+        assert take(consumer) == [value.replace(b"now", b"later") for value in known_keys]
         assert take(consumer) == []
 
 
-def test_key_shared_waits_behind_its_key_in_another_hand(shop: Shop) -> None:
-    """A key that has moved: what is due of it waits until the hand before lets go."""
+def test_key_shared_waits_for_leases_of_its_key_at_a_peer(shop: Shop) -> None:
+    """A moved key: its due messages wait until the former owner has settled its leases."""
     shop.set(0)
-    one = shop.consumer(type="key-shared")
+    consumer = shop.consumer(type="key-shared")
     keys = [b"key-%d" % n for n in range(20)]
     first = {shop.send(b"1 " + key, None, key): key for key in keys}
     for key in keys:
         shop.send(b"2 " + key, 100, key)
-    assert len(take(one)) == 20
+    assert len(take(consumer)) == 20
     two = shop.consumer(type="key-shared")
     assert take(two) == []
     shop.set(100)
-    assert take(two) == []  # the older message of each of its keys is in the other hand
-    got = take(one)
+    assert take(two) == []  # a peer still has the older message of each of its keys
+    got = take(consumer)
     assert 0 < len(got) < 20
-    one.acknowledge(list(first))
+    consumer.acknowledge(list(first))
     assert sorted(got + take(two)) == sorted(b"2 " + key for key in keys)
 
 
-def test_key_shared_reads_only_the_keys_of_what_became_due(
+def test_key_shared_reads_only_the_keys_of_due_messages(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What others have not fetched yet is not looked at again with every message that is due."""
+    """A due message does not cause another look at messages that peers have not fetched yet."""
     shop.set(0)
-    one, _ = shop.consumer(type="key-shared"), shop.consumer(type="key-shared")
+    consumer, _ = shop.consumer(type="key-shared"), shop.consumer(type="key-shared")
     keys = [b"key-%d" % n for n in range(100)]
     for key in keys:
         shop.send(b"later " + key, 100, key)
         shop.send(b"now " + key, None, key)
-    mine = take(one)
-    assert 0 < len(mine) < 100 and take(one) == []
+    own_rows = take(consumer)
+    assert 0 < len(own_rows) < 100 and take(consumer) == []
     looked: list[int] = []
     read = choice._slots
 
     def note(view: View, pieces: list[Piece]) -> pa.Array:
-        found = read(view, pieces)
-        looked.append(len(found))
-        return found
+        messages = read(view, pieces)
+        looked.append(len(messages))
+        return messages
 
     monkeypatch.setattr(choice, "_slots", note)
     shop.set(100)
-    got = take(one, 10) + take(one)
-    assert got == [value.replace(b"now", b"later") for value in mine]
+    got = take(consumer, 10) + take(consumer)
+    assert got == [value.replace(b"now", b"later") for value in own_rows]
     assert sum(looked) <= 300  # both turns look first, and then under the lock
 
 
 def test_key_shared_strays(shop: Shop) -> None:
-    """A row that was due for its writer waits for a slow reader of this type too."""
+    """A row that was due for its writer also waits for a slow reader of this type."""
     slow_client, slow_clock = shop.process(0)
     slow = shop.consumer("s", slow_client, "key-shared")
     shop.set(1000)
@@ -632,8 +638,8 @@ def test_ids_with_index_and_plain_ones_together(shop: Shop) -> None:
     inner = shop.commit((b"a", 300), (b"b", 100), (b"c", 200), (b"d", None))
     plain = shop.send(b"e", 100)
     assert take_ids(consumer) == [inner[3]]
-    found: list[list[MessageId]] = []
+    messages: list[list[MessageId]] = []
     for now in (100, 200, 300):
         shop.set(now)
-        found.append(take_ids(consumer))
-    assert found == [[inner[1], plain], [inner[2]], [inner[0]]]
+        messages.append(take_ids(consumer))
+    assert messages == [[inner[1], plain], [inner[2]], [inner[0]]]

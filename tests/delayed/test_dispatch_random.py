@@ -1,7 +1,7 @@
-"""Random histories against a dict: nothing eligible is left, early, or given twice; section 1.
+"""Random histories against a dict: no message is left, early, or delivered twice; section 1.
 
-Two processes with clocks of their own that jump both ways; transactions that send and that
-acknowledge; seeks, nacks, restarts; buckets that are sealed, merged, deleted and lost.
+Two processes with clocks of their own that jump both ways. Transactions send and acknowledge. There
+are seeks, nacks and restarts; buckets are sealed, merged, deleted and lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from txlog.engine.upkeep.delayed.buckets import merge_now, tend
 from txlog.engine.view.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-SPAN = 60  # times are drawn from so many milliseconds around the clock
+SPAN = 60  # times are drawn from this many milliseconds around the clock
 
 
 @dataclass
@@ -38,16 +38,17 @@ class Process:
 
 @dataclass
 class Sub:
-    """What a subscription is to know: by id."""
+    """The state of a subscription in the model, by id."""
 
     acked: set[MessageId] = field(default_factory=set)
     released: set[MessageId] = field(default_factory=set)
-    hands: dict[MessageId, int] = field(default_factory=dict)  # id -> process that has it
+    # id -> the process that has leased it
+    hands: dict[MessageId, int] = field(default_factory=dict)
     pending: dict[MessageId, Transaction] = field(default_factory=dict)
 
 
 class World:
-    """A store, and what should be in it."""
+    """A store, and its contents according to the model."""
 
     def __init__(self, folder: Path, seed: int, type: str) -> None:
         self.chance = random.Random(seed)
@@ -110,25 +111,27 @@ class World:
         process.clock.set_wall(max(T0, process.clock.now().wall_ms + step))
 
     def turn(self, process: Process, name: str, limit: int) -> list[Message]:
-        """One turn, checked: everything in it was to be had."""
+        """One turn, checked: the consumer was allowed to get each of its messages."""
         sub = self.subs[name]
         now = process.clock.now().wall_ms
         got = list(messages(process.consumers[name].receive_batch(limit)))
         for message in got:
-            one = message.message_id
-            assert one is not None
-            assert self.is_free(sub, one), f"{one} was not free"
-            assert self.is_due(sub, one, now), f"{one} is early: {self.times[one]} > {now}"
-            sub.released.discard(one)
-            sub.hands[one] = self.processes.index(process)
+            message_id = message.message_id
+            assert message_id is not None
+            assert self.is_free(sub, message_id), f"{message_id} was not free"
+            assert self.is_due(sub, message_id, now), (
+                f"{message_id} is early: {self.times[message_id]} > {now}"
+            )
+            sub.released.discard(message_id)
+            sub.hands[message_id] = self.processes.index(process)
         return got
 
-    def is_free(self, sub: Sub, one: MessageId) -> bool:
-        return not (one in sub.acked or one in sub.hands or one in sub.pending)
+    def is_free(self, sub: Sub, message_id: MessageId) -> bool:
+        return not (message_id in sub.acked or message_id in sub.hands or message_id in sub.pending)
 
-    def is_due(self, sub: Sub, one: MessageId, now: int) -> bool:
-        at = self.times[one]
-        return at is None or at <= now + self.early_ms or one in sub.released
+    def is_due(self, sub: Sub, message_id: MessageId, now: int) -> bool:
+        at = self.times[message_id]
+        return at is None or at <= now + self.early_ms or message_id in sub.released
 
     def receive(self) -> None:
         process, name = self.chance.choice(self.processes), self.chance.choice("sz")
@@ -138,36 +141,38 @@ class World:
         """Acknowledge, give back, or cancel: plainly or in a transaction that ends later."""
         process, name = self.chance.choice(self.processes), self.chance.choice("sz")
         sub, consumer = self.subs[name], process.consumers[name]
-        mine = [one for one, who in sub.hands.items() if who == self.processes.index(process)]
-        free = [one for one in self.times if self.is_free(sub, one)]
-        pool = self.chance.choice((mine, mine, free))
-        some = self.chance.sample(pool, min(len(pool), self.chance.randrange(1, 5)))
+        own_messages = [
+            message for message, who in sub.hands.items() if who == self.processes.index(process)
+        ]
+        free = [message for message in self.times if self.is_free(sub, message)]
+        pool = self.chance.choice((own_messages, own_messages, free))
+        chosen = self.chance.sample(pool, min(len(pool), self.chance.randrange(1, 5)))
         how = self.chance.choice(("ack", "txn", "nack"))
         if how == "nack":
-            some = [one for one in some if one in mine]
-            if some:
-                consumer.negative_acknowledge(some)
-                self.come_back(sub, some)
-        elif not some:
+            chosen = [message for message in chosen if message in own_messages]
+            if chosen:
+                consumer.negative_acknowledge(chosen)
+                self.come_back(sub, chosen)
+        elif not chosen:
             return
         elif how == "ack":
-            consumer.acknowledge(some)
-            for one in some:
-                sub.acked.add(one)
-                sub.hands.pop(one, None)
-                sub.released.discard(one)
+            consumer.acknowledge(chosen)
+            for message in chosen:
+                sub.acked.add(message)
+                sub.hands.pop(message, None)
+                sub.released.discard(message)
         else:
             txn = process.client.transaction(timeout_ms=10_000_000)
-            consumer.acknowledge(some, txn=txn)
-            for one in some:
-                sub.pending[one] = txn
-                sub.hands.pop(one, None)
-                sub.released.discard(one)
+            consumer.acknowledge(chosen, txn=txn)
+            for message in chosen:
+                sub.pending[message] = txn
+                sub.hands.pop(message, None)
+                sub.released.discard(message)
 
-    def come_back(self, sub: Sub, some: list[MessageId]) -> None:
-        for one in some:
-            del sub.hands[one]
-            sub.released.add(one)
+    def come_back(self, sub: Sub, message_ids: list[MessageId]) -> None:
+        for message_id in message_ids:
+            del sub.hands[message_id]
+            sub.released.add(message_id)
 
     def end(self) -> None:
         """End a transaction that acknowledged."""
@@ -181,10 +186,10 @@ class World:
         else:
             txn.abort()
         for sub in self.subs.values():
-            for one in [one for one, holder in sub.pending.items() if holder is txn]:
-                del sub.pending[one]
+            for message in [message for message, holder in sub.pending.items() if holder is txn]:
+                del sub.pending[message]
                 if is_commit:
-                    sub.acked.add(one)
+                    sub.acked.add(message)
 
     def seek(self) -> None:
         process, name = self.chance.choice(self.processes), self.chance.choice("sz")
@@ -201,7 +206,7 @@ class World:
             return
         for name, sub in self.subs.items():
             process.consumers[name].close()
-            self.come_back(sub, [one for one, who in sub.hands.items() if who == number])
+            self.come_back(sub, [message for message, who in sub.hands.items() if who == number])
         process.client.close()
         process.client, clock = self.shop.process(0)
         clock.set_wall(process.clock.now().wall_ms)
@@ -221,9 +226,11 @@ class World:
             self.lose(process)
 
     def lose(self, process: Process) -> None:
-        """A bucket's file goes, or is damaged."""
-        known = [Path(self.shop.path) / path for path in process.client.store.read(self.buckets)]
-        if paths := [path for path in known if path.exists()]:
+        """Remove or damage the file of a bucket."""
+        bucket_paths = [
+            Path(self.shop.path) / path for path in process.client.store.read(self.buckets)
+        ]
+        if paths := [path for path in bucket_paths if path.exists()]:
             path = self.chance.choice(paths)
             if self.chance.random() < 0.5:
                 path.unlink()
@@ -234,12 +241,14 @@ class World:
                 path.write_bytes(data)
 
     def buckets(self, view: View) -> list[str]:
-        return [one.file.path for one in view.delayed(1).buckets]
+        return [bucket.file.path for bucket in view.delayed(1).buckets]
 
     # --- the check ---------------------------------------------------------------------------
 
     def full_cycle(self) -> None:
-        """After a full cycle nothing eligible is left; with keys, nothing that no key holds up."""
+        """After a full cycle no eligible message is left; with keys, none except behind a blocked
+        key.
+        """
         name = self.chance.choice("sz")
         sub = self.subs[name]
         if self.type == "key-shared":
@@ -251,17 +260,17 @@ class World:
         if self.type == "shared":
             for process in self.processes:
                 now = process.clock.now().wall_ms
-                left = [
-                    one
-                    for one in self.times
-                    if self.is_free(sub, one) and self.is_due(sub, one, now)
+                remaining = [
+                    time
+                    for time in self.times
+                    if self.is_free(sub, time) and self.is_due(sub, time, now)
                 ]
                 stray = len(self.places(process, name)) >= 3
-                assert not left or stray, f"left at {now}: {left} of {self.times}"
+                assert not remaining or stray, f"left at {now}: {remaining} of {self.times}"
 
     def places(self, process: Process, name: str) -> tuple[object, ...]:
-        place = session_of(process.consumers[name]).receiving.place(1)
-        return () if place is None else place.strays
+        position = session_of(process.consumers[name]).receiving.place(1)
+        return () if position is None else position.strays
 
     def step(self) -> None:
         deeds = (
@@ -276,7 +285,7 @@ class World:
             (self.upkeep, 3),
             (self.full_cycle, 2),
         )
-        [deed] = self.chance.choices([one for one, _ in deeds], [weight for _, weight in deeds])
+        [deed] = self.chance.choices([name for name, _ in deeds], [weight for _, weight in deeds])
         self.last = deed.__name__
         deed()
 
@@ -290,7 +299,7 @@ def run(folder: Path, seed: int, steps: int) -> None:
     for process in world.processes:
         process.clock.set_wall(T0 + 10_000_000)
     for sub in world.subs.values():
-        for txn in {id(one): one for one in sub.pending.values()}.values():
+        for txn in {id(item): item for item in sub.pending.values()}.values():
             txn.abort()
         sub.pending.clear()
     for name, sub in world.subs.items():
@@ -304,7 +313,7 @@ def run(folder: Path, seed: int, steps: int) -> None:
 
 
 def shrink(set_: Callable[[str, int], None]) -> None:
-    """Every bound of a look as small as may be."""
+    """Make every limit of a look as small as possible."""
     plan = "txlog.engine.plan"
     for name, value in (
         ("delayed.due.LOOK_ROWS_MAX", 3),
@@ -321,7 +330,7 @@ def shrink(set_: Callable[[str, int], None]) -> None:
 
 @pytest.mark.parametrize("seed", graded(range(6), (0, 3, 5)))
 def test_a_random_history(tmp_path: Path, seed: int) -> None:
-    """Nothing early, nothing twice, nothing left."""
+    """No message comes early or twice, and none is left."""
     run(tmp_path / "store", seed, 120)
 
 
@@ -329,7 +338,7 @@ def test_a_random_history(tmp_path: Path, seed: int) -> None:
 def test_a_random_history_with_small_steps(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same where every look ends early, and no set is small enough to be made row by row."""
+    """The same where every look ends early, and no set is small enough for row by row."""
     shrink(monkeypatch.setattr)
     run(tmp_path / "store", seed, 120)
 

@@ -1,4 +1,4 @@
-"""The delayed fold: what enters when, and what leaves. Source: spec/delayed 3, 4."""
+"""The delayed fold: which ids enter when, and which leave. Source: spec/delayed 3, 4."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def round_trip(state: Delayed) -> Delayed:
 
 
 def test_a_row_that_is_due_by_the_clock_of_its_frame_does_not_enter() -> None:
-    """4.1: strictly later than the frame; the times that did not enter are known by their most."""
+    """4.1: strictly later than the frame; the fold keeps the latest time that did not enter."""
     state = Delayed()
     apply(state, 1, 100, appended(7, 0, 101, 100, NO_TIME, 300))
     assert list(state.mutable) == [(101, 7, 0, 0), (300, 7, 3, 0)]
@@ -99,7 +99,7 @@ def test_sealing_takes_a_prefix_and_later_ids_stay() -> None:
     apply(state, 3, 0, appended(7, 3, 40))
     apply(state, 4, 0, BucketSealed(1, "seal", (7, 2, 0), (7, 3, 0), 50, None))
     assert not state.mutable
-    assert [one.gen for one in round_trip(state).buckets] == [1]
+    assert [each_bucket.gen for each_bucket in round_trip(state).buckets] == [1]
     with pytest.raises(Corruption, match="does not follow"):
         apply(state, 5, 0, appended(7, 1, 40))
 
@@ -107,11 +107,16 @@ def test_sealing_takes_a_prefix_and_later_ids_stay() -> None:
 def test_a_merge_replaces_its_sources_and_no_generation_comes_twice() -> None:
     state = Delayed()
     for gen, entry in ((1, 0), (2, 5), (3, 9)):
-        one = bucket(gen, (7, entry, 0), (7, entry + 1, 0))
-        apply(state, gen, 0, BucketSealed(1, "seal", one.first, one.last, 0, one))
+        each_bucket = bucket(gen, (7, entry, 0), (7, entry + 1, 0))
+        apply(
+            state,
+            gen,
+            0,
+            BucketSealed(1, "seal", each_bucket.first, each_bucket.last, 0, each_bucket),
+        )
     merged = bucket(4, (7, 0, 0), (7, 6, 0))
     apply(state, 4, 0, BucketsMerged(1, [1, 2], 0, merged, ["a", "b"]))
-    assert [one.gen for one in state.buckets] == [4, 3]
+    assert [each_bucket.gen for each_bucket in state.buckets] == [4, 3]
     for broken in (
         BucketsMerged(1, [1], 0, bucket(5, (7, 3, 0), (7, 3, 0)), []),
         BucketsMerged(1, [3], 0, bucket(4, (7, 9, 0), (7, 10, 0)), []),
@@ -130,8 +135,8 @@ def test_a_bucket_that_may_hold_what_is_not_due_is_missed(
     cause: str, cutoff_ms: int, missing: bool
 ) -> None:
     state = Delayed()
-    one = bucket(1, (7, 0, 0), (7, 9, 0), max_at=900)
-    apply(state, 1, 0, BucketSealed(1, "seal", one.first, one.last, 0, one))
+    each_bucket = bucket(1, (7, 0, 0), (7, 9, 0), max_at=900)
+    apply(state, 1, 0, BucketSealed(1, "seal", each_bucket.first, each_bucket.last, 0, each_bucket))
     apply(state, 2, 0, BucketDeleted(1, [1], cause, cutoff_ms, ["b"]))
     assert state.unindexed == ([((7, 0, 0), (7, 9, 0))] if missing else [])
     assert state.losses == missing
@@ -140,11 +145,16 @@ def test_a_bucket_that_may_hold_what_is_not_due_is_missed(
 
 
 def test_ranges_without_a_bucket_between_them_are_one() -> None:
-    """Else each bucket that was ever acknowledged would leave a range."""
+    """Otherwise each bucket that was ever fully acknowledged would leave a range."""
     state = Delayed()
     for gen in range(1, 6):
-        one = bucket(gen, (7, 10 * gen, 0), (7, 10 * gen + 5, 0), max_at=900)
-        apply(state, gen, 0, BucketSealed(1, "seal", one.first, one.last, 0, one))
+        each_bucket = bucket(gen, (7, 10 * gen, 0), (7, 10 * gen + 5, 0), max_at=900)
+        apply(
+            state,
+            gen,
+            0,
+            BucketSealed(1, "seal", each_bucket.first, each_bucket.last, 0, each_bucket),
+        )
     for gen in (1, 3, 4):
         apply(state, 5 + gen, 0, BucketDeleted(1, [gen], "acknowledged", 0, ["b"]))
     assert state.unindexed == [((7, 10, 0), (7, 15, 0)), ((7, 30, 0), (7, 45, 0))]
@@ -162,7 +172,7 @@ def test_trimming_takes_ids_and_ranges_of_the_ledger() -> None:
     assert state.unindexed == []
 
 
-def test_what_is_left_of_a_range() -> None:
+def test_a_range_without_a_part() -> None:
     whole = [((1, 0, 0), (1, 9, 0))]
     assert without(whole, (1, 3, 0), (1, 5, 0)) == [
         ((1, 0, 0), (1, 2, (1 << 31) - 1)),
@@ -174,7 +184,7 @@ def test_what_is_left_of_a_range() -> None:
 
 @pytest.mark.usefixtures("quick_disk")
 def test_a_client_fills_the_fold(tmp_path: Path) -> None:
-    """Plain, in a transaction, aborted; as it is after a checkpoint and a reopening."""
+    """Plain, in a transaction, aborted; the same after a checkpoint and a reopening."""
     bench = Bench(tmp_path)
     client, now = bench.client, bench.clock.now().wall_ms
     client.create_topic("t")
@@ -182,21 +192,21 @@ def test_a_client_fills_the_fold(tmp_path: Path) -> None:
     producer.send(b"now")
     producer.send(b"later", deliver_at=now + 900)
     producer.send(b"past", deliver_at=now - 1)
-    txn, gone = begin(client, 60_000), begin(client, 60_000)
+    txn, deleted_txn = begin(client, 60_000), begin(client, 60_000)
     producer.send(b"a", txn=txn, deliver_at=now + 10)
     producer.send(b"b", txn=txn)
     producer.send(b"c", txn=txn, deliver_at=now + 800)
-    producer.send(b"d", txn=gone, deliver_at=now + 800)
-    client.abort(gone)
+    producer.send(b"d", txn=deleted_txn, deliver_at=now + 800)
+    client.abort(deleted_txn)
     bench.clock.advance(100)
     client.commit(txn)
     ledger = ids(client)[0].ledger
-    wanted = [(now + 900, ledger, 1, 0), (now + 800, ledger, 3, 3)]
-    assert client.store.read(lambda view: list(view.delayed(1).mutable)) == wanted
+    expected = [(now + 900, ledger, 1, 0), (now + 800, ledger, 3, 3)]
+    assert client.store.read(lambda view: list(view.delayed(1).mutable)) == expected
     client.checkpoint()
     bench.reopen()
     state = bench.client.store.read(lambda view: view.delayed(1))
-    assert list(state.mutable) == wanted
+    assert list(state.mutable) == expected
     assert not state.pending
     assert state.passed_ms == now + 10
     bench.close()

@@ -1,4 +1,4 @@
-"""What a function produces may be delayed: Output, Context.publish, tables of outputs.
+"""Outputs of a function may be delayed: Output, Context.publish, tables of outputs.
 
 Source: spec/delayed 2.
 """
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store")
+    new_bench = Bench(tmp_path / "store")
     for name in ("in", "out", "aside"):
-        made.client.create_topic(name)
-    made.client.create_subscription("in", "s")
-    return made
+        new_bench.client.create_topic(name)
+    new_bench.client.create_subscription("in", "s")
+    return new_bench
 
 
 def test_an_output_may_be_delayed(bench: Bench) -> None:
@@ -32,7 +32,7 @@ def test_an_output_may_be_delayed(bench: Bench) -> None:
     client = bench.client
     for _ in range(3):
         client.producer("in").send(b"x", deliver_at=START_MS + 1)
-    made = [
+    expected_rows = [
         [Output(b"a", deliver_after=5), Output(b"b", deliver_at=7), b"c"],
         pa.table({"value": [b"d", b"e"], "deliver_after": [None, 6]}),
         None,
@@ -40,7 +40,7 @@ def test_an_output_may_be_delayed(bench: Bench) -> None:
 
     def function(message: txlog.Message, context: Context) -> object:
         context.publish("aside", message.value, deliver_after=9)
-        return made.pop(0)
+        return expected_rows.pop(0)
 
     functions.run(client, function, "in", "out", "s")
     assert [(m.value, m.deliver_at) for m in read(client, topic="out")] == [

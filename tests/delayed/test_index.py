@@ -1,4 +1,4 @@
-"""Random histories: after every step the index is what the log says, whatever was done to it.
+"""Random histories: after every step the index agrees with the log.
 
 Two processes on one store; `TXLOG_SEED` repeats a run, `TXLOG_HISTORIES` sets how many there are.
 """
@@ -49,7 +49,7 @@ class History:
         return open_client(self.disk.process(), self.clock)
 
     def times(self) -> list[int | None]:
-        """When some messages are due; some are past, some have no time."""
+        """The delivery times of some messages; some are past, some have no time."""
         now = self.clock.now().wall_ms - START_MS
         return [
             None if self.rng.random() < 0.2 else now + self.rng.randrange(-500, SPAN_MS)
@@ -80,24 +80,28 @@ class History:
         elif kind == "tend":
             buckets.tend(store, None, wait=True)
         elif kind in ("lose", "damage"):
-            found = index(client).buckets
-            if found and kind == "lose":
-                one = self.rng.choice(found)
-                buckets.drop_lost(store, 1, one.gen, MissingFile("it is gone"))
-            elif found:
-                path = self.rng.choice(found).file.path
+            found_buckets = index(client).buckets
+            if found_buckets and kind == "lose":
+                choice = self.rng.choice(found_buckets)
+                buckets.drop_lost(store, 1, choice.gen, MissingFile("it is gone"))
+            elif found_buckets:
+                path = self.rng.choice(found_buckets).file.path
                 data = bytearray(self.disk.read(path))
                 data[self.rng.randrange(len(data))] ^= 1 << self.rng.randrange(8)
                 self.disk.damage(path, bytes(data))
                 buckets.rebuild_now(store, 1)
         elif kind == "rebuild":
-            before = indexed_times(client)
+            times_before = indexed_times(client)
             report = buckets.rebuild_now(store, 1)
-            now, after = self.clock.now().wall_ms, indexed_times(client)
+            now, times_after = self.clock.now().wall_ms, indexed_times(client)
             oldest = store.read(lambda view: view.topic(1).ledgers[0].ledger)
-            wanted = {one for one, at in before.items() if at > now and one[0] >= oldest}
-            assert report.missing == len(after.keys() - before.keys()) and not report.extra
-            assert wanted <= after.keys()
+            expected = {
+                choice for choice, at in times_before.items() if at > now and choice[0] >= oldest
+            }
+            assert (
+                report.missing == len(times_after.keys() - times_before.keys()) and not report.extra
+            )
+            assert expected <= times_after.keys()
         elif kind == "trim":
             client.admin.trim("t", END, force_unacked=True)
         elif kind == "forward":
@@ -118,7 +122,7 @@ class History:
 
 @pytest.mark.parametrize("number", graded(range(HISTORIES), 5))
 def test_the_index_is_what_the_log_says(number: int) -> None:
-    """spec/delayed 3: position order, no id twice, nothing lost but what may be due."""
+    """spec/delayed 3: position order, no id twice, no id missing unless it may be due."""
     rng = random.Random(f"{SEED} {number}")
     settings = replace(
         Settings(coordinators=1, reader_grace_ms=0),
@@ -138,7 +142,7 @@ def test_the_index_is_what_the_log_says(number: int) -> None:
             for client in history.clients:
                 check_index(client)
                 state = index(client)
-                ranges = [(one.first, one.last) for one in state.buckets] + state.unindexed
+                ranges = [(bucket.first, bucket.last) for bucket in state.buckets] + state.unindexed
                 ranges.sort()
                 assert all(low[1] < high[0] for low, high in pairwise(ranges))
         except Exception as error:

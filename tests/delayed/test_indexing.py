@@ -1,4 +1,4 @@
-"""Upkeep of the index by command: merge, rebuild, and what they would do."""
+"""Upkeep of the index by command: merge, rebuild, and their dry runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
 def three_buckets(client: Client, partition: int = 0) -> list[MessageId]:
-    """Nine delayed messages, six of them in three buckets."""
+    """Nine delayed messages; three buckets have six of them."""
     sent = []
     for n in range(3):
         sent += later(client, 1000 + n, 2000 + n, 9000 + n, partition=partition)
@@ -32,20 +32,20 @@ def states(client: Client) -> list[str]:
 
 
 @pytest.mark.parametrize("to", [1, 2, 3, 9])
-def test_a_merge_leaves_so_many_in_each_partition(tmp_path: Path, to: int) -> None:
+def test_a_merge_leaves_this_many_buckets_in_each_partition(tmp_path: Path, to: int) -> None:
     client = bench_of(tmp_path, 2).client
     sent = [*three_buckets(client, 0), *three_buckets(client, 1)]
     handle = client.topic("t")
-    told = handle.merge(to, dry_run=True)
-    assert (told["buckets_before"], told["buckets_after"]) == (6, 2 * min(to, 3))
+    plan = handle.merge(to, dry_run=True)
+    assert (plan["buckets_before"], plan["buckets_after"]) == (6, 2 * min(to, 3))
     assert states(client).count("sealed") == 6
-    assert handle.merge(to) == told
+    assert handle.merge(to) == plan
     assert states(client).count("sealed") == 2 * min(to, 3)
     assert sorted(listed_ids(handle.delayed())) == sorted(sent)
 
 
-def test_what_is_due_or_apart_is_told_as_it_happens(tmp_path: Path) -> None:
-    """A bucket that is due goes first; over a range without index nothing is merged."""
+def test_a_merge_reports_due_and_separate_buckets(tmp_path: Path) -> None:
+    """A due bucket is deleted first; a merge never spans a range without an index."""
     bench = bench_of(tmp_path)
     client = bench.client
     later(client, 10, 20)
@@ -55,11 +55,11 @@ def test_what_is_due_or_apart_is_told_as_it_happens(tmp_path: Path) -> None:
         seal(client, 0, 2)
     bench.clock.advance(100)
     number = partition_number(client, 0)
-    gone = client.store.read(lambda view: view.delayed(number).buckets)[2]
-    op = BucketDeleted(number, [gone.gen], "lost", 0, [gone.file.path])
+    deleted = client.store.read(lambda view: view.delayed(number).buckets)[2]
+    op = BucketDeleted(number, [deleted.gen], "lost", 0, [deleted.file.path])
     client.store.write(lambda view, now: Decision([op], sync=True))
-    told = client.topic("t").merge(1, dry_run=True)
-    assert (told["buckets_before"], told["buckets_after"]) == (3, 2)
+    plan = client.topic("t").merge(1, dry_run=True)
+    assert (plan["buckets_before"], plan["buckets_after"]) == (3, 2)
     done = client.topic("t").merge(1)
     assert (done["buckets_before"], done["buckets_after"], done["messages"]) == (3, 2, 4)
 
@@ -72,19 +72,19 @@ def test_a_rebuild_finds_nothing_wrong_with_a_sound_index(tmp_path: Path) -> Non
             client.producer("t").send(b"x", deliver_at=START_MS + 100 + n, txn=txn)
     seal(client, 0, 100)
     handle = client.topic("t")
-    before = listed_ids(handle.delayed())
-    told = handle.rebuild(dry_run=True)
-    assert (told["partitions"], told["missing"], told["surplus"]) == (1, 0, 0)
-    assert told["indexed"] == len(before) == len(sent) + 3
+    listed_ids_before = listed_ids(handle.delayed())
+    plan = handle.rebuild(dry_run=True)
+    assert (plan["partitions"], plan["missing"], plan["surplus"]) == (1, 0, 0)
+    assert plan["indexed"] == len(listed_ids_before) == len(sent) + 3
     done = handle.rebuild()
     assert (done["missing"], done["surplus"], done["indexed"]) == (0, 0, 12)
-    assert done["messages_read"] == told["messages_read"] >= 12
-    assert listed_ids(handle.delayed()) == before
+    assert done["messages_read"] == plan["messages_read"] >= 12
+    assert listed_ids(handle.delayed()) == listed_ids_before
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_rebuild_tells_what_differed(tmp_path: Path, dry_run: bool) -> None:
-    """A range without index: four are missing; a wrong time: one missing and one surplus."""
+def test_a_rebuild_reports_the_differences(tmp_path: Path, dry_run: bool) -> None:
+    """A range without an index: four are missing; a wrong time: one missing and one surplus."""
     client = bench_of(tmp_path).client
     later(client, 1000, 2000, 3000, 4000)
     seal(client, 0, 4)
@@ -92,9 +92,9 @@ def test_a_rebuild_tells_what_differed(tmp_path: Path, dry_run: bool) -> None:
     seal(client, 0, 1, wrong_by_ms=7)
     seal(client, 0, 1)
     lose(client, 0)
-    told = client.topic("t").rebuild(dry_run=dry_run)
-    assert (told["messages_read"], told["indexed"]) == (6, 6)
-    assert (told["missing"], told["surplus"]) == (5, 1)
+    plan = client.topic("t").rebuild(dry_run=dry_run)
+    assert (plan["messages_read"], plan["indexed"]) == (6, 6)
+    assert (plan["missing"], plan["surplus"]) == (5, 1)
     if not dry_run:
         assert "unindexed" not in states(client)
         assert client.topic("t").rebuild()["missing"] == 0

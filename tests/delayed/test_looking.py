@@ -1,4 +1,4 @@
-"""Listing what is delayed: the index says what the log would. Source: spec/delayed 9."""
+"""Listings of delayed messages: the index answers as the log would. Source: spec/delayed 9."""
 
 from __future__ import annotations
 
@@ -43,13 +43,18 @@ def bench_of(folder: Path, partitions: int = 1, **settings: int) -> Bench:
 
 
 def later(client: Client, *delays_ms: int, partition: int = 0) -> list[MessageId]:
-    """Send messages that are due so much later than the start."""
+    """Send messages that are due this much later than the start."""
     producer = client.producer("t")
     sent = [
-        producer.send(b"%d" % one, key=b"k%d" % one, deliver_at=START_MS + one, partition=partition)
-        for one in delays_ms
+        producer.send(
+            b"%d" % message,
+            key=b"k%d" % message,
+            deliver_at=START_MS + message,
+            partition=partition,
+        )
+        for message in delays_ms
     ]
-    return [one.message_id for one in sent if one.message_id is not None]
+    return [message.message_id for message in sent if message.message_id is not None]
 
 
 def test_the_list_is_in_the_order_of_time(tmp_path: Path) -> None:
@@ -75,13 +80,15 @@ def test_the_list_is_in_the_order_of_time(tmp_path: Path) -> None:
 def test_a_list_looks_at_each_frame_a_few_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: a read for a thousand rows, each of them looking into every file; and all at once."""
+    """Guards against one read for each thousand rows, each with all files, and one read of all
+    rows.
+    """
     bench = bench_of(tmp_path)
     rng, now = random.Random(4), START_MS
     times = [now + 1 + at for at in rng.sample(range(10**6), 6000)]
     for at in range(0, len(times), 600):
-        some = pa.array(times[at : at + 600], pa.timestamp("ms", "UTC"))
-        rows = pa.table({"value": [b"x" * 100] * 600, "deliver_at": some})
+        column = pa.array(times[at : at + 600], pa.timestamp("ms", "UTC"))
+        rows = pa.table({"value": [b"x" * 100] * 600, "deliver_at": column})
         bench.client.producer("t").send_batch(rows)
     reads: list[int] = []
     noted = Files._noted
@@ -91,16 +98,16 @@ def test_a_list_looks_at_each_frame_a_few_times(
         return noted(self, table)
 
     monkeypatch.setattr(Files, "_noted", count)
-    found = bench.client.topic("t").delayed()["deliver_at"].cast(pa.int64()).to_pylist()
-    assert found == sorted(times)
+    found_rows = bench.client.topic("t").delayed()["deliver_at"].cast(pa.int64()).to_pylist()
+    assert found_rows == sorted(times)
     assert (len(reads), sum(reads)) == (1, 6000)
     reads.clear()
-    monkeypatch.setattr(delayed, "RECEIVE_BYTES_MAX", 100_000)  # payloads that are in memory
+    monkeypatch.setattr(delayed, "RECEIVE_BYTES_MAX", 100_000)  # the payloads that may be in memory
     assert len(bench.client.topic("t").delayed()) == 6000
     assert reads == [1000] * 6
 
 
-def test_a_row_says_what_is_shown_of_it(tmp_path: Path) -> None:
+def test_a_row_of_a_listing_has_key_size_and_transaction(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     client = bench.client
     later(client, 70)
@@ -113,8 +120,8 @@ def test_a_row_says_what_is_shown_of_it(tmp_path: Path) -> None:
     assert second["txn_most"] is None
 
 
-def test_what_is_acknowledged_is_not_listed_for_a_subscription(tmp_path: Path) -> None:
-    """Also single messages of a marker, whole markers, and what mark-delete has passed."""
+def test_acknowledged_messages_are_not_listed_for_a_subscription(tmp_path: Path) -> None:
+    """Also single messages of a marker, whole markers, and messages below mark-delete."""
     bench = bench_of(tmp_path)
     client = bench.client
     plain = later(client, 100, 200, 300)
@@ -192,7 +199,7 @@ def test_instants_beyond_a_calendar_are_listed(tmp_path: Path) -> None:
 
 
 def test_the_mark_of_a_damaged_bucket_is_a_warning_and_no_hole(tmp_path: Path) -> None:
-    """Spec 11: nothing fails for a bucket. Its footer, one segment, the whole file."""
+    """Spec 11: no call fails because of a bucket. Its footer, one segment, the whole file."""
     for at, cut in ((0, slice(100, 140)), (1, slice(-40, -20)), (2, None)):
         bench = bench_of(tmp_path / str(at))
         client = bench.client
@@ -213,32 +220,32 @@ def test_the_mark_of_a_damaged_bucket_is_a_warning_and_no_hole(tmp_path: Path) -
         assert client.topic("t").promote(before=START_MS + 6000)["promoted"] == 3
 
 
-def test_what_was_trimmed_is_not_listed_though_a_bucket_names_it(tmp_path: Path) -> None:
-    """A bucket spans ledgers, and goes as a whole."""
+def test_trimmed_messages_are_not_listed_though_a_bucket_has_them(tmp_path: Path) -> None:
+    """A bucket spans several ledgers, and is removed as a whole."""
     client = bench_of(tmp_path, ledger_entries_max=2).client
     sent = later(client, 100, 200, 300, 400, 500)
     seal(client, 0, 4)
     client.acknowledge("t", "s", sent[:3])
     client.checkpoint(roll_all=True)
-    gone = client.admin.trim("t", Bound("id", sent[3]))["messages"]
-    assert 0 < gone < 4
+    deleted_messages = client.admin.trim("t", Bound("id", sent[3]))["messages"]
+    assert 0 < deleted_messages < 4
     handle = client.topic("t")
-    assert listed_ids(handle.delayed()) == sent[gone:]
-    assert client.topics()[0]["delayed"] == 5 - gone
+    assert listed_ids(handle.delayed()) == sent[deleted_messages:]
+    assert client.topics()[0]["delayed"] == 5 - deleted_messages
     assert client.subscriptions("t")[0]["delayed"] == 2
     with pytest.raises(MessageNotFound):
         handle.cancel(sent[:1])
     assert handle.cancel(all=True)["cancelled"] == 2
 
 
-def test_what_a_clock_ahead_left_out_is_listed_by_one_behind(tmp_path: Path) -> None:
-    """The index may lack it; the log does not. Counts are of the index."""
+def test_messages_skipped_by_a_fast_clock_are_listed_by_a_slow_one(tmp_path: Path) -> None:
+    """The index may lack the message; the log has it. Counts come from the index."""
     bench = bench_of(tmp_path)
     client = bench.client
     a, b, c = later(client, 100, 200, 300)
     bench.clock.advance(1000)
     (d,) = later(client, 1500)
-    (e,) = later(client, 500)  # due when it is sent
+    (e,) = later(client, 500)  # due at the time of its send
     seal(client, 0, 2)
     lose(client, 0)
     number = partition_number(client, 0)
@@ -254,7 +261,7 @@ def test_what_a_clock_ahead_left_out_is_listed_by_one_behind(tmp_path: Path) -> 
 
 
 def world(chance: random.Random, bench: Bench, partitions: int) -> None:
-    """Something happens."""
+    """Make one random change."""
     client = bench.client
     act = chance.choice(["send"] * 4 + ["txn"] * 3 + ["seal"] * 2 + ["ack", "ack", "lose", "time"])
     partition = chance.randrange(partitions)
@@ -279,42 +286,52 @@ def world(chance: random.Random, bench: Bench, partitions: int) -> None:
         for row in client.topic("t").buckets()
     ):
         lose(client, partition)
-    elif act == "ack" and (known := ids(client)):
-        client.acknowledge("t", "s", chance.sample(known, chance.randrange(1, len(known) + 1)))
+    elif act == "ack" and (message_ids := ids(client)):
+        client.acknowledge(
+            "t", "s", chance.sample(message_ids, chance.randrange(1, len(message_ids) + 1))
+        )
     elif act == "time":
         bench.clock.advance(chance.randrange(8000))
 
 
 def check(bench: Bench) -> None:
-    """Everything that is asked agrees with the log."""
+    """Every answer agrees with the log."""
     client, now_ms = bench.client, bench.clock.now().wall_ms
     handle = client.topic("t")
     there = delayed_now(client, now_ms)
     acked = done(client)
-    left = [one for one in there if place(one) not in acked]
-    assert listed_ids(handle.delayed()) == [one.message_id for one in there]
-    assert listed_ids(handle.delayed("s")) == [one.message_id for one in left]
-    assert listed_ids(handle.delayed("s", limit=3)) == [one.message_id for one in left[:3]]
+    remaining_messages = [txn_state for txn_state in there if place(txn_state) not in acked]
+    assert listed_ids(handle.delayed()) == [txn_state.message_id for txn_state in there]
+    assert listed_ids(handle.delayed("s")) == [
+        txn_state.message_id for txn_state in remaining_messages
+    ]
+    assert listed_ids(handle.delayed("s", limit=3)) == [
+        txn_state.message_id for txn_state in remaining_messages[:3]
+    ]
     middle = now_ms + 10_000
-    early = [one for one in there if time_of(one) < middle]
-    assert listed_ids(handle.delayed(before=middle)) == [one.message_id for one in early]
+    early = [txn_state for txn_state in there if time_of(txn_state) < middle]
+    assert listed_ids(handle.delayed(before=middle)) == [
+        txn_state.message_id for txn_state in early
+    ]
     assert sum(row["messages"] for row in handle.histogram()) == len(there)
     rows = handle.buckets()
     if not any(row["state"] == "unindexed" for row in rows):
         assert sum(row["not_due"] or 0 for row in rows if row["state"] != "pending") == len(there)
-        (told,) = client.subscriptions("t")
-        assert told["delayed"] == len(left)
-        assert told["backlog_no_delayed"] == told["backlog"] - len(left)
+        (subscription_row,) = client.subscriptions("t")
+        assert subscription_row["delayed"] == len(remaining_messages)
+        assert subscription_row["backlog_no_delayed"] == subscription_row["backlog"] - len(
+            remaining_messages
+        )
         assert client.topics()[0]["delayed"] == len(there)
 
 
 def done(client: Client) -> set[tuple[int, int, int]]:
     """The ids that the subscription has acknowledged."""
-    rest: list[Message] = []
+    rest_messages: list[Message] = []
     for table in client.read("t", range=Range(kind="unacked", subscription="s")):
-        rest += messages(table)
-    kept = {place(one) for one in rest}
-    return {(i.ledger, i.entry, i.index) for i in ids(client)} - kept
+        rest_messages += messages(table)
+    positions = {place(rest_message) for rest_message in rest_messages}
+    return {(i.ledger, i.entry, i.index) for i in ids(client)} - positions
 
 
 @pytest.mark.parametrize("seed", graded(range(4), 2))

@@ -1,4 +1,4 @@
-"""Where no message waits for its time, the next ones are those that a whole scan would find."""
+"""Without delayed messages, the short path finds the same next messages as a whole scan."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_it_is_what_a_scan_finds(
+def test_the_short_path_equals_a_scan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Shared consumers of two processes, with acknowledgements, returns, aborts and, later,
-    delayed messages that become due; the clock is set back now and then."""
+    """Shared consumers of two processes, with acknowledgements, returns and aborts.
+
+    Later, delayed messages become due; the clock is set back now and then.
+    """
     print(f"seed {seed}")
     chance = random.Random(seed)
     bench = Bench(tmp_path / "store", ledger_entries_max=50)
@@ -33,31 +35,31 @@ def test_it_is_what_a_scan_finds(
     bench.client.create_subscription("t", "s", type="shared")
     clients = [bench.client, bench.another()]
     consumers = [client.consumer("t", "s") for client in (*clients, clients[0])]
-    found: Counter[bool] = Counter()
+    counts: Counter[bool] = Counter()
 
     def compared(
-        view: View, number: int, cursor: Any, place: ReadPosition | None, now: Any, cutoff: int,
+        view: View, number: int, cursor: Any, location: ReadPosition | None, now: Any, cutoff: int,
         limit: int, most: int,
     ) -> Any:  # fmt: skip
-        short = all_due(view, number, cursor, place, now, cutoff, limit, most)
-        scan = DueScan(view, number, cursor, place, now, cutoff, strays_max=100, make_do=False)
+        short = all_due(view, number, cursor, location, now, cutoff, limit, most)
+        scan = DueScan(view, number, cursor, location, now, cutoff, strays_max=100, make_do=False)
         if short is not None:
             assert short == due_for_any(view, number, scan, limit, most)
             assert not scan.is_rewound
             key = (cutoff, 1, 0, 0)
             for other in ({"losses": 9}, {"honours": False}, {"strays": (key,)}, {"members": (1,)}):
                 changed = msgspec.structs.replace(
-                    place or ReadPosition(0, cursor.mark_delete), **other
+                    location or ReadPosition(0, cursor.mark_delete), **other
                 )
                 assert all_due(view, number, cursor, changed, now, cutoff, limit, most) is None
-        found[short is not None] += 1
+        counts[short is not None] += 1
         return short
 
     monkeypatch.setattr(choice, "all_due", compared)
     producer = bench.client.producer("t")
     for step in range(300):
-        what = chance.random()
-        if what < 0.3:
+        draw = chance.random()
+        if draw < 0.3:
             table = pa.table(
                 {"value": [b"%d.%d" % (step, n) for n in range(chance.randrange(1, 9))]}
             )
@@ -66,12 +68,12 @@ def test_it_is_what_a_scan_finds(
                     producer.send_batch(table, txn=txn)
             else:
                 producer.send_batch(table)
-        elif what < 0.4 and step > 100:
+        elif draw < 0.4 and step > 100:
             wall_ms = bench.clock.now().wall_ms
             producer.send(b"later", deliver_at=wall_ms + chance.randrange(3_000))
-        elif what < 0.5:
+        elif draw < 0.5:
             bench.clock.advance(chance.choice((1, 400, 2_000)))
-        elif what < 0.52:
+        elif draw < 0.52:
             bench.clock.set_wall(bench.clock.now().wall_ms - chance.randrange(5_000))
         else:
             consumer = chance.choice(consumers)
@@ -85,6 +87,6 @@ def test_it_is_what_a_scan_finds(
                 consumer.acknowledge(table.slice(chance.randrange(table.num_rows)))
             elif turn < 0.9:
                 consumer.acknowledge(table)
-    assert found[True] > 50
-    assert found[False] > 10
+    assert counts[True] > 50
+    assert counts[False] > 10
     bench.close()

@@ -1,4 +1,4 @@
-"""A store of a version that kept no index: what it stored with a time waits all the same."""
+"""A store of a version that kept no index: its messages with a time wait all the same."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.mark.parametrize("kind", ["shared", "key-shared"])
 @pytest.mark.parametrize("is_checkpointed", [False, True])
-def test_messages_that_no_op_told_of_wait(
+def test_delayed_messages_without_an_op_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, is_checkpointed: bool
 ) -> None:
-    """A missing index costs time, and never means that a message is due."""
-    known = Settings().to_mapping()
-    old = {name: value for name, value in known.items() if "deli" not in name}
-    with monkeypatch.context() as before:
-        before.setattr(Settings, "to_mapping", lambda self: old)
-        before.setattr(send, "times_of", lambda rows: None)
+    """A missing index costs time, and never makes a message due."""
+    mapping = Settings().to_mapping()
+    old = {name: value for name, value in mapping.items() if "deli" not in name}
+    with monkeypatch.context() as patch:
+        patch.setattr(Settings, "to_mapping", lambda self: old)
+        patch.setattr(send, "times_of", lambda rows: None)
         bench = Bench(tmp_path / "store")
         client, now = bench.client, bench.clock.now().wall_ms
         client.create_topic("t")

@@ -1,6 +1,6 @@
 """Delayed delivery against the oracle: random histories of two processes; spec/delayed 1.
 
-A failure prints the history in its shortest form, and the seed that repeats it. More of them:
+A failure prints the history in its shortest form, and the seed that repeats it. To run more:
 PYTHONPATH=src python -m tests.delayed.oracle --from 0 --histories 5000
 """
 
@@ -29,8 +29,8 @@ def judge(first: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("block", graded(range(3), 1))
-def test_what_is_handed_out_is_what_the_model_says(block: int) -> None:
-    """Never early, never twice, never missed: the whole of section 1, whatever happens."""
+def test_delivered_messages_equal_the_model(block: int) -> None:
+    """Never early, never twice, never missed: the whole of section 1, in any history."""
     judge(FIRST + block * BLOCK, BLOCK)
 
 
@@ -42,16 +42,16 @@ def test_many_more_histories(block: int) -> None:
 
 
 def test_the_oracle_sees_what_comes_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills: an oracle that agrees with everything."""
-    known = DelayPolicy.cutoff
-    monkeypatch.setattr(DelayPolicy, "cutoff", lambda self, now_ms: known(self, now_ms) + 10)
-    found = next(filter(None, (run(str(seed), list(range(STEPS))) for seed in range(20))))
-    assert "is not due before" in found.trace[-1]
+    """Guards against an oracle that agrees with everything."""
+    cutoff = DelayPolicy.cutoff
+    monkeypatch.setattr(DelayPolicy, "cutoff", lambda self, now_ms: cutoff(self, now_ms) + 10)
+    failure = next(filter(None, (run(str(seed), list(range(STEPS))) for seed in range(20))))
+    assert "is not due before" in failure.trace[-1]
 
 
 def test_the_oracle_sees_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for an index that is a little late."""
-    known = DelayPolicy.cutoff
-    monkeypatch.setattr(DelayPolicy, "cutoff", lambda self, now_ms: known(self, now_ms) - 1)
-    found = next(filter(None, (run(str(seed), list(range(STEPS))) for seed in range(20))))
-    assert "is left" in found.trace[-1]
+    cutoff = DelayPolicy.cutoff
+    monkeypatch.setattr(DelayPolicy, "cutoff", lambda self, now_ms: cutoff(self, now_ms) - 1)
+    failure = next(filter(None, (run(str(seed), list(range(STEPS))) for seed in range(20))))
+    assert "is left" in failure.trace[-1]

@@ -40,9 +40,9 @@ def delivery(client: Client, topic: str = "t") -> list[int | None]:
 
 
 def lsn(client: Client) -> int:
-    found = client.status()["journal"]["lsn"]
-    assert isinstance(found, int)
-    return found
+    found_lsn = client.status()["journal"]["lsn"]
+    assert isinstance(found_lsn, int)
+    return found_lsn
 
 
 # --- inheritance -------------------------------------------------------------------------------
@@ -51,16 +51,16 @@ def lsn(client: Client) -> int:
 def test_a_topic_inherits_from_its_namespace_and_that_from_the_store(bench: Bench) -> None:
     """9: topic, else namespace, else store; remove = inherit; over a checkpoint and a restart."""
     admin = bench.client.admin
-    found = admin.get_delayed_policies("acme/jobs/t")
-    assert (found["topic"], found["namespace"]) == ("acme/jobs/t", None)
-    assert found["policies"] == DEFAULTS
-    assert set(found["origins"].values()) == {"store"}
+    delayed_policies = admin.get_delayed_policies("acme/jobs/t")
+    assert (delayed_policies["topic"], delayed_policies["namespace"]) == ("acme/jobs/t", None)
+    assert delayed_policies["policies"] == DEFAULTS
+    assert set(delayed_policies["origins"].values()) == {"store"}
     assert admin.set_delayed_policies(tick_time_ms=5, strict=False)["changed"]
     admin.set_delayed_policies(namespace="acme/jobs", tick_time_ms=6, max_delivery_delay_ms=9)
     admin.set_delayed_policies("acme/jobs/t", tick_time_ms=7, ttl_from="deliver_at", active=False)
     for _ in range(2):
-        found = bench.client.admin.get_delayed_policies("acme/jobs/t")
-        assert found["policies"] == {
+        delayed_policies = bench.client.admin.get_delayed_policies("acme/jobs/t")
+        assert delayed_policies["policies"] == {
             "active": False,
             "tick_time_ms": 7,
             "strict": False,
@@ -68,7 +68,7 @@ def test_a_topic_inherits_from_its_namespace_and_that_from_the_store(bench: Benc
             "fixed_delivery_delay_ms": 0,
             "ttl_from": "deliver_at",
         }
-        assert found["origins"] == {
+        assert delayed_policies["origins"] == {
             "active": "topic",
             "tick_time_ms": "topic",
             "strict": "store",
@@ -84,8 +84,8 @@ def test_a_topic_inherits_from_its_namespace_and_that_from_the_store(bench: Benc
         bench.client.checkpoint()
         bench.reopen()
     admin = bench.client.admin
-    gone = admin.remove_delayed_policies(["tick_time_ms"], "acme/jobs/t")
-    assert (gone["policies"]["tick_time_ms"], gone["origins"]["active"]) == (6, "topic")
+    answer = admin.remove_delayed_policies(["tick_time_ms"], "acme/jobs/t")
+    assert (answer["policies"]["tick_time_ms"], answer["origins"]["active"]) == (6, "topic")
     assert admin.remove_delayed_policies([], "acme/jobs/t")["policies"]["active"]
     assert not admin.remove_delayed_policies([], "acme/jobs/t")["changed"]
     assert admin.remove_delayed_policies(namespace="acme/jobs")["policies"]["tick_time_ms"] == 5
@@ -93,22 +93,25 @@ def test_a_topic_inherits_from_its_namespace_and_that_from_the_store(bench: Benc
     assert admin.get_delayed_policies("acme/jobs/t")["policies"] == DEFAULTS
 
 
-def test_a_policy_that_is_switched_off_for_a_topic_hides_that_of_the_store(bench: Bench) -> None:
-    """0 and False are values, not the absence of one."""
+def test_a_policy_switched_off_for_a_topic_overrides_the_store(bench: Bench) -> None:
+    """0 and False are values; they do not mean that the policy is unset."""
     admin = bench.client.admin
     admin.set_delayed_policies(max_delivery_delay_ms=10, active=False)
     admin.set_delayed_policies("t", max_delivery_delay_ms=0, active=True)
-    found = admin.get_delayed_policies("t")
-    assert (found["policies"]["max_delivery_delay_ms"], found["policies"]["active"]) == (0, True)
+    delayed_policies = admin.get_delayed_policies("t")
+    assert (
+        delayed_policies["policies"]["max_delivery_delay_ms"],
+        delayed_policies["policies"]["active"],
+    ) == (0, True)
     bench.client.producer("t").send(b"x", deliver_after=11)
     assert not admin.set_delayed_policies("t", active=True)["changed"]
 
 
-def test_the_settings_of_init_are_those_of_the_store(tmp_path: Path) -> None:
+def test_settings_given_to_init_become_policies_of_the_store(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", fixed_delivery_delay_ms=7, ttl_from="deliver_at")
     bench.client.create_topic("t")
-    found = bench.client.admin.get_delayed_policies()["policies"]
-    assert (found["fixed_delivery_delay_ms"], found["ttl_from"]) == (7, "deliver_at")
+    policies = bench.client.admin.get_delayed_policies()["policies"]
+    assert (policies["fixed_delivery_delay_ms"], policies["ttl_from"]) == (7, "deliver_at")
     bench.client.producer("t").send(b"x")
     assert delivery(bench.client) == [START_MS + 7]
     assert bench.client.admin.remove_delayed_policies()["policies"] == DEFAULTS
@@ -117,7 +120,7 @@ def test_the_settings_of_init_are_those_of_the_store(tmp_path: Path) -> None:
 
 
 def test_other_processes_follow_a_change(bench: Bench) -> None:
-    """A producer that is open refuses by the policies of now."""
+    """An open producer refuses by the current policies."""
     other = bench.another().producer("t")
     other.send(b"x", deliver_after=60, partition=0)
     scopes: list[dict[str, Any]] = [{}, {"namespace": "public/default"}, {"topic": "t"}]
@@ -177,11 +180,11 @@ def test_a_wrong_policy_changes_nothing(
     bench: Bench, scope: dict[str, Any], given: dict[str, Any], error: type[TxlogError]
 ) -> None:
     """11: negative policy value: InvalidArgument, nothing written; in each scope."""
-    before = lsn(bench.client)
+    lsn_before = lsn(bench.client)
     scopes = [scope] if scope else [{}, {"topic": "t"}, {"namespace": "acme/jobs"}]
-    for one in scopes:
+    for each_scope in scopes:
         with pytest.raises(error) as caught:
-            bench.client.admin.set_delayed_policies(**one, **given)
+            bench.client.admin.set_delayed_policies(**each_scope, **given)
         if error is LimitExceeded:
             [(name, value)] = given.items()
             assert caught.value.fields["setting"] == name
@@ -189,16 +192,16 @@ def test_a_wrong_policy_changes_nothing(
             assert caught.value.fields["limit"] == value - 1
     with pytest.raises(InvalidArgument):
         bench.client.admin.remove_delayed_policies(["delay"])
-    with pytest.raises(InvalidArgument):  # they have a call of their own
+    with pytest.raises(InvalidArgument):  # delayed policies have a call of their own
         bench.client.set_policies("t", max_delivery_delay_ms=5)
-    assert lsn(bench.client) == before
+    assert lsn(bench.client) == lsn_before
 
 
 # --- fixed delay -------------------------------------------------------------------------------
 
 
 def test_a_fixed_delay_counts_whatever_was_given(bench: Bench) -> None:
-    """2: nothing included; the maximum is not checked."""
+    """2: even if the sender gave no time; the maximum is not checked."""
     client = bench.client
     client.admin.set_delayed_policies("t", fixed_delivery_delay_ms=100, max_delivery_delay_ms=10)
     producer = client.producer("t", chunking=True)
@@ -209,11 +212,11 @@ def test_a_fixed_delay_counts_whatever_was_given(bench: Bench) -> None:
         {"deliver_at": START_MS + DAY},
         {"deliver_after": DAY},
     ]
-    for given in cases:
+    for case in cases:
         for value in (b"x", LARGE):
-            producer.send(value, partition=0, **given)
+            producer.send(value, partition=0, **case)
             with client.transaction() as txn:
-                producer.send(value, partition=0, txn=txn, **given)
+                producer.send(value, partition=0, txn=txn, **case)
         bench.clock.advance(1)
     assert delivery(client) == [START_MS + 100 + at for at in range(5) for _ in range(4)]
     producer.send_batch(pa.table({"value": [b"a", b"b"], "partition": [1, 1]}))
@@ -236,34 +239,34 @@ def test_a_fixed_delay_ends_with_the_last_instant(bench: Bench) -> None:
 SENDS = ("plain", "txn", "later", "large", "large in txn", "batch", "built")
 
 
-def attempt(bench: Bench, how: str, **given: Any) -> None:
-    """Send in one of the ways there are."""
+def attempt(bench: Bench, how: str, **options: Any) -> None:
+    """Send in one of the possible ways."""
     client = bench.client
     producer = client.producer("t", chunking=True)
     if how == "plain":
-        producer.send(b"x", **given)
+        producer.send(b"x", **options)
     elif how == "large":
-        producer.send(LARGE, **given)
+        producer.send(LARGE, **options)
     elif how == "batch":
-        columns = {name: pa.array([None, item, None]) for name, item in given.items()}
+        columns = {name: pa.array([None, item, None]) for name, item in options.items()}
         producer.send_batch(pa.table({"value": [b"x"] * 3, "key": [b"a", b"b", b"c"], **columns}))
     elif how == "built":
         message = producer.new_message().value(b"x")
-        for name, item in given.items():
+        for name, item in options.items():
             getattr(message, name)(item)
         message.send()
     elif how == "later":
         with client.transaction() as txn:
-            producer.send_async(b"x", txn=txn, **given)
+            producer.send_async(b"x", txn=txn, **options)
     else:
         with client.transaction() as txn:
-            producer.send(LARGE if how == "large in txn" else b"x", txn=txn, **given)
+            producer.send(LARGE if how == "large in txn" else b"x", txn=txn, **options)
 
 
 @pytest.mark.parametrize("how", SENDS)
 @pytest.mark.parametrize("name", ["deliver_at", "deliver_after"])
 def test_a_delay_above_the_maximum_is_refused(bench: Bench, how: str, name: str) -> None:
-    """2, 11: equality passes; InvalidMessage with setting, limit, value; nothing is appended."""
+    """2, 11: equality passes; InvalidMessage with setting, limit, value; no row is appended."""
     client = bench.client
     bench.clock.advance(7)
     client.admin.set_delayed_policies("t", max_delivery_delay_ms=DAY)
@@ -286,8 +289,8 @@ def test_a_delay_above_the_maximum_is_refused(bench: Bench, how: str, name: str)
     attempt(bench, how, **{name: base + DAY})
     assert len(read(client)) == (3 if how == "batch" else 1)
     for index in (0, 1):
-        for one in client.admin.transaction_buffer_stats("t", index):
-            assert one["ongoing_txn_size"] == 0
+        for stat in client.admin.transaction_buffer_stats("t", index):
+            assert stat["ongoing_txn_size"] == 0
 
 
 def test_the_maximum_holds_only_while_the_policy_is_active(bench: Bench) -> None:
@@ -330,8 +333,8 @@ def counted(client: Client, topic: str = "t") -> dict[str, int]:
     return out
 
 
-def test_what_was_stored_already_is_not_refused(bench: Bench) -> None:
-    """A repetition is answered as such, whatever the policy has become."""
+def test_a_duplicate_is_not_refused(bench: Bench) -> None:
+    """A repeated send gets `duplicate`, whatever the policy is now."""
     client = bench.client
     producer = client.producer("t", "me", chunking=True)
     first = [
@@ -340,9 +343,9 @@ def test_what_was_stored_already_is_not_refused(bench: Bench) -> None:
     ]
     client.admin.set_delayed_policies("t", max_delivery_delay_ms=5)
     for at, value in enumerate((b"a", LARGE)):
-        again = producer.send(value, deliver_after=50, sequence_id=at, partition=0)
-        known = first[at].message_id if at == 1 else None  # that of the newest
-        assert (again.duplicate, again.message_id) == (True, known)
+        message_ids_again = producer.send(value, deliver_after=50, sequence_id=at, partition=0)
+        expected_id = first[at].message_id if at == 1 else None  # the id of the newest message
+        assert (message_ids_again.duplicate, message_ids_again.message_id) == (True, expected_id)
     with pytest.raises(InvalidMessage):
         producer.send(b"c", deliver_after=50, sequence_id=2, partition=0)
     assert producer.last_sequence_id() == 1
@@ -350,7 +353,7 @@ def test_what_was_stored_already_is_not_refused(bench: Bench) -> None:
 
 
 def test_a_policy_that_came_while_a_large_message_was_written(bench: Bench) -> None:
-    """The frame is decided by what holds then; the file that was written goes."""
+    """The policies at the time of the frame decide; a refused send removes its file."""
     client = bench.client
 
     def pieces(change: dict[str, int]) -> Any:

@@ -25,12 +25,12 @@ INSTANT = pa.timestamp("ms", "UTC")
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t")
-    monkeypatch.setenv("TXLOG_STORE", made.path)
+    new_bench = Bench(tmp_path / "store")
+    new_bench.client.create_topic("t")
+    monkeypatch.setenv("TXLOG_STORE", new_bench.path)
     monkeypatch.setenv("TXLOG_NOW", format_time(START_MS))
     monkeypatch.chdir(tmp_path)
-    return made
+    return new_bench
 
 
 def delivery(bench: Bench) -> list[int | None]:
@@ -55,8 +55,8 @@ def test_a_flag_is_of_every_message(
 ) -> None:
     for more in ([], ["--txn"], ["--chunking"]):
         code = main(["produce", "t", "-m", "a", "-m", "b", *more, *words])
-        said = capfd.readouterr().err
-        assert code == (2 if wanted == 2 else 0), said
+        error_text = capfd.readouterr().err
+        assert code == (2 if wanted == 2 else 0), error_text
     assert delivery(bench) == ([] if wanted == 2 else [wanted] * 6)
 
 
@@ -69,26 +69,26 @@ def test_a_time_that_has_passed_is_noted(bench: Bench, capfd: pytest.CaptureFixt
     assert delivery(bench) == [START_MS - 1000, START_MS + 1000]
 
 
-def test_what_a_record_says_counts_before_the_flag(bench: Bench, tmp_path: Path) -> None:
-    """spec/cli 7: a record with either of the two keeps it, whichever the flag is."""
+def test_a_time_in_a_record_overrides_the_flag(bench: Bench, tmp_path: Path) -> None:
+    """spec/cli 7: a record with either of the two keeps it, whichever flag the command has."""
     (tmp_path / "e").write_text(
         '{"value":"a","value_encoding":"utf8","deliver_at":7}\n'
         '{"value":"b","value_encoding":"utf8","deliver_after":8}\n'
         '{"value":"c","value_encoding":"utf8","deliver_after":null}\n'
     )
     (tmp_path / "c").write_text("value,deliver_at,deliver_after\na,1970-01-02,\nb,,8ms\nc,,\n")
-    for form, given in (("envelope", 7), ("csv", 86_400_000)):
+    for form, time in (("envelope", 7), ("csv", 86_400_000)):
         assert main(["produce", "t", form[0], "--in", form]) == 0
         assert main(["produce", "t", form[0], "--in", form, "--deliver-after", "9ms"]) == 0
         assert main(["produce", "t", form[0], "--in", form, "--deliver-at", "1970-01-03"]) == 0
         assert delivery(bench) == [
-            given,
+            time,
             START_MS + 8,
             None,
-            given,
+            time,
             START_MS + 8,
             START_MS + 9,
-            given,
+            time,
             START_MS + 8,
             2 * 86_400_000,
         ]
@@ -107,7 +107,7 @@ def test_what_a_record_says_counts_before_the_flag(bench: Bench, tmp_path: Path)
 )
 def test_a_flag_fills_only_what_says_nothing(columns: dict[str, Any]) -> None:
     table = pa.table({"value": [b"a", b"b"], **columns})
-    said = bool(columns)
+    has_columns = bool(columns)
     for request, name, value in (
         (Request("t", [], None, {}, deliver_at=99), "deliver_at", 99),
         (Request("t", [], None, {}, deliver_after_ms=99), "deliver_after", 99),
@@ -116,13 +116,15 @@ def test_a_flag_fills_only_what_says_nothing(columns: dict[str, Any]) -> None:
         got = out[name].cast(pa.int64()).to_pylist()
         assert got[0] == value
         rows = [{key: out[key].cast(pa.int64())[at].as_py() for key in columns} for at in range(2)]
-        assert got[1] == value if not said else any(rows[1].values())
+        assert got[1] == value if not has_columns else any(rows[1].values())
         both = [
             out[key].is_valid()
             for key in ("deliver_at", "deliver_after")
             if key in out.column_names
         ]
-        assert [sum(pair) for pair in zip(*(one.to_pylist() for one in both), strict=True)] == [
+        assert [
+            sum(pair) for pair in zip(*(each_table.to_pylist() for each_table in both), strict=True)
+        ] == [
             1,
             1,
         ]
@@ -148,27 +150,27 @@ def test_a_bad_field_is_a_bad_record_with_its_line(tmp_path: Path, form: str, te
 
 
 def test_a_large_file_may_be_delayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--chunking: raw files as they are read, and records among smaller ones."""
+    """--chunking: raw files while they are read, and records among smaller ones."""
     bench = Bench(tmp_path / "small", max_message_bytes=1000)
     bench.client.create_topic("t")
     monkeypatch.setenv("TXLOG_STORE", bench.path)
     monkeypatch.setenv("TXLOG_NOW", format_time(START_MS))
     (tmp_path / "raw").write_bytes(b"x" * 5000)
     (tmp_path / "lines").write_bytes(b"a\n" + b"x" * 5000 + b"\nb\n")
-    words = ["produce", "t", "--chunking", "--deliver-after", "7ms"]
-    assert main([*words, "--in", "raw", str(tmp_path / "raw")]) == 0
-    assert main([*words, "--txn", str(tmp_path / "lines")]) == 0
+    arguments = ["produce", "t", "--chunking", "--deliver-after", "7ms"]
+    assert main([*arguments, "--in", "raw", str(tmp_path / "raw")]) == 0
+    assert main([*arguments, "--txn", str(tmp_path / "lines")]) == 0
     assert [(len(m.value or b""), m.deliver_at) for m in read(bench.client)] == [
         (size, START_MS + 7) for size in (5000, 1, 5000, 1)
     ]
     bench.client.admin.set_delayed_policies("t", max_delivery_delay_ms=6)
-    assert main([*words, "--in", "raw", str(tmp_path / "raw")]) == 2
-    assert main([*words, "--txn", str(tmp_path / "lines")]) == 1
+    assert main([*arguments, "--in", "raw", str(tmp_path / "raw")]) == 2
+    assert main([*arguments, "--txn", str(tmp_path / "lines")]) == 1
     assert len(read(bench.client)) == 4
 
 
-def test_what_transform_writes_may_be_delayed(bench: Bench) -> None:
-    """8.3: an envelope from the command with a delay goes on with it."""
+def test_an_output_of_transform_may_be_delayed(bench: Bench) -> None:
+    """8.3: an envelope with a delay from the command keeps it."""
     bench.client.create_topic("out")
     bench.client.producer("t").send(b"x")
     script = (

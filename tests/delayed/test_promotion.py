@@ -36,12 +36,16 @@ def bench_of(folder: Path, partitions: int = 1, **settings: int) -> Bench:
 
 
 def released(client: Client, name: str, partition: int = 0) -> list[MessageId]:
-    """What a subscription gets whatever its time."""
+    """The ids that a subscription gets regardless of their times."""
     number = partition_number(client, partition)
 
     def look(view: View) -> list[Run]:
-        held = next(one for one in view.catalog.subscriptions.values() if one.name == name)
-        return view.cursor(held.number, number).released.runs()
+        subscriptions = next(
+            subscription
+            for subscription in view.catalog.subscriptions.values()
+            if subscription.name == name
+        )
+        return view.cursor(subscriptions.number, number).released.runs()
 
     return [
         MessageId(ledger, entry, index)
@@ -52,7 +56,7 @@ def released(client: Client, name: str, partition: int = 0) -> list[MessageId]:
 
 
 def test_promoted_messages_are_released_where_they_wait(tmp_path: Path) -> None:
-    """Without a name on every shared and key-shared subscription; later ones go on waiting."""
+    """Without a name, on every shared and key-shared subscription; later messages still wait."""
     bench = bench_of(tmp_path)
     client = bench.client
     a, b, c = later(client, 300, 100, 200)
@@ -80,7 +84,7 @@ def test_promoted_messages_are_released_where_they_wait(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["shared", "key-shared"])
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_promoted_message_is_delivered_at_once(tmp_path: Path, name: str, sealed: bool) -> None:
-    """Also to a consumer that has gone by; later ones wait, and it does not come twice."""
+    """Also to a consumer that has passed it; later messages wait, and it does not come twice."""
     bench = bench_of(tmp_path)
     client = bench.client
     a, b, c = later(client, 300, 100, 200)
@@ -102,7 +106,7 @@ def test_a_promoted_message_is_delivered_at_once(tmp_path: Path, name: str, seal
 
 
 def test_a_cancelled_message_never_comes(tmp_path: Path) -> None:
-    """Whether it is cancelled before or behind the position of the consumer."""
+    """Whether it is cancelled before or after the position of the consumer."""
     bench = bench_of(tmp_path)
     client = bench.client
     a, b, c = later(client, 100, 200, 300)
@@ -116,8 +120,8 @@ def test_a_cancelled_message_never_comes(tmp_path: Path) -> None:
         assert consumer.receive_batch(10).num_rows == 0
 
 
-def test_those_before_an_instant(tmp_path: Path) -> None:
-    """Also out of buckets; the instant itself is left out."""
+def test_messages_before_an_instant_are_promoted(tmp_path: Path) -> None:
+    """Also from buckets; a message at the instant itself is left out."""
     client = bench_of(tmp_path).client
     sent = later(client, 500, 100, 300, 300, 900, 200)
     seal(client, 0, 4)
@@ -135,14 +139,14 @@ def test_messages_of_a_transaction_one_by_one_and_by_their_marker(tmp_path: Path
         for delay_ms in (None, 100, 200, -5):
             at = None if delay_ms is None else START_MS + delay_ms
             client.producer("t").send(b"x", deliver_at=at, txn=txn)
-    known = ids(client)
-    marker = MessageId(known[0].ledger, known[0].entry)
+    message_ids = ids(client)
+    marker = MessageId(message_ids[0].ledger, message_ids[0].entry)
     handle = client.topic("t")
-    assert handle.promote([known[2]], subscription="shared")["promoted"] == 1
-    assert released(client, "shared") == [known[2]]
+    assert handle.promote([message_ids[2]], subscription="shared")["promoted"] == 1
+    assert released(client, "shared") == [message_ids[2]]
     answer = handle.promote([marker], subscription="key-shared")
     assert (answer["promoted"], answer["not_delayed"]) == (2, 2)
-    assert released(client, "key-shared") == known[1:3]
+    assert released(client, "key-shared") == message_ids[1:3]
     assert handle.cancel([marker])["cancelled"] == 2
     assert released(client, "shared") == released(client, "key-shared") == []
     assert client.subscriptions("t")[0]["backlog"] == 2
@@ -162,7 +166,7 @@ def test_named_messages_that_are_not_delayed_are_left_alone(tmp_path: Path) -> N
     assert {row["backlog"] for row in client.subscriptions("t")} == {2}
 
 
-def test_what_is_done_already_counts_only_when_it_is_named(tmp_path: Path) -> None:
+def test_a_repeat_counts_only_for_ids_that_are_given(tmp_path: Path) -> None:
     client = bench_of(tmp_path).client
     a, b = later(client, 100, 200)
     handle = client.topic("t")
@@ -175,7 +179,7 @@ def test_what_is_done_already_counts_only_when_it_is_named(tmp_path: Path) -> No
 
 
 def test_cancelling_is_an_acknowledgement(tmp_path: Path) -> None:
-    """On every type; mark-delete moves, and nothing comes back."""
+    """On every type; mark-delete moves, and no message comes back."""
     bench = bench_of(tmp_path)
     client = bench.client
     a, b, c = later(client, 300, 100, 200)
@@ -191,8 +195,8 @@ def test_cancelling_is_an_acknowledgement(tmp_path: Path) -> None:
         assert consumer.receive_batch(10).num_rows == 0
 
 
-def test_what_a_consumer_has_in_hand_is_not_released_once_more(tmp_path: Path) -> None:
-    """A lease forgets that its message was released; its end says so again."""
+def test_a_leased_message_is_not_released_again(tmp_path: Path) -> None:
+    """A lease clears the released state of its message; the end of the lease restores it."""
     client = bench_of(tmp_path).client
     sent = later(client, 100, 200)
     handle = client.topic("t")
@@ -208,7 +212,9 @@ def test_what_a_consumer_has_in_hand_is_not_released_once_more(tmp_path: Path) -
 
 @pytest.mark.parametrize("verb", ["promote", "cancel"])
 def test_a_refusal_changes_nothing(tmp_path: Path, verb: str) -> None:
-    """Spec 11: unknown, trimmed, uncommitted, of another topic; a transaction holds one of them."""
+    """Spec 11: unknown, trimmed, uncommitted, from another topic; a transaction holds one
+    of them.
+    """
     bench = bench_of(tmp_path, ledger_entries_max=2)
     client = bench.client
     client.create_topic("other")
@@ -228,15 +234,15 @@ def test_a_refusal_changes_nothing(tmp_path: Path, verb: str) -> None:
     assert refused.value.fields["txn"] == holder
     with pytest.raises(SubscriptionNotFound):
         act(sent, subscription="nobody")
-    for given in ({}, {"before": 5, "all": True}):
+    for options in ({}, {"before": 5, "all": True}):
         with pytest.raises(InvalidArgument):
-            act(**given)
+            act(**options)
     assert released(client, "shared") == []
     assert {row["backlog"] for row in client.subscriptions("t")} == {4}
     assert act(all=True)[f"{verb}d" if verb == "promote" else "cancelled"] == 4
     client.abort(holder)
-    left = listed_ids(client.topic("t").delayed("shared"))
-    assert left == (sent if verb == "promote" else [sent[1]])
+    remaining = listed_ids(client.topic("t").delayed("shared"))
+    assert remaining == (sent if verb == "promote" else [sent[1]])
 
 
 @pytest.mark.parametrize("name", ["exclusive", "failover"])
@@ -277,10 +283,10 @@ def test_a_partition_that_is_away(tmp_path: Path) -> None:
 def test_a_rehearsal_changes_no_byte(tmp_path: Path) -> None:
     client = bench_of(tmp_path).client
     sent = later(client, 100, 200)
-    before = client.status()["journal"]
+    journal_before = client.status()["journal"]
     assert client.topic("t").promote(sent, dry_run=True)["promoted"] == 2
     assert client.topic("t").cancel(all=True, dry_run=True)["cancelled"] == 2
-    assert client.status()["journal"] == before
+    assert client.status()["journal"] == journal_before
 
 
 def test_without_subscriptions_there_is_nothing_to_do(tmp_path: Path) -> None:
@@ -293,12 +299,18 @@ def test_without_subscriptions_there_is_nothing_to_do(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", graded(range(4), 2))
 def test_every_subscription_is_changed_alike(tmp_path: Path, seed: int) -> None:
-    """What is promoted or cancelled is what was meant and left, whichever way it is stored."""
+    """Promoting or cancelling affects exactly the chosen messages, however the cursor
+    stores them.
+    """
     print("seed", seed)
     chance = random.Random(seed)
     bench = bench_of(tmp_path, 2, ledger_entries_max=5)
     client = bench.client
-    gone: dict[str, set[MessageId]] = {"shared": set(), "key-shared": set(), "exclusive": set()}
+    acknowledged: dict[str, set[MessageId]] = {
+        "shared": set(),
+        "key-shared": set(),
+        "exclusive": set(),
+    }
     for _ in range(12):
         for partition in (0, 1):
             delays = [chance.randrange(1, 9000) for _ in range(3)]
@@ -306,24 +318,28 @@ def test_every_subscription_is_changed_alike(tmp_path: Path, seed: int) -> None:
             if chance.random() < 0.5:
                 seal(client, partition, chance.randrange(1, 6))
         everyone = listed_ids(client.topic("t").delayed())
-        name = chance.choice([*gone])
-        some = chance.sample(everyone, min(len(everyone), 3))
+        name = chance.choice([*acknowledged])
+        sample = chance.sample(everyone, min(len(everyone), 3))
         limit = bench.clock.now().wall_ms + chance.randrange(3000)
         early = listed_ids(client.topic("t").delayed(before=limit))
         if chance.random() < 0.5:
-            client.topic("t").cancel(some, subscription=name)
-            gone[name] |= {*some}
+            client.topic("t").cancel(sample, subscription=name)
+            acknowledged[name] |= {*sample}
         else:
-            told = client.topic("t").cancel(before=limit)["cancelled"]
-            assert told == sum(
+            cancelled = client.topic("t").cancel(before=limit)["cancelled"]
+            assert cancelled == sum(
                 any(
-                    i not in known for known in [*gone.values(), gone.setdefault("failover", set())]
+                    i not in message_ids
+                    for message_ids in [
+                        *acknowledged.values(),
+                        acknowledged.setdefault("failover", set()),
+                    ]
                 )
                 for i in early
             )
-            for known in gone.values():
-                known |= {*early}
-        for held, known in gone.items():
-            left = [one for one in everyone if one not in known]
-            assert listed_ids(client.topic("t").delayed(held)) == left
+            for message_ids in acknowledged.values():
+                message_ids |= {*early}
+        for subscription_type, message_ids in acknowledged.items():
+            remaining_ids = [message_id for message_id in everyone if message_id not in message_ids]
+            assert listed_ids(client.topic("t").delayed(subscription_type)) == remaining_ids
         bench.clock.advance(chance.randrange(500))

@@ -1,4 +1,6 @@
-"""Real refunds, 14 event days later: each once, not early, at the first step that may have it."""
+"""Real refunds, 14 event days later: each once, not early, at the first step that may
+deliver it.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,14 @@ STEP_HOURS = 12
 
 
 def example() -> ModuleType:
-    """examples/refunds.py, which is no package."""
+    """The module examples/refunds.py, which is in no package."""
     spec = importlib.util.spec_from_file_location("refunds", ROOT / "examples" / "refunds.py")
     assert spec is not None
     assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules["refunds"] = made  # where dataclasses looks for annotations
-    spec.loader.exec_module(made)
-    return made
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["refunds"] = module  # dataclasses looks here for annotations
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_refunds_come_fourteen_days_later(tmp_path: Path) -> None:
@@ -51,7 +53,7 @@ def test_refunds_come_fourteen_days_later(tmp_path: Path) -> None:
     steps = (times[-1] - times[0]) // step + 1
     sent_by = times[0] + steps * step
     assert seen.waiting == sum(at + timedelta(days=14) > sent_by for at in back) > 0
-    assert seen.rows_read == LINES  # no refund was read before it was due
+    assert seen.rows_read == LINES  # no refund was read before its time
 
 
 @pytest.mark.slow

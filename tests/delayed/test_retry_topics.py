@@ -1,4 +1,4 @@
-"""Messages that are put off wait on the retry topic, by its policies; spec/delayed 2."""
+"""Messages that a consumer puts off wait on the retry topic, by its policies; spec/delayed 2."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from txlog.errors import InvalidMessage
 pytestmark = pytest.mark.usefixtures("quick_disk")
 RETRY, DLQ = "t-s-RETRY", "t-s-DLQ"
 LARGE = b"x" * 5000
-# a copy of so much does not fit a frame of a move, and goes in chunks
+# The copy of the large one does not fit into a frame of a move, and is sent in chunks.
 SIZES = [b"small", LARGE]
 
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setattr("txlog.engine.session.consuming.dead_letters.FRAME_BYTES_MOST", 4500)
-    made = Bench(tmp_path / "store", max_message_bytes=4096)
-    made.client.create_topic("t")
-    made.client.create_subscription("t", "s", type="shared")
-    return made
+    monkeypatch.setattr("txlog.client.consuming.dead_letters.FRAME_BYTES_MOST", 4500)
+    new_bench = Bench(tmp_path / "store", max_message_bytes=4096)
+    new_bench.client.create_topic("t")
+    new_bench.client.create_subscription("t", "s", type="shared")
+    return new_bench
 
 
 def put_off(client: Client, value: bytes, delay_ms: int) -> None:
@@ -47,15 +47,15 @@ def indexed(client: Client, topic: str) -> list[int]:
     """The times in the index of a topic."""
 
     def look(view: View) -> list[int]:
-        found = find_topic(view, TopicName.parse(topic))
-        return [at for one in numbers(found) for at in view.delayed(one).mutable.at]
+        found_topic = find_topic(view, TopicName.parse(topic))
+        return [at for number in numbers(found_topic) for at in view.delayed(number).mutable.at]
 
     return client.store.read(look)
 
 
 @pytest.mark.parametrize("value", SIZES)
-def test_what_is_put_off_enters_the_index(bench: Bench, value: bytes) -> None:
-    """From the clock of the frame that moves it."""
+def test_a_message_put_off_enters_the_index(bench: Bench, value: bytes) -> None:
+    """Its delay counts from the clock of the frame that moves it."""
     client = bench.client
     put_off(client, value, 5000)
     bench.clock.advance(10)
@@ -76,7 +76,7 @@ def test_what_is_put_off_enters_the_index(bench: Bench, value: bytes) -> None:
 def test_a_delay_above_the_maximum_of_the_retry_topic_moves_nothing(
     bench: Bench, value: bytes
 ) -> None:
-    """11: refused with setting, limit and value; the message stays in hand, nothing is copied."""
+    """11: refused with setting, limit and value; the message stays leased, and is not copied."""
     client = bench.client
     client.admin.set_delayed_policies(max_delivery_delay_ms=100)
     client.producer("t", chunking=True).send(value)
@@ -106,8 +106,10 @@ def test_a_delay_above_the_maximum_of_the_retry_topic_moves_nothing(
 
 
 @pytest.mark.parametrize("value", SIZES)
-def test_a_fixed_delay_of_the_namespace_holds_for_what_is_moved(bench: Bench, value: bytes) -> None:
-    """2: it is a send like any other; also to the dead-letter topic."""
+def test_a_fixed_delay_of_the_namespace_applies_to_moved_messages(
+    bench: Bench, value: bytes
+) -> None:
+    """2: a move is a send like any other, also to the dead-letter topic."""
     client = bench.client
     client.admin.set_delayed_policies(namespace="public/default", fixed_delivery_delay_ms=7)
     client.admin.set_delayed_policies("t", fixed_delivery_delay_ms=0)
@@ -124,7 +126,7 @@ def test_a_fixed_delay_of_the_namespace_holds_for_what_is_moved(bench: Bench, va
     assert indexed(client, DLQ) == [START_MS + 7]
 
 
-def test_what_will_expire_on_the_retry_topic_is_counted(bench: Bench) -> None:
+def test_messages_that_will_expire_on_the_retry_topic_are_counted(bench: Bench) -> None:
     client = bench.client
     client.create_topic(RETRY, ttl_ms=10)
     put_off(client, b"x", 10)
@@ -132,8 +134,8 @@ def test_what_will_expire_on_the_retry_topic_is_counted(bench: Bench) -> None:
     assert counted(client, RETRY) == {"refused": 0, "beyond": 1}
 
 
-def test_a_dead_letter_is_not_delayed_by_what_the_original_asked_for(bench: Bench) -> None:
-    """It was due once: the delay is not repeated, whatever the maximum is by now."""
+def test_a_dead_letter_does_not_repeat_the_delay_of_its_original(bench: Bench) -> None:
+    """It was due once, so the delay is not repeated, whatever the maximum is now."""
     client = bench.client
     client.subscription("t", "s").set_policies(max_redeliver_count=0)
     client.producer("t").send(b"x", deliver_at=START_MS)

@@ -1,4 +1,4 @@
-"""What is put off is handed out when it is due, where the subscription's type waits.
+"""A message that was put off comes when it is due, if the type of its subscription waits.
 
 Source: spec/delayed 1, 2.
 """
@@ -19,8 +19,8 @@ def taken(consumer: Consumer) -> list[bytes]:
 
 
 @pytest.mark.parametrize("type", ["shared", "key-shared"])
-def test_what_was_put_off_comes_when_it_is_due(bench: Bench, type: str) -> None:
-    """9.1 with delayed delivery 2: as often as it is put off, also after a restart."""
+def test_a_message_put_off_comes_when_it_is_due(bench: Bench, type: str) -> None:
+    """9.1 with delayed delivery 2: every time it is put off, also after a restart."""
     client = bench.client
     client.create_subscription("t", "s", type=type)
     client.producer("t").send(b"a", key=b"k")
@@ -59,7 +59,7 @@ def test_an_exclusive_subscription_gets_it_at_once(bench: Bench) -> None:
 
 
 def test_a_policy_of_the_retry_topic_decides_whether_it_waits(bench: Bench) -> None:
-    """1: active = false holds for what was put off before, too."""
+    """1: active = false also applies to messages that were put off before."""
     client = bench.client
     client.create_subscription("t", "s", type="shared")
     client.producer("t").send(b"a")
@@ -74,7 +74,7 @@ def test_a_policy_of_the_retry_topic_decides_whether_it_waits(bench: Bench) -> N
 
 
 def test_a_fixed_delay_holds_back_every_message(bench: Bench) -> None:
-    """2: from plain sends to outputs: nothing comes before its time."""
+    """2: from plain sends to outputs, no message comes before its time."""
     client = bench.client
     client.create_subscription("t", "s", type="shared")
     client.admin.set_delayed_policies("t", fixed_delivery_delay_ms=50)
@@ -90,8 +90,8 @@ def test_a_fixed_delay_holds_back_every_message(bench: Bench) -> None:
         assert taken(consumer) == [b"b"]
 
 
-def test_what_expires_from_its_delivery_waits_and_then_goes(bench: Bench) -> None:
-    """8: due messages have their whole time to live; nothing expired is handed out."""
+def test_messages_that_expire_from_delivery_wait_and_then_expire(bench: Bench) -> None:
+    """8: due messages have their whole time to live; an expired message is never delivered."""
     client = bench.client
     client.create_subscription("t", "s", type="shared")
     client.set_policies("t", ttl_ms=10)

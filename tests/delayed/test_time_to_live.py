@@ -1,4 +1,4 @@
-"""The time to live of delayed messages: from when it counts, and who is told.
+"""The time to live of delayed messages: its start, and the warning to the producer.
 
 Source: spec/delayed 8, 10.
 """
@@ -27,16 +27,16 @@ LARGE = b"x" * 5000
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store", max_message_bytes=4096, ledger_entries_max=5)
-    made.client.create_topic("t", ttl_ms=HOUR)
-    made.client.create_subscription("t", "s")
-    return made
+    new_bench = Bench(tmp_path / "store", max_message_bytes=4096, ledger_entries_max=5)
+    new_bench.client.create_topic("t", ttl_ms=HOUR)
+    new_bench.client.create_subscription("t", "s")
+    return new_bench
 
 
 def left(client: Client) -> list[bytes]:
-    found = values(client, range=Range(kind="unacked", subscription="s"))
-    assert client.subscription("t", "s").describe()["backlog"] == len(found)
-    return [value[:5] for value in found]
+    found_values = values(client, range=Range(kind="unacked", subscription="s"))
+    assert client.subscription("t", "s").describe()["backlog"] == len(found_values)
+    return [value[:5] for value in found_values]
 
 
 def test_by_default_it_counts_from_publish_and_ignores_deliver_at(bench: Bench) -> None:
@@ -54,7 +54,7 @@ def test_by_default_it_counts_from_publish_and_ignores_deliver_at(bench: Bench) 
 
 @pytest.mark.parametrize("scope", [{"topic": "t"}, {"namespace": "public/default"}, {}])
 def test_it_may_count_from_deliver_at(bench: Bench, scope: dict[str, str]) -> None:
-    """10: plain, in a transaction, large; not before the message is visible, either."""
+    """10: plain, in a transaction, large; also not before the message is visible."""
     client = bench.client
     client.admin.set_delayed_policies(**scope, ttl_from="deliver_at")  # type: ignore[arg-type]
     producer = client.producer("t", chunking=True)
@@ -83,7 +83,7 @@ def test_it_may_count_from_deliver_at(bench: Bench, scope: dict[str, str]) -> No
     assert left(bench.client) == []
 
 
-def test_an_age_that_is_said_counts_from_publish(bench: Bench) -> None:
+def test_a_given_age_counts_from_publish(bench: Bench) -> None:
     """`sub expire --older-than` and skip mean the age of the message."""
     client = bench.client
     client.admin.set_delayed_policies("t", ttl_from="deliver_at")
@@ -94,7 +94,7 @@ def test_an_age_that_is_said_counts_from_publish(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("seed", graded(range(6), 3))
-def test_what_expires_is_what_a_list_says(tmp_path: Path, seed: int) -> None:
+def test_expired_messages_equal_a_simple_list(tmp_path: Path, seed: int) -> None:
     """Against a trivial oracle: mixed sends, acknowledgements, checkpoints, clock jumps."""
     print("seed", seed)
     chance = random.Random(seed)
@@ -110,7 +110,7 @@ def test_what_expires_is_what_a_list_says(tmp_path: Path, seed: int) -> None:
     client.create_topic("t", ttl_ms=100)
     client.create_subscription("t", "s")
     client.admin.set_delayed_policies("t", ttl_from="deliver_at")
-    expected: dict[bytes, int] = {}  # value -> when it may go
+    expected: dict[bytes, int] = {}  # value -> when it may expire
     number = 0
     for _ in range(60):
         act = chance.randrange(6)
@@ -135,26 +135,26 @@ def test_what_expires_is_what_a_list_says(tmp_path: Path, seed: int) -> None:
         elif act == 3:
             bench.clock.advance(chance.randint(0, 60))
         elif act == 4 and expected:
-            some = {m.value: m.message_id for m in read(client)}
+            message_ids = {m.value: m.message_id for m in read(client)}
             name = chance.choice(sorted(expected))
-            found = some[name]
-            assert found is not None
-            client.acknowledge("t", "s", [found])
+            message_id = message_ids[name]
+            assert message_id is not None
+            client.acknowledge("t", "s", [message_id])
             del expected[name]
         elif chance.random() < 0.3:
             client.checkpoint(roll_all=chance.random() < 0.5)
             client = bench.reopen()
-        gone = [name for name, at in expected.items() if at < bench.clock.now().wall_ms]
-        assert client.subscription("t", "s").expire()["skipped"] <= len(gone)
-        for name in gone:
+        expired_names = [name for name, at in expected.items() if at < bench.clock.now().wall_ms]
+        assert client.subscription("t", "s").expire()["skipped"] <= len(expired_names)
+        for name in expired_names:
             del expected[name]
         assert left(client) == sorted(expected)
 
 
-def test_what_is_not_due_is_not_read_to_see_whether_it_expires(
+def test_expiry_reads_no_message_that_is_not_due(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """10: a poll costs what is due, not what waits."""
+    """10: the cost of a poll follows the due messages, not the waiting ones."""
     client = bench.client
     client.admin.set_delayed_policies("t", ttl_from="deliver_at")
     for waits in range(8):
@@ -163,25 +163,25 @@ def test_what_is_not_due_is_not_read_to_see_whether_it_expires(
         )
     client.producer("t").send(b"due")
     bench.clock.advance(HOUR + 1)
-    asked: list[int] = []
+    numbers: list[int] = []
     rows = View.rows
 
     def counting(view: View, requests: Any, names: Any = ()) -> Any:
-        asked.append(sum(stop - start for _, start, stop in requests) * ("deliver_at" in names))
+        numbers.append(sum(stop - start for _, start, stop in requests) * ("deliver_at" in names))
         return rows(view, requests, names)
 
     monkeypatch.setattr(View, "rows", counting)
     assert client.subscription("t", "s").expire()["skipped"] == 1
     for _ in range(3):
         assert client.subscription("t", "s").expire()["skipped"] == 0
-    assert sum(asked) == 1
+    assert sum(numbers) == 1
 
 
-# --- who is told -------------------------------------------------------------------------------
+# --- warnings -------------------------------------------------------------------------------------
 
 
-def test_the_producer_is_told_of_what_will_expire_first(bench: Bench) -> None:
-    """8: stored all the same; in the receipt, and counted by message."""
+def test_the_producer_is_warned_of_messages_that_expire_first(bench: Bench) -> None:
+    """8: the message is stored all the same; the receipt has the warning, and it is counted."""
     client = bench.client
     producer = client.producer("t", chunking=True)
     assert not producer.send(b"x", deliver_after=HOUR).beyond_ttl
@@ -192,7 +192,12 @@ def test_the_producer_is_told_of_what_will_expire_first(bench: Bench) -> None:
     table = pa.table({"value": [b"x"] * 4, "deliver_after": [HOUR + 1, None, HOUR, HOUR + 9]})
     receipt = producer.send_batch(table)
     assert receipt.beyond_ttl == 2
-    assert [one.beyond_ttl for one in receipt.receipts()] == [True, False, False, True]
+    assert [each_receipt.beyond_ttl for each_receipt in receipt.receipts()] == [
+        True,
+        False,
+        False,
+        True,
+    ]
     assert len(read(client)) == 9
     assert counted(bench.reopen()) == {"refused": 0, "beyond": 6}
 
@@ -204,7 +209,7 @@ def test_the_producer_is_told_of_what_will_expire_first(bench: Bench) -> None:
     ({"fixed_delivery_delay_ms": HOUR}, False),
     ({"fixed_delivery_delay_ms": HOUR + 1}, True),
 ])  # fmt: skip
-def test_nobody_is_warned_of_what_is_delivered_in_time(
+def test_there_is_no_warning_for_a_delivery_in_time(
     bench: Bench, change: dict[str, Any], beyond: bool
 ) -> None:
     bench.client.admin.set_delayed_policies("t", **change)
@@ -219,10 +224,10 @@ def test_produce_warns(
 ) -> None:
     monkeypatch.setenv("TXLOG_STORE", bench.path)
     monkeypatch.setenv("TXLOG_NOW", format_time(START_MS))
-    words = ["produce", "t", "-m", "a", "-m", "b", "-q", "--deliver-after"]
-    assert main([*words, "61m"]) == 0
+    arguments = ["produce", "t", "-m", "a", "-m", "b", "-q", "--deliver-after"]
+    assert main([*arguments, "61m"]) == 0
     assert capfd.readouterr().err == (
         "warning: 2 messages will expire before delivery: the time to live of t ends earlier\n"
     )
-    assert main([*words, "60m"]) == 0
+    assert main([*arguments, "60m"]) == 0
     assert capfd.readouterr().err == ""

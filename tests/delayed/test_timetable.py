@@ -1,4 +1,4 @@
-"""The index as a process holds it: bitmaps equal rows, and nothing is read too soon.
+"""The index in the memory of a process: bitmaps equal rows, and no row is read too soon.
 
 Source: spec/delayed 3 (invariants 4, 5, 7), 7, 11, 13 F.
 """
@@ -39,9 +39,9 @@ def indexed(view: View) -> list[Key]:
     """All keys of the index, read without the timetable."""
     delayed = view.delayed(1)
     out = list(delayed.mutable)
-    for one in delayed.buckets:
-        file = view.disk.open(one.file.path)
-        reader = BucketFile(file, one.file)
+    for bucket in delayed.buckets:
+        file = view.disk.open(bucket.file.path)
+        reader = BucketFile(file, bucket.file)
         for number in range(len(reader.segments)):
             rows = reader.segment(number)
             out += zip(rows.at, rows.ledger, rows.entry, rows.index, strict=True)
@@ -55,13 +55,13 @@ def columns(rows: list[Key]) -> Columns:
     return Columns(longs[0], longs[1], longs[2], memoryview(array("i", index)))
 
 
-def is_in(one: Id, ids: IdSet | IdsExcept) -> bool:
+def is_in(message_id: Id, ids: IdSet | IdsExcept) -> bool:
     assert isinstance(ids, IdSet)
-    return one in ids
+    return message_id in ids
 
 
 def tended(shop: Shop) -> int:
-    """How many buckets there are after what upkeep wants."""
+    """Run the upkeep that is due; returns the number of buckets afterwards."""
     tend(shop.client.store, None)
     return shop.client.store.read(lambda view: len(view.delayed(1).buckets))
 
@@ -77,14 +77,14 @@ def random_shop(folder: Path, chance: random.Random) -> Shop:
     )
     shop.set(0)
     for _ in range(chance.randrange(1, 20)):
-        given = [
+        rows = [
             (b"", chance.choice((None, chance.randrange(1, 60))))
             for _ in range(chance.randrange(1, 4))
         ]
         if chance.random() < 0.5:
-            shop.send_all(*given)
+            shop.send_all(*rows)
         else:
-            shop.commit(*given)
+            shop.commit(*rows)
         if chance.random() < 0.3:
             tend(shop.client.store, None)
     return shop
@@ -104,25 +104,29 @@ def test_bitmaps_polls_and_counts_equal_the_rows(tmp_path: Path, seed: int) -> N
         mark = (chance.randrange(4), chance.randrange(4), 0)
         sets, away = table.futures(Cursor(), mark, make_do=False)
         assert not away
-        for at, *one in rows:
-            found = sum(is_in((one[0], one[1], one[2]), ids) for ids in sets)
+        for at, *row_id in rows:
+            total = sum(is_in((row_id[0], row_id[1], row_id[2]), ids) for ids in sets)
             is_future = at > cutoff
-            assert found == is_future or (found == 0 and covers(mark, (one[0], one[1], one[2])))
-        after = chance.choice([*rows, after_time(T0 + chance.randrange(60)), (0, 0, 0, 0)])
+            assert total == is_future or (
+                total == 0 and covers(mark, (row_id[0], row_id[1], row_id[2]))
+            )
+        choice_after = chance.choice([*rows, after_time(T0 + chance.randrange(60)), (0, 0, 0, 0)])
         below = chance.choice([BEFORE_ALL, (1 << 40, 0, 0), (rows[0][1] + 1, 2, 0)])
-        polled = [key for key in table.poll(after, below) if covers(below, key[1:])]
-        wanted = [key for key in rows if after < key and key[0] <= cutoff]
-        assert polled == [key for key in wanted if covers(below, key[1:])]
+        polled = [key for key in table.poll(choice_after, below) if covers(below, key[1:])]
+        expected = [key for key in rows if choice_after < key and key[0] <= cutoff]
+        assert polled == [key for key in expected if covers(below, key[1:])]
         later = [key for key in rows if key[0] > cutoff]
         assert table.next_key() == min(later, default=None)
         assert table.count() == len(later)
         cursor = Cursor()
         cursor.mark_delete = mark
-        for _, *gone in later:
+        for _, *removed_ids in later:
             if chance.random() < 0.3:
-                cursor.acked.add((gone[0], gone[1], gone[1], gone[2], gone[2]))
-        left = [k for k in later if not covers(mark, k[1:]) and k[1:] not in cursor.acked]
-        assert table.count_for(cursor) == len(left)
+                cursor.acked.add(
+                    (removed_ids[0], removed_ids[1], removed_ids[1], removed_ids[2], removed_ids[2])
+                )
+        remaining_rows = [k for k in later if not covers(mark, k[1:]) and k[1:] not in cursor.acked]
+        assert table.count_for(cursor) == len(remaining_rows)
 
     for _ in range(30):
         if shop.client.store.read(indexed):
@@ -170,15 +174,15 @@ def test_no_segment_is_read_before_it_is_due(
     assert take(consumer) == [b"20"] and read == [0]
     shop.set(30)
     assert take(consumer) == [b"30"] and read == [0, 1]
-    assert bitmaps == [0]  # what it skipped needs no bitmap: R is behind the bucket
+    assert bitmaps == [0]  # the skipped rows need no bitmap, as R is after the bucket
 
 
 def test_example_f_a_bucket_disappears(tmp_path: Path) -> None:
-    """13 F: the pointer is compared as a key; the rest comes from the log."""
+    """13 F: the pointer is compared as a key; the other messages come from the log."""
     shop = Shop(tmp_path / "store", mutable_ids_max=4)
     shop.set(0)
-    mine, clock = shop.process(0)
-    consumer = shop.consumer("s2", mine)
+    own_process, clock = shop.process(0)
+    consumer = shop.consumer("s2", own_process)
     ids = shop.send_all(*[(b"%d" % n, 1900) for n in range(4)])
     assert tended(shop) == 1
     last = shop.send(b"later", 5000)
@@ -195,8 +199,8 @@ def test_example_f_a_bucket_disappears(tmp_path: Path) -> None:
     assert take_ids(consumer) == [last]
 
 
-def test_what_a_faster_clock_deleted_is_a_stray_for_a_slower_one(tmp_path: Path) -> None:
-    """Event: two processes, two clocks: never early because the index forgot."""
+def test_a_bucket_deleted_by_a_fast_clock_leaves_strays_for_a_slow_one(tmp_path: Path) -> None:
+    """Event: two processes, two clocks: never early although the index has dropped the ids."""
     shop = Shop(tmp_path / "store", mutable_ids_max=3)
     shop.set(0)
     slow, clock = shop.process(0)
@@ -207,21 +211,23 @@ def test_what_a_faster_clock_deleted_is_a_stray_for_a_slower_one(tmp_path: Path)
     shop.set(1000)
     assert tended(shop) == 0
     assert take(consumer) == [] and strays(consumer) == [100, 200, 300]
-    for now, one in ((100, ids[1]), (200, ids[2]), (300, ids[0])):
+    for now, message_id in ((100, ids[1]), (200, ids[2]), (300, ids[0])):
         clock.set_wall(T0 + now - 1)
         assert take(consumer) == []
         clock.set_wall(T0 + now)
-        assert take_ids(consumer) == [one]
+        assert take_ids(consumer) == [message_id]
 
 
 @pytest.fixture
 def sealed(tmp_path: Path) -> tuple[Shop, list[MessageId], Path]:
-    """Three messages in a bucket, due at 100, 200, 300, and the bucket's file."""
+    """Three messages in a bucket, due at 100, 200, 300, and the file of the bucket."""
     shop = Shop(tmp_path / "store", mutable_ids_max=3)
     shop.set(0)
     ids = shop.send_all((b"a", 300), (b"b", 100), (b"c", 200))
     assert tended(shop) == 1
-    [path] = shop.client.store.read(lambda view: [one.file.path for one in view.delayed(1).buckets])
+    [path] = shop.client.store.read(
+        lambda view: [bucket.file.path for bucket in view.delayed(1).buckets]
+    )
     return shop, ids, tmp_path / "store" / path
 
 
@@ -250,7 +256,9 @@ def test_a_lost_bucket_costs_time_only(
     type: str,
     is_free: bool,
 ) -> None:
-    """11: dropped, built again; while somebody else is at the upkeep, rows are looked at."""
+    """11: dropped and rebuilt; while another process has the maintenance lock, rows are read
+    instead.
+    """
     shop, ids, path = sealed
     consumer = shop.consumer(type=type)
     harm(path)
@@ -260,21 +268,21 @@ def test_a_lost_bucket_costs_time_only(
     assert take(consumer) == []
     assert strays(consumer) == ([] if is_free else [100, 200, 300])
     lock.close()
-    for now, one in ((100, ids[1]), (200, ids[2]), (300, ids[0])):
+    for now, message_id in ((100, ids[1]), (200, ids[2]), (300, ids[0])):
         shop.set(now - 1)
         assert take(consumer) == []
         shop.set(now)
-        assert take_ids(consumer) == [one]
+        assert take_ids(consumer) == [message_id]
 
 
 def test_a_bucket_that_cannot_be_read_now_is_not_passed(
     sealed: tuple[Shop, list[MessageId], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """7: three tries, nothing is polled past it, the rest goes on, the next cycle tries again."""
+    """7: three tries, no poll passes it, other messages come, the next cycle tries again."""
     shop, ids, _ = sealed
     consumer = shop.consumer()
     assert take(consumer) == []
-    before = pointer(consumer)
+    pointer_before = pointer(consumer)
     tries: list[int] = []
     segment = BucketFile.segment
 
@@ -285,8 +293,9 @@ def test_a_bucket_that_cannot_be_read_now_is_not_passed(
     monkeypatch.setattr(BucketFile, "segment", fail)
     new = shop.send(b"new")
     shop.set(250)
-    assert take_ids(consumer) == [new] and len(tries) in (3, 6)  # a look first, perhaps
-    assert pointer(consumer) == before
+    # perhaps after a look without the lock
+    assert take_ids(consumer) == [new] and len(tries) in (3, 6)
+    assert pointer(consumer) == pointer_before
     assert not consumer.has_message_available()
     monkeypatch.setattr(BucketFile, "segment", segment)
     assert take_ids(consumer) == [ids[1], ids[2]]
@@ -297,7 +306,7 @@ def test_a_bucket_that_cannot_be_read_now_is_not_passed(
 def test_a_new_consumer_does_without_a_bucket_that_cannot_be_read(
     sealed: tuple[Shop, list[MessageId], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows are looked at one by one: what is due comes, the rest are strays."""
+    """It looks at the rows one by one: due messages come, the others are strays."""
     shop, ids, _ = sealed
     shop.set(150)
     consumer = shop.consumer()
@@ -312,32 +321,34 @@ def test_a_new_consumer_does_without_a_bucket_that_cannot_be_read(
 
 
 def test_sorting_keeps_the_order_of_position_for_equal_times() -> None:
-    """Chunks that are merged stand in order of key, few rows and many."""
+    """Merged chunks are in order of key, for few rows and many."""
     for count in (10, 1000):
         chance = random.Random(count)
         rows = [(chance.randrange(5), 7, entry, 0) for entry in range(count)]
         parts = [rows[: count // 2], rows[count // 2 :]]
-        made = sorted_rows([columns(part) for part in parts])
-        found = list(zip(made.at, made.ledger, made.entry, made.index, strict=True))
-        assert found == sorted(rows)
+        new_rows = sorted_rows([columns(part) for part in parts])
+        sorted_ids = list(
+            zip(new_rows.at, new_rows.ledger, new_rows.entry, new_rows.index, strict=True)
+        )
+        assert sorted_ids == sorted(rows)
 
 
 def test_a_timetable_goes_with_its_view(tmp_path: Path) -> None:
-    """It is a cache: closing lets go of its files, and another client makes its own."""
+    """It is a cache: closing closes its files, and another client builds its own."""
     shop = Shop(tmp_path / "store", mutable_ids_max=1)
     shop.set(0)
     consumer = shop.consumer()
     shop.send(b"a", 10)
     tend(shop.client.store, None)
     assert take(consumer) == []
-    known = shop.client.store.read(lambda view: dict(view.timetables))
-    assert isinstance(known[1], DelayedIndex)
+    known_items = shop.client.store.read(lambda view: dict(view.timetables))
+    assert isinstance(known_items[1], DelayedIndex)
     shop.reopen()
     assert shop.client.store.read(lambda view: view.timetables) == {}
 
 
 def test_a_timetable_goes_with_its_topic(tmp_path: Path) -> None:
-    """Deleting the topic lets go of the files: an open descriptor would hold their space."""
+    """Deleting the topic closes the files: an open descriptor would keep their space."""
     shop = Shop(tmp_path / "store", mutable_ids_max=1)
     shop.set(0)
     with shop.consumer() as consumer:

@@ -1,7 +1,7 @@
-"""A disk in memory, for tests: it fails, is killed and loses power at a call that the test chooses.
+"""A disk in memory, for tests: it fails, is killed or loses power at a call of the test's choice.
 
 Contents:
 
     memory       a disk in memory, with faults, kills and power cuts
-    power_loss   what a power cut may leave of files and directories
+    power_loss   the states of files and directories after a power cut
 """

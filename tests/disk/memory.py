@@ -77,7 +77,7 @@ class PowerCut(Killed):
 
 
 class Machine:
-    """What the processes of one machine share."""
+    """The state that the processes of one machine share."""
 
     def __init__(self, root: Node, free_bytes: int, seed: int, first_pid: int) -> None:
         self.root = root
@@ -95,7 +95,7 @@ class Machine:
 
 
 class Process(Protocol):
-    """What files and locks need of the process that opened them."""
+    """The facts about the process that files and locks need."""
 
     machine: Machine
     blocked: Callable[[str, int], bool] | None
@@ -120,7 +120,7 @@ class Process(Protocol):
 
 
 class MemoryFile:
-    """`File` on a node; it is one descriptor, so it hears of each failed flush once."""
+    """`File` on a node. It acts as one descriptor, so it reports each failed flush once."""
 
     def __init__(self, disk: Process, node: Node, path: str, write: bool) -> None:
         self.path = path
@@ -160,7 +160,7 @@ class MemoryFile:
             self._disk.effect("datasync", self.path)
             with self._disk.machine.released:
                 node.flush()
-                if node.errors > self._errors_seen:  # of another descriptor's flush
+                if node.errors > self._errors_seen:  # the failed flush of another descriptor
                     raise OSError(errno.EIO, "Input/output error")
         except OSError as error:
             number_of(error)
@@ -184,14 +184,14 @@ class MemoryFile:
     def _put(self, offset: int, data: bytes) -> None:
         machine = self._disk.machine
         with machine.released:
-            before = len(self.node.data)
+            count_before = len(self.node.data)
             self.node.write(offset, data, machine.tick())
-            machine.free_bytes -= len(self.node.data) - before
+            machine.free_bytes -= len(self.node.data) - count_before
             machine.released.notify_all()
 
 
 class MemoryScratch(MemoryFile):
-    """A file without a name: its room is free again once it is closed."""
+    """A file without a name; closing it frees its space."""
 
     def close(self) -> None:
         if self._is_open:
@@ -228,9 +228,9 @@ class MemoryLock:
         self.disk.effect_mapped("lock", self.path)
         machine = self.disk.machine
         with machine.released:
-            named = self.disk.find(self.path)
-            if named is None or named is not self._node:  # unlinked meanwhile (R26)
-                self._node = named or self.disk.add_file(self.path)
+            entry = self.disk.find(self.path)
+            if entry is None or entry is not self._node:  # unlinked meanwhile (R26)
+                self._node = entry or self.disk.add_file(self.path)
             if not self._is_free():
                 return False
             machine.holders[self._node] = self
@@ -264,7 +264,7 @@ class MemoryLock:
 
 
 class MemoryWatch:
-    """`Watch` by comparing: what it tells depends on the files alone, and not on moments."""
+    """`Watch` by comparison: its reports depend on the files alone, and not on timing."""
 
     def __init__(self, disk: MemoryDisk) -> None:
         self._disk = disk
@@ -276,8 +276,8 @@ class MemoryWatch:
     def fileno(self) -> int:
         return -1
 
-    def add(self, path: str, what: WatchEvent) -> bool:
-        self._what[path] = what
+    def add(self, path: str, kind: WatchEvent) -> bool:
+        self._what[path] = kind
         now = self._state(path)
         if self._is_open and now is not None:
             self._seen.setdefault(path, now)
@@ -295,16 +295,16 @@ class MemoryWatch:
             return self.take()
 
     def take(self) -> frozenset[str]:
-        told = {""} if self._has_rung else set()
+        events = {""} if self._has_rung else set()
         self._has_rung = False
         for path, seen in [*self._seen.items()]:
             now = self._state(path)
             if now != seen:
-                told |= self._told(path, seen, now)
+                events |= self._told(path, seen, now)
                 self._seen[path] = now
             if now is None:
                 del self._seen[path]
-        return frozenset(told)
+        return frozenset(events)
 
     def ring(self) -> None:
         with self._disk.machine.released:
@@ -321,7 +321,7 @@ class MemoryWatch:
         )
 
     def _told(self, path: str, seen: object, now: object) -> set[str]:
-        """What is told of a path: of closings the files, if no more than files is another."""
+        """The report for a path: the closed files, if no other file changed."""
         if self._what[path] != "closings" or not (isinstance(seen, dict) and isinstance(now, dict)):
             return {path}
         others = {name for name in {*seen, *now} if seen.get(name) != now.get(name)}
@@ -336,8 +336,8 @@ class MemoryWatch:
         holders = self._disk.machine.holders
         if self._what[path] == "names":
             return sorted(node.entries)
-        told: dict[str, int] = {"": self._disk.machine.announced}
-        return told | {name: child in holders for name, child in node.entries.items()}
+        counts: dict[str, int] = {"": self._disk.machine.announced}
+        return counts | {name: child in holders for name, child in node.entries.items()}
 
 
 # --- the disk --------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ __all__ = ["Killed", "MemoryDisk", "PowerCut"]
 
 FREE_BYTES = 1 << 40
 FIRST_PID = 1000
-FILES_KEPT = 2  # few enough that every crash test closes files and opens them again
+FILES_KEPT = 2  # so few that every crash test closes files and opens them again
 
 
 class Hook(Protocol):
@@ -407,7 +407,7 @@ class MemoryDisk:
             return self._other_machine(copy_tree(self.machine.root))
 
     def fork_kill(self) -> MemoryDisk:
-        """Return the disk after the death of all processes: everything written is visible."""
+        """Return the disk after the death of all processes: all written data is visible."""
         return self.copy()
 
     def images(self, rng: Chance, limit: int) -> Iterator[MemoryDisk]:
@@ -418,18 +418,20 @@ class MemoryDisk:
 
     def files(self) -> dict[str, bytes]:
         """Return every file's visible bytes by path, sorted."""
-        found: dict[str, bytes] = {}
+        contents: dict[str, bytes] = {}
         todo = [("", self.machine.root)]
         while todo:
             at, node = todo.pop()
             if node.entries is None:
-                found[at] = bytes(node.data)
+                contents[at] = bytes(node.data)
             else:
                 todo += [(f"{at}/{n}" if at else n, child) for n, child in node.entries.items()]
-        return dict(sorted(found.items()))
+        return dict(sorted(contents.items()))
 
     def damage(self, path: str, data: bytes | None) -> None:
-        """Replace a file's content, on the platter too, as no call would; None removes it."""
+        """Replace a file's content, also on the platter, in a way that no call would; None removes
+        it.
+        """
         parent, name = split(path)
         directory = self._directory(parent)
         node = self.find(path)
@@ -530,27 +532,27 @@ class MemoryDisk:
             self.sync_published(parent, parent)
 
     def _publish_group(self, group: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
-        made = self._make_group({split(path)[0] for path, _ in group})
+        new_group = self._make_group({split(path)[0] for path, _ in group})
         temporaries: list[str] = []
         try:
             for path, parts in group:
-                parent, own = split(path)[0], f"{TEMPORARY_PREFIX}{self.machine.tick():016x}"
-                temporaries.append(f"{parent}/{own}" if parent else own)
+                parent, own_path = split(path)[0], f"{TEMPORARY_PREFIX}{self.machine.tick():016x}"
+                temporaries.append(f"{parent}/{own_path}" if parent else own_path)
                 node = self.add_file(temporaries[-1])
                 MemoryFile(self, node, temporaries[-1], write=True).pwrite(0, parts)
             try:
                 for temporary in temporaries:
                     MemoryFile(self, self._file(temporary), temporary, write=True).datasync()
-                for parent in sorted({split(path)[0] for path in made}):
+                for parent in sorted({split(path)[0] for path in new_group}):
                     self.sync_dir(parent)
             except TxlogError:
                 for temporary in temporaries:
                     self.try_unlink(temporary)
-                for path in reversed(made):  # no second flush of the same name (R13)
+                for path in reversed(new_group):  # no second flush of the same name (R13)
                     with suppress(TxlogError):
                         self.remove_dir(path)
                 raise
-            self._durable.update(made)
+            self._durable.update(new_group)
             for (_, parts), temporary in zip(group, temporaries, strict=True):
                 compare(self.open(temporary), parts, temporary)
             for (path, _), temporary in zip(group, temporaries, strict=True):
@@ -566,10 +568,10 @@ class MemoryDisk:
                     self.try_unlink(temporary)
 
     def _make_group(self, paths: Iterable[str]) -> list[str]:
-        made: list[str] = []
+        lines: list[str] = []
         for path in sorted(paths):
             above: list[str] = []
-            while path not in self._durable and path not in made:
+            while path not in self._durable and path not in lines:
                 above.append(path)
                 path = split(path)[0]
             for one in reversed(above):
@@ -578,8 +580,8 @@ class MemoryDisk:
                     parent, name = split(one)
                     self._directory(parent).name(name, Node(is_directory=True), self.machine.tick())
                 self._directory(one)
-                made.append(one)
-        return made
+                lines.append(one)
+        return lines
 
     def write_fresh(self, path: str, data: Buffer) -> None:
         with closing(MemoryDraft(self, path, path)) as draft:
@@ -616,12 +618,12 @@ class MemoryDisk:
         return "" if node is None else "file" if node.entries is None else "directory"
 
     def move(self, source: str, path: str) -> None:
-        (above, own), (parent, name) = split(source), split(path)
+        (above, own_items), (parent, name) = split(source), split(path)
         node = self._named(source)
         self.make_dirs(parent)
         self.effect_mapped("link", path, "move")
         self._directory(parent).name(name, node, self.machine.tick())
-        self._directory(above).name(own, None, self.machine.tick())
+        self._directory(above).name(own_items, None, self.machine.tick())
 
     def remove_dir(self, path: str) -> bool:
         parent, name = split(path)
@@ -740,14 +742,14 @@ class MemoryDisk:
             raise OutcomeUnknown(f"{path} was written, its directory not", path=path) from error
 
     def try_unlink(self, path: str) -> None:
-        """Unlink, whatever comes of it."""
+        """Unlink, and ignore errors."""
         with suppress(TxlogError):
             self.unlink(path)
 
     def _other_machine(self, root: Node) -> MemoryDisk:
-        mine = self.machine
-        twin = Machine(root, mine.free_bytes, mine.seed, mine.next_pid)
-        twin.order = mine.order
+        own_machine = self.machine
+        twin = Machine(root, own_machine.free_bytes, own_machine.seed, own_machine.next_pid)
+        twin.order = own_machine.order
         return MemoryDisk(twin)
 
     def _named(self, path: str) -> Node:
@@ -779,27 +781,27 @@ class MemoryDisk:
 
 
 class MemoryDraft:
-    """`Draft`, as the posix one is; own: its path until it has its name."""
+    """`Draft`, as on the posix disk. own: its path until the file has its final name."""
 
-    def __init__(self, disk: MemoryDisk, path: str, own: str | None = None) -> None:
+    def __init__(self, disk: MemoryDisk, path: str, own_path: str | None = None) -> None:
         self._directory, _ = split(path)
-        if own is None:
+        if own_path is None:
             name = f"{TEMPORARY_PREFIX}{disk.machine.tick():016x}"
-            own = f"{self._directory}/{name}" if self._directory else name
-        self._disk, self.path, self._own = disk, path, own
+            own_path = f"{self._directory}/{name}" if self._directory else name
+        self._disk, self.path, self._own = disk, path, own_path
         self._what: Sequence[Buffer] | Stream = Stream()
         self._is_left = False
         disk.make_dirs(self._directory)
-        node = disk.add_file(own)
-        self._file = MemoryFile(disk, node, own, write=True)
-        self._held = disk.machine.holders[node] = MemoryLock(disk, node, own)
+        node = disk.add_file(own_path)
+        self._file = MemoryFile(disk, node, own_path, write=True)
+        self._held = disk.machine.holders[node] = MemoryLock(disk, node, own_path)
 
     def write(self, part: Buffer) -> None:
         assert isinstance(self._what, Stream)
         self._what.push(part, self._file.pwrite)
 
     def fill(self, parts: Sequence[Buffer] | Stream) -> None:
-        """Write all that there is; what is no Stream is kept, and compared byte by byte."""
+        """Write all bytes. Data that is not a Stream is kept and compared byte by byte."""
         self._what = parts
         if isinstance(parts, Stream):
             parts.write(self._file.pwrite)
@@ -815,7 +817,7 @@ class MemoryDraft:
         self._discard()
 
     def keep(self) -> None:
-        """Flush what was written, and its own path, which is its name."""
+        """Flush the written data and the draft's own path, which becomes its name."""
         self._file.datasync()
         self._sync_name()
         self._is_left = True
@@ -829,10 +831,10 @@ class MemoryDraft:
     def _sync_name(self) -> None:
         try:
             self._disk.sync_published(self._directory, self.path)
-        except OutcomeUnknown:  # it has its name
+        except OutcomeUnknown:  # the file has its name
             self._is_left = True
             raise
 
     def _discard(self) -> None:
-        self._is_left = True  # no second try: the sweeper removes what stays
+        self._is_left = True  # there is no second try: the sweeper removes the leftover file
         self._disk.try_unlink(self._own)

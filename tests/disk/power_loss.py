@@ -1,8 +1,8 @@
-"""The model of what a power cut may leave of files and directories; spec/reliability 1, 5.1.
+"""The model of the states of files and directories after a power cut; spec/reliability 1, 5.1.
 
-A `Node` is a file or a directory as a running kernel shows it. Beside the visible state it keeps
-what the platter holds of every unit that changed since its last flush, and each later version as
-an `Item`. A unit is a sector of 512 bytes, the size of a file, or one name in a directory.
+A `Node` is a file or a directory as a running kernel shows it. Beside the visible state it keeps,
+for every unit that changed since its last flush, the platter's version and each later version as an
+`Item`. A unit is a sector of 512 bytes, the size of a file, or one name in a directory.
 
 A power cut keeps any subset of the items: an `Image` names which, and where a write was torn. A
 flush makes the visible state of its units durable and forgets their items. A failed flush leaves
@@ -18,7 +18,8 @@ from itertools import combinations
 from typing import Protocol, TypeVar, Union
 
 SECTOR = 512  # bytes a disk writes whole
-VERSIONS_MAX = 4  # of one unit between two flushes; those in the middle add little and cost much
+# versions of one unit between two flushes; those in the middle add little and cost much
+VERSIONS_MAX = 4
 SUBSETS_MAX = 8  # up to this many items every subset is tried
 RANDOM_IMAGES = 32
 
@@ -29,7 +30,7 @@ Key = int | str | None
 
 
 class Chance(Protocol):
-    """What the model needs of a seeded random source; `random.Random` is one."""
+    """The methods of a seeded random source that the model needs; `random.Random` has them."""
 
     def randrange(self, start: int, /) -> int:
         """Return a number from 0 up to, not including, start."""
@@ -51,7 +52,7 @@ class Write:
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """A version of one unit that the platter may or may not hold."""
+    """A version of one unit that the platter may or may not have."""
 
     order: int
     node: Node
@@ -79,9 +80,9 @@ class Node:
         self.data = bytearray()
         self.entries: dict[str, Node] | None = {} if is_directory else None
         self.is_shared = False  # data is shared with a copy: copy before the next write
-        self.old: dict[Key, Value] = {}  # what the platter holds of the units in pending
+        self.old: dict[Key, Value] = {}  # the platter's content of the units in pending
         self.pending: list[Item] = []
-        self.errors = 0  # failed flushes; every descriptor hears of each once
+        self.errors = 0  # failed flushes; a descriptor reports a failed flush once
         self.links = 0
         self._thin_at = 256
 
@@ -109,10 +110,10 @@ class Node:
     def name(self, name: str, node: Node | None, order: int) -> None:
         """Make a name in this directory lead to node, or to nothing."""
         assert self.entries is not None
-        before = self.entries.get(name)
-        self.old.setdefault(name, before)
-        if before is not None:
-            before.links -= 1
+        previous = self.entries.get(name)
+        self.old.setdefault(name, previous)
+        if previous is not None:
+            previous.links -= 1
         if node is None:
             del self.entries[name]
         else:
@@ -138,13 +139,13 @@ class Node:
 
     def _thin(self) -> None:
         seen: dict[Key, int] = {}
-        kept: list[Item] = []
+        kept_items: list[Item] = []
         for item in reversed(self.pending):
             seen[item.key] = seen.get(item.key, 0) + 1
             if seen[item.key] <= VERSIONS_MAX:
-                kept.append(item)
-        self.pending = kept[::-1]
-        self._thin_at = 2 * len(kept) + 256
+                kept_items.append(item)
+        self.pending = kept_items[::-1]
+        self._thin_at = 2 * len(kept_items) + 256
 
 
 def pending_items(root: Node) -> list[Item]:
@@ -190,23 +191,25 @@ def copy_tree(root: Node) -> Node:
 
 
 def cut_power(root: Node, items: Sequence[Item], image: Image) -> Node:
-    """Return what the platter holds when image was kept of `items` (all of them, in order)."""
-    kept: dict[int, list[tuple[Item, int]]] = {}
+    """Return the content of the platter after a power cut that kept `image` of `items` (all items,
+    in order).
+    """
+    kept_items: dict[int, list[tuple[Item, int]]] = {}
     for index, item in enumerate(items):
         if index in image.kept or index in image.torn:
             part = image.torn.get(index, SECTOR)
-            kept.setdefault(id(item.node), []).append((item, part))
+            kept_items.setdefault(id(item.node), []).append((item, part))
     copies: dict[int, Node] = {}
 
     def durable(node: Node) -> Node:
         if id(node) not in copies:
             twin = copies[id(node)] = Node()
             if node.entries is None:
-                _durable_file(node, twin, kept.get(id(node), []), image.garbage)
+                _durable_file(node, twin, kept_items.get(id(node), []), image.garbage)
             else:
                 names: dict[str, Node] = dict(node.entries)
                 changes: list[tuple[Key, Value]] = list(node.old.items())
-                changes += [(item.key, item.value) for item, _ in kept.get(id(node), [])]
+                changes += [(item.key, item.value) for item, _ in kept_items.get(id(node), [])]
                 for name, value in changes:
                     assert isinstance(name, str)
                     names.pop(name, None)
@@ -220,7 +223,9 @@ def cut_power(root: Node, items: Sequence[Item], image: Image) -> Node:
     return durable(root)
 
 
-def _durable_file(node: Node, twin: Node, kept: Iterable[tuple[Item, int]], garbage: bytes) -> None:
+def _durable_file(
+    node: Node, twin: Node, kept_items: Iterable[tuple[Item, int]], garbage: bytes
+) -> None:
     if not node.old:
         node.is_shared = twin.is_shared = True
         twin.data = node.data
@@ -234,14 +239,14 @@ def _durable_file(node: Node, twin: Node, kept: Iterable[tuple[Item, int]], garb
             assert isinstance(key, int)
             if key * SECTOR >= size_before:
                 units[key] = garbage
-    for item, part in kept:
+    for item, part in kept_items:
         if item.key is None:
             size = item.value
         else:
-            before, after = units[item.key], item.value
-            assert isinstance(before, bytes)
-            assert isinstance(after, bytes)
-            units[item.key] = after[:part] + before[part:]
+            old_value, new_value = units[item.key], item.value
+            assert isinstance(old_value, bytes)
+            assert isinstance(new_value, bytes)
+            units[item.key] = new_value[:part] + old_value[part:]
     assert isinstance(size, int)
     data = bytearray(node.data)
     data.extend(bytes(-len(data) % SECTOR))
@@ -292,8 +297,8 @@ def _make_image(plan: tuple[str, int, int], items: Sequence[Item], rng: Chance) 
     kind, n, cut = plan
     everything = range(len(items))
     if kind == "meta":
-        kept = {m for m in everything if not isinstance(items[m].key, int)}
-        return Image(kept, garbage=rng.randbytes(SECTOR) if n else b"")
+        kept_indexes = {m for m in everything if not isinstance(items[m].key, int)}
+        return Image(kept_indexes, garbage=rng.randbytes(SECTOR) if n else b"")
     if kind == "subset":
         return Image(set(list(combinations(everything, n))[cut]))
     if kind == "prefix":

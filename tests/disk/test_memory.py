@@ -1,4 +1,4 @@
-"""The disk in memory: faults at a call, and what a power cut may leave."""
+"""The disk in memory: faults at a call, and the states that a power cut can leave."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ class TestFaults:
     @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS])
     @BOTH_WAYS
     def test_publish_with_a_fault_at_any_call(self, publish: Publish, number: int) -> None:
-        """spec/reliability 5.4: not done, unknown or done, and the name says which."""
+        """spec/reliability 5.4: the result is not done, unknown or done, and the name exists
+        accordingly.
+        """
         for at in range(20):
             disk = MemoryDisk()
             disk.step = _fault_at(at, OSError(number, "fault"))
@@ -71,8 +73,8 @@ class TestFaults:
             assert disk.read("d/f") == b"bytes"
             assert disk.listdir("d") in (["f"], disk.listdir("d"))
 
-    def test_failed_flush_is_never_made_good_by_another(self) -> None:
-        """R13: the second flush returns success, and the platter has nothing."""
+    def test_failed_flush_is_not_repaired_by_a_second_one(self) -> None:
+        """R13: a second flush returns success, and the platter still has no data."""
         disk = _disk_with_file(b"old" + bytes(2000))
         file = disk.open("f", write=True)
         file.pwrite(0, b"new")
@@ -84,17 +86,17 @@ class TestFaults:
         assert disk.read("f")[:3] == b"new"  # the cache lies
         assert {b"old", b"new"} <= {image.read("f")[:3] for image in _images(disk)}
 
-    def test_failed_flush_is_heard_by_descriptors_opened_before(self) -> None:
-        """spec/reliability 5.1: once each, and never by later ones."""
+    def test_failed_flush_is_reported_by_descriptors_opened_before(self) -> None:
+        """spec/reliability 5.1: a descriptor reports it once; later descriptors do not."""
         disk = _disk_with_file(b"x")
-        one, two = disk.open("f", write=True), disk.open("f", write=True)
+        first, second = disk.open("f", write=True), disk.open("f", write=True)
         disk.step = _fault_at(0, OSError(errno.EIO, "fault"))
         with pytest.raises(DiskFailed):
-            one.datasync()
-        one.datasync()
+            first.datasync()
+        first.datasync()
         with pytest.raises(DiskFailed):
-            two.datasync()
-        two.datasync()
+            second.datasync()
+        second.datasync()
         disk.open("f", write=True).datasync()
 
     def test_bytes_written_again_after_a_failed_flush_can_be_flushed(self) -> None:
@@ -130,38 +132,42 @@ class TestFaults:
         assert disk.free_bytes() == 100
 
     def test_killed_process_refuses_all_calls_and_frees_its_locks(self) -> None:
-        one = MemoryDisk()
-        two = one.process()
-        assert one.pid() != two.pid()
-        one.publish("f", [bytes(4)])
-        mine, other = one.lock_file("lock"), two.lock_file("lock")
-        mine.acquire(0)
+        first = MemoryDisk()
+        second = first.process()
+        assert first.pid() != second.pid()
+        first.publish("f", [bytes(4)])
+        own_lock_file, other = first.lock_file("lock"), second.lock_file("lock")
+        own_lock_file.acquire(0)
         assert not other.try_acquire()
-        assert other.holder() == (one.pid(), f"process {one.pid()}")
-        one.step = _fault_at(0, Killed(written=2))
+        assert other.holder() == (first.pid(), f"process {first.pid()}")
+        first.step = _fault_at(0, Killed(written=2))
         with pytest.raises(Killed):
-            one.open("f", write=True).pwrite(0, b"abcd")
-        for call in (lambda: one.read("f"), mine.release, lambda: one.publish("g", [b""])):
+            first.open("f", write=True).pwrite(0, b"abcd")
+        for call in (
+            lambda: first.read("f"),
+            own_lock_file.release,
+            lambda: first.publish("g", [b""]),
+        ):
             with pytest.raises(Killed):
                 call()
         assert other.try_acquire()
-        assert two.read("f") == b"ab\0\0"
+        assert second.read("f") == b"ab\0\0"
 
     def test_simulated_wait_asks_the_test(self) -> None:
-        one = MemoryDisk()
-        two = one.process()
-        mine, other = one.lock_file("lock"), two.lock_file("lock")
-        mine.acquire(0)
-        asked: list[int] = []
+        first = MemoryDisk()
+        second = first.process()
+        own_lock_file, other = first.lock_file("lock"), second.lock_file("lock")
+        own_lock_file.acquire(0)
+        numbers: list[int] = []
 
         def blocked(path: str, timeout_ms: int) -> bool:
-            asked.append(timeout_ms)
-            mine.release()
+            numbers.append(timeout_ms)
+            own_lock_file.release()
             return True
 
-        two.blocked = blocked
+        second.blocked = blocked
         other.acquire(30_000)
-        assert asked == [30_000]
+        assert numbers == [30_000]
 
     def test_look_hook_fails_reads(self) -> None:
         """R31: a read EIO is never an end of file."""
@@ -182,7 +188,7 @@ class TestFaults:
 
 
 class TestPowerLoss:
-    """What a power cut may leave (spec/reliability 1), and what it may not."""
+    """The states that a power cut can leave (spec/reliability 1), and those that it cannot."""
 
     def test_kill_keeps_what_power_loss_may_not(self) -> None:
         disk = _disk_with_file(b"old")
@@ -206,13 +212,13 @@ class TestPowerLoss:
             assert data[:10] in (b"b" * 10, bytes(10)) or data[:1] == b"b"
 
     def test_published_file_is_in_every_image(self) -> None:
-        """R3: whole and durable once publish has returned, its directories too."""
+        """R3: the file and its directories are whole and durable once publish has returned."""
         disk = MemoryDisk()
         disk.publish("a/b/c/f", [b"bytes"])
         for image in _images(disk):
             assert image.read("a/b/c/f") == b"bytes"
 
-    def test_directory_of_a_dead_process_is_flushed_by_who_uses_it(self) -> None:
+    def test_directory_of_a_dead_process_is_flushed_by_its_next_user(self) -> None:
         disk = MemoryDisk()
         disk.step = _fault_at(1, Killed())  # after mkdir, before its flush
         with pytest.raises(Killed):
@@ -225,14 +231,14 @@ class TestPowerLoss:
         disk = _disk_with_file(b"x")
         disk.lock_file("lock")
         disk.unlink("f")
-        found = {tuple(image.files()) for image in _images(disk)}
-        assert found == {(), ("f",), ("lock",), ("f", "lock")}
+        files = {tuple(image.files()) for image in _images(disk)}
+        assert files == {(), ("f",), ("lock",), ("f", "lock")}
         disk.sync_dir("")
         assert {tuple(image.files()) for image in _images(disk)} == {("lock",)}
 
     @BOTH_WAYS
     def test_publish_cut_anywhere_leaves_it_whole_or_absent(self, publish: Publish) -> None:
-        """R3; kills the mutants `no fsync before link` and `no directory fsync`."""
+        """R3. Finds the mutants `no fsync before link` and `no directory fsync`."""
         whole = bytes(range(256)) * 5
         for at in range(20):
             disk = MemoryDisk()
@@ -249,10 +255,12 @@ class TestPowerLoss:
                     assert not is_done
 
     @BOTH_WAYS
-    def test_publish_that_dies_anywhere_leaves_what_a_sweeper_may_take(
+    def test_interrupted_publish_leaves_only_files_that_a_sweeper_may_remove(
         self, publish: Publish
     ) -> None:
-        """R19: a temporary with a free lock, beside or without the name; never half a file."""
+        """R19: a temporary file with a free lock may be left, with or without the final name, but
+        never half a file.
+        """
         ends = set()
         for at in range(20):
             disk = MemoryDisk()
@@ -260,15 +268,17 @@ class TestPowerLoss:
             with suppress(Killed):
                 publish(disk, "d/f", [b"by", b"tes"])
             other = disk.process()
-            left = [name for name in other.listdir("d") if name != "f"]
-            assert all(name.startswith(TEMPORARY_PREFIX) for name in left)
-            assert all(other.lock_file(f"d/{name}", create=False).try_acquire() for name in left)
+            remaining = [name for name in other.listdir("d") if name != "f"]
+            assert all(name.startswith(TEMPORARY_PREFIX) for name in remaining)
+            assert all(
+                other.lock_file(f"d/{name}", create=False).try_acquire() for name in remaining
+            )
             if other.exists("d/f"):
                 assert other.read("d/f") == b"bytes"
-            ends.add((len(left), other.exists("d/f")))
+            ends.add((len(remaining), other.exists("d/f")))
         assert ends == {(0, False), (1, False), (1, True), (0, True)}
 
-    def test_a_full_disk_leaves_nothing_of_what_was_begun(self) -> None:
+    def test_full_disk_leaves_no_part_of_a_file(self) -> None:
         disk = MemoryDisk()
         disk.machine.free_bytes = 150
         draft = disk.begin("d/f")
@@ -282,29 +292,29 @@ class TestPowerLoss:
     def test_sectors_go_one_by_one_and_torn(self) -> None:
         disk = _disk_with_file(b"o" * 1536)
         disk.open("f", write=True).pwrite(0, b"n" * 1536)
-        found = {image.read("f") for image in _images(disk)}
+        contents = {image.read("f") for image in _images(disk)}
         for pattern in range(8):  # any subset of the sectors
-            assert b"".join(b"no"[b : b + 1] * 512 for b in _bits(pattern, 3)) in found
+            assert b"".join(b"no"[b : b + 1] * 512 for b in _bits(pattern, 3)) in contents
         for cut in (1, 511, 512, 768, 1535):
-            assert b"n" * cut + b"o" * (1536 - cut) in found
+            assert b"n" * cut + b"o" * (1536 - cut) in contents
 
     def test_grown_file_may_be_short_or_hold_zeros_or_garbage(self) -> None:
         disk = _disk_with_file(b"x" * 512)
         disk.open("f", write=True).pwrite(512, b"y" * 512)
-        found = {image.read("f")[512:] for image in _images(disk)}
-        assert {b"", bytes(512), b"y" * 512} <= found
-        assert any(len(tail) == 512 and tail[0] not in b"\0y" for tail in found)
+        contents = {image.read("f")[512:] for image in _images(disk)}
+        assert {b"", bytes(512), b"y" * 512} <= contents
+        assert any(len(tail) == 512 and tail[0] not in b"\0y" for tail in contents)
         assert all(image.read("f")[:512] == b"x" * 512 for image in _images(disk))
 
     def test_later_write_may_be_kept_without_an_earlier_one(self) -> None:
-        """R8: any subset, any order."""
+        """R8: a power cut keeps any subset, in any order."""
         disk = _disk_with_file(bytes(1024))
         file = disk.open("f", write=True)
         file.pwrite(0, b"first")
         file.pwrite(512, b"second")
-        found = {(i.read("f")[:5], i.read("f")[512:518]) for i in _images(disk)}
-        assert (bytes(5), b"second") in found
-        assert (b"first", bytes(6)) in found
+        rows = {(i.read("f")[:5], i.read("f")[512:518]) for i in _images(disk)}
+        assert (bytes(5), b"second") in rows
+        assert (b"first", bytes(6)) in rows
 
     def test_witness_rewritten_for_ever_stays_small(self) -> None:
         disk = _disk_with_file(bytes(8192))
@@ -319,9 +329,9 @@ class TestPowerLoss:
         disk = _disk_with_file(bytes(10_000))
         disk.open("f", write=True).pwrite(0, bytes(range(250)) * 40)
         first = [image.files() for image in disk.images(random.Random(5), 40)]
-        again = [image.files() for image in disk.images(random.Random(5), 40)]
+        files_again = [image.files() for image in disk.images(random.Random(5), 40)]
         assert len(first) == 40
-        assert first == again
+        assert first == files_again
         assert first[0]["f"] == bytes(10_000)
         assert first[1]["f"] == disk.read("f")
         assert len(list(MemoryDisk().images(random.Random(5), 40))) == 1
@@ -337,13 +347,13 @@ class TestPowerLoss:
         assert (disk.read("f"), image.read("f")) == (b"here", b"else")
 
     def test_image_can_be_cut_again(self) -> None:
-        """spec/reliability 5.1: crash the recovery too."""
+        """spec/reliability 5.1: a power cut may also happen during recovery."""
         disk = _disk_with_file(bytes(512))
         disk.open("f", write=True).pwrite(0, b"a")
         for image in _images(disk):
-            before = image.read("f")
+            messages_before = image.read("f")
             image.open("f", write=True).pwrite(1, b"b")
-            assert before in {second.read("f") for second in _images(image)}
+            assert messages_before in {second.read("f") for second in _images(image)}
 
 
 def _bits(pattern: int, count: int) -> list[int]:
@@ -364,7 +374,7 @@ def _fault_at(call: int, error: BaseException) -> Callable[..., None]:
 def _disk_with_file(data: bytes) -> MemoryDisk:
     disk = MemoryDisk()
     disk.publish("f", [data])
-    disk.sync_dir("")  # the temporary is gone for good
+    disk.sync_dir("")  # the temporary file was removed durably
     return disk
 
 

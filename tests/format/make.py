@@ -42,8 +42,8 @@ def make(folder: Path) -> None:
         with client.transaction(timeout_ms=3_600_000) as aborted:
             client.producer("orders").send(b"never seen", txn=aborted, partition=0)
             aborted.abort()
-        left = client.begin(timeout_ms=3_600_000)["txn"]
-        client.producer("orders").send(b"left open", txn=left, partition=1)
+        open_txn = client.begin(timeout_ms=3_600_000)["txn"]
+        client.producer("orders").send(b"left open", txn=open_txn, partition=1)
         client.create_subscription("orders", "audit")  # its flush carries what is open
 
 
@@ -70,7 +70,7 @@ def _fill(client: txlog.Client, step: int) -> None:
 
 
 def show(client: txlog.Client) -> Shown:
-    """What a store holds, as a reader and `txlog` would see it, in plain values."""
+    """The content of a store, as a reader and `txlog` show it, in plain values."""
     return {
         "topics": {
             topic: [
@@ -128,10 +128,10 @@ def main() -> int:
         make(store)
         packed = pack(store)
         with txlog.open(str(store), clock=ManualClock(START_MS + 3000, boot_id=BOOT)) as client:
-            shown = show(client)
+            watermark = show(client)
     FOLDER.mkdir()
     (FOLDER / "store.tar.gz").write_bytes(packed)
-    text = json.dumps(shown, ensure_ascii=False)
+    text = json.dumps(watermark, ensure_ascii=False)
     text = text.replace("[[", "[\n[").replace("], [", "],\n[")  # a line a message
     (FOLDER / "expected.json").write_text(text + "\n", encoding="utf-8")
     return 0

@@ -1,4 +1,6 @@
-"""Tests of txlog.functions: outputs, failures, dead letters, fences, one transaction a batch."""
+"""Tests of txlog.functions: outputs, failures, dead letters, fences, and one transaction for each
+batch.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def messages(client: txlog.Client, topic: str = "out") -> list[Message]:
 
 
 def backlog(client: txlog.Client) -> int:
-    """What subscription s has not acknowledged."""
+    """The messages that subscription s has not acknowledged."""
     [row] = client.subscriptions("in")
     return int(row["backlog"])
 
@@ -78,9 +80,9 @@ def run(client: txlog.Client, function: Any, **options: Any) -> Summary:
 
 
 def test_bytes_text_and_dicts_take_key_and_event_time_of_the_input(client: txlog.Client) -> None:
-    """spec/cli 8.3: what a function may return."""
+    """spec/cli 8.3: the values that a function may return."""
     client.producer("in").send(b"x", key=b"ana", event_time=MS)
-    given: list[object] = [
+    given_values: list[object] = [
         b"bytes",
         "text",
         {"a": [1]},
@@ -89,7 +91,7 @@ def test_bytes_text_and_dicts_take_key_and_event_time_of_the_input(client: txlog
         None,
         Output(None, key=None, properties={"p": "q"}),
     ]
-    assert run(client, lambda message: given).produced == 6
+    assert run(client, lambda message: given_values).produced == 6
     got = [(m.value, m.key, m.event_time, m.properties) for m in messages(client)]
     assert got == [
         (b"bytes", b"ana", MS, {}),
@@ -122,8 +124,8 @@ def test_generators_and_tuples_are_several_outputs(client: txlog.Client) -> None
     assert values(client)[2:] == [b"a", b"b"]
 
 
-def test_context_says_what_a_function_is_called_for(client: txlog.Client) -> None:
-    """Pulsar Functions' terms; a logger of the function's name."""
+def test_context_describes_the_call_of_a_function(client: txlog.Client) -> None:
+    """The terms of Pulsar Functions, and a logger with the function's name."""
     client.producer("in").send(b"x", key=b"k", properties={"a": "b"}, event_time=MS, partition=1)
     seen: list[object] = []
 
@@ -170,17 +172,17 @@ def test_context_says_what_a_function_is_called_for(client: txlog.Client) -> Non
 
 
 def test_a_batch_is_one_transaction(client: txlog.Client) -> None:
-    """Guards: outputs in all topics and the acknowledgements carry one transaction."""
+    """Outputs in all topics and the acknowledgements must be in one transaction."""
     fill(client, 5)
     done = run(client, lambda m: [m.value, Output(m.value, topic="other")], txn_size=2)
     assert (done.transactions, done.consumed, done.produced) == (3, 5, 10)
     ids = [m.txn for m in messages(client)]
     assert ids == [m.txn for m in messages(client, "other")]
-    assert [ids.count(one) for one in dict.fromkeys(ids)] == [2, 2, 1]
+    assert [ids.count(count) for count in dict.fromkeys(ids)] == [2, 2, 1]
     assert done.last_txn == ids[-1]
     assert ids[0] is not None
-    shown = client.show_transaction(ids[0])
-    assert (shown["messages"], shown["acks"], shown["state"]) == (4, 2, "committed")
+    txn_row = client.show_transaction(ids[0])
+    assert (txn_row["messages"], txn_row["acks"], txn_row["state"]) == (4, 2, "committed")
 
 
 def test_a_failure_aborts_the_batch_and_the_input_comes_again(client: txlog.Client) -> None:
@@ -227,10 +229,12 @@ def test_retries_count_attempts_and_take_back_what_was_published(client: txlog.C
 
 
 def test_a_poison_message_goes_to_the_dead_letter_topic(client: txlog.Client) -> None:
-    """Guards: in the transaction that acknowledges it, with what Pulsar's client writes."""
+    """It moves in the transaction that acknowledges it, with the properties that Pulsar's client
+    writes.
+    """
     client.producer("in").send(b"bad", key=b"k", properties={"a": "b"}, event_time=MS)
     fill(client, 1)
-    told: list[tuple[str, Any]] = []
+    rows: list[tuple[str, Any]] = []
 
     def fail(message: Message) -> bytes | None:
         if message.value == b"bad":
@@ -238,7 +242,7 @@ def test_a_poison_message_goes_to_the_dead_letter_topic(client: txlog.Client) ->
         return message.value
 
     options = FunctionOptions(on_error="dead-letter", dead_letter_topic="bad", retries=1)
-    hooks = Hooks(tell=lambda event, facts: told.append((event, facts)))
+    hooks = Hooks(tell=lambda event, facts: rows.append((event, facts)))
     done = functions.run(client, fail, "in", "out", "s", options, hooks)
     assert (done.consumed, done.produced, done.dead_lettered, done.aborted) == (2, 1, 1, 0)
     [letter], [good] = messages(client, "bad"), messages(client)
@@ -252,18 +256,18 @@ def test_a_poison_message_goes_to_the_dead_letter_topic(client: txlog.Client) ->
         "EXCEPTION": "ValueError: poison",
     }
     assert letter.txn == good.txn
-    assert [event for event, _ in told] == ["started", "retry", "dead-lettered"]
+    assert [event for event, _ in rows] == ["started", "retry", "dead-lettered"]
     assert backlog(client) == 0
 
 
-def test_skip_acknowledges_what_fails(client: txlog.Client) -> None:
+def test_skip_acknowledges_failed_messages(client: txlog.Client) -> None:
     fill(client, 3)
     done = run(client, lambda m: m.value if m.value != b"1" else 1 / 0, on_error="skip")
     assert (done.skipped, values(client), backlog(client)) == (1, [b"0", b"2"], 0)
 
 
 def poisoned(*bad: bytes) -> Callable[[pa.Table], pa.Table]:
-    """A function of batches that fails when any of these is in the batch."""
+    """A function of batches that fails if the batch has any of these messages."""
 
     def function(rows: pa.Table) -> pa.Table:
         if pc.any(pc.is_in(rows["value"], pa.array(bad, pa.binary()))).as_py():
@@ -274,7 +278,7 @@ def poisoned(*bad: bytes) -> Callable[[pa.Table], pa.Table]:
 
 
 def test_a_batch_is_halved_until_the_poison_is_alone(client: txlog.Client) -> None:
-    """Guards: good neighbours go through, each once and in order."""
+    """The other messages of the batch are processed, each once and in order."""
     fill(client, 50)
     done = run(
         client,
@@ -314,8 +318,8 @@ def test_a_batch_of_one_is_tried_as_often_as_allowed(client: txlog.Client) -> No
     assert (attempts, done.aborted, done.transactions, done.skipped) == ([1, 2, 3], 3, 1, 1)
 
 
-def test_what_is_held_back_is_given_up_with_what_it_belongs_to(client: txlog.Client) -> None:
-    """Kills: held messages that are dead-lettered, and processed once more."""
+def test_held_messages_are_dead_lettered_with_their_batch(client: txlog.Client) -> None:
+    """Guards against held messages that are dead-lettered and processed once more."""
     fill(client, 3)
     events: list[str] = []
 
@@ -336,10 +340,10 @@ def test_what_is_held_back_is_given_up_with_what_it_belongs_to(client: txlog.Cli
     assert (done.dead_lettered, events, backlog(client)) == (2, ["started", "dead-lettered"], 0)
 
 
-def test_a_table_goes_through_without_an_object_a_message(
+def test_table_passes_without_an_object_for_each_message(
     client: txlog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: a Message, or a list of rows, on the way of a batch."""
+    """Guards against a Message object or a list of rows for each batch."""
     client.producer("in").send(b"x", key=b"k", properties={"a": "b"}, event_time=MS)
     fill(client, 500, 1)
 
@@ -370,8 +374,8 @@ def test_batches_may_publish_tables_and_rows_in_order(client: txlog.Client) -> N
     assert values(client) == [b"0", b"1", b"last"]
 
 
-def test_what_is_held_back_comes_first_in_the_next_batch(client: txlog.Client) -> None:
-    """Guards hold_back: unacknowledged, and joined with what comes."""
+def test_held_messages_come_first_in_the_next_batch(client: txlog.Client) -> None:
+    """Messages of hold_back stay unacknowledged and are joined with the next ones."""
     fill(client, 5)
     seen: list[list[bytes]] = []
 
@@ -411,10 +415,10 @@ WRONG: list[object] = [
 
 @pytest.mark.parametrize("output", WRONG, ids=range(len(WRONG)))
 @pytest.mark.parametrize("batch", [False, True])
-def test_an_output_that_is_none_is_the_functions_failure(
+def test_invalid_output_is_a_failure_of_the_function(
     client: txlog.Client, output: object, batch: bool
 ) -> None:
-    """Guards: code 106, never a traceback, and the input is still there."""
+    """The error is code 106, never a traceback, and the input stays unacknowledged."""
     fill(client, 1)
     with pytest.raises(CommandFailed):
         run(client, lambda item: output, batch=batch)
@@ -433,7 +437,9 @@ def test_an_output_without_a_topic_needs_an_output_topic(client: txlog.Client) -
 def test_outputs_that_only_the_store_refuses_are_searched_for(
     client: txlog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guards the way behind the checks of the outbox: the batch is halved."""
+    """These outputs pass the checks of the outbox; then the batch is halved until they are
+    found.
+    """
     monkeypatch.setattr(
         "txlog.functions.outputs._COLUMNS",
         {
@@ -454,7 +460,7 @@ def test_outputs_that_only_the_store_refuses_are_searched_for(
 
 
 def test_sys_exit_and_deep_recursion_are_failures(client: txlog.Client) -> None:
-    """Kills: a function that ends the program."""
+    """Guards against a function that ends the program."""
     fill(client, 1)
 
     def deep(message: object) -> object:
@@ -479,8 +485,10 @@ def test_an_interrupt_aborts_and_goes_through(client: txlog.Client) -> None:
     assert (values(client), backlog(client), client.transactions()) == ([], 3, [])
 
 
-def test_stop_ends_behind_a_whole_commit(client: txlog.Client) -> None:
-    """Guards: what a function has done is committed, the rest is not acknowledged."""
+def test_stop_ends_after_a_whole_commit(client: txlog.Client) -> None:
+    """The completed work of a function is committed, and the remaining messages are not
+    acknowledged.
+    """
     fill(client, 5)
     seen: list[bytes | None] = []
 
@@ -496,7 +504,7 @@ def test_stop_ends_behind_a_whole_commit(client: txlog.Client) -> None:
 def test_a_transaction_takes_no_further_message_when_its_time_is_up(
     client: txlog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """spec/cli 8.3: --txn-time; the rest of what was received makes the next transaction."""
+    """spec/cli 8.3: --txn-time; the remaining received messages go into the next transaction."""
     ticks = iter(range(0, 10**9, 400))
     monkeypatch.setattr("txlog.functions.handlers.time.monotonic", lambda: next(ticks) / 1000)
     fill(client, 5)
@@ -526,7 +534,8 @@ def test_limit_and_several_inputs(client: txlog.Client) -> None:
         "s",
         FunctionOptions(txn_size=2),
     )
-    assert seen == ["in", "in", "other", "other"] * 2  # none waits until the other is empty
+    # neither input waits until the other one is empty
+    assert seen == ["in", "in", "other", "other"] * 2
     with pytest.raises(InvalidArgument, match="each only once"):
         functions.run(client, lambda m: m.value, ["in", "in"], "out", "s")
     with pytest.raises(InvalidArgument, match="each only once"):
@@ -540,8 +549,8 @@ def test_an_input_may_be_one_partition(client: txlog.Client) -> None:
     assert (done.consumed, values(client), backlog(client)) == (3, [b"1"] * 3, 2)
 
 
-def test_what_others_acknowledge_meanwhile_is_not_processed_again(client: txlog.Client) -> None:
-    """Guards: a conflict aborts, and what is still ours is received anew."""
+def test_messages_acknowledged_meanwhile_are_not_processed_again(client: txlog.Client) -> None:
+    """A conflict aborts the batch, and the function receives its remaining messages anew."""
     fill(client, 4)
     events: list[str] = []
 
@@ -558,29 +567,33 @@ def test_what_others_acknowledge_meanwhile_is_not_processed_again(client: txlog.
 
 
 def test_conflicts_without_end_are_an_error(client: txlog.Client) -> None:
-    """Kills: a loop of conflicts with somebody who takes each message and gives it back."""
+    """Guards against an endless loop of conflicts with a consumer that takes each message and gives
+    it back.
+    """
     fill(client, 1)
     with txlog.open(client.path) as other:
-        taken: list[txlog.Transaction] = []
+        txns: list[txlog.Transaction] = []
 
         def function(message: Message) -> bytes | None:
             assert message.message_id is not None
-            taken.append(other.transaction())
-            other.acknowledge("in", "s", [message.message_id], txn=taken[-1])
+            txns.append(other.transaction())
+            other.acknowledge("in", "s", [message.message_id], txn=txns[-1])
             return message.value
 
         def give_back(event: str, facts: object) -> None:
             if event == "conflict":
-                taken[-1].abort()
+                txns[-1].abort()
 
         with pytest.raises(TransactionConflict):
             functions.run(client, function, "in", "out", "s", None, Hooks(tell=give_back))
-        assert 2 < len(taken) < 30
+        assert 2 < len(txns) < 30
     assert (values(client), backlog(client)) == ([], 1)
 
 
 def test_a_newer_instance_fences_the_one_at_work(client: txlog.Client) -> None:
-    """spec/cli 8.3: 4 (404), whatever the zombie does next; nothing is doubled."""
+    """spec/cli 8.3: exit code 4 (404) for every further call of the old instance; no output is
+    doubled.
+    """
     fill(client, 3)
 
     def zombie(message: Message, context: Context) -> bytes | None:
@@ -629,27 +642,27 @@ def test_a_stranger_on_the_subscription_is_busy_at_once(client: txlog.Client) ->
 
 
 def test_a_successor_waits_for_the_subscription(client: txlog.Client) -> None:
-    """Guards: an older instance is fenced first, and given time to let go."""
+    """An older instance is fenced first, and gets time to release the subscription."""
     fill(client, 1)
     run(client, lambda m: m.value, name="f")
     fill(client, 1)
     consumer = client.consumer("in", "s")
-    told: list[str] = []
+    lines: list[str] = []
 
     def tell(event: str, facts: object) -> None:
-        told.append(event)
+        lines.append(event)
         if event == "waiting":
             consumer.close()
 
     options = FunctionOptions(name="f")
     done = functions.run(client, lambda m: m.value, "in", "out", "s", options, Hooks(tell=tell))
-    assert (told, done.consumed) == (["waiting", "started"], 1)
+    assert (lines, done.consumed) == (["waiting", "started"], 1)
     with client.consumer("in", "s"), pytest.raises(ConsumerBusy):
         run(client, lambda m: m.value, name="f", take_over_ms=0)
 
 
 def test_a_batch_that_takes_too_long_is_tried_in_halves(tmp_path: Path) -> None:
-    """Guards --txn-timeout: the store has aborted it; smaller ones are in time."""
+    """--txn-timeout: the store has aborted the batch; smaller ones end in time."""
     path, clock = str(tmp_path / "store"), ManualClock(MS, "boot", 1000)
     txlog.init(path, clock=clock)
     with txlog.open(path, clock=clock) as client:
@@ -674,13 +687,13 @@ def test_a_batch_that_takes_too_long_is_tried_in_halves(tmp_path: Path) -> None:
     [lambda: 1, lambda a, b, c: 1, lambda a, b, *, c: 1, 3, None],
     ids=["none", "three", "keyword", "number", "nothing"],
 )
-def test_what_cannot_be_called_is_refused(client: txlog.Client, function: Any) -> None:
+def test_object_that_cannot_be_called_is_refused(client: txlog.Client, function: Any) -> None:
     with pytest.raises(InvalidArgument):
         run(client, function)
 
 
-def test_what_takes_a_context_gets_it(client: txlog.Client) -> None:
-    """Guards: a second argument with a default is none of ours, unless it is called context."""
+def test_function_with_a_context_argument_gets_it(client: txlog.Client) -> None:
+    """A second argument with a default is left alone, unless it is called context."""
     seen: list[object] = []
     fill(client, 1)
 
@@ -694,10 +707,10 @@ def test_what_takes_a_context_gets_it(client: txlog.Client) -> None:
         seen.append(context is None)
 
     class Total:
-        """As in Pulsar Functions."""
+        """A class as in Pulsar Functions."""
 
         def process(self, message: object, context: Context) -> None:
-            """Remember."""
+            """Add the value to the total."""
             seen.append(context.function_name)
 
     with pytest.raises(InvalidArgument, match="asynchronous"):
@@ -708,7 +721,8 @@ def test_what_takes_a_context_gets_it(client: txlog.Client) -> None:
     fill(client, 1)
     run(client, functions.loading.as_function(Total, "m:Total"), name="t")
     fill(client, 1)
-    run(client, len, on_error="skip")  # no signature may be asked for, and it fails
+    # the signature of this object cannot be read, and asking for it fails
+    run(client, len, on_error="skip")
     assert seen == [2, False, "t"]
 
 
@@ -726,7 +740,7 @@ def test_senseless_options_are_refused(options: dict[str, Any], error: str) -> N
         FunctionOptions(**options)
 
 
-def test_topics_that_do_not_exist_are_told_before_anything_is_fenced(client: txlog.Client) -> None:
+def test_missing_topics_are_reported_before_an_instance_is_fenced(client: txlog.Client) -> None:
     with pytest.raises(TopicNotFound):
         functions.run(client, len, "in", "no", "s")
     with pytest.raises(TopicNotFound):
@@ -750,7 +764,9 @@ def test_only_committed_messages_are_processed(client: txlog.Client) -> None:
 
 
 def test_a_closed_client_is_an_error_and_not_a_failure(client: txlog.Client) -> None:
-    """Kills: an error of the store taken for one of the function, and skipped."""
+    """Guards against an error of the store that is taken for a failure of the function, and
+    skipped.
+    """
     fill(client, 1)
 
     def close(message: Message) -> None:
@@ -781,7 +797,7 @@ def test_a_closed_client_is_an_error_and_not_a_failure(client: txlog.Client) -> 
 def test_functions_that_cannot_be_loaded(
     name: str, error: type[TxlogError], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guards: 201 for a wrong name, 106 for code that fails, and no traceback of ours."""
+    """201 for a wrong name, 106 for code that fails; the traceback shows no line of txlog."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.py").write_text("def f(:\n")
     (tmp_path / "raises.py").write_text("1 / 0\n")
@@ -798,7 +814,9 @@ def test_functions_that_cannot_be_loaded(
 def test_files_modules_and_classes_are_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guards: dataclasses in a file find their module; a dotted name; a method process."""
+    """Dataclasses in a file find their module; a dotted name works, and so does a class with a
+    method `process`.
+    """
     text = """
 from __future__ import annotations
 from dataclasses import dataclass
@@ -839,17 +857,19 @@ def test_every_input_ends_once_in_its_place(
     stop_after: int,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Guards: good ones in out, poison in bad, order by partition kept, also over a restart."""
+    """Good messages arrive in out, poison in bad, in the order of each partition, also after a
+    restart.
+    """
     path = str(tmp_path_factory.mktemp("f") / "store")
     txlog.init(path, coordinators=1)
     with txlog.open(path, durability="os") as client:
         for topic, partitions in (("in", 2), ("out", 1), ("bad", 1)):
             client.create_topic(topic, partitions)
         client.create_subscription("in", "s")
-        wanted: list[list[bytes]] = []
+        expected: list[list[bytes]] = []
         for partition, count in enumerate(counts):
             texts = [b"%d:%d" % (partition, n) for n in range(count)]
-            wanted.append(texts)
+            expected.append(texts)
             if texts:
                 client.producer("in").send_batch(
                     pa.table(
@@ -888,7 +908,7 @@ def test_every_input_ends_once_in_its_place(
             except KeyboardInterrupt:
                 continue
         good, dead = values(client), values(client, "bad")
-        for partition, texts in enumerate(wanted):
+        for partition, texts in enumerate(expected):
             mark = b"%d:" % partition
             assert [v for v in good if v and v.startswith(mark)] == [
                 text for text in texts if text not in bad
@@ -901,14 +921,16 @@ def test_every_input_ends_once_in_its_place(
 
 
 def test_a_function_may_send_one_round_again_itself(client: txlog.Client) -> None:
-    """The run asks for loops that it makes; a topic in an Output is the function's own choice."""
+    """The run refuses only loops that it makes itself; the topic of an Output is the function's
+    choice.
+    """
     client.create_topic("round")
     client.create_subscription("round", "s")
     client.producer("round").send(b"3")
 
     def count_down(message: Message) -> Output | None:
-        left = int(message.value or b"0")
-        return Output(str(left - 1), topic="round") if left else None
+        rounds = int(message.value or b"0")
+        return Output(str(rounds - 1), topic="round") if rounds else None
 
     done = functions.run(client, count_down, "round", None, "s")
     assert (done.consumed, done.produced) == (4, 3)

@@ -1,4 +1,6 @@
-"""Tests of txlog.functions.windows: full windows only, rebuilt from what is not acknowledged."""
+"""Tests of txlog.functions.windows: a window is produced only when it is full, and is rebuilt from
+the unacknowledged messages.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def send(client: txlog.Client, times: list[int], partition: int = 0) -> None:
 
 
 def summed(messages: list[Message], context: Context) -> dict[str, object]:
-    """The window and what is in it."""
+    """The window and its content."""
     window = context.window
     assert window is not None
     assert window.messages == len(messages)
@@ -64,24 +66,24 @@ def run(client: txlog.Client, function: Any, hooks: Hooks | None = None, **optio
 
 
 def results(client: txlog.Client) -> list[tuple[int | None, list[str]]]:
-    """The starts of windows and their payloads, in the order they were produced."""
+    """The starts of windows and their payloads, in the order of their production."""
     out = []
     for message in client.reader("out"):
         assert message.value is not None
-        found = __import__("json").loads(message.value)
-        assert found["end"] is None or found["end"] - found["start"] == 100
-        out.append((found["start"], found["values"]))
+        parsed = __import__("json").loads(message.value)
+        assert parsed["end"] is None or parsed["end"] - parsed["start"] == 100
+        out.append((parsed["start"], parsed["values"]))
     return out
 
 
 def backlog(client: txlog.Client) -> int:
-    """What subscription s has not acknowledged."""
+    """The messages that subscription s has not acknowledged."""
     [row] = client.subscriptions("in")
     return int(row["backlog"])
 
 
-def test_windows_by_count_hold_what_does_not_fill_one(client: txlog.Client) -> None:
-    """Guards: the rest stays unacknowledged, and a later run begins with it."""
+def test_windows_by_count_hold_the_remaining_messages(client: txlog.Client) -> None:
+    """Messages that do not fill a window stay unacknowledged, and a later run begins with them."""
     send(client, list(range(10)))
     done = run(client, tumbling(count=4)(summed), txn_size=3)
     assert (done.consumed, done.produced, backlog(client)) == (8, 2, 2)
@@ -113,8 +115,8 @@ def test_allowed_lateness_keeps_a_window_open(client: txlog.Client) -> None:
     assert results(client) == [(0, ["5", "20"])]
 
 
-def test_what_comes_too_late_makes_a_window_of_its_own(client: txlog.Client) -> None:
-    """Guards: nothing is lost, and the window that was produced is not produced again."""
+def test_late_message_makes_a_new_window(client: txlog.Client) -> None:
+    """No message is lost, and the window that was produced is not produced again."""
     send(client, [5, 120])
     hooks = Hooks(committed=lambda done: send(client, [7]) if done.transactions == 1 else None)
     run(client, tumbling(duration_ms=100)(summed), hooks)
@@ -123,7 +125,9 @@ def test_what_comes_too_late_makes_a_window_of_its_own(client: txlog.Client) -> 
 
 
 def test_times_before_1970_and_no_time_at_all(client: txlog.Client) -> None:
-    """Kills: a window that divides towards zero, and one without its publish time."""
+    """Guards against a window that rounds towards zero, and against a window that ignores the
+    publish time.
+    """
     send(client, [-100, -1, -101, -250, 0, 100])
     run(client, tumbling(duration_ms=100)(summed))
     assert results(client) == [
@@ -138,7 +142,7 @@ def test_times_before_1970_and_no_time_at_all(client: txlog.Client) -> None:
 
 
 def test_a_partition_read_ahead_closes_nothing_while_more_is_waiting(client: txlog.Client) -> None:
-    """Kills: windows cut up because one partition is read before the other."""
+    """Guards against windows that are split because one partition is read before the other."""
     send(client, [1, 101, 201, 301], 0)
     send(client, [2, 102, 202, 302], 1)
     run(client, tumbling(duration_ms=100)(summed), txn_size=2)
@@ -149,8 +153,8 @@ def test_a_partition_read_ahead_closes_nothing_while_more_is_waiting(client: txl
     ]
 
 
-def test_what_is_complete_goes_out_when_nothing_is_waiting(client: txlog.Client) -> None:
-    """Kills: a last full batch, behind which nothing comes, that is held for ever."""
+def test_complete_window_is_produced_when_no_message_waits(client: txlog.Client) -> None:
+    """Guards against a last full batch that is held for ever because no message follows."""
     send(client, [1, 101])
     assert run(client, tumbling(duration_ms=100)(summed), txn_size=2).consumed == 1
     assert results(client) == [(0, ["1"])]
@@ -168,7 +172,7 @@ def test_a_window_may_be_a_table(client: txlog.Client) -> None:
 
 
 def test_a_window_that_fails_is_given_up_as_a_whole(client: txlog.Client) -> None:
-    """Guards: its messages go to the dead-letter topic, the other windows go through."""
+    """Its messages go to the dead-letter topic, and the other windows are produced."""
     send(client, list(range(9)))
     attempts: list[int] = []
 
@@ -192,7 +196,7 @@ def test_a_window_that_fails_is_given_up_as_a_whole(client: txlog.Client) -> Non
 
 
 def test_a_window_that_can_never_be_full_is_an_error(tmp_path: Path) -> None:
-    """Kills: a function that waits for ever because it has too much in hand."""
+    """Guards against a function that waits for ever because it holds too many messages."""
     path = str(tmp_path / "small")
     txlog.init(path, unacked_max=10)
     with txlog.open(path) as client:
@@ -241,7 +245,7 @@ def test_every_message_is_in_one_window_also_over_restarts(
     lateness: int,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Guards: what was acknowledged is what was produced, each message once, in its window."""
+    """The acknowledged messages equal the produced ones, each once and in its window."""
     path = str(tmp_path_factory.mktemp("w") / "store")
     txlog.init(path, coordinators=1)
     with txlog.open(path, durability="os") as client:
@@ -263,13 +267,13 @@ def test_every_message_is_in_one_window_also_over_restarts(
                 run(client, function, Hooks(committed=committed), txn_size=size, name="w")
             except KeyboardInterrupt:
                 continue
-        found = results(client)
-        seen = Counter(value for _, values in found for value in values)
+        found_results = results(client)
+        seen = Counter(value for _, values in found_results for value in values)
         assert not seen - Counter(str(at) for at, _ in times)
         assert sum(seen.values()) == len(times) - backlog(client)
         if by_count:
-            assert {len(values) for _, values in found} <= {3}
+            assert {len(values) for _, values in found_results} <= {3}
             assert backlog(client) == len(times) % 3
         else:
-            for start, values in found:
+            for start, values in found_results:
                 assert {int(value) // 100 * 100 for value in values} <= {start}

@@ -1,4 +1,4 @@
-"""Random histories for tests of jobs, and what a reader gets of a topic then."""
+"""Random histories for tests of jobs, and the messages that a reader then gets."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def in_topic(client: Client, topic: str) -> list[tuple[object, ...]]:
 
 
 def plain(value: Any) -> object:
-    """Properties as text: Delta gives a map back as it likes."""
+    """Properties as text, because Delta returns a map in any order."""
     return sorted(dict(value).items()) if isinstance(value, list | dict) else value
 
 
 def step(history: History, rng: random.Random, names: tuple[str, ...]) -> None:
-    """One random step of these kinds."""
+    """Do one random step of the given kinds."""
     name = rng.choice(names)
     history.trace.append(name)
     getattr(history, name)(rng)

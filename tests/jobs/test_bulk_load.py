@@ -1,4 +1,6 @@
-"""Tests of the jobs bulk-load and replay on DuckDB: all or nothing, once, and what becomes what."""
+"""Tests of the jobs bulk-load and replay on DuckDB: a load is complete or absent, is done once, and
+keeps each value.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ from txlog.lake.jobs.replay import replay
 from txlog.lake.jobs.sources.loads import Columns, files_of
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-# Rows of text that is not what its encoding says, and why.
+# Rows with text that does not match its encoding, and the reason.
 MISENCODED = [
     ("a,,,", "line 3: value without value_encoding$"),
     ("a,utf8,k,", "line 3: key without key_encoding$"),
@@ -73,8 +75,10 @@ def load(client: Client, path: Path, columns: Columns = Columns(), **more: Any) 
 
 def rows(client: Client, topic: str = "orders") -> list[dict[str, Any]]:
     """The messages of a topic, partition by partition, in order."""
-    found = [row for table in client.read(topic) for row in table.to_pylist()]
-    return sorted(found, key=lambda r: (r["partition"], r["ledger"], r["entry"], r["index"] or 0))
+    messages = [row for table in client.read(topic) for row in table.to_pylist()]
+    return sorted(
+        messages, key=lambda r: (r["partition"], r["ledger"], r["entry"], r["index"] or 0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,10 +91,12 @@ def rows(client: Client, topic: str = "orders") -> list[dict[str, Any]]:
         (b"a,b\n1,2\n\xff,3\n", "line 3: not UTF-8"),
     ],
 )
-def test_nothing_is_guessed_of_a_csv(
+def test_csv_is_read_without_guesses(
     client: Client, tmp_path: Path, text: bytes, said: str
 ) -> None:
-    """Kills: rows of another length, or an open quote, taken for a file of another shape."""
+    """Guards against a file that is read in another shape because of rows of different length or an
+    open quote.
+    """
     (tmp_path / "bad.csv").write_bytes(text)
     with pytest.raises(BadRecord, match=rf"bad\.csv: {said}$"):
         load(client, tmp_path / "bad.csv")
@@ -101,10 +107,12 @@ def test_nothing_is_guessed_of_a_csv(
 
 
 @pytest.mark.parametrize(("row", "said"), MISENCODED)
-def test_text_that_is_not_what_its_encoding_says_is_refused(
+def test_text_that_does_not_match_its_encoding_is_refused(
     client: Client, tmp_path: Path, row: str, said: str
 ) -> None:
-    """Kills a value without its encoding that becomes none, and base64 that is none."""
+    """Guards against a value without its encoding that is stored as null, and against invalid
+    base64.
+    """
     lines = ["value,value_encoding,key,key_encoding", "a,utf8,,", row]
     (tmp_path / "bad.csv").write_text("\n".join(lines) + "\n")
     with pytest.raises(BadRecord, match=said):
@@ -116,7 +124,7 @@ def test_text_that_is_not_what_its_encoding_says_is_refused(
     assert rows(client) == []
 
 
-def test_text_is_what_its_encoding_says(client: Client, tmp_path: Path) -> None:
+def test_text_is_decoded_by_its_encoding(client: Client, tmp_path: Path) -> None:
     lines = ["value,value_encoding,key,key_encoding", '"",utf8,"",base64', ",,eA==,base64"]
     (tmp_path / "good.csv").write_text("\n".join(lines) + "\n")
     assert load(client, tmp_path / "good.csv")["messages"] == 2
@@ -124,13 +132,13 @@ def test_text_is_what_its_encoding_says(client: Client, tmp_path: Path) -> None:
 
 
 def test_csv_with_a_row_of_megabytes(client: Client, tmp_path: Path) -> None:
-    """A message may be that large; kills DuckDB's own limit of a line, 2 MB."""
+    """A message may be that large. Guards against DuckDB's own limit for a line, 2 MB."""
     (tmp_path / "long.csv").write_text(f"value\n{'x' * 4_000_000}\n")
     assert load(client, tmp_path / "long.csv")["size_bytes"] == 4_000_000
 
 
 def test_parquet_with_the_columns_of_messages(client: Client, tmp_path: Path) -> None:
-    """Types and nulls arrive as they were; kills an empty value for none."""
+    """Types and nulls arrive unchanged. Guards against an empty value instead of null."""
     table = pa.table(
         {
             "value": pa.array([b"a", None, b""]),
@@ -144,25 +152,33 @@ def test_parquet_with_the_columns_of_messages(client: Client, tmp_path: Path) ->
     answer = load(client, tmp_path / "rows.parquet")
     assert (answer["messages"], answer["files"], answer["already"]) == (3, 1, False)
     assert answer["txn"] is not None
-    found = {row["key"]: row for row in rows(client)}
-    assert {key: row["value"] for key, row in found.items()} == {b"x": b"a", None: None, b"y": b""}
-    assert {row["event_time"] for row in found.values()} == {NOON}
-    assert dict(found[b"x"]["properties"]) == {"a": "b"}
+    rows_by_key = {row["key"]: row for row in rows(client)}
+    assert {key: row["value"] for key, row in rows_by_key.items()} == {
+        b"x": b"a",
+        None: None,
+        b"y": b"",
+    }
+    assert {row["event_time"] for row in rows_by_key.values()} == {NOON}
+    assert dict(rows_by_key[b"x"]["properties"]) == {"a": "b"}
     producer = client.producer("orders")
-    assert producer.send(b"again", key=b"x").partition == found[b"x"]["partition"]
+    assert producer.send(b"again", key=b"x").partition == rows_by_key[b"x"]["partition"]
 
 
 def test_csv_and_ndjson(client: Client, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('k,t,v\none,2026-11-20T12:00:00Z,"x,\n1"\n,,\n')
     load(client, tmp_path / "a.csv", Columns("k", None, "t"))
-    one, none = sorted(rows(client), key=lambda row: row["key"] is None)
-    assert (one["key"], one["event_time"], none["key"], none["event_time"]) == (
+    each_row, none = sorted(rows(client), key=lambda row: row["key"] is None)
+    assert (each_row["key"], each_row["event_time"], none["key"], none["event_time"]) == (
         b"one",
         NOON,
         None,
         None,
     )
-    assert orjson.loads(one["value"]) == {"k": "one", "t": "2026-11-20T12:00:00Z", "v": "x,\n1"}
+    assert orjson.loads(each_row["value"]) == {
+        "k": "one",
+        "t": "2026-11-20T12:00:00Z",
+        "v": "x,\n1",
+    }
     (tmp_path / "a.ndjson").write_text('{"k":"\\u00e9","t":"2026-11-20T12:00:00Z"}\n{"k":"b"}\n')
     load(client, tmp_path / "a.ndjson", Columns("k", None, "t"))
     lines = [
@@ -174,8 +190,11 @@ def test_csv_and_ndjson(client: Client, tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_order_of_a_partition_is_that_of_the_source(client: Client, tmp_path: Path) -> None:
-    """Rows of many groups and files; kills rows by whichever thread was first."""
+def test_partition_keeps_the_order_of_the_source(client: Client, tmp_path: Path) -> None:
+    """The source has many row groups and files.
+
+    Guards against an order that depends on the speed of threads.
+    """
     for number in range(3):
         values = [b"%d" % (number * 30_000 + i) for i in range(30_000)]
         keys = [b"%d" % (i % 50) for i in range(30_000)]
@@ -189,12 +208,14 @@ def test_order_of_a_partition_is_that_of_the_source(client: Client, tmp_path: Pa
 
 
 def test_same_bytes_again_are_already_there(client: Client, tmp_path: Path) -> None:
-    """By key and content, not by name: kills a load that a moved file repeats."""
+    """A load is recognised by its key and content, not by the file name, so that a moved file is
+    not loaded twice.
+    """
     (tmp_path / "a.csv").write_text("value\none\n")
     first = load(client, tmp_path / "a.csv")
     (tmp_path / "a.csv").rename(tmp_path / "b.csv")
-    again = load(client, tmp_path / "b.csv")
-    assert again == {**first, "already": True}
+    loaded_again = load(client, tmp_path / "b.csv")
+    assert loaded_again == {**first, "already": True}
     assert load(client, tmp_path / "b.csv", dry_run=True)["already"]
     (tmp_path / "b.csv").write_text("value\ntwo\n")
     dry = load(client, tmp_path / "b.csv", dry_run=True)
@@ -204,7 +225,10 @@ def test_same_bytes_again_are_already_there(client: Client, tmp_path: Path) -> N
 
 
 def test_source_that_cannot_be_read_leaves_nothing(client: Client, tmp_path: Path) -> None:
-    """All or nothing: kills the rows before the bad one, and staged files."""
+    """A load is complete or absent.
+
+    Guards against stored rows before the invalid row, and against leftover staged files.
+    """
     (tmp_path / "a.ndjson").write_text('{"a":1}\n[1]\n{"a":\n')
     with pytest.raises(BadRecord, match=r"a\.ndjson: line 2: not a JSON object, and 1 more$"):
         load(client, tmp_path / "a.ndjson")
@@ -256,7 +280,9 @@ with txlog.open(sys.argv[1]) as client:
 def test_real_invoices_are_loaded_once_whenever_the_loader_is_killed(
     client: Client, tmp_path: Path
 ) -> None:
-    """SIGKILL before and after staging and committing; then exact totals and a clean audit."""
+    """SIGKILL before and after staging and committing; afterwards the totals are exact and an audit
+    finds no fault.
+    """
     path = ROOT / "data" / "online-retail.parquet"
     for name in ("stage", "commit"):
         for at in ("0", "1"):
@@ -279,7 +305,10 @@ def test_real_invoices_are_loaded_once_whenever_the_loader_is_killed(
 
 
 def test_replay_is_the_same_messages_with_their_places(tmp_path: Path) -> None:
-    """Whatever the source holds; kills a property lost, or moved to the next message."""
+    """This holds for every kind of source.
+
+    Guards against a property that is lost or moved to the next message.
+    """
     for seed in (FIRST, FIRST + 3):
         history = History(tmp_path, f"replay-{seed}")
         for number in range(STEPS):
@@ -288,25 +317,25 @@ def test_replay_is_the_same_messages_with_their_places(tmp_path: Path) -> None:
         with history.client as client:
             client.create_topic("copy", 2)
             done = replay(client, "t", "copy", ("", Range()), "k", Local())
-            again = replay(client, "t", "copy", ("", Range()), "k", Local())
-            assert again == {**done, "read": None, "already": True}
+            replay_again = replay(client, "t", "copy", ("", Range()), "k", Local())
+            assert replay_again == {**done, "read": None, "already": True}
             names = ("key", "value", "event_time", "deliver_at")
-            wanted = []
+            expected = []
             for row in rows(client, "t"):
-                place = txlog.MessageId(row["ledger"], row["entry"], row["index"] or 0)
-                more = {**dict(row["properties"] or []), "replay_of": f"t:{place}"}
-                wanted.append((*(row[name] for name in names), more))
-            found = [
+                message_id = txlog.MessageId(row["ledger"], row["entry"], row["index"] or 0)
+                more = {**dict(row["properties"] or []), "replay_of": f"t:{message_id}"}
+                expected.append((*(row[name] for name in names), more))
+            found_rows = [
                 (*(row[name] for name in names), dict(row["properties"]))
                 for row in rows(client, "copy")
             ]
-            assert done["read"] == done["written"] == len(wanted) > 0
+            assert done["read"] == done["written"] == len(expected) > 0
             key = repr
-            assert sorted(found, key=key) == sorted(wanted, key=key), f"seed {seed}"
+            assert sorted(found_rows, key=key) == sorted(expected, key=key), f"seed {seed}"
 
 
 def upper(table: pa.Table) -> pa.Table:
-    """Only messages with a key, their values in capitals."""
+    """Return only messages with a key, with their values in capitals."""
     import pyarrow.compute as pc
 
     table = table.filter(pc.is_valid(table.column("key")))
@@ -319,16 +348,18 @@ def test_replay_of_a_range_through_a_function(client: Client) -> None:
     for value, key in ((b"a", b"x"), (b"b", None), (b"c", b"x"), (b"d", b"x")):
         last = producer.send(value, key=key, partition=0)
     text = f"+1..{last.message_id}"
-    wanted = (text, parse_range(text, 0))
-    dry = replay(client, "orders", "copy", wanted, "k", Local(), dry_run=True)
+    expected_source = (text, parse_range(text, 0))
+    dry = replay(client, "orders", "copy", expected_source, "k", Local(), dry_run=True)
     assert (dry["read"], dry["already"]) == (2, False)
-    done = replay(client, "orders", "copy", wanted, "k", Local(), function=("upper", upper))
+    done = replay(
+        client, "orders", "copy", expected_source, "k", Local(), function=("upper", upper)
+    )
     assert (done["read"], done["written"]) == (2, 1)
     [row] = rows(client, "copy")
     assert (row["value"], row["key"]) == (b"C", b"x")
     for wrong in (lambda table: 1, lambda table: 1 / 0):
         with pytest.raises(CommandFailed, match="transform"):
-            replay(client, "orders", "copy", wanted, "k2", Local(), function=("w", wrong))
+            replay(client, "orders", "copy", expected_source, "k2", Local(), function=("w", wrong))
     with pytest.raises(InvalidArgument, match="itself"):
-        replay(client, "orders", "orders", wanted, "k", Local())
+        replay(client, "orders", "orders", expected_source, "k", Local())
     assert len(rows(client, "copy")) == 1

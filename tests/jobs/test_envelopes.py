@@ -1,4 +1,4 @@
-"""`import --in envelope` takes, refuses and stores what `produce --in envelope` does."""
+"""`import --in envelope` accepts, refuses and stores the same lines as `produce --in envelope`."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ _SELDOM = {
 def _line(rng: random.Random, oddness: float) -> str:
     if rng.random() < oddness / 2:
         return rng.choice(_LINES)
-    said: dict[str, str | None] = {
+    choices: dict[str, str | None] = {
         name: rng.choice(often) for name, often in _OFTEN.items() if rng.random() < 0.8
     }
     for name in ("value", "key"):
-        said[name], said[f"{name}_encoding"] = rng.choice(_PAIRED)
-    for name in [*said]:
+        choices[name], choices[f"{name}_encoding"] = rng.choice(_PAIRED)
+    for name in [*choices]:
         if rng.random() < oddness / 3:
-            said[name] = rng.choice(_SELDOM.get(name, (*_VALUES, None)))
+            choices[name] = rng.choice(_SELDOM.get(name, (*_VALUES, None)))
     between = ["", "", " "]
     members = [
         f'{rng.choice(between)}"{name}"{rng.choice(between)}:{text}'
-        for name, text in said.items()
+        for name, text in choices.items()
         if text is not None
     ]
     if members and rng.random() < oddness:
@@ -81,18 +81,23 @@ def _line(rng: random.Random, oddness: float) -> str:
 
 
 def _rows(tables: Iterable[pa.Table]) -> list[dict[str, Any]]:
-    """What tables have of messages; instants as numbers, as some are beyond what Python has."""
+    """The messages in these tables.
+
+    Instants are numbers, because some are outside the range of Python's datetime.
+    """
     rows = []
     for table in tables:
-        chosen = table.select([one for one in _OF_MESSAGES if one in table.column_names])
-        kinds = [pa.int64() if pa.types.is_timestamp(one) else one for one in chosen.schema.types]
+        chosen = table.select([name for name in _OF_MESSAGES if name in table.column_names])
+        kinds = [
+            pa.int64() if pa.types.is_timestamp(name) else name for name in chosen.schema.types
+        ]
         as_numbers = chosen.cast(pa.schema(zip(chosen.column_names, kinds, strict=True)))
         rows += [{n: v for n, v in row.items() if v is not None} for row in as_numbers.to_pylist()]
     return rows
 
 
 def _said(line: int, data: bytes) -> Any:
-    """What `produce` makes of a line that is the only one: its columns, or why it is refused."""
+    """The columns that `produce` makes of a single line, or its reason to refuse it."""
     try:
         return _rows([Input("envelope", []).parse(data)])
     except BadRecord as error:
@@ -100,7 +105,7 @@ def _said(line: int, data: bytes) -> Any:
 
 
 def _taken(file: Path) -> Any:
-    """What `import` makes of a file."""
+    """The columns that `import` makes of a file."""
     try:
         return _rows(envelope_tables(source(file, form="envelope")))
     except BadRecord as error:
@@ -109,26 +114,26 @@ def _taken(file: Path) -> Any:
 
 
 @pytest.mark.parametrize("seed", graded(range(6), quick=1))
-def test_import_takes_and_refuses_what_produce_does(tmp_path: Path, seed: int) -> None:
-    """spec/cli 7. Kills: a value without its encoding that becomes none, 5 taken for "5" and "5"
-    for 5, 1.5 for 2, properties that are no texts, base64 that is none.
+def test_import_accepts_and_refuses_the_same_lines_as_produce(tmp_path: Path, seed: int) -> None:
+    """spec/cli 7. Guards against a value without its encoding that becomes null, 5 read as "5" and
+    "5" as 5, 1.5 read as 2, properties that are not texts, and invalid base64.
     """
     rng, both = random.Random(seed), {"rows": 0, "refused": 0}
     file = tmp_path / "lines.ndjson"
     for _ in range(120):
         oddness = rng.choice([0.0, 0.02, 0.3])
-        made = [_line(rng, oddness) for _ in range(rng.choice([1, 3, 40]))]
-        lines = [one.encode("utf-8", "surrogateescape") for one in made]
-        file.write_bytes(b"".join(one + b"\n" for one in lines))
+        new_lines = [_line(rng, oddness) for _ in range(rng.choice([1, 3, 40]))]
+        lines = [line.encode("utf-8", "surrogateescape") for line in new_lines]
+        file.write_bytes(b"".join(line + b"\n" for line in lines))
         want: Any = []
-        for number, one in enumerate(lines, 1):
-            said = _said(number, one + b"\n")
-            if isinstance(said, str):
-                want = said
+        for number, line in enumerate(lines, 1):
+            produced = _said(number, line + b"\n")
+            if isinstance(produced, str):
+                want = produced
                 break
-            want += said
-        found = _taken(file)
-        assert found == want
+            want += produced
+        imported = _taken(file)
+        assert imported == want
         both["refused" if isinstance(want, str) else "rows"] += 1
     assert min(both.values()) > 20, both
 
@@ -156,25 +161,25 @@ _GOOD = {"value": "v", "value_encoding": "utf8", "key": "k", "key_encoding": "ut
         ({"partition": "0"}, "partition is not an integer in range"),
     ],
 )
-def test_an_envelope_that_is_none_is_named_and_nothing_is_stored(
+def test_invalid_envelope_is_named_and_nothing_is_stored(
     tmp_path: Path, changed: dict[str, Any], reason: str
 ) -> None:
-    """spec/cli 7: a member left out, and one that is null, are the same."""
+    """spec/cli 7: a missing member and a null member mean the same."""
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t")
     file = tmp_path / "bad.ndjson"
     bad = _GOOD | changed
-    for one in (bad, {name: said for name, said in bad.items() if said is not None}):
-        file.write_text("".join(json.dumps(line) + "\n" for line in (_GOOD, one, _GOOD)))
+    for lines in (bad, {name: texts for name, texts in bad.items() if texts is not None}):
+        file.write_text("".join(json.dumps(line) + "\n" for line in (_GOOD, lines, _GOOD)))
         for dry_run in (True, False):
-            with pytest.raises(BadRecord, match=rf"bad\.ndjson: line 2: {reason}$") as found:
+            with pytest.raises(BadRecord, match=rf"bad\.ndjson: line 2: {reason}$") as caught:
                 import_files(bench.client, source(file, form="envelope"), "t", dry_run=dry_run)
-            assert found.value.fields == {"path": str(file), "line": 2}
+            assert caught.value.fields == {"path": str(file), "line": 2}
     assert shown(bench.client) == []
     assert not [*(tmp_path / "store").rglob("_stage/*/*")]
 
 
-def test_envelopes_are_read_where_a_file_is_packed_and_where_it_is_cut_short(
+def test_packed_and_truncated_files_of_envelopes(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path / "store", coordinators=1)
@@ -184,17 +189,17 @@ def test_envelopes_are_read_where_a_file_is_packed_and_where_it_is_cut_short(
     for suffix, data in packed.items():
         file = tmp_path / f"a.ndjson{suffix}"
         file.write_bytes(data)
-        given = source(file, form="envelope")
-        assert import_files(bench.client, given, "t", key=suffix)["messages"] == 30_000
+        given_source = source(file, form="envelope")
+        assert import_files(bench.client, given_source, "t", key=suffix)["messages"] == 30_000
         file.write_bytes(data[: len(data) // 2])
-        with pytest.raises(BadRecord, match=rf"a\.ndjson\{suffix}: ") as found:
-            import_files(bench.client, given, "t", key=suffix)
-        assert found.value.fields == {"path": str(file)}
+        with pytest.raises(BadRecord, match=rf"a\.ndjson\{suffix}: ") as caught:
+            import_files(bench.client, given_source, "t", key=suffix)
+        assert caught.value.fields == {"path": str(file)}
     assert len(shown(bench.client)) == 60_000
 
 
 def test_a_delay_counts_from_the_time_of_the_import(tmp_path: Path) -> None:
-    """Kills a delay that import reads over."""
+    """Guards against an import that ignores the delay."""
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t")
     file = tmp_path / "later.ndjson"
@@ -206,7 +211,7 @@ def test_a_delay_counts_from_the_time_of_the_import(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["envelope", "ndjson"])
 @pytest.mark.parametrize("line", [2_048, 10_241, 25_000])
-def test_a_line_that_is_no_object_is_named_wherever_a_batch_ends(
+def test_line_without_an_object_is_named_at_any_end_of_a_batch(
     tmp_path: Path, form: str, line: int
 ) -> None:
     bench = Bench(tmp_path / "store", coordinators=1)

@@ -1,4 +1,4 @@
-"""`txlog export`: what is in the files is what is in the topic, each message once."""
+"""`txlog export`: the files contain the messages of the topic, each message once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ NOT_IN_CSV = ("kind", "txn_state", "redelivery_count", "late", "size_bytes", "pr
 
 
 def fill(client: Client, count: int, seed: int) -> None:
-    """Messages with all that a message may have, plain and in transactions, some of them open."""
+    """Send messages with every possible field, plain and in transactions; some transactions stay
+    open.
+    """
     draw = random.Random(seed)
     for at in range(count):
         txn = begin(client)
@@ -73,16 +75,23 @@ def bench_of(folder: Path, seed: int = 7) -> Bench:
     return bench
 
 
-def shown(client: Client, topic: str = "t", wanted: Range | None = None) -> list[tuple[Any, ...]]:
-    """What a reader sees: id, key, value, properties, event time."""
+def shown(client: Client, topic: str = "t", range_: Range | None = None) -> list[tuple[Any, ...]]:
+    """The fields that a reader returns: id, key, value, properties, event time."""
     return [
-        (str(one.message_id), one.key, one.value, dict(one.properties), one.event_time)
-        for one in client.reader(topic)
+        (
+            str(message.message_id),
+            message.key,
+            message.value,
+            dict(message.properties),
+            message.event_time,
+        )
+        for message in client.reader(topic)
     ]
 
 
 def test_a_row_group_is_of_many_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The footers of a file are in memory until its end: there must not be one for each table.
+    # The footer of a file grows in memory until the file is closed, so not every table may add an
+    # entry.
     monkeypatch.setattr(export_files, "_AT_ONCE", 50)
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t")
@@ -102,7 +111,9 @@ def test_a_row_group_is_of_many_tables(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("form", ["parquet", "ndjson"])
 def test_an_export_does_without_duckdb(tmp_path: Path, form: str) -> None:
-    """Its libraries are 20 MB of memory, and export asks nothing of it; what is freed goes back."""
+    """DuckDB's libraries need 20 MB of memory, and an export does not use them; freed memory is
+    returned.
+    """
     bench = bench_of(tmp_path)
     line = ["-q", "-S", bench.client.path, "export", "t", str(tmp_path / "out"), "--to", form]
     code = (
@@ -123,7 +134,7 @@ def test_an_export_does_without_duckdb(tmp_path: Path, form: str) -> None:
 
 
 def rows_of(path: Path) -> list[tuple[Any, ...]]:
-    """What a Parquet or Arrow file has."""
+    """The rows of a Parquet or Arrow file."""
     if path.suffix == ".arrow":
         table = pa.ipc.open_file(path.read_bytes()).read_all()
     else:
@@ -136,8 +147,8 @@ def rows_of(path: Path) -> list[tuple[Any, ...]]:
 
 
 def below(path: Path) -> list[tuple[Any, ...]]:
-    """What the files of a directory have, in the order of their names."""
-    files = sorted(path.rglob("*.parquet"), key=lambda one: one.name)
+    """The rows of all files in a directory, in the order of the file names."""
+    files = sorted(path.rglob("*.parquet"), key=lambda path_below: path_below.name)
     return [row for file in files for row in rows_of(file)]
 
 
@@ -150,8 +161,8 @@ def test_a_file_has_every_message_in_order(tmp_path: Path, form: str) -> None:
     assert rows_of(out) == sorted(shown(bench.client), key=lambda row: place(bench, row[0]))
     assert answer["messages"] == len(rows_of(out)) > 20
     assert answer["size_bytes"] == sum(len(row[2] or b"") for row in rows_of(out))
-    some = parse_range("+3..-2", 0)
-    export_file(bench.client, "t", str(out), form=form, message_range=some, force=True)
+    range_ = parse_range("+3..-2", 0)
+    export_file(bench.client, "t", str(out), form=form, message_range=range_, force=True)
     of = [[row for row in shown(bench.client) if place(bench, row[0])[0] == at] for at in (0, 1)]
     assert rows_of(out) == [row for rows in of for row in rows[3:-2]]
     with pytest.raises(AlreadyExists):
@@ -159,14 +170,14 @@ def test_a_file_has_every_message_in_order(tmp_path: Path, form: str) -> None:
 
 
 def place(bench: Bench, text: str) -> tuple[int, ...]:
-    """Partition and position of an id."""
+    """The partition and the position of an id."""
     ledger, entry, *index = map(int, text.split(":"))
-    found = {one["ledger"]: one["partition"] for one in bench.client.segments()}
-    return (found[ledger], ledger, entry, *index)
+    partitions = {segment["ledger"]: segment["partition"] for segment in bench.client.segments()}
+    return (partitions[ledger], ledger, entry, *index)
 
 
-def test_csv_and_ndjson_say_every_byte(tool: Tool, tmp_path: Path) -> None:
-    """spec/cli 11.11: an envelope goes out and in byte for byte."""
+def test_csv_and_ndjson_keep_every_byte(tool: Tool, tmp_path: Path) -> None:
+    """spec/cli 11.11: an exported envelope is imported again byte for byte."""
     from txlog.client.open import open_store
 
     tool.ok("topic", "create", "t", "again")
@@ -181,21 +192,21 @@ def test_csv_and_ndjson_say_every_byte(tool: Tool, tmp_path: Path) -> None:
     rows = list(csv.DictReader(piped.splitlines(keepends=True)))
     assert len(rows) == len(want)
     for row, (key, value, properties, _) in zip(rows, want, strict=True):
-        for said, encoding, have in (
+        for expected_text, encoding, have in (
             (row["key"], row["key_encoding"], key),
             (row["value"], row["value_encoding"], value),
         ):
             assert encoding == (
                 "" if have is None else "base64" if b"\xff" in have or b"\xfe" in have else "utf8"
             )
-            assert said == "" if have is None else True
+            assert expected_text == "" if have is None else True
             if encoding == "utf8":
-                assert have is not None and said == have.decode()
+                assert have is not None and expected_text == have.decode()
         assert json.loads(row["properties"] or "{}") == properties
 
 
-def test_a_directory_grows_by_what_became_visible(tmp_path: Path) -> None:
-    """A transaction that was open before comes with the export behind its commit."""
+def test_directory_grows_by_newly_visible_messages(tmp_path: Path) -> None:
+    """The messages of a transaction that was open come with the first export after its commit."""
     bench = bench_of(tmp_path)
     out = tmp_path / "out"
     txn = begin(bench.client)
@@ -208,7 +219,7 @@ def test_a_directory_grows_by_what_became_visible(tmp_path: Path) -> None:
     with pytest.raises(AlreadyExists):
         export_directory(bench.client, "t", str(out))
     done = export_directory(bench.client, "t", str(out), resume=True)
-    assert done["messages"] == 0  # it was finished
+    assert done["messages"] == 0  # the export was finished
     more = export_directory(bench.client, "t", str(out), append=True, piece_messages=7)
     assert more["messages"] > 1
     assert below(out) == sorted(shown(bench.client), key=lambda row: place(bench, row[0]))
@@ -218,14 +229,14 @@ def test_a_directory_grows_by_what_became_visible(tmp_path: Path) -> None:
     assert export_directory(bench.client, "t", str(out), append=True)["messages"] == 1
 
 
-def test_a_directory_is_parted_by_values(tmp_path: Path) -> None:
+def test_directory_is_partitioned_by_values(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     out = tmp_path / "out"
     export_directory(bench.client, "t", str(out), partition_by=["key", "event_date"])
-    found = {str(one.parent.relative_to(out)) for one in out.rglob("*.parquet")}
+    texts = {str(one.parent.relative_to(out)) for one in out.rglob("*.parquet")}
     none = "__HIVE_DEFAULT_PARTITION__"
     dates = (none, "2020-09-13")
-    assert found == {
+    assert texts == {
         f"key={key}/event_date={date}" for key in (none, "k", "%FE", "a%2Fb%3Dc") for date in dates
     }
     assert "key" not in pq.ParquetFile(next(out.rglob("*.parquet"))).schema_arrow.names
@@ -237,7 +248,7 @@ def test_a_directory_is_parted_by_values(tmp_path: Path) -> None:
     assert sorted(ids) == sorted(row[0] for row in shown(bench.client))
 
 
-def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_directory_of_another_program_is_not_changed(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     bench.client.create_topic("u")
     out = tmp_path / "out"
@@ -245,7 +256,7 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (out / "mine.txt").write_text("mine")
     with pytest.raises(AlreadyExists):
         export_directory(bench.client, "t", str(out), resume=True)
-    assert [one.name for one in out.iterdir()] == ["mine.txt"]  # no lock of a refused one
+    assert [path.name for path in out.iterdir()] == ["mine.txt"]  # a refused export leaves no lock
     (out / "mine.txt").unlink()
     export_directory(bench.client, "t", str(out))
     for options in ({"topic": "u"}, {"form": "csv"}, {"partition_by": ["key"]}):
@@ -257,7 +268,7 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
         export_directory(bench.client, "t", str(out), partition_by=["value"])
     (out / "mine.txt").write_text("mine")
     export_directory(bench.client, "u", str(out), force=True)
-    assert {one.name for one in out.iterdir()} == {"mine.txt", STATE, LOCK}
+    assert {path.name for path in out.iterdir()} == {"mine.txt", STATE, LOCK}
 
 
 _DIES = """
@@ -284,12 +295,20 @@ with txlog.open(sys.argv[2], read_only=True) as client:
     "steps", [[0, 8], *([pytest.param([at, 1, 2], marks=pytest.mark.slow) for at in range(9)])]
 )
 def test_a_killed_export_gives_each_message_once(tmp_path: Path, steps: list[int]) -> None:
-    """kill -9 before a file or a state takes its name, again and again."""
+    """kill -9 before a file or a state gets its final name, again and again."""
     bench = bench_of(tmp_path)
     out = tmp_path / "out"
     for step in steps:
-        words = [*ready.python(), "-c", _DIES, str(ROOT / "src"), bench.path, str(out), str(step)]
-        assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+        arguments = [
+            *ready.python(),
+            "-c",
+            _DIES,
+            str(ROOT / "src"),
+            bench.path,
+            str(out),
+            str(step),
+        ]
+        assert subprocess.run(arguments, check=False).returncode == -signal.SIGKILL
     export_directory(
         bench.client, "t", str(out), resume=True, piece_messages=3, partition_by=["event_date"]
     )
@@ -298,8 +317,11 @@ def test_a_killed_export_gives_each_message_once(tmp_path: Path, steps: list[int
     assert not list(out.rglob(".*"))
 
 
-def test_what_was_trimmed_before_it_was_exported_is_told(tmp_path: Path) -> None:
-    """What went is in no file; what was exported before it went is no matter."""
+def test_messages_trimmed_before_their_export_are_reported(tmp_path: Path) -> None:
+    """Trimmed messages are in no file.
+
+    Messages that were exported before they were trimmed are not reported.
+    """
     bench = Bench(tmp_path / "store", coordinators=1, ledger_entries_max=2)
     bench.client.create_topic("t")
     send(bench.client, b"0", b"1", b"2")
@@ -316,12 +338,16 @@ def test_what_was_trimmed_before_it_was_exported_is_told(tmp_path: Path) -> None
 
 
 def shown_ids(bench: Bench) -> list[MessageId]:
-    return [one.message_id for one in bench.client.reader("t") if one.message_id is not None]
+    return [
+        message.message_id for message in bench.client.reader("t") if message.message_id is not None
+    ]
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "ndjson"])
-def test_an_export_that_fails_says_one_thing(tool: Tool, tmp_path: Path, form: str) -> None:
-    """spec/cli 5: no writer that was given up complains on stderr when it is collected."""
+def test_failed_export_prints_one_error(tool: Tool, tmp_path: Path, form: str) -> None:
+    """spec/cli 5: an abandoned writer prints no complaint on stderr when it is
+    garbage-collected.
+    """
     code, _, err = tool("export", "nothing", str(tmp_path / "out"), "--to", form)
     assert (code, err.count("error:"), "Traceback" in err) == (3, 1, False)
     code, _, err = tool("export", "nothing", "-", "--to", form)
@@ -329,31 +355,33 @@ def test_an_export_that_fails_says_one_thing(tool: Tool, tmp_path: Path, form: s
     assert list(tmp_path.glob("out*")) == []
 
 
-def test_text_is_that_of_one_message_after_the_other() -> None:
-    """spec/cli 8.2: envelopes, and csv where all but numbers has quotes and null is empty."""
+def test_text_of_a_batch_equals_the_text_of_single_messages() -> None:
+    """spec/cli 8.2: envelopes, and a csv in which all values except numbers are quoted and null is
+    empty.
+    """
     for seed in range(25):
         rng = random.Random(seed)
         table = random_table(rng, rng.choice([1, 3, 20])).select(RECEIVED.names)
         rows = one_by_one.rows_of(table)
         envelopes, cells = io.BytesIO(), io.BytesIO()
         for form, sink in (("ndjson", envelopes), ("csv", cells)):
-            made = writer(form, sink, ["producer"])
+            new_writer = writer(form, sink, ["producer"])
             for part in (table.slice(0, 2), table.slice(2)):
-                made.write(exported(part))
-            made.close()
+                new_writer.write(exported(part))
+            new_writer.close()
         assert envelopes.getvalue() == b"".join(map(one_by_one.envelope, rows)), f"seed {seed}"
         names = [name for name in one_by_one.FIELDS if name not in NOT_IN_CSV]
         lines = [",".join(f'"{name}"' for name in names)]
-        for row, given in zip(rows, table["properties"].to_pylist(), strict=True):
+        for row, properties in zip(rows, table["properties"].to_pylist(), strict=True):
             record = one_by_one.record(row, embed=False)
-            record["properties"] = None if given is None else record["properties"]
+            record["properties"] = None if properties is None else record["properties"]
             lines.append(",".join(_quoted(record[name]) for name in names))
         expected = "".join(f"{line}\n" for line in lines).encode()
         assert cells.getvalue() == expected, f"seed {seed}"
 
 
 def _quoted(value: object) -> str:
-    """A cell: null is empty, a number is bare."""
+    """A cell: null is empty, a number has no quotes."""
     if value is None or isinstance(value, int):
         return "" if value is None else str(value)
     return '"' + one_by_one.cell(value).replace('"', '""') + '"'

@@ -1,4 +1,6 @@
-"""`txlog import`: the rows of files become messages once, and what an export wrote comes back."""
+"""`txlog import`: the rows of files become messages once, and exported files are imported without
+loss.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,10 @@ def source(*paths: Path, form: str | None = None, **columns: Any) -> Any:
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "ndjson"])
-def test_what_was_exported_comes_back_byte_for_byte(tool: Tool, tmp_path: Path, form: str) -> None:
-    """spec/cli 11.11: keys, values, none of either, properties and times."""
+def test_exported_messages_are_imported_byte_for_byte(
+    tool: Tool, tmp_path: Path, form: str
+) -> None:
+    """spec/cli 11.11: keys, values, missing keys and values, properties and times."""
     tool.ok("topic", "create", "t", "again")
     with open_store(str(tool.path)) as client:
         fill(client, 9, 5)
@@ -94,23 +98,25 @@ def test_columns_of_packed_lines_are_chosen(tmp_path: Path) -> None:
     [("ndjson", "short"), ("csv", "short"), ("quoted.csv", "short"), ("ndjson", "long"),
      ("csv", "long")],
 )  # fmt: skip
-def test_lines_are_read_wherever_a_piece_ends(tmp_path: Path, form: str, lengths: str) -> None:
-    """Kills: pieces of sixteen of the longest lines, 256 MB each, and such as are too short."""
+def test_lines_are_read_across_the_ends_of_pieces(tmp_path: Path, form: str, lengths: str) -> None:
+    """Guards against pieces for sixteen of the longest lines, 256 MB each, and against pieces that
+    are too short.
+    """
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     chance, file = random.Random(3), tmp_path / f"long.{form}"
     bounds = (14_000_000, 16_777_000) if lengths == "long" else (BLOCK_BYTES // 2, BLOCK_BYTES)
-    made = [chance.randrange(*bounds) for _ in range(5 if lengths == "long" else 40)]
+    sizes = [chance.randrange(*bounds) for _ in range(5 if lengths == "long" else 40)]
     begin, end = {"ndjson": ('{"v":"', '"}'), "csv": ("", "")}.get(form, ('"', '\n"'))
     with file.open("w") as out:
         out.write("" if form == "ndjson" else "value\n")
-        for length in (20, *made, 20):
+        for length in (20, *sizes, 20):
             out.write(f"{begin}{'x' * (length - 20)}{end}\n")
-    given = source(file)
-    assert given.has_short_lines() is (lengths == "short" and form != "quoted.csv")
-    pieces = {int(one) for one in re.findall(r"buffer_size = (\d+)", rows._scan(given))}
-    assert pieces == {(4 << 20) if given.has_short_lines() else (32 << 20)}
-    assert import_files(bench.client, given, "t", dry_run=True)["messages"] == len(made) + 2
+    given_source = source(file)
+    assert given_source.has_short_lines() is (lengths == "short" and form != "quoted.csv")
+    pieces = {int(piece) for piece in re.findall(r"buffer_size = (\d+)", rows._scan(given_source))}
+    assert pieces == {(4 << 20) if given_source.has_short_lines() else (32 << 20)}
+    assert import_files(bench.client, given_source, "t", dry_run=True)["messages"] == len(sizes) + 2
 
 
 @pytest.mark.parametrize(
@@ -127,7 +133,7 @@ def test_lines_are_read_wherever_a_piece_ends(tmp_path: Path, form: str, lengths
 def test_texts_and_numbers_are_instants_as_on_the_command_line(
     tmp_path: Path, text: str, instant: int
 ) -> None:
-    """spec/cli 3: in csv, and in lines of JSON as a text and, if it is one, as a number."""
+    """spec/cli 3: an instant may be a text in csv, and a text or a number in lines of JSON."""
     assert parse_instant(text, 0) == instant
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t")
@@ -142,18 +148,18 @@ def test_texts_and_numbers_are_instants_as_on_the_command_line(
 
 
 def test_lines_as_long_as_two_blocks_are_read(tmp_path: Path) -> None:
-    """Each block has the end of a line, and between two ends is as much as there can be."""
+    """Each block has the end of a line, and the text between two ends is as long as possible."""
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     file = tmp_path / "two.ndjson"
     first = '{"v":"%s"}\n' % ("x" * (BLOCK_BYTES - 9 - BLOCK_BYTES // 2))
     file.write_text("{}\n" + '{"v":"%s"}\n' % ("x" * (2 * BLOCK_BYTES - 13)) + first)
-    given = source(file)
-    assert given.has_short_lines()
-    assert import_files(bench.client, given, "t", dry_run=True)["messages"] == 3
+    given_source = source(file)
+    assert given_source.has_short_lines()
+    assert import_files(bench.client, given_source, "t", dry_run=True)["messages"] == 3
 
 
-def test_nothing_of_a_bad_source_is_stored(tmp_path: Path) -> None:
+def test_invalid_source_stores_no_message(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t")
     good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"
@@ -197,18 +203,18 @@ with txlog.open(sys.argv[2]) as client:
 """
 
 
-def test_a_killed_import_goes_on_with_what_is_missing(tmp_path: Path) -> None:
+def test_killed_import_continues_with_the_missing_messages(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t")
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(5):
         (folder / f"{number}.ndjson").write_text(f'{{"n":{number}}}\n' * (number + 1))
-    words = [*ready.python(), "-c", _DIES, str(ROOT / "src"), bench.path, str(folder), "6"]
-    assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+    arguments = [*ready.python(), "-c", _DIES, str(ROOT / "src"), bench.path, str(folder), "6"]
+    assert subprocess.run(arguments, check=False).returncode == -signal.SIGKILL
     assert 0 < len(shown(bench.client)) < 15
-    rest = import_files(bench.client, source(folder), "t", resume=True)
-    assert rest["files"] == 3 and not rest["already"]
+    answer = import_files(bench.client, source(folder), "t", resume=True)
+    assert answer["files"] == 3 and not answer["already"]
     values = [row[2] for row in shown(bench.client)]
     assert values == [b'{"n":%d}' % number for number in range(5) for _ in range(number + 1)]
     assert import_files(bench.client, source(folder), "t", resume=True)["already"]
@@ -217,7 +223,7 @@ def test_a_killed_import_goes_on_with_what_is_missing(tmp_path: Path) -> None:
 
 
 def flights(at: str) -> pa.Table:
-    """Three rows with a type for each guess that would be wrong; instants as `at` has them."""
+    """Three rows with a type for each wrong guess; instants in the form of `at`."""
     zone = dt.UTC if at == "instant" else None
     when = [dt.datetime(2026, 11, 24, 8, n, tzinfo=zone) for n in range(3)]
     return pa.table(
@@ -229,7 +235,7 @@ def flights(at: str) -> pa.Table:
             "share": pa.array([0.5, 2.0, None], pa.float64()),
             "done": [True, False, None],
             "none": pa.array([None] * 3, pa.string()),
-            "at": [str(one).replace("+00:00", "Z") for one in when]
+            "at": [str(instant).replace("+00:00", "Z") for instant in when]
             if at == "text"
             else pa.array(when, pa.timestamp("us", "UTC" if zone else None)),
         }
@@ -237,7 +243,7 @@ def flights(at: str) -> pa.Table:
 
 
 def written(path: Path, rows: pa.Table) -> Path:
-    """The rows in a file, of the form that its name says."""
+    """Write the rows to a file in the format of its name."""
     if path.suffix == ".parquet":
         pq.write_table(rows, path)
     elif path.suffix == ".arrow":
@@ -253,95 +259,107 @@ def written(path: Path, rows: pa.Table) -> Path:
 @pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "ndjson"])
 @pytest.mark.parametrize("at", graded(["instant", "local"], 1))
 def test_a_topic_gets_the_schema_of_its_columns(tmp_path: Path, form: str, at: str) -> None:
-    """spec/schemas: every row is a record with the types of the columns, once; a CSV has texts."""
+    """spec/schemas: every row is stored once, as a record with the types of the columns; a CSV has
+    texts.
+    """
     bench = Bench(tmp_path / "store", coordinators=1)
     rows = flights("text" if form == "ndjson" else at)
     file = written(tmp_path / f"f.{form}", rows)
-    given = files_of([str(file)], None, Columns(key="carrier"), OF_IMPORT, infer=True)
+    files = files_of([str(file)], None, Columns(key="carrier"), OF_IMPORT, infer=True)
     with pytest.raises(TopicNotFound):
-        import_files(bench.client, given, "f")
+        import_files(bench.client, files, "f")
     for already in (False, True):
-        answer = import_files(bench.client, given, "f", create=True)
+        answer = import_files(bench.client, files, "f", create=True)
         assert (answer["messages"], answer["already"]) == (3, already)
     with Query(bench.client, "SELECT record FROM f ORDER BY record.at") as query:
-        found = [row["record"] for row in query.rows().read_all().to_pylist()]
-    assert found == rows.to_pylist()
+        records = [row["record"] for row in query.rows().read_all().to_pylist()]
+    assert records == rows.to_pylist()
     messages = list(bench.client.reader("f"))
-    assert [one.key for one in messages] == [b"AA", None, b"B\n6"]
-    assert {one.schema_version for one in messages} == {1}
-    assert [(one.decode() or {}).get("number") for one in messages] == ["007", "7", "70"]
+    assert [message.key for message in messages] == [b"AA", None, b"B\n6"]
+    assert {message.schema_version for message in messages} == {1}
+    assert [(message.decode() or {}).get("number") for message in messages] == ["007", "7", "70"]
 
 
-def test_another_schema_is_left_alone(tmp_path: Path) -> None:
-    """One line, before anything is stored; a topic without a schema gets it."""
+def test_import_does_not_replace_another_schema(tmp_path: Path) -> None:
+    """The import prints one line before it stores a message; a topic without a schema gets that of
+    the file.
+    """
     bench = Bench(tmp_path / "store", coordinators=1)
     file = written(tmp_path / "f.csv", pa.table({"n": [1, 2], "who": ["a", "b"]}))
-    given = files_of([str(file)], None, Columns(), OF_IMPORT, infer=True)
+    files = files_of([str(file)], None, Columns(), OF_IMPORT, infer=True)
     bench.client.create_topic("typed", schema=pa.schema([("n", pa.string()), ("who", pa.string())]))
     with pytest.raises(IncompatibleSchema) as raised:
-        import_files(bench.client, given, "typed")
+        import_files(bench.client, files, "typed")
     assert raised.value.message == (
         "topic typed has another schema: n is int64 in the files, string there"
     )
     assert not list(bench.client.reader("typed"))
     bench.client.create_topic("bytes")
     bench.client.producer("bytes").send(b"before")
-    import_files(bench.client, given, "bytes", dry_run=True)
+    import_files(bench.client, files, "bytes", dry_run=True)
     assert not bench.client.topic("bytes").schemas.list()
-    import_files(bench.client, given, "bytes")
-    assert [one.schema_version for one in bench.client.reader("bytes")] == [None, 1, 1]
-    one = files_of([str(file)], None, Columns(value="n"), OF_IMPORT, infer=True)
-    import_files(bench.client, one, "one", create=True)
+    import_files(bench.client, files, "bytes")
+    assert [chosen_files.schema_version for chosen_files in bench.client.reader("bytes")] == [
+        None,
+        1,
+        1,
+    ]
+    chosen_files = files_of([str(file)], None, Columns(value="n"), OF_IMPORT, infer=True)
+    import_files(bench.client, chosen_files, "one", create=True)
     assert [row.decode() for row in bench.client.reader("one")] == [{"n": 1}, {"n": 2}]
     with pytest.raises(InvalidArgument):
-        import_files(bench.client, replace(one, columns=Columns(value="no")), "two", create=True)
+        import_files(
+            bench.client, replace(chosen_files, columns=Columns(value="no")), "two", create=True
+        )
     with pytest.raises(InvalidArgument):
-        import_files(bench.client, replace(one, form="envelope"), "two", create=True)
+        import_files(bench.client, replace(chosen_files, form="envelope"), "two", create=True)
     odd = written(tmp_path / "odd.parquet", pa.table({"a b": [1]}))
-    given = files_of([str(odd)], None, Columns(), OF_IMPORT, infer=True)
+    files = files_of([str(odd)], None, Columns(), OF_IMPORT, infer=True)
     with pytest.raises(InvalidArgument):
-        import_files(bench.client, given, "two", create=True)
+        import_files(bench.client, files, "two", create=True)
     with pytest.raises(TopicNotFound):
         bench.client.describe_topic("two")
 
 
 @pytest.mark.parametrize("form", ["csv", "ndjson", "envelope.ndjson"])
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_a_packed_file_that_was_cut_stores_nothing(tmp_path: Path, form: str, suffix: str) -> None:
-    """DuckDB takes the cut end of zstd for the end of the file."""
+def test_truncated_packed_file_stores_no_message(tmp_path: Path, form: str, suffix: str) -> None:
+    """DuckDB takes the truncated end of a zstd file for the end of the data."""
     line = b"1,a\n" if form == "csv" else b'{"value":"a","value_encoding":"utf8"}\n'
     data = (b"id,name\n" if form == "csv" else b"") + line * 5000
     packed = (
         gzip.compress(data) if suffix == ".gz" else pa.Codec("zstd").compress(data, asbytes=True)
     )
     bench = Bench(tmp_path / "store", coordinators=1)
-    before = {row["topic"] for row in bench.client.topics()}
+    topics_before = {row["topic"] for row in bench.client.topics()}
     file = tmp_path / f"rows.{form}{suffix}"
     for cut in (1, 5, len(packed) // 2):
         file.write_bytes(packed[:-cut])
-        given = source(file, form="envelope" if "envelope" in form else None)
+        given_source = source(file, form="envelope" if "envelope" in form else None)
         for infer in (False, True):
             with pytest.raises((BadRecord, InvalidArgument)):
-                import_files(bench.client, replace(given, infer=infer), "t", create=True)
-        assert {row["topic"] for row in bench.client.topics()} == before
+                import_files(bench.client, replace(given_source, infer=infer), "t", create=True)
+        assert {row["topic"] for row in bench.client.topics()} == topics_before
     file.write_bytes(packed)
-    assert import_files(bench.client, given, "t", create=True)["messages"] == 5000
+    assert import_files(bench.client, given_source, "t", create=True)["messages"] == 5000
 
 
 def test_a_failed_import_leaves_no_topic_and_no_schema(tmp_path: Path) -> None:
-    """spec/cli 5: 1 is that nothing was changed, so the corrected file can be imported."""
+    """spec/cli 5: exit code 1 means that the store is unchanged, so the corrected file can be
+    imported.
+    """
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("there")
-    before = [row["topic"] for row in bench.client.topics()]
+    topics_before = [row["topic"] for row in bench.client.topics()]
     file = tmp_path / "a.parquet"
     pq.write_table(pa.table({"id": [1, 2], "x": [1.5, float("nan")]}), file)
     bad_csv = tmp_path / "b.csv"
     bad_csv.write_text("id,name\n1\n")
     inferred = replace(source(file), infer=True)
-    for given in (inferred, source(bad_csv), source(file, event_time="nope")):
+    for files in (inferred, source(bad_csv), source(file, event_time="nope")):
         with pytest.raises(TxlogError):
-            import_files(bench.client, given, "new", create=True)
-        assert [row["topic"] for row in bench.client.topics()] == before
+            import_files(bench.client, files, "new", create=True)
+        assert [row["topic"] for row in bench.client.topics()] == topics_before
     with pytest.raises(TxlogError):
         import_files(bench.client, inferred, "there")
     assert bench.client.topic("there").schemas.list() == []
@@ -350,7 +368,7 @@ def test_a_failed_import_leaves_no_topic_and_no_schema(tmp_path: Path) -> None:
         assert import_files(bench.client, inferred, topic, create=True)["messages"] == 2
 
 
-def test_a_topic_that_others_used_meanwhile_stays(tmp_path: Path) -> None:
+def test_failed_import_keeps_a_topic_that_others_use(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", coordinators=1)
     other = bench.another()
     uses: dict[str, Callable[[str], object]] = {
@@ -382,14 +400,14 @@ LINES = {
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_import_and_produce_agree_on_what_is_json(tmp_path: Path, line: str) -> None:
+def test_import_and_produce_accept_the_same_json(tmp_path: Path, line: str) -> None:
     bench = Bench(tmp_path / "store", coordinators=1)
     file = tmp_path / "a.ndjson"
     file.write_text(f'{{"a":1}}\n{line}\n')
     reading = Input("ndjson", [str(file)])
     if LINES[line]:
         assert import_files(bench.client, source(file), "t", create=True)["messages"] == 2
-        assert sum(len(one) for one in reading.tables() if one is not None) == 2
+        assert sum(len(table) for table in reading.tables() if table is not None) == 2
         return
     with pytest.raises(BadRecord, match="line 2"):
         import_files(bench.client, source(file), "t", create=True)
@@ -399,7 +417,7 @@ def test_import_and_produce_agree_on_what_is_json(tmp_path: Path, line: str) -> 
 
 @pytest.mark.parametrize("form", ["csv", "csv.gz", "parquet", "arrow", "ndjson"])
 def test_files_with_odd_names_are_imported(tmp_path: Path, form: str) -> None:
-    """Names that are not UTF-8, and what DuckDB takes for a pattern."""
+    """File names that are not UTF-8, and names that DuckDB would read as a pattern."""
     bench = Bench(tmp_path / "store", coordinators=1)
     rows = pa.table({"id": [1]})
     odd = ["caf\udce9", "it's [x]", "back\\slash", "a*b?", "{a,b}", "100%", "a\nb", "-x", "~"]

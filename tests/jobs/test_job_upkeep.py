@@ -1,4 +1,6 @@
-"""Tests of upkeep whose rows somebody else reads: the same files, and nothing is believed."""
+"""Tests of upkeep with rows from another engine: it makes the same files, and its rows are
+verified.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ LATER = 32_503_680_000_000
 
 
 class Other(Local):
-    """An engine that reads files and ids by itself, in pyarrow."""
+    """An engine that reads files and ids by itself, with pyarrow."""
 
     def __init__(self, wrong: bool = False) -> None:
         self.wrong = wrong
@@ -48,17 +50,17 @@ class Other(Local):
             rows = pa.concat_tables([other, *files])
             rows = rows.filter(pc.equal(rows.column("kind"), 0))
             pieces = []
-            for place in places.to_pylist():
-                one = rows
+            for row in places.to_pylist():
+                table = rows
                 for name in ("txn_most", "txn_least"):
-                    one = one.filter(pc.equal(one.column(name), place[name]))
-                index = one.column("txn_index")
-                one = one.filter(
+                    table = table.filter(pc.equal(table.column(name), row[name]))
+                index = table.column("txn_index")
+                table = table.filter(
                     pc.and_(
-                        pc.greater_equal(index, place["first"]), pc.less_equal(index, place["last"])
+                        pc.greater_equal(index, row["first"]), pc.less_equal(index, row["last"])
                     )
                 )
-                pieces.append(one.sort_by("txn_index"))
+                pieces.append(table.sort_by("txn_index"))
             out = pa.concat_tables([other.slice(0, 0), *pieces])
             self.rows += out.num_rows
             return (out.slice(1) if self.wrong else out), rows.num_rows
@@ -71,7 +73,7 @@ class Other(Local):
         numbers, ends = client.store.ask(_ends)
         out = {}
         for index, (number, end) in enumerate(zip(numbers, ends, strict=True)):
-            found = [
+            found_rows = [
                 (
                     round(r["deliver_at"].timestamp() * 1000),
                     r["ledger"],
@@ -81,10 +83,10 @@ class Other(Local):
                 for r in rows
                 if r["partition"] == index and r["deliver_at"] is not None
             ]
-            columns = list(zip(*found, strict=True)) or [()] * 4
+            columns = list(zip(*found_rows, strict=True)) or [()] * 4
             arrays = [pa.array(c, f.type) for c, f in zip(columns, IDS, strict=True)]
             self.found[number] = pa.Table.from_arrays(arrays, schema=IDS)
-            self.rows += len(found)
+            self.rows += len(found_rows)
             out[number] = looked_up(self.found[number], end)
         return out
 
@@ -94,18 +96,22 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def _ends(view: Any) -> tuple[list[int], list[Id]]:
-    topic = next(one for one in view.catalog.topics.values() if one.name.endswith("default/t"))
-    every = list(numbers(topic))
-    ends = [view.topic(number).ledgers[-1] for number in every]
-    return every, [(end.ledger, end.entries - 1, INDEX_MAX) for end in ends]
+    topic = next(
+        each_topic
+        for each_topic in view.catalog.topics.values()
+        if each_topic.name.endswith("default/t")
+    )
+    all_numbers = list(numbers(topic))
+    ends = [view.topic(number).ledgers[-1] for number in all_numbers]
+    return all_numbers, [(end.ledger, end.entries - 1, INDEX_MAX) for end in ends]
 
 
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[History]:
-    """A history that a test goes on with."""
-    made = History(tmp_path, "upkeep")
-    yield made
-    made.client.close()
+    """A history that a test continues."""
+    new_history = History(tmp_path, "upkeep")
+    yield new_history
+    new_history.client.close()
 
 
 @pytest.mark.parametrize("seed", [FIRST + 19, FIRST + 25, FIRST + 30])
@@ -114,7 +120,7 @@ def test_compaction_by_another_reader_gives_the_same_files(tmp_path: Path, seed:
     names = tuple(name for name in WITHOUT_TRIMS if name != "compact")
     for number in range(STEPS):
         step(history, random.Random(f"{seed}:{number}"), names)
-    wanted = in_topic(history.client, "t")
+    expected = in_topic(history.client, "t")
     history.client.close()
     shutil.copytree(history.path, f"{history.path}-copy")
     answers, files = [], []
@@ -122,7 +128,7 @@ def test_compaction_by_another_reader_gives_the_same_files(tmp_path: Path, seed:
         with txlog.open(path) as client:
             client.checkpoint_automatically = False
             answers.append(compact(client, "t", engine))
-            assert in_topic(client, "t") == wanted
+            assert in_topic(client, "t") == expected
             assert audit(client, ["t"], Local())["failed"] == 0
             files.append(
                 [
@@ -137,23 +143,26 @@ def test_compaction_by_another_reader_gives_the_same_files(tmp_path: Path, seed:
 
 
 def test_row_that_is_missing_is_noticed(history: History) -> None:
-    """R17: what another reader gives is compared; kills a compaction that loses a message."""
+    """R17: rows from another reader are compared.
+
+    Guards against a compaction that loses a message.
+    """
     client = history.client
     with client.transaction() as txn, client.transaction() as lost:
         for value in (b"a", b"b"):
             client.producer("t").send(value, partition=0, txn=txn)
         client.producer("t").send(b"c", partition=0, txn=lost)
         lost.abort()
-    before = in_topic(client, "t")
+    rows_before = in_topic(client, "t")
     with pytest.raises(Corruption, match="does not hold the rows"):
         compact(client, "t", Other(wrong=True))
-    assert in_topic(client, "t") == before
+    assert in_topic(client, "t") == rows_before
     assert compact(client, "t", Other())["aborted_dropped"] == 1
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + 3))
 def test_index_by_another_reader_is_the_same(tmp_path: Path, seed: int) -> None:
-    """Ranges, cuts between buckets, and messages behind what the reader has seen."""
+    """Ranges, cuts between buckets, and messages after the end of the reader's search."""
     path = str(tmp_path / "store")
     txlog.init(path, mutable_ids_max=7, max_num_buckets=50)
     rng = random.Random(seed)
@@ -177,16 +186,16 @@ def test_index_by_another_reader_is_the_same(tmp_path: Path, seed: int) -> None:
         client.topic("t").merge(50)
         other = Other()
         searches = other.searches(client, "t")
-        send(20)  # behind what was searched
+        send(20)  # after the end of the search
         client.checkpoint()
-        before = client.topic("t").delayed(limit=500)
+        delayed_before = client.topic("t").delayed(limit=500)
         assert client.topic("t").buckets()
         local = rebuild_delayed(client, "t", Local())
         answer = client.topic("t").rebuild(searches=searches)
         assert other.rows > 0
-        for one in (local, answer):
-            assert (one["indexed"], one["missing"], one["surplus"]) == (local["indexed"], 0, 0)
-        assert client.topic("t").delayed(limit=500) == before
+        for row in (local, answer):
+            assert (row["indexed"], row["missing"], row["surplus"]) == (local["indexed"], 0, 0)
+        assert client.topic("t").delayed(limit=500) == delayed_before
         broken = {
             number: looked_up(rows.slice(1), (1 << 40, 0, 0))
             for number, rows in other.found.items()

@@ -1,4 +1,4 @@
-"""Tests of txlog.lake.jobs on DuckDB: an audit finds what is wrong and nothing else."""
+"""Tests of txlog.lake.jobs on DuckDB: an audit reports every fault and no false one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def failed(answer: Audit) -> list[str]:
 
 
 def acknowledge(history: History, rng: random.Random) -> None:
-    """A subscription that has acknowledged some, beyond its mark-delete position too."""
+    """A subscription with some acknowledged messages, also beyond its mark-delete position."""
     tables = list(history.client.read("t"))
     ids = [
         txlog.MessageId(row["ledger"], row["entry"], row["index"] or 0)
@@ -65,7 +65,7 @@ def acknowledge(history: History, rng: random.Random) -> None:
 
 
 def audited(folder: Path, seed: str) -> set[str]:
-    """Run one history with audits on the way; the names of the checks that were made."""
+    """Run one history with audits on the way, and return the names of the checks that ran."""
     history = History(folder, seed)
     seen: set[str] = set()
     try:
@@ -85,8 +85,11 @@ def audited(folder: Path, seed: str) -> set[str]:
 
 
 @pytest.mark.deep
-def test_nothing_is_wrong_whatever_happened(tmp_path: Path) -> None:
-    """Rows, manifest and folds agree; kills a check that finds fault where none is."""
+def test_audit_of_a_sound_store_finds_no_fault(tmp_path: Path) -> None:
+    """Rows, manifest and folds agree.
+
+    Guards against a check that reports a fault in a sound store.
+    """
     seen: set[str] = set()
     for seed in range(FIRST, FIRST + 5):
         seen |= audited(tmp_path, str(seed))
@@ -107,14 +110,14 @@ def test_nothing_is_wrong_whatever_happened(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_wrong_in_many_histories(tmp_path: Path) -> None:
-    """The same, 60 more."""
+def test_audit_of_many_sound_stores_finds_no_fault(tmp_path: Path) -> None:
+    """The same with 60 more histories."""
     for seed in range(FIRST + 2000, FIRST + 2060):
         audited(tmp_path, str(seed))
 
 
 def filled(client: Client) -> StoredRows:
-    """A topic with a bit of everything, and what is stored of it."""
+    """Fill a topic with every kind of row, and return its stored rows."""
     producer = client.producer("orders", "p", chunking=True)
     for partition in (0, 1):
         producer.send(b"plain", partition=partition)
@@ -126,23 +129,23 @@ def filled(client: Client) -> StoredRows:
         producer.send(b"later", partition=partition)
     client.checkpoint()
     producer.send(b"last", partition=0)
-    [held] = auditing.stored_of(client, ["public/default/orders"])
-    return held
+    [stored] = auditing.stored_of(client, ["public/default/orders"])
+    return stored
 
 
-def checked(client: Client, held: StoredRows) -> list[str]:
-    """The checks that fail of a holding."""
-    return [check["name"] for check in auditing._checks(client, held, Local()) if not check["ok"]]
+def checked(client: Client, stored: StoredRows) -> list[str]:
+    """The names of the checks that fail for these stored rows."""
+    return [check["name"] for check in auditing._checks(client, stored, Local()) if not check["ok"]]
 
 
 def with_row_twice(frames: StoredFrames) -> StoredFrames:
-    """The same rows in frames, the first of them twice."""
-    made = StoredFrames(frames._journals)
-    for known, one in frames._slices:
-        made.add(known, [one])
-    known, (run, start, _) = frames._slices[0]
-    made.add(known, [(run, start, start + 1)])
-    return made
+    """The same rows in frames, with the first row twice."""
+    stored_frames = StoredFrames(frames._journals)
+    for key, table in frames._slices:
+        stored_frames.add(key, [table])
+    key, (run, start, _) = frames._slices[0]
+    stored_frames.add(key, [(run, start, start + 1)])
+    return stored_frames
 
 
 def with_value(table: pa.Table, name: str, row: int, value: object) -> pa.Table:
@@ -156,148 +159,151 @@ def with_value(table: pa.Table, name: str, row: int, value: object) -> pa.Table:
 
 
 @pytest.mark.deep
-def test_each_check_finds_what_it_is_for(client: Client) -> None:
-    """Kills: a check that compares a thing with itself."""
-    held = filled(client)
-    assert checked(client, held) == []
+def test_each_check_finds_its_fault(client: Client) -> None:
+    """Guards against a check that compares a value with itself."""
+    stored = filled(client)
+    assert checked(client, stored) == []
     tampered = dataclasses.replace
-    index, file, ref = held.claims[0]
+    index, file, ref = stored.claims[0]
     claim = tampered_ref(ref, rows=ref.rows + 1)
     changed: dict[str, tuple[StoredRows, set[str]]] = {
         "a file has a row less": (
-            tampered(held, claims=[(index, file, claim), *held.claims[1:]]),
+            tampered(stored, claims=[(index, file, claim), *stored.claims[1:]]),
             {"files"},
         ),
         "a ledger has an entry less": (
-            tampered(held, ledgers=with_value(held.ledgers, "entries", 0, 9)),
+            tampered(stored, ledgers=with_value(stored.ledgers, "entries", 0, 9)),
             {"entries"},
         ),
         "a row is stored twice": (
-            tampered(held, frames=with_row_twice(held.frames)),
+            tampered(stored, frames=with_row_twice(stored.frames)),
             {"entries", "messages", "ids", "sequences"},
         ),
         "a part is there twice": (
-            tampered(held, parts=[*held.parts, held.parts[0]]),
+            tampered(stored, parts=[*stored.parts, stored.parts[0]]),
             {"files", "entries", "messages", "ids", "sequences"},
         ),
-        "a marker is unknown": (tampered(held, markers=held.markers.slice(1)), {"markers"}),
+        "a marker is unknown": (tampered(stored, markers=stored.markers.slice(1)), {"markers"}),
         "a marker counts another number": (
-            tampered(held, markers=with_value(held.markers, "messages", 0, 7)),
+            tampered(stored, markers=with_value(stored.markers, "messages", 0, 7)),
             {"markers"},
         ),
         "a marker stands elsewhere": (
-            tampered(held, markers=with_value(held.markers, "entry", 0, 7)),
+            tampered(stored, markers=with_value(stored.markers, "entry", 0, 7)),
             {"markers"},
         ),
         "a message of a transaction is missing": (
-            tampered(held, large=held.large.slice(1)),
+            tampered(stored, large=stored.large.slice(1)),
             {"transactions", "messages"},
         ),
         "a chunk is missing": (
-            tampered(held, large=with_value(held.large, "value_bytes", 0, 1001)),
+            tampered(stored, large=with_value(stored.large, "value_bytes", 0, 1001)),
             {"large"},
         ),
-        "the topic counts one more": (tampered(held, counts=[6, 6]), {"messages"}),
+        "the topic counts one more": (tampered(stored, counts=[6, 6]), {"messages"}),
         "an entry is acknowledged that is not there": (
-            tampered(held, acks=acks(held, last=99)),
+            tampered(stored, acks=acks(stored, last=99)),
             {"acks"},
         ),
         "a message of a marker is acknowledged that is not there": (
-            tampered(held, acks=acks(held, index_last=4)),
+            tampered(stored, acks=acks(stored, index_last=4)),
             {"acks"},
         ),
     }
-    assert held.counts == [6, 5]
-    for what, (wrong, names) in changed.items():
-        assert set(checked(client, wrong)) == names, what
-    assert checked(client, tampered(held, acks=acks(held))) == []
-    assert checked(client, tampered(held, acks=acks(held, index_last=3))) == []
+    assert stored.counts == [6, 5]
+    for name, (wrong, names) in changed.items():
+        assert set(checked(client, wrong)) == names, name
+    assert checked(client, tampered(stored, acks=acks(stored))) == []
+    assert checked(client, tampered(stored, acks=acks(stored, index_last=3))) == []
 
 
-def test_what_is_asked_share_by_share_is_answered_as_at_once(
+def test_queries_in_shares_give_the_same_answer_as_one_query(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What must be there once is in memory together: never all of a topic.
+    """Ids that must be unique are in memory together, so the audit asks by shares and never for a
+    whole topic.
 
-    Kills: a share that has rows of another one, or a row that is in none.
+    Guards against a share with rows of another one, and against a row in no share.
     """
-    held = filled(client)
+    stored = filled(client)
     cases = [
-        held,
-        dataclasses.replace(held, frames=with_row_twice(held.frames)),
-        dataclasses.replace(held, large=held.large.slice(1)),
-        dataclasses.replace(held, ledgers=with_value(held.ledgers, "entries", 0, 9)),
+        stored,
+        dataclasses.replace(stored, frames=with_row_twice(stored.frames)),
+        dataclasses.replace(stored, large=stored.large.slice(1)),
+        dataclasses.replace(stored, ledgers=with_value(stored.ledgers, "entries", 0, 9)),
     ]
-    at_once = [list(auditing._checks(client, one, Local())) for one in cases]
-    assert [sum(not check["ok"] for check in one) for one in at_once] == [0, 4, 2, 1]
-    asked: list[str] = []
+    at_once = [list(auditing._checks(client, case, Local())) for case in cases]
+    assert [sum(not check["ok"] for check in case) for case in at_once] == [0, 4, 2, 1]
+    lines: list[str] = []
     arrow = Session.arrow
 
     def noted(self: Session, sql: str) -> pa.Table:
-        asked.append(sql)
+        lines.append(sql)
         return arrow(self, sql)
 
-    monkeypatch.setattr(auditing, "ROWS_AT_ONCE", auditing._rows(held) // 2)
-    monkeypatch.setattr(auditing, "BLOCKS_AT_ONCE", auditing._blocks(held) // 2)
+    monkeypatch.setattr(auditing, "ROWS_AT_ONCE", auditing._rows(stored) // 2)
+    monkeypatch.setattr(auditing, "BLOCKS_AT_ONCE", auditing._blocks(stored) // 2)
     monkeypatch.setattr(Session, "arrow", noted)
-    assert [list(auditing._checks(client, one, Local())) for one in cases] == at_once
-    # entries, transactions, ids; the last once more where there are faults, to say which
-    assert sum(", 3) = 1" in sql for sql in asked) == 3 * len(cases) + 1
-    assert not any("DISTINCT" in sql and "mod(" in sql for sql in asked)
+    assert [list(auditing._checks(client, case, Local())) for case in cases] == at_once
+    # entries, transactions, ids; ids once more if there are faults, to name them
+    assert sum(", 3) = 1" in sql for sql in lines) == 3 * len(cases) + 1
+    assert not any("DISTINCT" in sql and "mod(" in sql for sql in lines)
 
 
 def tampered_ref(ref: Any, **values: object) -> Any:
-    """A file that is said to be otherwise."""
+    """A file reference with changed facts."""
     return type(ref)(**{name: getattr(ref, name) for name in ref.__struct_fields__} | values)
 
 
-def test_what_is_held_of_a_part_is_where_it_lies(client: Client) -> None:
-    """Kills: rows of parts, with their values, in memory while the engine is asked."""
-    held = filled(client)
-    assert {source.ref.form for source in held.parts} == {"part"}
-    in_frames = pa.concat_tables(held.frames.tables())
+def test_audit_of_parts_keeps_only_references_in_memory(client: Client) -> None:
+    """Guards against an audit that keeps the rows of parts, with their values, in memory during the
+    query.
+    """
+    stored = filled(client)
+    assert {source.ref.form for source in stored.parts} == {"part"}
+    in_frames = pa.concat_tables(stored.frames.tables())
     assert in_frames["file"].unique().to_pylist() == [""]
-    in_parts = sum(source.ref.rows for source in held.parts)
-    rows = pa.concat_tables(part_rows(held.parts, client.open))
+    in_parts = sum(source.ref.rows for source in stored.parts)
+    rows = pa.concat_tables(part_rows(stored.parts, client.open))
     assert rows.schema == in_frames.schema
     assert rows.num_rows == in_parts > 0
-    with Local().stored(client, held) as ask:
-        asked = ask("SELECT role, partition, ledger, entry, file FROM stored WHERE file <> ''")
-    names = asked.column_names
+    with Local().stored(client, stored) as ask:
+        answer = ask("SELECT role, partition, ledger, entry, file FROM stored WHERE file <> ''")
+    names = answer.column_names
     order = [(name, "ascending") for name in names]
-    assert asked.sort_by(order).equals(rows.select(names).sort_by(order))
+    assert answer.sort_by(order).equals(rows.select(names).sort_by(order))
 
 
-def test_rows_in_frames_are_read_a_piece_at_a_time(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kills: all of what came since the last checkpoint, with its values, in memory at once."""
+def test_rows_in_frames_are_read_in_pieces(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards against an audit that keeps all rows since the last checkpoint, with their values, in
+    memory at once.
+    """
     filled(client).frames.close()
     producer = client.producer("orders")
     for number in range(20):
         producer.send(b"%d" % number, partition=number % 2)
-    [held] = auditing.stored_of(client, ["public/default/orders"])
-    whole = pa.concat_tables(held.frames.tables())
-    assert whole.num_rows == held.frames.rows == 21
+    [stored] = auditing.stored_of(client, ["public/default/orders"])
+    whole = pa.concat_tables(stored.frames.tables())
+    assert whole.num_rows == stored.frames.rows == 21
     monkeypatch.setattr(stored_rows, "PIECE_ROWS", 4)
-    pieces = list(held.frames.tables())
+    pieces = list(stored.frames.tables())
     assert max(piece.num_rows for piece in pieces) == 4 < len(pieces)
     assert pa.concat_tables(pieces).equals(whole)
     for names in (["value"], ["role", "partition"], ["file", "entry", "kind"]):
-        found = pa.concat_tables(held.frames.tables(names))
-        assert found.equals(whole.select(names))
-        assert found.schema == pa.schema([ROWS.field(name) for name in names])
-    assert checked(client, held) == []
-    held.frames.close()
+        table = pa.concat_tables(stored.frames.tables(names))
+        assert table.equals(whole.select(names))
+        assert table.schema == pa.schema([ROWS.field(name) for name in names])
+    assert checked(client, stored) == []
+    stored.frames.close()
 
 
 def test_an_audit_reads_each_frame_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills: all frames again for each partition that has rows in them."""
+    """Guards against reading all frames again for each partition with rows in them."""
     producer = client.producer("orders")
     of = pa.array([0, 1] * 5, pa.int32())
     for _ in range(20):
         producer.send_batch(pa.table({"value": [b"x"] * 10, "partition": of}))
-    [held] = auditing.stored_of(client, ["public/default/orders"])
+    [stored] = auditing.stored_of(client, ["public/default/orders"])
     decoded: list[int] = []
 
     def counted(columns: int, rows: pa.Buffer) -> pa.RecordBatch:
@@ -306,13 +312,13 @@ def test_an_audit_reads_each_frame_once(client: Client, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(tail, "decode_rows", counted)
     monkeypatch.setattr(frames, "WINDOW_FRAMES", 3)
-    rows = pa.concat_tables(held.frames.tables(["partition", "value"]))
+    rows = pa.concat_tables(stored.frames.tables(["partition", "value"]))
     assert rows.column("partition").value_counts().to_pylist() == [
         {"values": 0, "counts": 100},
         {"values": 1, "counts": 100},
     ]
     assert len(decoded) == 20
-    held.frames.close()
+    stored.frames.close()
 
 
 def test_an_audit_leaves_no_journal_open(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,21 +326,21 @@ def test_an_audit_leaves_no_journal_open(client: Client, monkeypatch: pytest.Mon
     opened: list[StoredRows] = []
 
     def noted(*args: Any) -> list[StoredRows]:
-        found = stored_rows.stored(*args)
-        opened.extend(found)
-        return found
+        stored = stored_rows.stored(*args)
+        opened.extend(stored)
+        return stored
 
     monkeypatch.setattr(auditing, "stored", noted)
     audit(client, ["orders"], Local())
     with pytest.raises(TopicNotFound):
         audit(client, ["orders", "nope"], Local())
     assert len(opened) == 2
-    assert all(held.frames.rows and not held.frames._journals._files for held in opened)
+    assert all(holding.frames.rows and not holding.frames._journals._files for holding in opened)
 
 
-def acks(held: StoredRows, last: int = 1, index_last: int = 0) -> pa.Table:
+def acks(stored: StoredRows, last: int = 1, index_last: int = 0) -> pa.Table:
     """A plain message and a marker acknowledged, the first two entries of the first partition."""
-    [ledger] = {row["ledger"] for row in held.markers.to_pylist() if row["partition"] == 0}
+    [ledger] = {row["ledger"] for row in stored.markers.to_pylist() if row["partition"] == 0}
     first = 1 if index_last else 0
     row = ("s", 0, ledger, first, last, index_last)
     return pa.Table.from_arrays(
@@ -343,9 +349,9 @@ def acks(held: StoredRows, last: int = 1, index_last: int = 0) -> pa.Table:
 
 
 def test_a_row_that_names_another_marker_is_found(client: Client, tmp_path: Path) -> None:
-    """A clean file is believed by readers without a look at a marker."""
-    held = filled(client)
-    clean = next(source for source in held.files if source.role == "s" and source.ref.clean)
+    """Readers trust a clean file and do not check its markers, so the audit has to."""
+    stored = filled(client)
+    clean = next(source for source in stored.files if source.role == "s" and source.ref.clean)
     path = Path(client.path, clean.ref.path)
     table = pq.read_table(pa.BufferReader(path.read_bytes()))
     wrong = with_value(table, "marker_entry", 0, 99)
@@ -353,15 +359,15 @@ def test_a_row_that_names_another_marker_is_found(client: Client, tmp_path: Path
     pq.write_table(wrong, tmp_path / clean.ref.path)
     name = f"../{clean.ref.path}"
     moved = FileSource(clean.partition, "s", tampered_ref(clean.ref, path=name))
-    files = [moved if source is clean else source for source in held.files]
-    with Local().stored(client, dataclasses.replace(held, files=files)) as ask:
+    files = [moved if source is clean else source for source in stored.files]
+    with Local().stored(client, dataclasses.replace(stored, files=files)) as ask:
         table = ask(auditing._FAULTS["places"][1])
     assert table.to_pylist() == [{"partition": clean.partition, "faults": 1}]
 
 
-def test_a_flipped_bit_is_told_with_its_file(client: Client) -> None:
-    held = filled(client)
-    path = Path(client.path, held.files[0].ref.path)
+def test_flipped_bit_is_reported_with_its_file(client: Client) -> None:
+    stored = filled(client)
+    path = Path(client.path, stored.files[0].ref.path)
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.chmod(0o600)
@@ -371,7 +377,7 @@ def test_a_flipped_bit_is_told_with_its_file(client: Client) -> None:
     assert path.name in answer["check_list"][0]["found"]
 
 
-def test_what_is_not_there_is_an_error(client: Client) -> None:
+def test_audit_of_a_missing_topic_is_an_error(client: Client) -> None:
     with pytest.raises(TopicNotFound):
         audit(client, ["orders", "nope"], Local())
     with pytest.raises(TopicNotFound):
@@ -384,8 +390,11 @@ def test_what_is_not_there_is_an_error(client: Client) -> None:
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + 3))
-def test_lateness_is_what_a_reader_would_count(tmp_path: Path, seed: int) -> None:
-    """The model goes through the messages one by one; kills an order over partitions, or a `>=`."""
+def test_lateness_equals_the_count_of_a_reader(tmp_path: Path, seed: int) -> None:
+    """The model reads the messages one by one.
+
+    Guards against an order over all partitions, and against `>=` instead of `>`.
+    """
     client = timed(tmp_path, seed)
     with client:
         answer = lateness(client, "t", 60_000, Local())
@@ -394,7 +403,9 @@ def test_lateness_is_what_a_reader_would_count(tmp_path: Path, seed: int) -> Non
 
 
 def timed(folder: Path, seed: int) -> Client:
-    """A store with messages that come in any order, some in transactions, some without a time."""
+    """A store with messages in any order of time, some in transactions, some without an
+    event time.
+    """
     rng = random.Random(seed)
     start = 1_700_000_000_000
     clock = ManualClock(start)
@@ -423,18 +434,18 @@ def modelled(client: Client, by_ms: int) -> dict[str, Any]:
     rows.sort(key=lambda row: (row["partition"], row["ledger"], row["entry"], row["index"] or 0))
     greatest: dict[int, int] = {}
     spans: dict[int, list[tuple[int, bool]]] = {}
-    behind: list[int] = []
+    numbers_after: list[int] = []
     for row in rows:
         if row["event_time"] is None:
             continue
         event, published = (
             round(row[n].timestamp() * 1000) for n in ("event_time", "publish_time")
         )
-        before = greatest.get(row["partition"], event)
-        behind.append(before - event)
-        greatest[row["partition"]] = max(before, event)
+        greatest_before = greatest.get(row["partition"], event)
+        numbers_after.append(greatest_before - event)
+        greatest[row["partition"]] = max(greatest_before, event)
         span = spans.setdefault(published - published % by_ms, [])
-        span.append((published - event, event < before))
+        span.append((published - event, event < greatest_before))
     listed = []
     for start, span in sorted(spans.items()):
         waits = sorted(wait for wait, _ in span)
@@ -450,8 +461,10 @@ def modelled(client: Client, by_ms: int) -> dict[str, Any]:
                 "max_ms": waits[-1],
             }
         )
-    delays = [{"delay_ms": delay, "late": sum(ms > delay for ms in behind)} for delay in DELAYS_MS]
-    return {"topic": "t", "messages": len(behind), "row_list": listed, "delay_list": delays}
+    delays = [
+        {"delay_ms": delay, "late": sum(ms > delay for ms in numbers_after)} for delay in DELAYS_MS
+    ]
+    return {"topic": "t", "messages": len(numbers_after), "row_list": listed, "delay_list": delays}
 
 
 def test_lateness_of_nothing(client: Client) -> None:

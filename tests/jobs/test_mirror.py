@@ -1,4 +1,6 @@
-"""`txlog export --to delta|iceberg|hive`: a stock reader sees each message once, kills or not."""
+"""`txlog export --to delta|iceberg|hive`: a stock reader sees each message once, even
+after a kill.
+"""
 
 from __future__ import annotations
 
@@ -58,10 +60,10 @@ SAME = (
 
 
 def of_hive(path: Path) -> pa.Table:
-    """What DuckDB sees that knows nothing of txlog."""
-    with duckdb.connect() as made:
-        made.execute("SET timezone='UTC'")
-        return made.sql(
+    """The rows that DuckDB reads without txlog."""
+    with duckdb.connect() as connection:
+        connection.execute("SET timezone='UTC'")
+        return connection.sql(
             f"SELECT * FROM read_parquet('{path}/**/*.parquet', hive_partitioning=true)"
         ).to_arrow_table()
 
@@ -86,7 +88,7 @@ SHOWN: dict[str, Callable[[Path], pa.Table]] = {
 
 
 def rows_of(table: pa.Table) -> list[tuple[object, ...]]:
-    """The rows of a table, in the order of ids; instants in microseconds."""
+    """The rows of a table, in the order of ids; instants are microseconds."""
     whole = pa.table({name: table.column(name) for name in SAME})
     for name in SAME:
         if pa.types.is_timestamp(whole.schema.field(name).type):
@@ -101,21 +103,23 @@ def in_mirror(form: str, path: Path) -> list[tuple[object, ...]]:
 
 
 def in_topic(client: Client) -> list[tuple[object, ...]]:
-    """What a reader of the store gets."""
+    """The messages that a reader of the store gets."""
     return rows_of(pa.concat_tables([exported(rows) for rows in client.read("t")]))
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_each_run_adds_what_became_visible_since(tmp_path: Path, form: str) -> None:
-    """A transaction that was open at the first run comes with the run behind its commit."""
+def test_each_run_adds_the_newly_visible_messages(tmp_path: Path, form: str) -> None:
+    """The messages of a transaction that was open at the first run come with the first run after
+    its commit.
+    """
     bench, out = bench_of(tmp_path), tmp_path / "out"
     txn = begin(bench.client)
     bench.client.producer("t").send(b"later", txn=txn)
     first = mirror(bench.client, "t", str(out), form)
     assert first["messages"] == len(in_topic(bench.client)) > 10
     assert in_mirror(form, out) == in_topic(bench.client)
-    again = mirror(bench.client, "t", str(out), form)
-    assert (again["messages"], again["files"]) == (0, 0)
+    mirror_again = mirror(bench.client, "t", str(out), form)
+    assert (mirror_again["messages"], mirror_again["files"]) == (0, 0)
     bench.client.checkpoint(roll_all=True)
     bench.client.commit(txn)
     bench.clock.advance(3 * 86_400_000)
@@ -127,7 +131,10 @@ def test_each_run_adds_what_became_visible_since(tmp_path: Path, form: str) -> N
 
 @pytest.mark.parametrize("form", FORMS)
 def test_mirror_is_the_topic_after_any_history(tmp_path: Path, form: str) -> None:
-    """Rolls, compactions and checkpoints between runs; kills a message twice, late or lost."""
+    """Ledgers roll, and compactions and checkpoints happen between runs.
+
+    Guards against messages that come twice, late or never.
+    """
     for seed in map(str, range(FIRST, FIRST + 2)):
         history, out = History(tmp_path, f"{form}{seed}"), tmp_path / f"out{seed}"
         kinds = "send send_in_txn send_large commit abort checkpoint roll compact reopen".split()
@@ -137,8 +144,8 @@ def test_mirror_is_the_topic_after_any_history(tmp_path: Path, form: str) -> Non
             if number % 12 == 11:
                 mirror(history.client, "t", str(out), form)
         mirror(history.client, "t", str(out), form)
-        found = in_mirror(form, out)
-        assert found == in_topic(history.client), f"seed {seed}"
+        rows = in_mirror(form, out)
+        assert rows == in_topic(history.client), f"seed {seed}"
         history.client.close()
 
 
@@ -193,9 +200,9 @@ with txlog.open(sys.argv[2], read_only=True) as client:
 
 
 def killed(store: str, out: Path, form: str, step: int) -> bool:
-    """One run that is killed before this step; False: it got through."""
-    words = [*ready.python(), "-c", _DIES, str(ROOT / "src"), store, str(out), form, str(step)]
-    ended = subprocess.run(words, check=False).returncode
+    """Do one run that is killed before this step; False if the run ended first."""
+    arguments = [*ready.python(), "-c", _DIES, str(ROOT / "src"), store, str(out), form, str(step)]
+    ended = subprocess.run(arguments, check=False).returncode
     assert ended in (0, -signal.SIGKILL)
     return ended != 0
 
@@ -222,28 +229,32 @@ FULL: dict[str, Any] = {
 
 
 def records_in(form: str, path: Path) -> list[Any]:
-    """The records of a mirror, times of day as such."""
+    """The records of a mirror, with times of day as time objects."""
 
-    def natural(one: Any, name: str = "") -> Any:
-        if isinstance(one, dict):
-            return {key: natural(item, key) for key, item in one.items()}
-        if isinstance(one, list):
-            return [natural(item) for item in one]
-        if name in ("clock", "finer", "when") and isinstance(one, int):
-            return (dt.datetime(1, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=one)).time()
-        return one.astimezone(dt.UTC) if getattr(one, "tzinfo", None) else one
+    def natural(each_item: Any, name: str = "") -> Any:
+        if isinstance(each_item, dict):
+            return {key: natural(item, key) for key, item in each_item.items()}
+        if isinstance(each_item, list):
+            return [natural(item) for item in each_item]
+        if name in ("clock", "finer", "when") and isinstance(each_item, int):
+            return (
+                dt.datetime(1, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=each_item)
+            ).time()
+        return each_item.astimezone(dt.UTC) if getattr(each_item, "tzinfo", None) else each_item
 
     column = SHOWN[form](path).sort_by("message_id").column("record")
-    found = [natural(one) for one in column.to_pylist(maps_as_pydicts="strict")]
-    for one in found:
-        if form == "iceberg" and one and one["list"] == []:
-            one["list"] = None  # pyiceberg reads a list that is null as an empty one
-    return found
+    naturals = [natural(each_item) for each_item in column.to_pylist(maps_as_pydicts="strict")]
+    for each_item in naturals:
+        if form == "iceberg" and each_item and each_item["list"] == []:
+            each_item["list"] = None  # pyiceberg reads a list that is null as an empty one
+    return naturals
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_records_are_columns_of_the_schema_that_was_there_first(tmp_path: Path, form: str) -> None:
-    """Of all types, with nulls, from the journal and sealed; a later schema changes no file."""
+def test_records_are_columns_of_the_first_schema(tmp_path: Path, form: str) -> None:
+    """All types, with nulls, from the journal and from sealed files; a later schema changes no
+    file.
+    """
     bench, out = Bench(tmp_path / "store", coordinators=1), tmp_path / "out"
     client = bench.client
     client.create_topic("t", schema=WIDE)
@@ -256,18 +267,18 @@ def test_records_are_columns_of_the_schema_that_was_there_first(tmp_path: Path, 
     for value in (FULL, b"no record", None):
         producer.send(value)
     mirror(client, "t", str(out), form)
-    wanted = [FULL, none, FULL, None, None]
-    assert records_in(form, out) == wanted
+    expected = [FULL, none, FULL, None, None]
+    assert records_in(form, out) == expected
     schemas = client.topic("t").schemas
     schemas.add(WIDE.remove(0).append(pa.field("more", pa.string())))
     client.producer("t").send({**{n: v for n, v in FULL.items() if n != "flag"}, "more": "x"})
     mirror(client, "t", str(out), form)
-    assert records_in(form, out) == [*wanted, {**FULL, "flag": None}]
+    assert records_in(form, out) == [*expected, {**FULL, "flag": None}]
     schemas.delete()
     send(client, b"bytes")
     client.checkpoint(roll_all=True)
     mirror(client, "t", str(out), form)
-    assert records_in(form, out) == [*wanted, {**FULL, "flag": None}, None]
+    assert records_in(form, out) == [*expected, {**FULL, "flag": None}, None]
     assert in_mirror(form, out) == in_topic(client)
     client.admin.delete_topic("t")
     client.create_topic("t")
@@ -287,17 +298,17 @@ def test_a_mirror_that_was_made_without_records_goes_on_without(tmp_path: Path, 
 
 
 def files_of(form: str, path: Path) -> set[Path]:
-    """The files that the table has; of directories, all that a reader sees."""
+    """The files of the table; for directories, all files that a reader sees."""
     if form == "delta":
-        return {Path(one) for one in DeltaTable(str(path)).file_uris()}
+        return {Path(uri) for uri in DeltaTable(str(path)).file_uris()}
     if form == "iceberg":
         from pyiceberg.catalog.sql import SqlCatalog
 
         where = {"uri": f"sqlite:///{path}/catalog.db", "warehouse": f"file://{path}"}
         catalog = SqlCatalog("txlog", **where)
-        found = catalog.load_table(("default", "t")).inspect.files()["file_path"].to_pylist()
+        rows = catalog.load_table(("default", "t")).inspect.files()["file_path"].to_pylist()
         catalog.close()
-        return {Path(one.removeprefix("file://")) for one in found}
+        return {Path(uri.removeprefix("file://")) for uri in rows}
     return set(path.rglob("[!.]*.parquet"))
 
 
@@ -310,7 +321,7 @@ def files_of(form: str, path: Path) -> set[Path]:
 def test_a_killed_run_is_continued_exactly_once(
     tmp_path: Path, form: str, steps: list[int]
 ) -> None:
-    """kill -9 before a file, a state or the table takes what is new; no reader sees a row twice."""
+    """kill -9 before the new file, state or table becomes visible; no reader sees a row twice."""
     bench, out = bench_of(tmp_path), tmp_path / "out"
     for turn, step in enumerate(steps):
         killed(bench.path, out, form, step)
@@ -320,20 +331,23 @@ def test_a_killed_run_is_continued_exactly_once(
         fill(bench.client, 3, turn)
     mirror(bench.client, "t", str(out), form)
     assert in_mirror(form, out) == in_topic(bench.client)
-    assert not [one for one in out.rglob(".*") if "part-" in one.name]
+    assert not [path for path in out.rglob(".*") if "part-" in path.name]
     assert files_of(form, out) == {
-        one for one in out.rglob("*.parquet") if "_delta_log" not in str(one)
+        path for path in out.rglob("*.parquet") if "_delta_log" not in str(path)
     }
 
 
 @pytest.mark.parametrize("after", range(5))
-def test_directories_finish_what_a_killed_run_had_begun_to_show(
+def test_directories_complete_a_killed_run_that_was_partly_visible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    """A file that a reader could see stays as it is; kills a run that is removed and done again."""
+    """A file that a reader may have seen never changes.
+
+    Guards against a run that removes its files and starts again.
+    """
     bench, out = bench_of(tmp_path), tmp_path / "out"
     mirror(bench.client, "t", str(out), "hive")
-    wanted = in_topic(bench.client)
+    expected = in_topic(bench.client)
     fill(bench.client, 4, 1)
     bench.clock.advance(86_400_000)
     fill(bench.client, 4, 2)
@@ -356,19 +370,22 @@ def test_directories_finish_what_a_killed_run_had_begun_to_show(
             mirror(bench.client, "t", str(out), "hive")
         except Killed:
             seen = in_mirror("hive", out)
-            assert set(map(repr, seen)) >= set(map(repr, wanted))
-    before = {one: one.stat().st_ino for one in out.rglob("[!.]*.parquet")}
+            assert set(map(repr, seen)) >= set(map(repr, expected))
+    inodes_before = {path: path.stat().st_ino for path in out.rglob("[!.]*.parquet")}
     send(bench.client, b"more")
     mirror(bench.client, "t", str(out), "hive")
     assert in_mirror("hive", out) == in_topic(bench.client)
-    assert all(one.stat().st_ino == inode for one, inode in before.items())
+    assert all(path.stat().st_ino == inode for path, inode in inodes_before.items())
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_run_keeps_the_files_that_it_reads(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sealed files and parts; kills: a run that checkpoints overtake before it reads a part."""
+    """Sealed files and parts.
+
+    Guards against checkpoints that remove a part before the run has read it.
+    """
     bench, out = Bench(tmp_path / "store", coordinators=1, reader_grace_ms=0), tmp_path / "out"
     bench.client.create_topic("t")
     send(bench.client, b"sealed")
@@ -377,35 +394,38 @@ def test_a_run_keeps_the_files_that_it_reads(
     with bench.client.transaction() as txn:
         bench.client.producer("t").send(b"in a part of a sidecar", txn=txn)
     bench.client.checkpoint()
-    wanted, other = in_topic(bench.client), bench.another()
+    expected, other = in_topic(bench.client), bench.another()
 
-    def overtaken(*given: Any) -> Iterator[pa.Table]:
+    def overtaken(*arguments: Any) -> Iterator[pa.Table]:
         for _ in range(3):  # two manifests keep files
             send(other, b"more")
             other.checkpoint(roll_all=True)
-        yield from rows_after(*given)
+        yield from rows_after(*arguments)
 
     monkeypatch.setattr(
         importlib.import_module("txlog.lake.jobs.mirrors.mirror"), "rows_after", overtaken
     )
-    assert mirror(bench.client, "t", str(out), form)["messages"] == len(wanted)
-    assert in_mirror(form, out) == wanted
+    assert mirror(bench.client, "t", str(out), form)["messages"] == len(expected)
+    assert in_mirror(form, out) == expected
 
 
 @pytest.mark.parametrize("size", [0, 1024, 60_000])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_full_disk_is_told_in_one_line_and_leaves_nothing_half_made(
+def test_full_disk_prints_one_line_and_leaves_no_partial_file(
     tmp_path: Path, form: str, size: int
 ) -> None:
-    """Whatever part of a run meets it: kills an OSError of Arrow's, and what SQLite says."""
+    """This holds for every part of a run.
+
+    Guards against a bare OSError of Arrow and against messages of SQLite.
+    """
     bench, out = bench_of(tmp_path), tmp_path / "out"
     bench.client.producer("t").send(random.Random(1).randbytes(100_000))
     for is_first in (True, False):
-        with little_room(size), pytest.raises(DiskFailed) as told:
+        with little_room(size), pytest.raises(DiskFailed) as caught:
             mirror(bench.client, "t", str(out), form)
-        assert str(out) in str(told.value)
-        assert "\n" not in str(told.value) and "\x1b" not in str(told.value)
-        assert not [one for one in out.rglob(".*") if one.suffix == ".tmp"]
+        assert str(out) in str(caught.value)
+        assert "\n" not in str(caught.value) and "\x1b" not in str(caught.value)
+        assert not [path for path in out.rglob(".*") if path.suffix == ".tmp"]
         if is_first:
             mirror(bench.client, "t", str(out), form)
             assert in_mirror(form, out) == in_topic(bench.client)
@@ -418,10 +438,10 @@ def test_one_run_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     bench, out = bench_of(tmp_path), tmp_path / "out"
     commit = hive.Table.commit
 
-    def during(self: hive.Table, *words: Any) -> None:
+    def during(self: hive.Table, *arguments: Any) -> None:
         with pytest.raises(TryAgain):
             mirror(bench.client, "t", str(out), "hive")
-        commit(self, *words)
+        commit(self, *arguments)
 
     monkeypatch.setattr(hive.Table, "commit", during)
     assert mirror(bench.client, "t", str(out), "hive")["messages"]
@@ -432,16 +452,16 @@ def test_directories_are_of_days_and_the_state_says_how_far(tmp_path: Path) -> N
     bench.clock.advance(86_400_000)
     send(bench.client, b"x")
     mirror(bench.client, "t", str(out), "hive")
-    days = sorted(one.name for one in out.iterdir() if one.is_dir())
+    days = sorted(path.name for path in out.iterdir() if path.is_dir())
     assert len(days) == 2
     seen = of_hive(out)
     assert seen.column_names == [*TABLE.names, "day"]
     assert {f"day={row['day']}" for row in seen.to_pylist()} == set(days)
     for row in seen.to_pylist():
         assert f"{row['visible_time']:%Y-%m-%d}" == str(row["day"])
-    assert {one.name for one in out.iterdir()} == {LOCK, STATE, *days}
-    said = json.loads((out / STATE).read_text())
-    assert (said["lsn"], said["coming"]) == (max(seen["lsn"].to_pylist()), [])
+    assert {path.name for path in out.iterdir()} == {LOCK, STATE, *days}
+    parsed = json.loads((out / STATE).read_text())
+    assert (parsed["lsn"], parsed["coming"]) == (max(seen["lsn"].to_pylist()), [])
 
 
 def test_the_command_takes_it_by_either_flag(tool: Tool, tmp_path: Path) -> None:
@@ -453,8 +473,8 @@ def test_the_command_takes_it_by_either_flag(tool: Tool, tmp_path: Path) -> None
     tool.ok("produce", "t", "-m", "b")
     tool.ok("export", "t", str(out), "--format", "hive")
     assert of_hive(out).num_rows == 2
-    for words in (["-o", "@-1h.."], ["--force"], ["--partition-by", "key"]):
-        code, _, err = tool("export", "t", str(out), "--to", "hive", *words)
+    for arguments in (["-o", "@-1h.."], ["--force"], ["--partition-by", "key"]):
+        code, _, err = tool("export", "t", str(out), "--to", "hive", *arguments)
         assert (code, "needs a directory" in err) == (2, True), err
     assert tool("export", "t", "--to", "delta")[0] == 2
     assert tool("export", "t", str(out), "--to", "csv", "-f", "hive")[0] == 2

@@ -1,9 +1,9 @@
-"""The protocol of appends and flushes among processes, every interleaving of a small case of it.
+"""The protocol of appends and flushes by several processes: every interleaving of a small case.
 
-Three processes each append a frame and want it durable; a flush may fail, a process may die between
-any two steps. The model has the steps of store/store and storage/journal/journal and nothing else:
-the cache (what the next process reads), the disk (what a power cut leaves), the two locks, and the
-witness. Mutants show that each rule is needed.
+Three processes each append a frame and want it durable; a flush may fail, and a process may die
+between any two steps. The model has the steps of store/store and storage/journal/journal and no
+others: the cache (read by the next process), the disk (the state after a power cut), the two locks,
+and the witness. Mutants show that each rule is needed.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def moved(world: World, process: int, stage: str, **changes: object) -> World:
 
 
 def is_broken(world: World) -> bool:
-    """Whether the witness tells of a flush that failed or was never ended."""
+    """Whether the witness records a flush that failed or never ended."""
     durable, flushing, poisoned = world.witness
     return poisoned or flushing > durable
 
 
 def steps(world: World, mutant: str | None) -> Iterator[World]:
-    """Every world that one step of one process makes of this one."""
+    """Every world that a single step of one process can lead to."""
     for process in range(PROCESSES):
         yield from of_process(world, process, mutant)
 
@@ -79,7 +79,7 @@ def of_process(world: World, me: int, mutant: str | None) -> Iterator[World]:
     stage, (durable, _, poisoned) = world.at[me], world.witness
     if stage in ("done", "unknown", "dead", "withdrawn"):
         return
-    if world.deaths and stage != "new":  # its locks are free, and what it wrote stays
+    if world.deaths and stage != "new":  # its locks are free, and its writes stay
         yield moved(
             world,
             me,
@@ -104,11 +104,11 @@ def of_process(world: World, me: int, mutant: str | None) -> Iterator[World]:
             if is_found and mutant != "takes back what a flush has found":
                 yield moved(world, me, "unknown", write_lock=None)
             else:
-                journal = tuple(one for one in world.journal if one != me)
+                journal = tuple(frame for frame in world.journal if frame != me)
                 yield moved(world, me, "withdrawn", journal=journal, write_lock=None)
     elif stage == "written":
-        mine = world.journal.index(me) + 1
-        if mutant == "answers before it flushes" or durable >= mine:
+        own_position = world.journal.index(me) + 1
+        if mutant == "answers before it flushes" or durable >= own_position:
             yield moved(world, me, "done")
         elif world.flush_lock is None or mutant == "writes the witness without the flush lock":
             holds = me if world.flush_lock is None else world.flush_lock
@@ -145,7 +145,7 @@ def of_process(world: World, me: int, mutant: str | None) -> Iterator[World]:
 
 
 def rolled_forward(world: World) -> World:
-    """The frames that are not known to be durable in a new file, flushed, in pages of their own."""
+    """The frames that are not known to be durable, in a new file, flushed, in new pages."""
     whole = frozenset(world.journal)
     return world._replace(
         lost=world.lost - whole, disk=world.disk | whole, witness=(len(world.journal), 0, False)
@@ -153,7 +153,7 @@ def rolled_forward(world: World) -> World:
 
 
 def wrong(world: World) -> str | None:
-    """What must never be: which promise a world breaks."""
+    """Return the promise that this world breaks, if any."""
     durable = world.journal[: world.witness[0]]
     if not set(durable) <= world.disk:
         return "the witness promises a frame that no disk holds"
@@ -166,34 +166,34 @@ def wrong(world: World) -> str | None:
 
 
 def explored(mutant: str | None) -> tuple[int, str | None, set[tuple[str, ...]]]:
-    """(worlds, what went wrong in one, how the processes may end)."""
-    known, waiting = {START}, [START]
+    """(number of worlds, a broken promise, the possible ends of the processes)."""
+    seen_worlds, waiting = {START}, [START]
     ends: set[tuple[str, ...]] = set()
     while waiting:
         world = waiting.pop()
-        if (found := wrong(world)) is not None:
-            return len(known), found, ends
-        after = [*steps(world, mutant)]
-        if not after:
+        if (fault := wrong(world)) is not None:
+            return len(seen_worlds), fault, ends
+        next_worlds = [*steps(world, mutant)]
+        if not next_worlds:
             ends.add(world.at)
-        fresh = [one for one in after if one not in known]
-        known.update(fresh)
+        fresh = [next_world for next_world in next_worlds if next_world not in seen_worlds]
+        seen_worlds.update(fresh)
         waiting += fresh
-    return len(known), None, ends
+    return len(seen_worlds), None, ends
 
 
 def test_no_order_of_steps_breaks_a_promise() -> None:
-    """Kills: any rule of the protocol left out; and a process that waits for ever."""
-    worlds, found, ends = explored(None)
-    assert found is None
+    """Every rule of the protocol is needed here, and no process may wait for ever."""
+    worlds, fault, ends = explored(None)
+    assert fault is None
     assert worlds > 1_000
-    stuck = {one for one in ends if set(one) - {"done", "unknown", "dead", "withdrawn"}}
+    stuck = {end for end in ends if set(end) - {"done", "unknown", "dead", "withdrawn"}}
     assert not stuck, "nobody can go on"
     assert ("done",) * PROCESSES in ends
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_each_rule_is_needed(mutant: str) -> None:
-    """The model sees what each rule is there for."""
-    _, found, _ = explored(mutant)
-    assert found is not None
+    """The model breaks a promise if any rule is left out."""
+    _, fault, _ = explored(mutant)
+    assert fault is not None

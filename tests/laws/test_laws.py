@@ -1,7 +1,7 @@
 """The laws of spec/reliability 8, over every fold.
 
-A random history runs through the real client; then the state that the folds hold live is compared,
-component by component and byte by byte, with what other ways lead to.
+A random history runs through the real client. Then the live state of the folds is compared,
+component by component and byte by byte, with the state that replay and checkpoints give.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from txlog.errors import Corruption, TxlogError
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SEEDS = range(4)
-LONGEST = (1,)  # of their histories
+LONGEST = (1,)  # the quick seeds of the slowest tests
 STEPS = 150
-# how often each act of a history comes: sends and acknowledgements most
+# weights of the acts in a history: sends and acknowledgements are the most frequent
 ACTS = (3, 3, 3, 5, 5, 5, 2, 3, 3, 2, 1, 1, 2, 2, 1, 1, 1, 2, 5, 3, 2, 1, 1, 1, 1, 3)
 Dumps = dict[Component, object]
 TAKEN_BY = {
@@ -50,7 +50,8 @@ TAKEN_BY = {
     op_types.OfTopicAndWatermark: ("topic", "watermark"), op_types.OfFilesAndDelayed: ("delayed",),
     op_types.OfFiles: (), op_types.OfMembers: ("catalog",), op_types.OfReturns: ("cursor",),
 }  # fmt: skip
-# Ops that a history has seldom or never: tests of their own make them. Better a step than a name.
+# Ops that a history has seldom or never; separate tests make them. A step in a history is better
+# than an entry here.
 SELDOM = {
     "BucketDeleted", "BucketSealed", "BucketsMerged", "Compacted", "CounterRaised",
     "DeadLettered", "Deduplicated", "IsolationSet", "KeyDeleted", "LedgerSealed", "LossAccepted",
@@ -58,24 +59,24 @@ SELDOM = {
     "ProducersForgotten", "Promoted", "SchemaAdded", "SchemaMismatched", "SchemasDeleted",
     "SubscriptionTypeSet", "TopicDeleted", "TxnsForgotten",
 }  # fmt: skip
-LARGE = 99  # times, which is more than a message may have without chunks
+LARGE = 99  # this many times, which is more than a message without chunks may have
 
 
 def live_dumps(client: Client) -> Dumps:
-    """What the folds of a client hold now."""
+    """The current dumps of a client's folds."""
     client.producer("t").flush()
     return client.store.read(dumps)
 
 
 def dumps(view: View) -> Dumps:
     """The dump of every component a view knows, as plain values."""
-    found = {key: plain(key, FOLDS[key[0]].dump(view.component(key))) for key in view.known()}
+    plains = {key: plain(key, FOLDS[key[0]].dump(view.component(key))) for key in view.known()}
     empty = {kind: plain((kind, 0, 0), fold.dump(fold.new())) for kind, fold in FOLDS.items()}
-    return {key: value for key, value in found.items() if value != empty[key[0]]}
+    return {key: value for key, value in plains.items() if value != empty[key[0]]}
 
 
 def plain(key: Component, blob: bytes) -> object:
-    """A dump as values that do not depend on how a bitmap is stored or a dict ordered."""
+    """A dump as values that do not depend on the storage of a bitmap or the order of a dict."""
     state = FOLDS[key[0]].load(blob)
     if key[0] in ("delayed", "watermark"):
         return msgspec.msgpack.decode(blob)
@@ -92,7 +93,7 @@ def plain(key: Component, blob: bytes) -> object:
         },
         state.leases.waiting,
         state.leases.waiting_ids.runs(),
-        msgspec.msgpack.decode(blob, strict=False)[11],  # the rewinds as they were dumped
+        msgspec.msgpack.decode(blob, strict=False)[11],  # the rewinds in the form of the dump
         sort_dicts(msgspec.to_builtins(state.pending, str_keys=False)),
         state.mark_delete,
         state.redelivered,
@@ -108,7 +109,7 @@ def plain(key: Component, blob: bytes) -> object:
 def sort_dicts(value: object) -> object:
     if isinstance(value, dict):
         return {key: sort_dicts(value[key]) for key in sorted(value)}
-    return [sort_dicts(one) for one in value] if isinstance(value, list | tuple) else value
+    return [sort_dicts(element) for element in value] if isinstance(value, list | tuple) else value
 
 
 @contextlib.contextmanager
@@ -126,7 +127,7 @@ def fresh(bench: Bench, generation: int | None = None) -> Iterator[View]:
 
 
 def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
-    """Everything the API does, refused calls included."""
+    """Call everything the API offers, including calls that are refused."""
     chance, later = random.Random(seed), random.Random(seed)
     client = bench.client
     client.create_topic("t", 2)
@@ -138,10 +139,10 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
     consumers: list[Consumer] = []
 
     def some_ids() -> list[object]:
-        return list(chance.sample(known, min(len(known), chance.randint(1, 4))))
+        return list(chance.sample(message_ids, min(len(message_ids), chance.randint(1, 4))))
 
     for step in range(STEPS):
-        known = ids(client)
+        message_ids = ids(client)
         txn = chance.choice(open_ones) if open_ones and chance.random() < 0.7 else None
         act = chance.choices(range(26), ACTS)[0]
         with contextlib.suppress(TxlogError):
@@ -150,14 +151,14 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                 for _ in range(chance.randint(1, 3)):
                     value = b"%d" % step * chance.choice((1, 1, 1, LARGE))
                     at = later.choice((None, None, bench.clock.now().wall_ms + 500))
-                    after = later.choice((None, 400)) if at is None else None
+                    delay = later.choice((None, 400)) if at is None else None
                     key = b"%d" % chance.randrange(9)
                     number = later.choice((None, None, later.randrange(4 * STEPS)))
                     producer.send(
                         value,
                         key=key,
                         deliver_at=at,
-                        deliver_after=after,
+                        deliver_after=delay,
                         sequence_id=number,
                         txn=txn,
                     )
@@ -165,11 +166,11 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                     say(client, later.choice("AB"), later.choice((None, step)), txn=txn)
             elif act == 3:
                 open_ones.append(begin(client, chance.randint(1000, 9000)))
-            elif act <= 5 and known:
+            elif act <= 5 and message_ids:
                 client.acknowledge("t", "s", some_ids(), txn=txn)  # type: ignore[arg-type]
-            elif act == 6 and known:
-                one = [chance.choice(known)]
-                client.acknowledge("t", "s", one, cumulative=True, txn=txn)
+            elif act == 6 and message_ids:
+                chosen_ids = [chance.choice(message_ids)]
+                client.acknowledge("t", "s", chosen_ids, cumulative=True, txn=txn)
             elif act == 7 and txn is not None:
                 client.commit(txn)
             elif act == 8 and txn is not None:
@@ -188,14 +189,14 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
             elif act == 14 and chance.random() < 0.3:
                 client.admin.delete_transaction_key(f"key {chance.randrange(3)}")
                 client.admin.scale_coordinators(client.settings.coordinators + chance.randrange(2))
-            elif act == 15 and known:
-                bound = Bound("id", chance.choice(known))
+            elif act == 15 and message_ids:
+                bound = Bound("id", chance.choice(message_ids))
                 client.admin.trim("t", bound, force_unacked=chance.random() < 0.5)
             elif act == 16 and checkpoints:
                 client.admin.compact("t")
-            elif act == 21 and known:
+            elif act == 21 and message_ids:
                 handle, force = client.subscription("t", chance.choice("sh")), chance.random() < 0.5
-                handle.seek(chance.choice(known), force=force)
+                handle.seek(chance.choice(message_ids), force=force)
             elif act == 22:
                 client.subscription("t", chance.choice("sh")).skip(chance.randint(1, 3))
                 client.admin.compact_topic("t")
@@ -228,8 +229,8 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                 client.admin.delete_topic(f"more-{chance.randrange(step + 1)}")
             elif act == 11 and chance.random() < 0.3:
                 client.create_topic(f"more-{step}", chance.randint(1, 2))
-                told = later.random() < 0.7
-                with client.consumer("t", "s", enable_watermarking=told) as consumer:
+                has_event = later.random() < 0.7
+                with client.consumer("t", "s", enable_watermarking=has_event) as consumer:
                     consumer.receive_batch(1)  # with watermarks an event comes first
                     consumer.acknowledge(consumer.receive_batch(chance.randint(1, 5)))
             elif act == 25:
@@ -239,7 +240,7 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
 
 
 def bulk(bench: Bench, chance: random.Random) -> None:
-    """A batch of files is staged, and adopted, given up or brought again, under a key of others."""
+    """Stage a batch of files under another key, and adopt it, discard it or bring it again."""
     name = chance.choice((chance.randrange(9), chance.choice("abc")))
     batch = bench.client.bulk("t", key=f"key {chance.randrange(3)}", batch=name)
     now = bench.clock.now().wall_ms
@@ -269,28 +270,28 @@ def bulk(bench: Bench, chance: random.Random) -> None:
 def lease(
     client: Client, chance: random.Random, consumers: list[Consumer], act: int, txn: TxnId | None
 ) -> None:
-    """Consumers come, receive, acknowledge and give back, leave and die."""
+    """Consumers open, receive, acknowledge, give back, close and die."""
     if act == 0 and len(consumers) < 3:
         timeout_ms = chance.choice((None, 2000))
         consumers.append(client.consumer("t", "h", ack_timeout_ms=timeout_ms))
         return
     if not consumers:
         return
-    one = chance.choice(consumers)
+    consumer = chance.choice(consumers)
     if act == 1:
-        table = one.receive_batch(chance.randint(1, 6))
+        table = consumer.receive_batch(chance.randint(1, 6))
         if chance.random() < 0.4:
-            one.acknowledge(table.slice(chance.randrange(3)), txn=txn)
+            consumer.acknowledge(table.slice(chance.randrange(3)), txn=txn)
     elif act == 2:
-        known = ids(client)
-        picked = chance.sample(known, min(len(known), 6))
-        one.negative_acknowledge(picked, chance.choice((0, 0, 900)))
+        message_ids = ids(client)
+        picked = chance.sample(message_ids, min(len(message_ids), 6))
+        consumer.negative_acknowledge(picked, chance.choice((0, 0, 900)))
     elif act == 3:
-        consumers.remove(one)
+        consumers.remove(consumer)
         if chance.random() < 0.5:
-            one.close()
+            consumer.close()
             return
-        lock = session_of(one).member._lock
+        lock = session_of(consumer).member._lock
         assert lock is not None
         lock.close()
         if consumers:
@@ -313,7 +314,7 @@ def bench_of(folder: Path) -> Bench:
 
 @pytest.mark.parametrize("seed", graded(SEEDS, 2))
 def test_replay_equals_live(tmp_path: Path, seed: int) -> None:
-    """Law 1: the folds after the history are the folds of the journal alone."""
+    """Law 1: a replay of the journal alone gives the same folds as the history."""
     bench = bench_of(tmp_path)
     random_history(bench, seed, checkpoints=False)
     live = live_dumps(bench.client)
@@ -325,7 +326,7 @@ def test_replay_equals_live(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", graded(SEEDS, LONGEST))
 def test_replay_from_any_checkpoint_equals_live(tmp_path: Path, seed: int) -> None:
-    """Law 1, I-23: every kept manifest with the frames behind it is the live state."""
+    """Law 1, I-23: every kept manifest, with the frames after it, gives the live state."""
     bench = bench_of(tmp_path)
     random_history(bench, seed, checkpoints=True)
     bench.client.checkpoint()
@@ -333,38 +334,40 @@ def test_replay_from_any_checkpoint_equals_live(tmp_path: Path, seed: int) -> No
     send(bench.client, b"behind the checkpoint")
     live = live_dumps(bench.client)
     with contextlib.closing(PosixDisk(bench.path)) as disk:
-        kept = generations(disk)
-    assert len(kept) == 2
+        kept_generations = generations(disk)
+    assert len(kept_generations) == 2
     check_totals(bench.client)
-    for generation in kept:
+    for generation in kept_generations:
         with fresh(bench, generation) as view:
             view.take(view.journal.read_durable())
             assert dumps(view) == live
-            again = View.open(view.disk, view.salt, bench.clock.now().boot_id)
-            again.take(again.journal.read_durable())
-            assert dumps(again) == live  # I-23: a second time changes nothing
-            again.close()
+            reopened = View.open(view.disk, view.salt, bench.clock.now().boot_id)
+            reopened.take(reopened.journal.read_durable())
+            assert dumps(reopened) == live  # I-23: a second time changes nothing
+            reopened.close()
 
 
 @pytest.mark.parametrize("seed", graded(SEEDS[:3], 1))
-def test_a_checkpoint_anywhere_is_none(tmp_path: Path, seed: int) -> None:
-    """Law 1: a checkpoint changes no fold, no message, no id."""
+def test_checkpoint_changes_no_state(tmp_path: Path, seed: int) -> None:
+    """Law 1: a checkpoint changes no fold, no message and no id."""
     bench = bench_of(tmp_path)
     random_history(bench, seed, checkpoints=True)
-    bench.client.checkpoint()  # seals and compacts what is due: that changes where rows lie
+    bench.client.checkpoint()  # seals and compacts due ledgers, which changes the place of rows
     send(bench.client, b"one more")
-    before, seen = live_dumps(bench.client), read(bench.client)
+    dumps_before, seen = live_dumps(bench.client), read(bench.client)
     other = bench.another()
     assert not bench.client.checkpoint()["skipped"]
     assert bench.client.checkpoint()["skipped"]
     for client in (bench.client, other, bench.another()):
-        assert live_dumps(client) == before
+        assert live_dumps(client) == dumps_before
         assert read(client) == seen
 
 
 @pytest.mark.parametrize("seed", graded(SEEDS, LONGEST))
-def test_load_of_dump_is_the_state(tmp_path: Path, seed: int) -> None:
-    """Law 1: dump(load(dump(s))) says what dump(s) says, and folds on alike."""
+def test_loaded_dump_equals_the_state(tmp_path: Path, seed: int) -> None:
+    """Law 1: dump(load(dump(s))) equals dump(s), and the loaded state folds later ops in the same
+    way.
+    """
     bench = bench_of(tmp_path)
     random_history(bench, seed, checkpoints=False)
     bench.client.producer("t").flush()
@@ -372,7 +375,7 @@ def test_load_of_dump_is_the_state(tmp_path: Path, seed: int) -> None:
         frames = view.journal.read_durable()
         for at, raw in enumerate(frames):
             view.take([raw])
-            if at % 10 == 0:  # go on with what was loaded from the dump
+            if at % 10 == 0:  # continue with the state that was loaded from the dump
                 for key, state in list(view._loaded.items()):
                     blob = FOLDS[key[0]].dump(state)
                     assert plain(key, FOLDS[key[0]].dump(FOLDS[key[0]].load(blob))) == plain(
@@ -400,15 +403,15 @@ def test_every_prefix_replays(tmp_path: Path, seed: int) -> None:
 
 
 def check_agreement(view: View) -> None:
-    """What must hold between the folds behind any frame."""
-    known = view.known()
+    """Check the invariants between folds that hold after any frame."""
+    components = view.known()
     unfinished = {
         (key[1], sequence): txn
-        for key in known
+        for key in components
         if key[0] == "coordinator"
         for sequence, txn in view.coordinator(key[1]).unfinished.items()
     }
-    for kind, a, b in known:
+    for kind, a, b in components:
         if kind == "buffer":
             state = view.buffer(a)
             for coordinator, by_sequence in state.held.items():
@@ -416,10 +419,11 @@ def check_agreement(view: View) -> None:
                     assert a in unfinished[coordinator, sequence].partitions  # I-17
             check_dead_bytes(state)
             entries = {end.ledger: end.entries for end in view.topic(a).ledgers}
-            assert state.markers.keys() <= entries.keys()  # I-21: a trimmed one takes them along
+            assert state.markers.keys() <= entries.keys()  # I-21: a trimmed marker removes its rows
             for ledger, markers in state.markers.items():
                 assert [m.entry for m in markers] == sorted({m.entry for m in markers})
-                assert all(m.entry < entries[ledger] for m in markers)  # one frame, Law 4
+                # a commit is one frame, Law 4
+                assert all(m.entry < entries[ledger] for m in markers)
                 assert all(m.count == sum(r[2] for r in m.ranges) for m in markers)  # I-3
             pairs = [(m.coordinator, m.sequence) for ms in state.markers.values() for m in ms]
             assert len(pairs) == len(set(pairs))  # I-3
@@ -431,11 +435,11 @@ def check_agreement(view: View) -> None:
             for pair, pending in cursor.pending.items():
                 assert (a, b) in unfinished[pair].subscriptions  # I-17
                 for ledger, first, last, low, high in pending.runs:
-                    mine = {
+                    own_rows = {
                         (ledger, e, i) for e in range(first, last + 1) for i in range(low, high + 1)
                     }
-                    assert not mine & seen  # I-9: exactly one holder
-                    seen |= mine
+                    assert not own_rows & seen  # I-9: exactly one holder
+                    seen |= own_rows
             assert all(ledger >= cursor.mark_delete[0] for ledger in cursor.acked.entries)
             check_hands(view, cursor)
             assert [round for round, _ in cursor.rewinds] == sorted(
@@ -443,29 +447,31 @@ def check_agreement(view: View) -> None:
             )
         elif kind == "key":
             for uid, of_owner in view.keys(a).of.items():
-                for name, one in of_owner.items():
-                    left = {
+                for name, key_state in of_owner.items():
+                    remaining_rows = {
                         s: txn
                         for (c, s), txn in unfinished.items()
                         if (c, txn.owner_uid, txn.key) == (a, uid, name)
                     }
-                    open_ones = [s for s, txn in left.items() if txn.status == "OPEN"]
-                    assert open_ones in ([], [one.sequence])  # I-16
-                    assert one.sequence < 0 or one.sequence in left
-                    assert not (open_ones and one.deleted)
-                    assert all(left[s].epoch == one.epoch for s in open_ones)
+                    open_ones = [s for s, txn in remaining_rows.items() if txn.status == "OPEN"]
+                    assert open_ones in ([], [key_state.sequence])  # I-16
+                    assert key_state.sequence < 0 or key_state.sequence in remaining_rows
+                    assert not (open_ones and key_state.deleted)
+                    assert all(remaining_rows[s].epoch == key_state.epoch for s in open_ones)
     assert all(txn.status == "OPEN" for txn in unfinished.values())  # I-17: nothing is unavailable
 
 
 def check_hands(view: View, cursor: Cursor) -> None:
-    """I-9, I-12: one hand each, of an attached consumer; nothing in hand that is acknowledged."""
+    """I-9, I-12: each message is held once, by an attached consumer; no acknowledged message is
+    held.
+    """
     leases = cursor.leases
     in_hand: list[Run] = []
     for number, lease in leases.by_consumer.items():
         in_hand += lease.ids.runs()
         assert number in view.catalog.consumers or not lease.ids
-        for _, some in lease.handouts:
-            assert all(lease.ids.common(run) == [run] for run in some.runs())
+        for _, messages in lease.handouts:
+            assert all(lease.ids.common(run) == [run] for run in messages.runs())
     assert sum(map(size, in_hand)) == sum(map(size, leases.leased.runs()))
     for run in [*in_hand, *leases.waiting_ids.runs()]:
         for message in each(run):
@@ -476,13 +482,13 @@ def check_hands(view: View, cursor: Cursor) -> None:
 
 
 def check_dead_bytes(state: Buffer) -> None:
-    """I-21: bytes of a sidecar ledger are those of living transactions and dead ones."""
+    """I-21: the bytes of a sidecar ledger belong to living transactions or are counted as dead."""
     live: dict[int, int] = {}
-    for one in transactions(state):
-        ledgers = {part[0] for part in one.ranges}
-        assert sum(bytes_in(one, ledger) for ledger in ledgers) == one.payload_bytes
+    for txn_row in transactions(state):
+        ledgers = {part[0] for part in txn_row.ranges}
+        assert sum(bytes_in(txn_row, ledger) for ledger in ledgers) == txn_row.payload_bytes
         for ledger in ledgers:
-            live[ledger] = live.get(ledger, 0) + bytes_in(one, ledger)
+            live[ledger] = live.get(ledger, 0) + bytes_in(txn_row, ledger)
     ends = {end.ledger: end for end in state.ledgers}
     assert state.trimmed.keys() <= ends.keys()
     assert live.keys() <= ends.keys()
@@ -491,29 +497,30 @@ def check_dead_bytes(state: Buffer) -> None:
         holders = [
             1
             for of in state.held.values()
-            for held in of.values()
-            if any(part[0] == ledger for part in held.ranges)
+            for holding in of.values()
+            if any(part[0] == ledger for part in holding.ranges)
         ]
         assert end.open_txns == len(holders)
     assert state.dead_bytes == sum(end.dead_bytes for end in state.ledgers)
 
 
 def check_totals(client: Client) -> None:
-    """I-22: counts are those of a scan, after trims too."""
+    """I-22: the counts are equal to a scan, also after trims."""
     (row,) = [row for row in client.topics() if row["topic"] == "t"]
     assert row["messages"] == len(read(client))
-    for held in client.subscriptions("t"):
-        wanted = Range(kind="unacked", subscription=held["subscription"])
-        assert held["backlog"] == len(read(client, range=wanted))
+    for subscription_row in client.subscriptions("t"):
+        unacked_range = Range(kind="unacked", subscription=subscription_row["subscription"])
+        assert subscription_row["backlog"] == len(read(client, range=unacked_range))
 
 
 # --- Law 3 ------------------------------------------------------------------------------------
 
 
 def test_nothing_is_visible_before_it_is_durable(tmp_path: Path) -> None:
-    """Law 3, I-4: a reader never passes the witness, whatever lies behind it in the journal."""
+    """Law 3, I-4: a reader never passes the witness, even if the journal has more frames."""
     bench = Bench(tmp_path / "store")
-    client, other = bench.client, bench.another(read_only=True)  # it can make nothing durable
+    # this process can make no frame durable
+    client, other = bench.client, bench.another(read_only=True)
     client.create_topic("t")
     client.create_subscription("t", "s")
     send(client, b"a")
@@ -537,7 +544,7 @@ def test_nothing_is_visible_before_it_is_durable(tmp_path: Path) -> None:
 def test_a_frame_behind_the_witness_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law 3: with a flush that dies half way, nobody else sees the frame before the next call."""
+    """Law 3: if a flush dies half way, no other process reads its frame before the next call."""
     bench = Bench(tmp_path / "store", durability="sync")
     client, other = bench.client, bench.another(read_only=True)
     client.create_topic("t")
@@ -545,7 +552,7 @@ def test_a_frame_behind_the_witness_is_not_read(
     class PowerCut(BaseException):
         pass
 
-    def die(journal: object, *given: object, **options: object) -> None:
+    def die(journal: object, *arguments: object, **options: object) -> None:
         raise PowerCut
 
     monkeypatch.setattr(Journal, "flush", die)
@@ -554,12 +561,12 @@ def test_a_frame_behind_the_witness_is_not_read(
     assert values(other) == []
     assert values(bench.another(read_only=True)) == []
     monkeypatch.undo()
-    assert values(bench.another()) == [b"a"]  # K2: rolled forward by who may write
+    assert values(bench.another()) == [b"a"]  # K2: a process that may write rolls it forward
     assert values(other) == [b"a"]
 
 
 def test_group_commit_is_sequential(tmp_path: Path) -> None:
-    """R12: threads that write at once leave what some order of their calls leaves."""
+    """R12: concurrent writes by threads give the same result as some order of their calls."""
     bench = Bench(tmp_path / "store")
     client = bench.client
     client.create_topic("t", 2)
@@ -584,20 +591,20 @@ def test_group_commit_is_sequential(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert not failures
-    found = read(client)
-    assert len(found) == 6 * 15 * 4
-    assert len({m.message_id for m in found}) == len(found)
-    zero = [m for m in found if m.partition == 0]
+    messages = read(client)
+    assert len(messages) == 6 * 15 * 4
+    assert len({m.message_id for m in messages}) == len(messages)
+    zero = [m for m in messages if m.partition == 0]
     for first, second in pairwise(zero):
         if first.txn is not None and (first.value or b"").endswith(b"x"):
             assert second.txn == first.txn and (second.value or b"").endswith(b"z")
     for number in range(6):
-        mine = [
+        own_numbers = [
             int((m.value or b"").split(b":")[1])
             for m in zero
             if m.txn and (m.value or b"").startswith(b"%d:" % number)
         ]
-        assert mine == sorted(mine)
+        assert own_numbers == sorted(own_numbers)
     live = live_dumps(client)
     with fresh(bench) as view:
         view.take(view.journal.read_durable())
@@ -605,7 +612,9 @@ def test_group_commit_is_sequential(tmp_path: Path) -> None:
 
 
 def test_a_refused_call_of_a_group_fails_alone(tmp_path: Path) -> None:
-    """R12, I-15: the others of the group get their answers; the refused one changed nothing."""
+    """R12, I-15: the other calls of the group get their answers; the refused call changed
+    no state.
+    """
     bench = Bench(tmp_path / "store")
     client = bench.client
     client.create_topic("t")
@@ -645,7 +654,9 @@ OUTSIDE = {
 
 
 def test_folds_see_no_clock_and_no_chance() -> None:
-    """Law 7: neither folds nor ops import what differs between two replays, nor one another."""
+    """Law 7: neither folds nor ops import modules whose results differ between two replays, and
+    folds do not import each other.
+    """
     folds = [m for m in source_tree.modules() if m.path.startswith("engine/folds/")]
     modules = {kind: "transaction_key" if kind == "key" else kind for kind in FOLDS}
     assert {m.path.rpartition("/")[2] for m in folds} >= set(modules.values())
@@ -666,7 +677,7 @@ def test_folds_see_no_clock_and_no_chance() -> None:
 
 
 def test_an_unknown_tag_is_corruption() -> None:
-    """The set of ops is closed: a tag of a later version is never skipped."""
+    """The set of ops is closed: a reader never skips the tag of a later version."""
     unknown: list[object] = [[["zzz", 1]], [["ack", "not a number"]], [[]], {"a": 1}]
     for wrong in unknown:
         with pytest.raises(Corruption) as caught:
@@ -676,11 +687,11 @@ def test_an_unknown_tag_is_corruption() -> None:
         decode_ops(b"\xc1", lsn=7)
 
 
-def test_every_op_has_a_tag_of_its_own_and_a_fold() -> None:
-    """Every op is routed to folds that take it."""
+def test_every_op_has_its_own_tag_and_a_fold() -> None:
+    """Every op is routed to folds that accept it."""
     tags = [kind.__struct_config__.tag for kind in get_args(Op)]
     assert len(set(tags)) == len(tags)
-    every = {
+    all_ops = {
         kind
         for kind in vars(op_types).values()
         if isinstance(kind, type)
@@ -688,11 +699,11 @@ def test_every_op_has_a_tag_of_its_own_and_a_fold() -> None:
         and kind.__struct_config__.tag is not None
         and kind.__module__.startswith("txlog.engine.model")
     }
-    assert set(get_args(Op)) == every
+    assert set(get_args(Op)) == all_ops
 
 
 def test_every_op_is_known_to_the_folds_of_its_base() -> None:
-    """Kills: an op with a base, a tag and a decision, and no fold that ever applies it."""
+    """Guards against an op with a base, a tag and a decision that no fold ever applies."""
     kinds = {kind for kind in vars(op_types).values() if isinstance(kind, type)}
     bases = {kind for kind in kinds if issubclass(kind, op_types.Routed)} - {*get_args(Op)}
     assert TAKEN_BY.keys() == bases - {op_types.Routed}
@@ -702,10 +713,10 @@ def test_every_op_is_known_to_the_folds_of_its_base() -> None:
             assert hasattr(HOMES[fold], kind.__name__), f"the fold {fold} ignores {kind.__name__}"
 
 
-def test_a_history_has_every_op_that_is_not_seldom(tmp_path: Path) -> None:
-    """Kills: an op for which no law of this file was ever tried."""
+def test_history_has_every_op_that_is_not_listed_as_rare(tmp_path: Path) -> None:
+    """Guards against an op for which no law of this file was ever tested."""
     missing = {kind.__name__ for kind in get_args(Op)} - SELDOM
-    for seed in (3, 2, 1, 0, 4, 5, 6, 7):  # which ids and keys there are is not of the seed alone
+    for seed in (3, 2, 1, 0, 4, 5, 6, 7):  # the ids and keys do not depend on the seed alone
         bench = bench_of(tmp_path / f"{seed}")
         random_history(bench, seed, checkpoints=False)
         bench.client.producer("t").flush()
@@ -717,8 +728,10 @@ def test_a_history_has_every_op_that_is_not_seldom(tmp_path: Path) -> None:
     assert not missing
 
 
-def test_what_is_deleted_leaves_no_state(tmp_path: Path) -> None:
-    """Law 1; kills: a fold that outlives its topic, in memory and in every checkpoint to come."""
+def test_deletion_leaves_no_state(tmp_path: Path) -> None:
+    """Law 1. Guards against a fold that outlives its topic in memory and in every later
+    checkpoint.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     random_history(bench, 1, checkpoints=True)
@@ -733,15 +746,15 @@ def test_what_is_deleted_leaves_no_state(tmp_path: Path) -> None:
 
 
 def test_every_fold_is_one_of_a_view() -> None:
-    """Kills: a module in engine/folds that no store has."""
+    """Guards against a module in engine/folds that no store uses."""
     files = (source_tree.SOURCE / "txlog" / "engine" / "folds").glob("[!_]*.py")
     assert {module.__name__.split(".")[-1] for module in HOMES.values()} == {
         file.stem for file in files
     }
 
 
-def test_a_fold_refuses_ops_of_others(tmp_path: Path) -> None:
-    """An op in the wrong fold is Corruption, never ignored."""
+def test_fold_refuses_ops_of_other_folds(tmp_path: Path) -> None:
+    """An op in a wrong fold is Corruption, and is never ignored."""
     bench = bench_of(tmp_path)
     random_history(bench, 1, checkpoints=False)
     bench.client.producer("t").flush()
@@ -762,15 +775,17 @@ def test_a_fold_refuses_ops_of_others(tmp_path: Path) -> None:
 
 
 def test_a_frame_applied_twice_is_corruption(tmp_path: Path) -> None:
-    """Law 6: entries, markers, ids given out again are a broken invariant, not a no-op."""
+    """Law 6: entries, markers and ids that are given out again break an invariant, and are not
+    ignored.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     client.create_topic("t")
     client.create_subscription("t", "s")
-    (one,) = send(client, b"a")
+    (message_id,) = send(client, b"a")
     with client.transaction() as txn:
         client.producer("t").send(b"b", txn=txn)
-        client.acknowledge("t", "s", [one], txn=txn)
+        client.acknowledge("t", "s", [message_id], txn=txn)
     client.connect("k")
     batch = client.bulk("t", key="k", batch=1)
     batch.commit(batch.stage([pa.table({"value": [b"c"]})]))
@@ -798,7 +813,7 @@ TWICE = {
 
 
 def test_a_gap_between_frames_is_refused(tmp_path: Path) -> None:
-    """Law 2: frames without a gap."""
+    """Law 2: a view accepts frames only without a gap."""
     bench = bench_of(tmp_path)
     bench.client.create_topic("t")
     send(bench.client, b"a", b"b")

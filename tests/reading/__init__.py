@@ -1,1 +1,1 @@
-"""Tests of reading, also up to damage."""
+"""Tests of reading, with reads up to damaged frames."""

@@ -1,4 +1,4 @@
-"""Reading costs what is asked for, not the history: counts of rows, looks and objects."""
+"""The cost of a read follows its result, not the history: counts of rows, plans and objects."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = [
 
 @pytest.fixture
 def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The rows of each read of files and frames."""
+    """How many rows each read of files and frames returned."""
     counted: list[int] = []
     noted = Files._noted
 
@@ -48,7 +48,7 @@ def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def mixed(bench: Bench, seed: int, sends: int = 60) -> list[bytes]:
-    """Plain messages and transactions in a random order; returns all values as they are read."""
+    """Send plain messages and transactions in a random order; returns all values in read order."""
     chance = random.Random(seed)
     producer = bench.client.producer("t")
     for at in range(sends):
@@ -64,55 +64,63 @@ def mixed(bench: Bench, seed: int, sends: int = 60) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_place_of_the_last_n_is_that_found_from_the_start(bench: Bench, seed: int) -> None:
-    """spec/cli 6: -N is the place behind the messages before, wherever a marker or ledger ends."""
+def test_the_position_of_the_last_n_equals_a_count_from_the_start(bench: Bench, seed: int) -> None:
+    """spec/cli 6: -N is the position after the messages before, wherever a marker or
+    ledger ends.
+    """
     total = len(mixed(bench, seed))
 
     def check(view: View) -> None:
-        found = find_topic(view, TopicName.parse("t"))
-        number = number_of(found, 0)
+        topic = find_topic(view, TopicName.parse("t"))
+        number = number_of(topic, 0)
         start = ranges.start_of(view, number)
         for count in range(total + 3):
             skipped = max(0, total - count)
             expected = dispatch.plan(view, number, start, skipped).after if skipped else start
-            assert ranges.resolve_bound(view, found, 0, Bound("last", count)) == expected
+            assert ranges.resolve_bound(view, topic, 0, Bound("last", count)) == expected
             if count <= total:
-                assert ranges.resolve_bound(view, found, 0, Bound("skip", skipped)) == expected
+                assert ranges.resolve_bound(view, topic, 0, Bound("skip", skipped)) == expected
 
     bench.client.store.read(check)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_bounds_of_unacknowledged_messages_count_those_left(bench: Bench, seed: int) -> None:
-    """spec/cli 8.2: the first and last ones that a subscription has left, in and out of markers."""
+def test_bounds_count_unacknowledged_messages(bench: Bench, seed: int) -> None:
+    """spec/cli 8.2: the first and last unacknowledged messages, inside and outside of markers."""
     mixed(bench, seed)
     chance = random.Random(seed)
     with bench.client.consumer("t", "s") as consumer:
         got = consumer.receive_batch(1000)
         consumer.acknowledge(got.filter([chance.random() < 0.7 for _ in range(len(got))]))
-    left = values(bench.client, range=Range(kind="unacked", subscription="s"))
-    assert left
-    for count in (*range(9), len(left) // 2, len(left) - 1, len(left), len(left) + 1):
+    remaining = values(bench.client, range=Range(kind="unacked", subscription="s"))
+    assert remaining
+    for count in (
+        *range(9),
+        len(remaining) // 2,
+        len(remaining) - 1,
+        len(remaining),
+        len(remaining) + 1,
+    ):
         last = Range(Bound("last", count), kind="unacked", subscription="s")
-        assert values(bench.client, range=last) == left[max(0, len(left) - count) :]
+        assert values(bench.client, range=last) == remaining[max(0, len(remaining) - count) :]
         first = Range(START, Bound("skip", count), kind="unacked", subscription="s")
-        assert values(bench.client, range=first) == left[:count]
-        rest = Range(Bound("skip", count), END, kind="unacked", subscription="s")
-        assert values(bench.client, range=rest) == left[count:]
+        assert values(bench.client, range=first) == remaining[:count]
+        range_ = Range(Bound("skip", count), END, kind="unacked", subscription="s")
+        assert values(bench.client, range=range_) == remaining[count:]
     with pytest.raises(InvalidArgument, match="are counted, not found by @"):
         values(bench.client, range=Range(Bound("time", 1), kind="unacked", subscription="s"))
 
 
 def test_the_end_is_found_from_the_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills: a plan over all messages to find where the last one begins."""
+    """Guards against a plan over all messages to find where the last one begins."""
     total = len(mixed(bench, 1, 200))
     seen: list[object] = []
     candidates = dispatch._candidates
 
-    def counted(*given: object) -> Iterator[object]:
-        for one in candidates(*given):  # type: ignore[arg-type]
-            seen.append(one)
-            yield one
+    def counted(*arguments: object) -> Iterator[object]:
+        for candidate in candidates(*arguments):  # type: ignore[arg-type]
+            seen.append(candidate)
+            yield candidate
 
     monkeypatch.setattr(dispatch, "_candidates", counted)
     for last in (Bound("last", 1), Bound("skip", total - 1)):
@@ -132,39 +140,39 @@ LOOKS = [
 
 
 @pytest.mark.parametrize("words", LOOKS, ids=" ".join)
-def test_peek_reads_what_it_shows(
+def test_peek_reads_only_the_rows_it_shows(
     bench: Bench, rows_read: list[int], words: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Kills: everything read, and then all but a few rows dropped."""
+    """Guards against reading every row and dropping all but a few."""
     total = len(mixed(bench, 2, 300))
     assert total > 1000
     rows_read.clear()
     assert main(["-S", bench.path, *words, "-f", "lines"]) == 0
-    shown = len(capfd.readouterr().out.splitlines())
-    assert shown == (10 if words == LOOKS[2] else 2)
-    # what lies between two that were picked is read with them if it is near
-    assert sum(rows_read) <= (1000 if "--random" in words else shown)
+    count = len(capfd.readouterr().out.splitlines())
+    assert count == (10 if words == LOOKS[2] else 2)
+    # rows between two nearby picks are read with them
+    assert sum(rows_read) <= (1000 if "--random" in words else count)
 
 
 @pytest.mark.parametrize("end", ["--first", "--last"])
 def test_peek_of_one_partition_prints_as_it_reads(
     bench: Bench, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """Kills: all that was asked for in one table, and its text in one string."""
-    wanted = mixed(bench, 4, 700)
-    count = len(wanted) - 9
+    """Guards against one table of all requested rows, and all their text in one string."""
+    expected = mixed(bench, 4, 700)
+    count = len(expected) - 9
     written: list[int] = []
-    made = Records.pieces
+    original = Records.pieces
 
     def pieces(self: Records, table: pa.Table) -> Iterator[bytes | memoryview]:
         written.append(len(table))
-        return made(self, table)
+        return original(self, table)
 
     monkeypatch.setattr(Records, "pieces", pieces)
     monkeypatch.setattr(Client, "read", partialmethod(Client.read, batch_messages=500))
     assert main(["-S", bench.path, "peek", "t", end, str(count), "-f", "lines"]) == 0
-    shown = capfd.readouterr().out.encode().splitlines()
-    assert shown == (wanted[:count] if end == "--first" else wanted[-count:])
+    lines = capfd.readouterr().out.encode().splitlines()
+    assert lines == (expected[:count] if end == "--first" else expected[-count:])
     assert sum(written) == count
     assert max(written) <= 500
 
@@ -172,35 +180,35 @@ def test_peek_of_one_partition_prints_as_it_reads(
 def test_peek_around_an_id_reads_its_neighbours(
     bench: Bench, rows_read: list[int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Kills: reading on to the end, or from the start, for three messages around one."""
+    """Guards against a read to the end, or from the start, for three messages around one."""
     inner = send_txn(bench.client, *(b"t%d" % n for n in range(30)))[1]
     all_values = mixed(bench, 3, 100)
-    after = send_txn(bench.client, b"x", b"y", b"z")[1]
+    txn_id_after = send_txn(bench.client, b"x", b"y", b"z")[1]
     all_values += [b"x", b"y", b"z"]
-    for place, at in ((inner[10], 10), (after[1], len(all_values) - 2), (inner[0], 0)):
+    for location, at in ((inner[10], 10), (txn_id_after[1], len(all_values) - 2), (inner[0], 0)):
         rows_read.clear()
-        assert main(["-S", bench.path, "peek", "t", "--around", str(place), "-f", "lines"]) == 0
-        shown = capfd.readouterr().out.encode().splitlines()
-        assert shown == all_values[max(0, at - 3) : at + 4]
-        assert sum(rows_read) <= len(shown) + 1
+        assert main(["-S", bench.path, "peek", "t", "--around", str(location), "-f", "lines"]) == 0
+        lines = capfd.readouterr().out.encode().splitlines()
+        assert lines == all_values[max(0, at - 3) : at + 4]
+        assert sum(rows_read) <= len(lines) + 1
     marker = f"{inner[0].ledger}:{inner[0].entry}"
     assert main(["-S", bench.path, "peek", "t", "--at", marker, "-f", "lines"]) == 0
     assert capfd.readouterr().out.encode().splitlines() == all_values[:30]
 
 
 def test_a_backlog_is_read_in_few_calls(bench: Bench, rows_read: list[int]) -> None:
-    """Kills: a read for some hundred rows, each with its own cost."""
+    """Guards against a read for every hundred rows, each with its own cost."""
     total = len(mixed(bench, 4, 150))
     rows_read.clear()
     for by in ("age", "key", "ledger"):
-        found = bench.client.subscription("t", "s").backlog(by)
-        assert sum(group["messages"] for group in found) == total
+        backlog = bench.client.subscription("t", "s").backlog(by)
+        assert sum(group["messages"] for group in backlog) == total
     assert sum(rows_read) == 3 * total
     assert len(rows_read) <= 3 * 2
 
 
 def test_a_backlog_reads_each_file_once(bench: Bench, rows_read: list[int]) -> None:
-    """Kills: a read for each transaction and for what lies between two."""
+    """Guards against a read for each transaction, and for the messages between two."""
     total = len(mixed(bench, 6, 150))
     bench.client.checkpoint()
     files = [*Path(bench.path, "topics").rglob("*ledger-*")]
@@ -208,30 +216,32 @@ def test_a_backlog_reads_each_file_once(bench: Bench, rows_read: list[int]) -> N
     assert oldest == min(message.publish_time for message in bench.client.reader("t"))
     for by in ("age", "key", "ledger"):
         rows_read.clear()
-        found = bench.client.subscription("t", "s").backlog(by)
-        assert sum(group["messages"] for group in found) == sum(rows_read) == total
+        backlog = bench.client.subscription("t", "s").backlog(by)
+        assert sum(group["messages"] for group in backlog) == sum(rows_read) == total
         assert len(rows_read) <= len(files)
 
 
 def test_one_message_of_a_reader_makes_few(bench: Bench, rows_read: list[int]) -> None:
-    """Kills: a thousand rows and objects for one; and small batches for who reads on."""
+    """Guards against a thousand rows and objects for one message, and small batches for a long
+    read.
+    """
     everything = mixed(bench, 5, 400)
-    place = bench.client.reader("t").get_last_message_id()
-    assert place is not None
+    last_message_id = bench.client.reader("t").get_last_message_id()
+    assert last_message_id is not None
     total = len(everything)
-    for start, left in ((None, total), (place, 1), (Bound("last", 500), 500)):
+    for start, remaining_count in ((None, total), (last_message_id, 1), (Bound("last", 500), 500)):
         rows_read.clear()
         with bench.client.reader("t", start) as reader:
             first = reader.read_next()
             assert first is not None
             assert sum(rows_read) <= 10
-            assert len([first, *reader]) == left
+            assert len([first, *reader]) == remaining_count
             reader.seek("earliest")
             rows_read.clear()
             assert [reader.read_next().value for _ in range(10)] == everything[:10]  # type: ignore[union-attr]
             assert sum(rows_read) <= 10
     rows_read.clear()
-    assert [one.value for one in bench.client.reader("t")] == everything
+    assert [message.value for message in bench.client.reader("t")] == everything
     assert sum(rows_read) == len(everything)
     assert len(rows_read) <= 2 + -(-len(everything) // 1000) + len(everything) // 60
 
@@ -239,25 +249,28 @@ def test_one_message_of_a_reader_makes_few(bench: Bench, rows_read: list[int]) -
 def test_messages_are_made_without_their_constructor(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: sixteen fields set one by one for each; they are as frozen and equal as ever."""
+    """Guards against setting sixteen fields one by one for each message.
+
+    The messages are as frozen and as equal as before.
+    """
     send_txn(bench.client, b"a", b"b")
     bench.client.producer("t").send(b"c", key=b"k", properties={"p": "1"}, event_time=5)
     table = next(iter(bench.client.read("t")))
     calls: list[object] = []
     construct = Message.__init__
-    monkeypatch.setattr(Message, "__init__", lambda self, **given: calls.append(given))
-    made = list(messages(pa.concat_tables([table] * 1001)))
+    monkeypatch.setattr(Message, "__init__", lambda self, **options: calls.append(options))
+    new_messages = list(messages(pa.concat_tables([table] * 1001)))
     assert not calls
     monkeypatch.setattr(Message, "__init__", construct)
-    assert len(made) == 3003
-    for at, one in enumerate(made):
-        assert type(one) is Message
-        assert one == made[at % 3] == replace(one)
-        assert hash(one) == hash(made[at % 3])
+    assert len(new_messages) == 3003
+    for at, message in enumerate(new_messages):
+        assert type(message) is Message
+        assert message == new_messages[at % 3] == replace(message)
+        assert hash(message) == hash(new_messages[at % 3])
     plain = Message(
         topic="t",
         partition=0,
-        message_id=made[0].message_id,
+        message_id=new_messages[0].message_id,
         value=b"c",
         key=b"k",
         properties={"p": "1"},
@@ -265,13 +278,17 @@ def test_messages_are_made_without_their_constructor(
         event_time=5,
         visible_time=START_MS,
     )
-    last = replace(made[2], message_id=made[0].message_id)
+    last = replace(new_messages[2], message_id=new_messages[0].message_id)
     assert last == plain
-    assert (made[0].txn_state, made[0].txn, made[2].txn) == ("committed", made[1].txn, None)
-    assert made[0].txn is not None
+    assert (new_messages[0].txn_state, new_messages[0].txn, new_messages[2].txn) == (
+        "committed",
+        new_messages[1].txn,
+        None,
+    )
+    assert new_messages[0].txn is not None
     with pytest.raises(FrozenInstanceError):
-        made[0].value = b"x"  # type: ignore[misc]
-    assert pickle.loads(pickle.dumps(made[0])) == made[0]
+        new_messages[0].value = b"x"  # type: ignore[misc]
+    assert pickle.loads(pickle.dumps(new_messages[0])) == new_messages[0]
 
 
 @pytest.mark.parametrize(
@@ -289,9 +306,11 @@ def test_consume_reads_the_columns_of_its_format(
     names: set[str] = set()
     rows = Files.rows
 
-    def noted(self: Files, requests: Any, wanted: Sequence[str], large: Any) -> list[pa.Table]:
-        names.update(wanted)
-        return rows(self, requests, wanted, large)
+    def noted(
+        self: Files, requests: Any, expected_rows: Sequence[str], large: Any
+    ) -> list[pa.Table]:
+        names.update(expected_rows)
+        return rows(self, requests, expected_rows, large)
 
     monkeypatch.setattr(Files, "rows", noted)
     assert main(["-S", bench.path, "consume", "t", "-f", form]) == 0
@@ -303,12 +322,12 @@ def test_consume_reads_the_columns_of_its_format(
 
 def test_only_the_columns_asked_for_have_values(bench: Bench) -> None:
     expected = mixed(bench, 6)
-    for asked in ([], ["value"], ["key", "publish_time"], ["topic", "ledger"]):
-        rows = pa.concat_tables(list(bench.client.read("t", columns=asked)))
+    for names in ([], ["value"], ["key", "publish_time"], ["topic", "ledger"]):
+        rows = pa.concat_tables(list(bench.client.read("t", columns=names)))
         whole = pa.concat_tables(list(bench.client.read("t")))
         assert len(rows) == len(expected)
-        for name in ("topic", "ledger", "entry", "index", *asked):
+        for name in ("topic", "ledger", "entry", "index", *names):
             assert rows[name].equals(whole[name])
-        assert (rows["value"].null_count == 0) == ("value" in asked)
+        assert (rows["value"].null_count == 0) == ("value" in names)
     with pytest.raises(InvalidArgument, match="no column valu"):
         next(bench.client.read("t", columns=["valu"]))

@@ -1,4 +1,6 @@
-"""What is visible, in which order, and which part of it a range is; spec/transactions 8."""
+"""Which messages are visible, in which order, and which of them a range has;
+spec/transactions 8.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ pytestmark = [
 
 
 def test_ten_plain_ten_open_ten_plain(bench: Bench) -> None:
-    """8: 20 are visible at once, the 10 follow at the end on commit."""
+    """8: 20 messages are visible at once; the 10 of the transaction follow at the end on commit."""
     client = bench.client
     first = [b"a%d" % n for n in range(10)]
     last = [b"c%d" % n for n in range(10)]
@@ -26,18 +28,18 @@ def test_ten_plain_ten_open_ten_plain(bench: Bench) -> None:
     for value in inner:
         client.producer("t").send(value, txn=txn)
     send(client, *last)
-    before = client.describe_topic("t")["partition_list"][0]
+    partition_before = client.describe_topic("t")["partition_list"][0]
     assert values(client) == first + last
-    assert before["last"] == ids(client)[-1]
+    assert partition_before["last"] == ids(client)[-1]
     client.commit(txn)
     assert values(client) == first + last + inner
-    found = read(client)
-    assert [m.message_id.index for m in found if m.message_id] == [0] * 20 + list(range(1, 11))
-    assert client.describe_topic("t")["partition_list"][0]["last"] == found[-1].message_id
+    messages = read(client)
+    assert [m.message_id.index for m in messages if m.message_id] == [0] * 20 + list(range(1, 11))
+    assert client.describe_topic("t")["partition_list"][0]["last"] == messages[-1].message_id
     assert client.topics()[0]["messages"] == 30  # markers are never counted
 
 
-def test_transactions_stand_in_commit_order_and_whole(bench: Bench) -> None:
+def test_transactions_are_whole_and_in_commit_order(bench: Bench) -> None:
     """8: contiguous, in the order of their commits, not of begin or send; I-7."""
     client = bench.client
     x, y = begin(client), begin(client)
@@ -54,17 +56,17 @@ def test_transactions_stand_in_commit_order_and_whole(bench: Bench) -> None:
 
 
 def test_open_and_aborted_are_never_visible(bench: Bench) -> None:
-    """I-4, under every way to read; I-6 for a reader that stands at the end."""
+    """I-4, in every way to read; I-6 for a reader at the end of the log."""
     client = bench.client
     reader = client.reader("t")
-    open_one, gone = begin(client), begin(client)
-    for txn in (open_one, gone):
+    open_one, deleted_txn = begin(client), begin(client)
+    for txn in (open_one, deleted_txn):
         client.producer("t").send(b"hidden", txn=txn)
-    client.abort(gone)
+    client.abort(deleted_txn)
     assert values(client) == [] and reader.read_next() is None
     assert not reader.has_message_available()
     assert read(client, "t", Range(kind="txn", txn=open_one)) == []
-    assert read(client, "t", Range(kind="txn", txn=gone)) == []
+    assert read(client, "t", Range(kind="txn", txn=deleted_txn)) == []
     client.commit(open_one)
     assert reader.has_message_available()
     assert [m.value for m in reader] == [b"hidden"]
@@ -75,19 +77,19 @@ NAMES = "p0 p1 t1 t2 t3 p3 u1 p4 p5 p6".split()
 
 @pytest.fixture
 def mixed(bench: Bench) -> dict[str, MessageId]:
-    """p0 p1 | t1 t2 t3 | p3 | u1 | p4 p5 p6, a second apart, two ledgers; T, U: the markers."""
+    """p0 p1 | t1 t2 t3 | p3 | u1 | p4 p5 p6, a second apart, in two ledgers; T, U: the markers."""
     client = bench.client
-    known: dict[str, MessageId] = {}
+    message_ids: dict[str, MessageId] = {}
     for group in ("p0", "p1", "t1 t2 t3", "p3", "u1", "p4", "p5", "p6"):
         names = group.split()
         if names[0][0] == "p":
-            known[names[0]] = send(client, names[0].encode())[0]
+            message_ids[names[0]] = send(client, names[0].encode())[0]
         else:
-            known[names[0][0].upper()], inner = send_txn(client, *(n.encode() for n in names))
-            known |= dict(zip(names, inner, strict=True))
+            message_ids[names[0][0].upper()], inner = send_txn(client, *(n.encode() for n in names))
+            message_ids |= dict(zip(names, inner, strict=True))
         bench.clock.advance(1000)
-    assert len({one.ledger for one in known.values()}) == 2
-    return known
+    assert len({message_id.ledger for message_id in message_ids.values()}) == 2
+    return message_ids
 
 
 @pytest.mark.parametrize(
@@ -105,22 +107,22 @@ def mixed(bench: Bench) -> dict[str, MessageId]:
     ],
 )  # fmt: skip
 def test_ranges(bench: Bench, mixed: dict[str, MessageId], text: str, expected: str) -> None:
-    """spec/cli 6: a range is half open, whatever its bounds; in sealed files too."""
-    for name, one in mixed.items():
-        text = text.replace(f"{{{name}}}", str(one))
+    """spec/cli 6: a range is half open, whatever its bounds, also in sealed files."""
+    for name, message_id in mixed.items():
+        text = text.replace(f"{{{name}}}", str(message_id))
     for at in (0, 1, 1000, 1500, 2000, 4000, 6999, 7001):
         text = text.replace(f"@{{{at}}}", f"@{START_MS + at}")
-    wanted = parse_range(text, START_MS)
+    expected_rows = parse_range(text, START_MS)
     for act in (None, "cut", "roll"):
         if act:
             bench.client.checkpoint(roll_all=act == "roll")
         for size in (1, 2, 100):
-            found = values(bench.client, "t", wanted, batch_messages=size)
-            assert b" ".join(found).decode() == expected
+            found_values = values(bench.client, "t", expected_rows, batch_messages=size)
+            assert b" ".join(found_values).decode() == expected
 
 
 def test_readers_start_anywhere(bench: Bench, mixed: dict[str, MessageId]) -> None:
-    """The first is the one named."""
+    """The first message of a reader is the one with the given id."""
     for name in NAMES:
         with bench.client.reader("t", mixed[name]) as reader:
             got = [(m.value or b"").decode() for m in reader]
@@ -130,7 +132,7 @@ def test_readers_start_anywhere(bench: Bench, mixed: dict[str, MessageId]) -> No
 
 
 def test_reading_is_bounded_by_the_end_when_it_began(bench: Bench) -> None:
-    """read ends at the end the log has when it is called; a reader follows."""
+    """`read` ends at the end of the log at the time of the call; a reader follows."""
     client = bench.client
     send(client, b"a", b"b")
     tables = client.read("t", batch_messages=1)
@@ -143,27 +145,29 @@ def test_reading_is_bounded_by_the_end_when_it_began(bench: Bench) -> None:
 
 
 def test_limit(bench: Bench, mixed: dict[str, MessageId]) -> None:
-    """At most so many, from the start of the range."""
+    """At most this many messages, from the start of the range."""
     for count in range(len(NAMES) + 2):
         got = values(bench.client, limit=count)
         assert b" ".join(got).decode().split() == NAMES[:count]
 
 
 def test_the_messages_of_a_transaction(bench: Bench, mixed: dict[str, MessageId]) -> None:
-    """txn:TC:SEQ is what it committed, in every partition."""
+    """txn:TC:SEQ has all messages that the transaction committed, in every partition."""
     txn = next(m.txn for m in read(bench.client) if m.txn)
     assert values(bench.client, "t", Range(kind="txn", txn=txn)) == [b"t1", b"t2", b"t3"]
 
 
-def test_skipping_what_is_acknowledged(bench: Bench, mixed: dict[str, MessageId]) -> None:
-    """unacked leaves out holes, inner messages and whole markers; what is held is not deleted."""
+def test_unacked_skips_acknowledged_messages(bench: Bench, mixed: dict[str, MessageId]) -> None:
+    """unacked skips holes, inner messages and whole markers; pending acknowledgements do
+    not count.
+    """
     client = bench.client
     client.create_subscription("t", "s")
     client.acknowledge("t", "s", [mixed[n] for n in ("p1", "t2", "U", "p5")])
     client.acknowledge("t", "s", [mixed["p3"]], txn=begin(client))
     client.flush()
-    for wanted in (Range(kind="unacked"), Range(kind="unacked", subscription="s")):
-        assert values(client, "t", wanted) == [b"p0", b"t1", b"t3", b"p3", b"p4", b"p6"]
+    for range_ in (Range(kind="unacked"), Range(kind="unacked", subscription="s")):
+        assert values(client, "t", range_) == [b"p0", b"t1", b"t3", b"p3", b"p4", b"p6"]
     client.create_subscription("t", "other")
     with pytest.raises(InvalidArgument):
         read(client, "t", Range(kind="unacked"))
@@ -171,24 +175,26 @@ def test_skipping_what_is_acknowledged(bench: Bench, mixed: dict[str, MessageId]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_subscription_starts_where_it_is_told(
+def test_a_subscription_starts_at_its_position(
     bench: Bench, mixed: dict[str, MessageId], name: str
 ) -> None:
-    """9.1: `5:7:2` is a legal place; that message comes next, and the backlog counts from there."""
+    """9.1: `5:7:2` is a legal position; its message comes next, and the backlog counts
+    from there.
+    """
     client = bench.client
     client.create_subscription("t", "s", position=Bound("id", mixed[name]))
-    rest = NAMES[NAMES.index(name) :]
-    assert client.subscriptions("t")[0]["backlog"] == len(rest)
+    following_names = NAMES[NAMES.index(name) :]
+    assert client.subscriptions("t")[0]["backlog"] == len(following_names)
     with client.consumer("t", "s") as consumer:
         table = consumer.receive_batch(100)
-        assert b" ".join(table.column("value").to_pylist()).decode().split() == rest
+        assert b" ".join(table.column("value").to_pylist()).decode().split() == following_names
         consumer.acknowledge(table)
     client.flush()
     assert client.subscriptions("t")[0]["backlog"] == 0
     assert client.subscriptions("t")[0]["mark_delete"] == mixed["p6"]
 
 
-def test_what_does_not_exist(bench: Bench) -> None:
+def test_a_missing_topic_subscription_or_message_is_an_error(bench: Bench) -> None:
     """14: not-found, never an empty answer."""
     client = bench.client
     with pytest.raises(TopicNotFound):
@@ -202,7 +208,7 @@ def test_what_does_not_exist(bench: Bench) -> None:
 
 
 def test_partitions_are_read_one_after_another(bench: Bench) -> None:
-    """Each partition keeps its order; the choice of partitions is exact."""
+    """Each partition keeps its order, and a reader gets exactly the chosen partitions."""
     client = bench.client
     client.create_topic("many", 3)
     for number in range(3):
@@ -212,6 +218,6 @@ def test_partitions_are_read_one_after_another(bench: Bench) -> None:
             got = values(client, "many", partitions=chosen, batch_messages=size)
             assert len(got) == 4 * len(chosen)
             for number in chosen:
-                mine = [one for one in got if one.startswith(b"%d." % number)]
-                assert mine == [b"%d.%d" % (number, n) for n in range(4)]
+                own_values = [text for text in got if text.startswith(b"%d." % number)]
+                assert own_values == [b"%d.%d" % (number, n) for n in range(4)]
     assert values(client, "many/1") == [b"1.%d" % n for n in range(4)]

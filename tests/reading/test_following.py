@@ -1,4 +1,4 @@
-"""Readers that wait: every message once and in order, whatever happens to the files meanwhile."""
+"""Waiting readers get every message once and in order, whatever happens to the files meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def values(reader: Any) -> list[bytes]:
 
 
 def drawn(client: Client, rng: random.Random, opened: list[Any], number: int) -> list[bytes]:
-    """One step of a history; returns what becomes visible by it, in order."""
+    """Run one step of a history; returns the messages that it makes visible, in order."""
     producer, step = client.producer("t"), rng.random()
     value = b"%d" % number
     if step < 0.3:
@@ -63,7 +63,7 @@ def drawn(client: Client, rng: random.Random, opened: list[Any], number: int) ->
 
 
 class Follower:
-    """A reader, and how much it should have had; it is opened anew where it keeps only an id."""
+    """A reader, and how many messages it should have had; one that keeps only an id is reopened."""
 
     def __init__(self, client: Client, *, keeps_an_id: bool) -> None:
         self._client, self._keeps_an_id = client, keeps_an_id
@@ -72,14 +72,14 @@ class Follower:
         self.jumps = 0
 
     def read(self, expected: list[bytes], most: int) -> None:
-        """Read on; what is missing must have been trimmed, and is told."""
+        """Read on; the reader must report missing messages, which a trim removed."""
         for _ in range(most):
             try:
                 message = self._reader.read_next()
             except MessageNotFound:
-                left = values(self._client.reader("t"))
-                assert len(left) < len(expected) - self.at
-                self.at, self.jumps = len(expected) - len(left), self.jumps + 1
+                remaining = values(self._client.reader("t"))
+                assert len(remaining) < len(expected) - self.at
+                self.at, self.jumps = len(expected) - len(remaining), self.jumps + 1
                 self._reader.seek("earliest")
                 continue
             if message is None:
@@ -94,12 +94,14 @@ class Follower:
 
 @pytest.mark.parametrize("seed", graded(range(20), 4))
 def test_random_histories_are_followed(bench: Bench, seed: int) -> None:
-    """Three readers, one of which is opened anew behind each message, see what became visible, in
-    its order, through checkpoints and compaction; what is trimmed before them is an error.
+    """Three readers get all visible messages in order, through checkpoints and compaction.
+
+    One of them is reopened after each message. For messages trimmed before it, a reader gets an
+    error.
     """
     rng = random.Random(seed)
     other = bench.another()
-    followers = [Follower(other, keeps_an_id=kept) for kept in (False, False, True)]
+    followers = [Follower(other, keeps_an_id=keeps_id) for keeps_id in (False, False, True)]
     expected: list[bytes] = []
     opened: list[Any] = []
     for number in range(60):
@@ -113,18 +115,21 @@ def test_random_histories_are_followed(bench: Bench, seed: int) -> None:
 
 
 def test_behind_each_message(bench: Bench) -> None:
-    """Also within a transaction, and behind its last message; seek does the same."""
+    """A reader may start after any message, also within a transaction and after its last message.
+
+    seek does the same.
+    """
     client = bench.client
     plain = send(client, b"0")
     _, inner = send_txn(client, b"1", b"2", b"3")
     ids = [*plain, *inner, *send(client, b"4")]
     with client.reader("t") as reader:
-        for at, one in enumerate(ids):
-            left = [b"%d" % n for n in range(at + 1, 5)]
-            assert values(client.reader("t", Bound("after", one))) == left
-            assert values(client.reader("t", Bound.parse(f"after={one}"))) == left
-            reader.seek(Bound("after", one))
-            assert values(reader) == left
+        for at, message_id in enumerate(ids):
+            remaining = [b"%d" % n for n in range(at + 1, 5)]
+            assert values(client.reader("t", Bound("after", message_id))) == remaining
+            assert values(client.reader("t", Bound.parse(f"after={message_id}"))) == remaining
+            reader.seek(Bound("after", message_id))
+            assert values(reader) == remaining
     assert str(Bound("after", inner[1])) == f"after={inner[1]}"
     beyond = MessageId(ids[-1].ledger, ids[-1].entry + 1, 0)
     with pytest.raises(MessageNotFound, match="does not exist yet"):
@@ -133,8 +138,8 @@ def test_behind_each_message(bench: Bench) -> None:
         client.reader("t", Bound("after", MessageId(inner[0].ledger, inner[0].entry, 4)))
 
 
-def test_what_was_trimmed_is_an_error_and_never_a_jump(bench: Bench) -> None:
-    """R22: for a reader in place, and for one that goes on behind an id."""
+def test_trimmed_messages_are_an_error_and_never_a_jump(bench: Bench) -> None:
+    """R22: for an open reader, and for one that starts after an id."""
     client = bench.client
     first = send(client, b"1")[0]
     reader = client.reader("t")
@@ -162,7 +167,7 @@ def test_a_range_with_an_end_is_not_waited_for(bench: Bench) -> None:
 
 
 def test_it_waits_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told: nothing is looked at by time. A close ends it."""
+    """The kernel wakes it; it never looks again after a time. A close ends the wait."""
     for name in ("POLL_SECONDS_MIN", "POLL_SECONDS_MAX", "REST_SECONDS_MAX"):
         monkeypatch.setattr(pause, name, 600.0)
     monkeypatch.setattr("txlog.engine.session.reading.pause.REST_SECONDS_MAX", 600.0)
@@ -175,9 +180,9 @@ def test_it_waits_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Wakeups, "wait", noted)
     path = str(tmp_path / "store")
     txlog.init(path, free_bytes_min=0)
-    with txlog.open(path) as mine, txlog.open(path) as other:
+    with txlog.open(path) as own_client, txlog.open(path) as other:
         other.create_topic("t")
-        reader = mine.reader("t", "latest")
+        reader = own_client.reader("t", "latest")
         got: list[object] = []
 
         def follow() -> None:
@@ -196,4 +201,4 @@ def test_it_waits_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         reader.close()
         thread.join(60)
         assert got == [b"0", b"1", b"2", "closed"]
-        assert mine.reader("t", "latest").read_next(timeout_ms=1) is None
+        assert own_client.reader("t", "latest").read_next(timeout_ms=1) is None

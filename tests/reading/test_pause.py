@@ -1,7 +1,7 @@
-"""Waiting calls wake by what they are told; here nothing is ever looked at again by time.
+"""Waiting calls wake only by notifications; in these tests no timer ever triggers a look.
 
-Each test waits in a thread, with pauses and rests of ten minutes, and does something meanwhile. So
-a wake-up that is missing shows as a thread that does not end, and not as one that takes longer.
+Each test waits in a thread, with pauses and rests of ten minutes, and acts meanwhile. So a missing
+wake-up shows as a thread that does not end, and not as a slow one.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ LONG_S = 600.0
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    made = str(tmp_path / "store")
-    txlog.init(made, free_bytes_min=0)
-    with txlog.open(made) as client:
+    store_path = str(tmp_path / "store")
+    txlog.init(store_path, free_bytes_min=0)
+    with txlog.open(store_path) as client:
         client.create_topic("t")
         client.create_subscription("t", "s", type="shared")
-    return made
+    return store_path
 
 
 @pytest.fixture
@@ -63,15 +63,15 @@ def never_polling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def rests(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Semaphore]:
-    """Released each time that a thread is about to wait."""
-    made, wait = threading.Semaphore(0), Wakeups.wait
+    """Released each time a thread is about to wait."""
+    semaphore, wait = threading.Semaphore(0), Wakeups.wait
 
     def noted(self: Wakeups, seen: int, seconds: float) -> bool:
-        made.release()
+        semaphore.release()
         return wait(self, seen, seconds)
 
     monkeypatch.setattr(Wakeups, "wait", noted)
-    yield made
+    yield semaphore
 
 
 class Thread(threading.Thread):
@@ -101,21 +101,21 @@ def value(message: Any) -> Any:
 
 @pytest.mark.usefixtures("never_polling")
 class TestTold:
-    """Who waits hears of what another process does."""
+    """A waiting call wakes for changes by another process."""
 
     def test_a_message(self, path: str, rests: threading.Semaphore) -> None:
-        with txlog.open(path) as mine, txlog.open(path) as other:
-            consumer = mine.consumer("t", "s")
+        with txlog.open(path) as own_client, txlog.open(path) as other:
+            consumer = own_client.consumer("t", "s")
             thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
             assert rests.acquire(timeout=60)
             other.producer("t").send(b"1")
             assert thread.result() == b"1"
 
     def test_with_messages_in_hand(self, path: str, rests: threading.Semaphore) -> None:
-        """Its own, and those of a peer."""
-        with txlog.open(path) as mine, txlog.open(path) as other:
+        """The consumer and its peer both hold leases."""
+        with txlog.open(path) as own_client, txlog.open(path) as other:
             send(other, b"1", b"2")
-            consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
+            consumer, peer = own_client.consumer("t", "s"), other.consumer("t", "s")
             assert value(consumer.receive()) == b"1" and value(peer.receive()) == b"2"
             thread = Thread(lambda: consumer.receive_batch(timeout_ms=10**6).num_rows)
             assert rests.acquire(timeout=60)
@@ -123,9 +123,9 @@ class TestTold:
             assert thread.result() == 1
 
     def test_a_commit_and_an_abort(self, path: str, rests: threading.Semaphore) -> None:
-        """What a transaction held comes back at its abort."""
-        with txlog.open(path) as mine, txlog.open(path) as other:
-            consumer = mine.consumer("t", "s")
+        """An abort gives back the messages that the transaction had acknowledged."""
+        with txlog.open(path) as own_client, txlog.open(path) as other:
+            consumer = own_client.consumer("t", "s")
             txn = begin(other)
             other.producer("t").send(b"1", txn=txn)
             thread = Thread(lambda: consumer.receive(timeout_ms=None))
@@ -140,11 +140,11 @@ class TestTold:
             other.abort(txn)
             assert thread.result() == b"1"
 
-    def test_what_a_peer_gives_back(self, path: str, rests: threading.Semaphore) -> None:
+    def test_a_message_that_a_peer_gives_back(self, path: str, rests: threading.Semaphore) -> None:
         """A nack is written and not flushed."""
-        with txlog.open(path) as mine, txlog.open(path) as other:
+        with txlog.open(path) as own_client, txlog.open(path) as other:
             other.producer("t").send(b"1")
-            consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
+            consumer, peer = own_client.consumer("t", "s"), other.consumer("t", "s")
             message = peer.receive()
             thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
             assert rests.acquire(timeout=60)
@@ -154,11 +154,11 @@ class TestTold:
 
     @pytest.mark.parametrize("kind", ["shared", "failover"])
     def test_a_peer_that_dies(self, path: str, rests: threading.Semaphore, kind: str) -> None:
-        """The kernel closes its lock file, and tells; a standby takes over."""
-        with txlog.open(path) as mine, txlog.open(path) as other:
+        """The kernel closes the peer's lock file and notifies us; a standby takes over."""
+        with txlog.open(path) as own_client, txlog.open(path) as other:
             other.create_subscription("t", "f", type=kind)
             peer = other.consumer("t", "f")
-            consumer = mine.consumer("t", "f")
+            consumer = own_client.consumer("t", "f")
             other.producer("t").send(b"1")
             assert value(peer.receive()) == b"1"
             thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
@@ -182,7 +182,7 @@ class TestTold:
             thread = Thread(partial(client.wait_for_change, 1 << 40, None))
             assert rests.acquire(timeout=60)
             if act is None:
-                os.remove(f"{path}/txlog.toml")  # a wait that is polled sees any other order, too
+                os.remove(f"{path}/txlog.toml")  # a polling wait also works in any other order
                 shutil.rmtree(path)
             else:
                 act(client)
@@ -191,8 +191,8 @@ class TestTold:
     def test_several_topics_and_one_that_is_made_later(
         self, path: str, rests: threading.Semaphore
     ) -> None:
-        with txlog.open(path) as mine, txlog.open(path) as other:
-            consumer = mine.consumer(re.compile("t.*"), "p", create=True, type="shared")
+        with txlog.open(path) as own_client, txlog.open(path) as other:
+            consumer = own_client.consumer(re.compile("t.*"), "p", create=True, type="shared")
             thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
             assert rests.acquire(timeout=60)
             other.create_topic("t2")
@@ -200,17 +200,17 @@ class TestTold:
             assert thread.result() == b"2"
 
     def test_one_in_memory(self, path: str, rests: threading.Semaphore) -> None:
-        with txlog.open(path) as mine, txlog.open(path) as other:
-            consumer = mine.consumer("t", "glance", durable=False)
+        with txlog.open(path) as own_client, txlog.open(path) as other:
+            consumer = own_client.consumer("t", "glance", durable=False)
             thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
             assert rests.acquire(timeout=60)
             other.producer("t").send(b"1")
             assert thread.result() == b"1"
 
     def test_the_end_of_a_transaction(self, path: str, rests: threading.Semaphore) -> None:
-        with txlog.open(path) as mine, txlog.open(path) as other:
+        with txlog.open(path) as own_client, txlog.open(path) as other:
             txn = begin(other)
-            thread = Thread(lambda: mine.wait(txns={txn: "committed"})["met"])
+            thread = Thread(lambda: own_client.wait(txns={txn: "committed"})["met"])
             assert rests.acquire(timeout=60)
             other.commit(txn)
             assert thread.result() is True
@@ -219,17 +219,19 @@ class TestTold:
     def test_messages_of_an_open_transaction(
         self, path: str, rests: threading.Semaphore, kind: str
     ) -> None:
-        """They are appended and not flushed; the journal's writes tell of them."""
-        with txlog.open(path) as mine, txlog.open(path) as other:
+        """They are appended and not flushed; the writes to the journal file wake the reader."""
+        with txlog.open(path) as own_client, txlog.open(path) as other:
             other.create_subscription("t", "u", isolation="uncommitted")
             receive: Callable[..., Any]
             if kind == "reader":
-                receive = mine.reader("t", isolation="uncommitted").read_next
+                receive = own_client.reader("t", isolation="uncommitted").read_next
             elif kind == "consumer":
-                receive = mine.consumer("t", "u").receive
+                receive = own_client.consumer("t", "u").receive
             else:
-                found = mine.consumer("t", "glance", durable=False, isolation="uncommitted")
-                receive = found.receive
+                consumer = own_client.consumer(
+                    "t", "glance", durable=False, isolation="uncommitted"
+                )
+                receive = consumer.receive
             txn, producer = begin(other), other.producer("t")
             for sent in (b"1", b"2"):
                 thread = Thread(lambda: value(receive(timeout_ms=None)))
@@ -237,11 +239,11 @@ class TestTold:
                 producer.send(sent, txn=txn)
                 assert thread.result() == sent
 
-    def test_what_a_peer_acknowledges_frees_the_next_of_its_key(
+    def test_an_acknowledgement_of_a_peer_frees_its_keys(
         self, path: str, rests: threading.Semaphore
     ) -> None:
-        """The slots of a key move to another consumer once the peer has none of it in hand."""
-        with txlog.open(path) as mine, txlog.open(path) as other:
+        """The slots of a key move to another consumer once the peer holds no message of it."""
+        with txlog.open(path) as own_client, txlog.open(path) as other:
             other.create_subscription("t", "k", type="key-shared")
             peer = other.consumer("t", "k")
             keys = [b"%d" % number for number in range(40)]
@@ -250,9 +252,9 @@ class TestTold:
             first = peer.receive_batch(len(keys), 0)
             for key in keys:
                 other.producer("t").send(key, key=key)
-            consumer = mine.consumer("t", "k")
+            consumer = own_client.consumer("t", "k")
             while consumer.receive_batch(timeout_ms=0).num_rows:
-                pass  # nothing: the peer has an earlier message of each key
+                pass  # no rows: the peer has an earlier message of each key
             thread = Thread(lambda: consumer.receive_batch(timeout_ms=10**6).num_rows)
             assert rests.acquire(timeout=60)
             peer.acknowledge(first)
@@ -260,10 +262,10 @@ class TestTold:
 
     def test_room_in_hand(self, path: str, rests: threading.Semaphore) -> None:
         """unacked_max is reached; another thread of the application acknowledges."""
-        with txlog.open(path) as mine:
-            mine.admin.set_setting("unacked_max", 2)
-            send(mine, b"1", b"2", b"3")
-            consumer = mine.consumer("t", "s")
+        with txlog.open(path) as own_client:
+            own_client.admin.set_setting("unacked_max", 2)
+            send(own_client, b"1", b"2", b"3")
+            consumer = own_client.consumer("t", "s")
             batch = consumer.receive_batch(10, 0)
             assert consumer.receive() is None and consumer.blocked == "unacked_max"
             thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
@@ -272,22 +274,22 @@ class TestTold:
             assert thread.result() == b"3"
 
     def test_a_backlog_that_shrinks(self, path: str, rests: threading.Semaphore) -> None:
-        with txlog.open(path) as mine, txlog.open(path) as other:
+        with txlog.open(path) as own_client, txlog.open(path) as other:
             other.producer("t").send(b"1")
             peer = other.consumer("t", "s")
             message = peer.receive()
             assert message is not None
-            thread = Thread(lambda: mine.wait(backlogs={"s": 0})["met"])
+            thread = Thread(lambda: own_client.wait(backlogs={"s": 0})["met"])
             assert rests.acquire(timeout=60)
             peer.acknowledge(message)
             assert thread.result() is True
 
     def test_a_watermark_that_a_peer_received(self, path: str, rests: threading.Semaphore) -> None:
-        with txlog.open(path) as mine, txlog.open(path) as other:
+        with txlog.open(path) as own_client, txlog.open(path) as other:
             producer = other.producer("t")
             producer.send(b"1", event_time=1000)
             producer.new_watermark().event_time(1000).send()
-            thread = Thread(lambda: mine.wait(["t"], watermark=1000, subscription="s")["met"])
+            thread = Thread(lambda: own_client.wait(["t"], watermark=1000, subscription="s")["met"])
             assert rests.acquire(timeout=60)
             peer = other.consumer("t", "s")
             message = peer.receive()
@@ -296,27 +298,29 @@ class TestTold:
             assert thread.result() is True
 
     def test_a_transaction_that_times_out(self, path: str, rests: threading.Semaphore) -> None:
-        """Nobody else is there to notice; a timer for the moment is."""
-        with txlog.open(path) as mine, txlog.open(path) as other:
+        """No other process notices the time-out, so the wait has its own timer for it."""
+        with txlog.open(path) as own_client, txlog.open(path) as other:
             txn = begin(other, timeout_ms=200)
-            thread = Thread(lambda: mine.wait(txns={txn: "aborted"})["met"])
+            thread = Thread(lambda: own_client.wait(txns={txn: "aborted"})["met"])
             assert thread.result() is True
 
     def test_many_threads_share_one_watch(self, path: str, rests: threading.Semaphore) -> None:
-        """Two descriptors for all; each hears of each commit."""
-        with txlog.open(path) as mine, txlog.open(path) as other:
-            before = len(os.listdir("/proc/self/fd"))
-            lsn = mine.wait_for_change(0)
-            threads = [Thread(lambda: mine.wait_for_change(lsn, None) > lsn) for _ in range(8)]
+        """Two descriptors serve all threads, and each thread wakes for each commit."""
+        with txlog.open(path) as own_client, txlog.open(path) as other:
+            count_before = len(os.listdir("/proc/self/fd"))
+            lsn = own_client.wait_for_change(0)
+            threads = [
+                Thread(lambda: own_client.wait_for_change(lsn, None) > lsn) for _ in range(8)
+            ]
             for _ in threads:
                 assert rests.acquire(timeout=60)
-            assert len(os.listdir("/proc/self/fd")) <= before + 2
+            assert len(os.listdir("/proc/self/fd")) <= count_before + 2
             other.producer("t").send(b"1")
             assert all(thread.result() for thread in threads)
 
 
 def test_a_moment_that_passes_between_a_look_and_its_rest(tmp_path: Path) -> None:
-    """Kills: a rest until it is polled, since the moment is over."""
+    """Guards against a rest until the next poll when the awaited time has already passed."""
     clock = ManualClock(START_MS)
     with open_client(new_store(tmp_path, clock), clock) as client:
         txn = begin(client, timeout_ms=200)
@@ -324,7 +328,7 @@ def test_a_moment_that_passes_between_a_look_and_its_rest(tmp_path: Path) -> Non
         assert wait.look(True) is None
         clock.advance(200)
         assert wait.rest(LONG_S).seconds == 0.001
-        assert wait.look(True) is None  # it has all of its 200 ms
+        assert wait.look(True) is None  # the wait still has all of its 200 ms
         clock.advance(1)
         assert wait.rest(LONG_S).seconds == 0
         assert wait.look(True) is True
@@ -333,7 +337,7 @@ def test_a_moment_that_passes_between_a_look_and_its_rest(tmp_path: Path) -> Non
 def test_nothing_is_looked_at_while_nothing_happens(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Idle consumers rest until REST_SECONDS_MAX: no wake-ups at all."""
+    """Idle consumers rest until REST_SECONDS_MAX, without any wake-up."""
     waited: list[float] = []
 
     def wait(self: Wakeups, seen: int, seconds: float) -> bool:
@@ -349,7 +353,7 @@ def test_nothing_is_looked_at_while_nothing_happens(
         assert consumer.receive() is not None
         consumer.acknowledge(message)
         monkeypatch.setattr(Wakeups, "wait", lambda self, seen, seconds: False)
-        consumer.receive(timeout_ms=1)  # the lease before this one has said that there is nothing
+        consumer.receive(timeout_ms=1)  # the lease before has found no more messages
         monkeypatch.setattr(Wakeups, "wait", wait)
         with pytest.raises(KeyboardInterrupt):
             consumer.receive(timeout_ms=None)
@@ -360,7 +364,7 @@ def test_nothing_is_looked_at_while_nothing_happens(
 def test_appends_are_waited_for_and_not_polled(
     path: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What used to look every 50 ms rests as long as any other."""
+    """Calls that once polled every 50 ms rest as long as any other."""
     waited: list[float] = []
 
     def wait(self: Wakeups, seen: int, seconds: float) -> bool:
@@ -385,26 +389,26 @@ def test_appends_are_waited_for_and_not_polled(
         while consumer.receive_batch(timeout_ms=0).num_rows:
             pass
         monkeypatch.setattr(Wakeups, "wait", lambda self, seen, seconds: False)
-        consumer.receive(timeout_ms=5)  # takes what the lease before this one has left
+        consumer.receive(timeout_ms=5)  # takes the messages that the lease before has left
         monkeypatch.setattr(Wakeups, "wait", wait)
         with pytest.raises(KeyboardInterrupt):
             consumer.receive(timeout_ms=None)
     assert waited[-1] > pause.REST_SECONDS_MAX / 3
 
 
-def test_appends_wake_those_who_heed_them_and_no_others(
+def test_appends_wake_only_the_waits_that_ask_for_them(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wait for commits rests on, although another one of the handle heeds appends."""
+    """A wait for commits rests on, while another wait of the same handle wakes for appends."""
     monkeypatch.setattr(pause, "APART_SECONDS_MIN", 0.0)
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        woken, txn, producer = mine.store.wakeups, begin(other), other.producer("t")
-        calm = pause.Waiting(mine.store)
-        keen = pause.Waiting(mine.store, lambda _: pause.Quiet(60.0, heeds_appends=True))
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken, txn, producer = own_client.store.wakeups, begin(other), other.producer("t")
+        calm = pause.Waiting(own_client.store)
+        keen = pause.Waiting(own_client.store, lambda _: pause.Quiet(60.0, heeds_appends=True))
         producer.send(b"0", txn=txn)
         woken.begin()
         producer.send(b"1", txn=txn)
-        assert not woken.drain()  # nobody heeds them
+        assert not woken.drain()  # no wait has asked for appends
         for waiting in (calm, keen, keen):
             waiting.look()
             waiting.rest()
@@ -421,52 +425,54 @@ def test_appends_wake_those_who_heed_them_and_no_others(
         assert keen.look(), "what was appended is looked for, although a commit came with it"
 
 
-def test_appends_are_told_no_more_once_nobody_waits(
+def test_appends_are_not_watched_once_no_call_waits(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wakeups, "HEED_SECONDS", -1.0)
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        woken, txn, producer = mine.store.wakeups, begin(other), other.producer("t")
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken, txn, producer = own_client.store.wakeups, begin(other), other.producer("t")
         woken.begin()
         begun = woken.tally.beginnings
         assert woken.heed_appends() and woken.heed_appends()
         assert woken.tally.beginnings == begun + 1
-        told = []
+        events = []
         for _ in range(4):
             producer.send(b"1", txn=txn)
-            told.append(woken.drain())
-        assert told[0] and not told[3]
+            events.append(woken.drain())
+        assert events[0] and not events[3]
         assert woken.heed_appends() and woken.tally.beginnings == begun + 2
 
 
-def test_appends_of_a_new_journal_file_are_told(path: str) -> None:
-    """A checkpoint begins another one, and removes the old."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        woken, producer = mine.store.wakeups, other.producer("t")
+def test_appends_to_a_new_journal_file_wake_a_wait(path: str) -> None:
+    """A checkpoint begins a new journal file, and removes the old one."""
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken, producer = own_client.store.wakeups, other.producer("t")
         woken.begin()
         woken.heed_appends()
-        keen = pause.Waiting(mine.store, lambda _: pause.Quiet(60.0, heeds_appends=True))
+        keen = pause.Waiting(own_client.store, lambda _: pause.Quiet(60.0, heeds_appends=True))
         for _ in range(2):
             keen.look()
             keen.rest()
         producer.send(b"0")
-        before = woken.tally.appends
+        appends_before = woken.tally.appends
         other.checkpoint()
         while woken.drain():
             pass
-        assert woken.tally.appends > before and keen.look(), "the file may have had some before"
+        assert woken.tally.appends > appends_before and keen.look(), (
+            "the file may have had some before"
+        )
         woken.heed_appends()
         producer.send(b"1", txn=begin(other))
-        before = woken.tally.appends
-        assert woken.drain() and woken.tally.appends > before
+        appends_before = woken.tally.appends
+        assert woken.drain() and woken.tally.appends > appends_before
 
 
-def test_what_came_before_another_wait_made_the_watch_is_looked_for(path: str) -> None:
-    """It looked, something was committed or appended, and only then did a thread begin to watch."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        woken, txn = mine.store.wakeups, begin(other)
-        calm = pause.Waiting(mine.store)
-        keen = pause.Waiting(mine.store, lambda _: pause.Quiet(60.0, heeds_appends=True))
+def test_a_change_before_another_wait_began_the_watch_is_not_missed(path: str) -> None:
+    """A wait looked, then a commit or append came, and only then another thread began the watch."""
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken, txn = own_client.store.wakeups, begin(other)
+        calm = pause.Waiting(own_client.store)
+        keen = pause.Waiting(own_client.store, lambda _: pause.Quiet(60.0, heeds_appends=True))
         calm.look()
         other.producer("t").send(b"1")
         woken.begin()
@@ -477,12 +483,12 @@ def test_what_came_before_another_wait_made_the_watch_is_looked_for(path: str) -
         assert keen.rest() == 0.0 and keen.look() and keen.rest() > 30.0
 
 
-def test_a_wait_that_begins_beside_another_one_keeps_its_time(
+def test_a_wait_that_begins_with_another_keeps_its_time_out(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both are the first; while one polls, for hours, the other must not wait for it."""
-    with txlog.open(path) as mine:
-        woken, watch = mine.store.wakeups, mine.store.disk.watch
+    """Both are the first; while one thread polls for hours, the other must return in time."""
+    with txlog.open(path) as own_client:
+        woken, watch = own_client.store.wakeups, own_client.store.disk.watch
         is_made, tried = threading.Event(), threading.Semaphore(0)
 
         class Spied:
@@ -492,9 +498,9 @@ def test_a_wait_that_begins_beside_another_one_keeps_its_time(
             def __getattr__(self, name: str) -> Any:
                 return getattr(self._lock, name)
 
-            def acquire(self, *args: Any, **named: Any) -> bool:
+            def acquire(self, *args: Any, **options: Any) -> bool:
                 tried.release()
-                return bool(self._lock.acquire(*args, **named))
+                return bool(self._lock.acquire(*args, **options))
 
             def __enter__(self) -> bool:
                 return self.acquire()
@@ -506,25 +512,25 @@ def test_a_wait_that_begins_beside_another_one_keeps_its_time(
             assert is_made.wait(60)
             return watch()
 
-        monkeypatch.setattr(type(mine.store.disk), "watch", lambda self: slow())
+        monkeypatch.setattr(type(own_client.store.disk), "watch", lambda self: slow())
         monkeypatch.setattr(woken, "_gate", Spied(woken._gate))
         monkeypatch.setattr(woken, "_making", Spied(woken._making))
-        first = Thread(lambda: mine.wait_for_change(10**6, None))
-        for _ in range(2):  # it has both locks, and makes the watch
+        first = Thread(lambda: own_client.wait_for_change(10**6, None))
+        for _ in range(2):  # the first has both locks, and makes the watch
             assert tried.acquire(timeout=60)
-        second = Thread(lambda: mine.wait_for_change(10**6, 1))
+        second = Thread(lambda: own_client.wait_for_change(10**6, 1))
         assert tried.acquire(timeout=60)
         is_made.set()
         second.result()
         assert first.is_alive()
 
 
-def test_who_waits_again_at_once_keeps_nobody_from_being_told(
+def test_a_thread_that_waits_again_at_once_does_not_starve_others(
     path: str, rests: threading.Semaphore
 ) -> None:
-    """It is there before those who were told of the same, and polls for as long as it likes."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        woken, producer, is_over = mine.store.wakeups, other.producer("t"), threading.Event()
+    """It waits again before the others have woken, and may poll for as long as it likes."""
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken, producer, is_over = own_client.store.wakeups, other.producer("t"), threading.Event()
         woken.begin()
 
         def wait_on() -> None:
@@ -538,38 +544,38 @@ def test_who_waits_again_at_once_keeps_nobody_from_being_told(
             for _ in calm:
                 assert rests.acquire(timeout=60)
             producer.send(b"1")
-            assert [one.result() for one in calm] == [True, True]
+            assert [future.result() for future in calm] == [True, True]
         is_over.set()
         woken.ring()
         busy.result()
 
 
-def test_one_of_those_who_wait_on_polls_when_another_has_waited_enough(
+def test_another_waiting_thread_polls_when_the_poller_times_out(
     path: str, rests: threading.Semaphore
 ) -> None:
-    """Whoever polled may leave without news; so may whoever was to poll next."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        woken = mine.store.wakeups
+    """The polling thread may time out without news, and so may the thread that should poll next."""
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken = own_client.store.wakeups
         woken.begin()
         seen = woken.count
         brief = [Thread(lambda: woken.wait(seen, 0.01)) for _ in range(3)]
         calm = [Thread(lambda: woken.wait(seen, LONG_S)) for _ in range(2)]
         for _ in (*brief, *calm):
             assert rests.acquire(timeout=60)
-        for one in brief:
-            one.result()
+        for future in brief:
+            future.result()
         other.producer("t").send(b"1")
-        assert [one.result() for one in calm] == [True, True]
+        assert [future.result() for future in calm] == [True, True]
 
 
 @pytest.mark.parametrize("is_outer_polling", [True, False])
-def test_a_wait_inside_another_one_of_its_thread_keeps_nobody_from_being_told(
+def test_a_nested_wait_of_a_signal_handler_does_not_starve_others(
     path: str,
     rests: threading.Semaphore,
     is_outer_polling: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a signal handler, which runs while its thread polls, or waits for its bell."""
+    """A signal handler waits while its thread polls, or waits for its bell."""
     insides, answers = list[Callable[[], None]](), list[bool]()
 
     class Bell:
@@ -582,8 +588,8 @@ def test_a_wait_inside_another_one_of_its_thread_keeps_nobody_from_being_told(
                 insides.pop()()
             return self._lock.acquire(timeout=timeout)
 
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        woken = mine.store.wakeups
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken = own_client.store.wakeups
         woken.begin()
         watch, seen = woken._watch, woken.count
         assert watch is not None
@@ -610,16 +616,16 @@ def test_a_wait_inside_another_one_of_its_thread_keeps_nobody_from_being_told(
                 threads[-1].join(0.001)
         assert rests.acquire(timeout=60)
         other.producer("t").send(b"1")
-        assert [one.result() for one in threads] == [True] * len(threads)
+        assert [thread.result() for thread in threads] == [True] * len(threads)
         assert answers == [True] and not woken._bells
 
 
-def test_who_is_in_a_signal_handler_for_long_keeps_nobody_from_being_told(
+def test_a_long_signal_handler_does_not_starve_other_waits(
     path: str, rests: threading.Semaphore
 ) -> None:
-    """Handlers run in the main thread: its bell was rung, and it does not come."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        woken, main = mine.store.wakeups, threading.main_thread().ident
+    """Handlers run in the main thread: its bell rang, and the thread does not come."""
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken, main = own_client.store.wakeups, threading.main_thread().ident
         woken.begin()
         seen, bell = woken.count, threading.Lock()
         bell.acquire()
@@ -629,7 +635,7 @@ def test_who_is_in_a_signal_handler_for_long_keeps_nobody_from_being_told(
         for _ in calm:
             assert rests.acquire(timeout=60)
         other.producer("t").send(b"1")
-        assert [one.result() for one in calm] == [True] * 3
+        assert [future.result() for future in calm] == [True] * 3
         assert not bell.locked() and list(woken._bells) == [main]
 
 
@@ -643,14 +649,14 @@ class Interrupt:
         self._before: dict[Any, dict[int, str]] = {}
 
     def run(self, act: Callable[[], object]) -> None:
-        before = sys.gettrace()
+        trace_before = sys.gettrace()
         sys.settrace(self._call)
         try:
             act()
         except KeyboardInterrupt:
             self.is_over = True
         finally:
-            sys.settrace(before)
+            sys.settrace(trace_before)
 
     def _call(self, frame: Any, event: str, arg: object) -> Any:
         if frame.f_code.co_filename != self._file:
@@ -662,7 +668,9 @@ class Interrupt:
         code = frame.f_code
         if code not in self._before:
             steps = list(dis.get_instructions(code))
-            self._before[code] = {two.offset: one.opname for one, two in itertools.pairwise(steps)}
+            self._before[code] = {
+                two.offset: instruction.opname for instruction, two in itertools.pairwise(steps)
+            }
         if event == "opcode" and self._before[code].get(frame.f_lasti) in self.BEHIND:
             self._left -= 1
             if self._left == -1:
@@ -672,11 +680,11 @@ class Interrupt:
 
 @pytest.mark.parametrize("call", ["begin", "drain", "wait"])
 def test_an_interrupt_keeps_nothing_from_the_others(path: str, call: str) -> None:
-    """Neither a lock, nor what was told, nor the next turn to poll; wherever it comes."""
+    """At any bytecode, it leaves no lock held, and loses no notification and no turn to poll."""
     is_cut, at = True, 0
     while is_cut:
-        with txlog.open(path) as mine:
-            woken, bell, passed = mine.store.wakeups, threading.Lock(), list[int]()
+        with txlog.open(path) as own_client:
+            woken, bell, passed = own_client.store.wakeups, threading.Lock(), list[int]()
             acts: dict[str, Callable[[], object]] = {
                 "begin": woken.begin,
                 "drain": woken.drain,
@@ -685,7 +693,7 @@ def test_an_interrupt_keeps_nothing_from_the_others(path: str, call: str) -> Non
             if call != "begin":
                 woken.begin()
                 woken.ring()
-            before = woken.tally.count = 0
+            appends_before = woken.tally.count = 0
             woken.pass_on = partial(passed.append, 1)
             bell.acquire()
             woken._bells[0] = bell
@@ -694,18 +702,18 @@ def test_an_interrupt_keeps_nothing_from_the_others(path: str, call: str) -> Non
             is_cut, at = interrupt.is_over, at + 1
             assert not woken._gate._is_owned() and not woken._making._is_owned()
             assert list(woken._bells) == [0]
-            if woken.count == before or call == "begin":
-                acts[call]()  # it was cut short before it did anything
+            if woken.count == appends_before or call == "begin":
+                acts[call]()  # it was interrupted before it did anything
             assert not bell.locked()
-            assert woken.count > before or call == "begin"
+            assert woken.count > appends_before or call == "begin"
             assert passed or call != "wait" or not is_cut
     assert at > 20
 
 
-def test_a_wait_that_is_told_nothing_any_more_is_short(path: str) -> None:
-    """Its caller knew for how long when another thread had not closed the store yet."""
-    with txlog.open(path) as mine:
-        woken = mine.store.wakeups
+def test_a_wait_on_closed_wakeups_is_short(path: str) -> None:
+    """Its caller chose the time-out before another thread closed the store."""
+    with txlog.open(path) as own_client:
+        woken = own_client.store.wakeups
         woken.begin()
         woken.close()
         assert not Thread(lambda: woken.wait(woken.count, LONG_S)).result()
@@ -714,7 +722,7 @@ def test_a_wait_that_is_told_nothing_any_more_is_short(path: str) -> None:
 def test_where_appends_cannot_be_watched_it_looks_again_soon(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit of watches was met in between: commits are told, appends are not."""
+    """The limit of watches was reached halfway: commits notify, appends do not."""
     with txlog.open(path) as client:
         keen = pause.Waiting(client.store, lambda _: pause.Quiet(60.0, heeds_appends=True))
         client.store.wakeups.begin()
@@ -732,7 +740,7 @@ def test_where_appends_cannot_be_watched_it_looks_again_soon(
 
 
 def test_a_nack_comes_back_when_it_is_due(path: str) -> None:
-    """Not at the next second: what a turn found holds until then, and no longer."""
+    """It does not wait for the next second: the idle state holds exactly until then."""
     with txlog.open(path) as client:
         send(client, b"1")
         client.store.wakeups.begin()
@@ -748,13 +756,13 @@ def test_a_nack_comes_back_when_it_is_due(path: str) -> None:
         assert not still.is_early(now._replace(boot_ms=still.until_ms), 0)
 
 
-def test_a_look_that_sees_a_peer_go_says_nothing_of_the_next(path: str) -> None:
-    """Its lock file has closed, as was told before this one looked, and its lock is not free."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
+def test_a_look_while_a_peer_leaves_is_repeated_soon(path: str) -> None:
+    """The peer's lock file was closed, as the kernel reported, but its lock is not free yet."""
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        consumer, peer = own_client.consumer("t", "s"), other.consumer("t", "s")
         send(other, b"1")
         peer.receive()
-        woken, lock = mine.store.wakeups, session_of(peer).member._lock
+        woken, lock = own_client.store.wakeups, session_of(peer).member._lock
         woken.begin()
         assert lock is not None and consumer.session.take(10, True) is None
         (Path(path) / consumer_lock(peer.id)).open("r+b").close()
@@ -771,13 +779,15 @@ def test_a_look_that_sees_a_peer_go_says_nothing_of_the_next(path: str) -> None:
         )
 
 
-def test_a_lock_that_was_told_and_is_held_is_soon_that_of_somebody_else(
+def test_a_reported_lock_that_stays_held_is_not_watched_for_long(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who opens a lock file for writing, as one does that joins too late, does not die."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
-        woken, lock = mine.store.wakeups, session_of(peer).member._lock
+    """A process that opens a lock file for writing, for instance one that joins too late, is not
+    dead.
+    """
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        consumer, peer = own_client.consumer("t", "s"), other.consumer("t", "s")
+        woken, lock = own_client.store.wakeups, session_of(peer).member._lock
         woken.begin()
         assert lock is not None
         (Path(path) / consumer_lock(peer.id)).open("r+b").close()
@@ -791,42 +801,45 @@ def test_a_lock_that_was_told_and_is_held_is_soon_that_of_somebody_else(
         )
 
 
-def test_what_an_open_transaction_holds_is_waited_for(path: str) -> None:
-    """Its time-out gives it back, and maybe only who waits is there to see to that."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
+def test_messages_acknowledged_in_an_open_transaction_are_waited_for(path: str) -> None:
+    """Its time-out gives them back, and the waiting process may be the only one to notice."""
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        consumer, peer = own_client.consumer("t", "s"), other.consumer("t", "s")
         send(other, b"1")
         message = peer.receive()
-        mine.store.wakeups.begin()
+        own_client.store.wakeups.begin()
         assert message is not None and consumer.session.take(10, True) is None
         still = session_of(consumer).idle
         assert still is not None and still.until_ms is None
         with other.transaction() as txn:
             peer.acknowledge(message, txn=txn)
             other.flush()
-            assert mine.store.refresh() > still.lsn
-            told = mine.store.read(lambda view: view.changed_since(still.lsn))
-            assert told is not None and not told.isdisjoint(still.concern.keys)
+            assert own_client.store.refresh() > still.lsn
+            reports = own_client.store.read(lambda view: view.changed_since(still.lsn))
+            assert reports is not None and not reports.isdisjoint(still.concern.keys)
             assert consumer.session.take(10, False) is None
-            held = session_of(consumer).idle
-            assert held is not None and held.until_ms is not None
-        told = mine.store.read(lambda view: view.changed_since(held.lsn))
-        assert told is not None and told.isdisjoint(still.concern.keys), "nothing comes back by it"
+            leases = session_of(consumer).idle
+            assert leases is not None and leases.until_ms is not None
+        reports = own_client.store.read(lambda view: view.changed_since(leases.lsn))
+        assert reports is not None and reports.isdisjoint(still.concern.keys), (
+            "nothing comes back by it"
+        )
 
 
 def test_a_commit_elsewhere_costs_little(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the lock, for frames that are not flushed, nor a look: nothing of its own changed.
+    """A consumer takes no lock for unflushed frames and makes no look if nothing of its own
+    changed.
 
-    Kills the mutant that is thorough each time: a hundred waiting consumers would queue.
+    Guards against a full look each time: a hundred waiting consumers would queue.
     """
-    with txlog.open(path) as mine, txlog.open(path) as other:
+    with txlog.open(path) as own_client, txlog.open(path) as other:
         other.create_topic("elsewhere")
         producer = other.producer("elsewhere")
         producer.send(b"0")
         txn = begin(other)
         producer.send(b"y", txn=txn)
         other.flush()
-        consumer = mine.consumer("t", "s")
+        consumer = own_client.consumer("t", "s")
         assert consumer.receive() is None and consumer.receive() is None
         waited = iter(range(5))
         looks: list[str] = []
@@ -843,22 +856,22 @@ def test_a_commit_elsewhere_costs_little(path: str, monkeypatch: pytest.MonkeyPa
         under_lock = Store._under_lock
 
         def noted(self: Store, act: Callable[[], T]) -> T:
-            if self is mine.store:
+            if self is own_client.store:
                 looks.append("lock")
             return under_lock(self, act)
 
         monkeypatch.setattr(Store, "_under_lock", noted)
-        monkeypatch.setattr(receive, "expire_due", lambda *given, **more: looks.append("look"))
+        monkeypatch.setattr(receive, "expire_due", lambda *arguments, **more: looks.append("look"))
         with pytest.raises(KeyboardInterrupt):
             consumer.receive(timeout_ms=None)
         assert looks == []
 
 
 def test_a_look_that_finds_nothing_follows_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peer was faster. Whoever waits for the same looks at the witness, and at no more files."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        consumer, peer = mine.consumer("t", "s"), mine.consumer("t", "s")
-        mine.store.wakeups.begin()
+    """A peer was faster. Another waiting consumer reads only the witness, and no other file."""
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        consumer, peer = own_client.consumer("t", "s"), own_client.consumer("t", "s")
+        own_client.store.wakeups.begin()
         assert consumer.session.take(10, True) is None and consumer.session.take(10, False) is None
         other.producer("t").send(b"1")
         assert peer.receive_batch().num_rows == 1
@@ -877,28 +890,30 @@ def test_a_look_that_finds_nothing_follows_once(path: str, monkeypatch: pytest.M
 
 
 def test_a_look_whose_time_has_come_follows_as_well(path: str) -> None:
-    """Kills: a turn that takes the view for the newest, as it had followed when nothing was due."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        consumer = mine.consumer("t", "s")
-        mine.store.wakeups.begin()
+    """Guards against a look at an old view, which was last refreshed when no message was due."""
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        consumer = own_client.consumer("t", "s")
+        own_client.store.wakeups.begin()
         assert consumer.session.take(10, True) is None
         still = session_of(consumer).idle
         assert still is not None
-        still.until_ms = mine.store.clock.now().boot_ms
+        still.until_ms = own_client.store.clock.now().boot_ms
         other.producer("t").send(b"1")
         table = consumer.session.take(10, False)
         assert table is not None and table.num_rows == 1
 
 
-def test_it_polls_where_nobody_tells(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_polls_where_the_kernel_does_not_notify(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """max_user_instances, max_user_watches, another system, a file system of another machine."""
 
     def refused(fd: int) -> int:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("txlog.engine.storage.disk.watch.open_inotify", refused)
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        consumer = mine.consumer("t", "s")
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        consumer = own_client.consumer("t", "s")
         waited: list[float] = []
 
         def wait(self: Wakeups, seen: int, seconds: float) -> bool:
@@ -915,20 +930,20 @@ def test_it_polls_where_nobody_tells(path: str, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.deep
 def test_a_watch_limit_leaves_no_descriptor(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was opened before the limit was met is used again, and closed with the store."""
+    """Descriptors opened before the limit was reached are reused, and closed with the store."""
 
     def refused(fd: int, path: str, mask: int) -> int:
         raise OSError(28, "No space left on device")
 
     gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
+    count_before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr("txlog.engine.storage.disk.watch.add_watch", refused)
     with txlog.open(path) as client:
         for _ in range(3):
             assert client.consumer("t", "s").receive(timeout_ms=1) is None
     del client
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert len(os.listdir("/proc/self/fd")) <= count_before
 
 
 def test_an_unknown_file_system_is_not_believed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -937,22 +952,22 @@ def test_an_unknown_file_system_is_not_believed(path: str, monkeypatch: pytest.M
         assert client.store.disk.watch() is None
 
 
-def test_the_beginning_of_a_flush_wakes_nobody(path: str) -> None:
-    """The witness is written before and after it; one commit is one wake-up."""
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        woken = mine.store.wakeups
+def test_the_beginning_of_a_flush_wakes_no_wait(path: str) -> None:
+    """The witness is written before and after the flush; one commit is one wake-up."""
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken = own_client.store.wakeups
         for _ in range(2):
             woken.begin()
         assert woken.tally.beginnings == 1
         counts = []
         for value in (b"1", b"2"):
-            before = woken.count
+            count_before = woken.count
             other.producer("t").send(value)
             assert woken.drain()
-            counts.append(woken.count - before)
+            counts.append(woken.count - count_before)
             assert not woken.drain()
         assert counts == [1, 1]
-        begun = mine.store._view.journal.witness
+        begun = own_client.store._view.journal.witness
         record = begun.read()
         assert record is not None
         record.flushing_lsn = record.durable_lsn + 1
@@ -961,13 +976,13 @@ def test_the_beginning_of_a_flush_wakes_nobody(path: str) -> None:
         assert not woken.drain()
 
 
-def test_a_flush_that_does_not_end_wakes_whoever_waits(
+def test_a_flush_that_does_not_end_wakes_waiting_calls(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process may be dead; what it wrote is put right by who looks. Once for each flush."""
+    """Its process may be dead, and the woken caller recovers its frames. Once for each flush."""
     monkeypatch.setattr(wakeups, "STALL_SECONDS", 0.0)
-    with txlog.open(path) as mine, txlog.open(path) as other:
-        woken = mine.store.wakeups
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken = own_client.store.wakeups
         woken.begin()
         witness = other.store._view.journal.witness
         record = witness.read()
@@ -979,7 +994,9 @@ def test_a_flush_that_does_not_end_wakes_whoever_waits(
 
 
 def test_a_child_of_a_fork_has_none_of_it(path: str) -> None:
-    """R27: its descriptors are closed; it hears that the store is its parent's."""
+    """R27: its descriptors are closed, and its calls fail because the store belongs to its
+    parent.
+    """
     with txlog.open(path) as client:
         client.store.wakeups.begin()
         fd = client.store.wakeups.fileno()
@@ -1000,7 +1017,9 @@ def test_a_child_of_a_fork_has_none_of_it(path: str) -> None:
 def test_a_child_forked_by_a_handler_within_a_wait_does_not_wait_on(
     path: str, has_other: bool
 ) -> None:
-    """Kills: a child that asks a closed descriptor over and over, or waits for a bell of nobody."""
+    """Guards against a child that polls a closed descriptor, or waits for a bell that
+    never rings.
+    """
     me, main = os.getpid(), threading.get_ident()
     forked: list[int] = []
     with txlog.open(path) as client:
@@ -1020,7 +1039,7 @@ def test_a_child_forked_by_a_handler_within_a_wait_does_not_wait_on(
             forked.append(os.fork())
             if os.getpid() != me:
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
-                signal.alarm(60)  # ends a child that waits
+                signal.alarm(60)  # it ends a child that still waits
             else:
                 client.store.wakeups.tally.add()
                 woken.ring()
@@ -1030,7 +1049,7 @@ def test_a_child_forked_by_a_handler_within_a_wait_does_not_wait_on(
                 os.sched_yield()
             signal.pthread_kill(main, signal.SIGUSR1)
 
-        before = signal.signal(signal.SIGUSR1, fork)
+        handler_before = signal.signal(signal.SIGUSR1, fork)
         sender = threading.Thread(target=send_signal)
         try:
             sender.start()
@@ -1039,7 +1058,7 @@ def test_a_child_forked_by_a_handler_within_a_wait_does_not_wait_on(
                 os._exit(0 if is_told and os.getpid() not in passed else 1)
         finally:
             if os.getpid() == me:
-                signal.signal(signal.SIGUSR1, before)
+                signal.signal(signal.SIGUSR1, handler_before)
         sender.join()
         if has_other:
             other.join()
@@ -1062,13 +1081,13 @@ SIGNALS_OF_OTHERS: dict[str, Callable[[], object]] = {
 def test_a_signal_that_another_thread_raises_ends_a_wait_without_end(
     path: str, way: str, has_other: bool
 ) -> None:
-    """R29: handlers run in the main thread, which the kernel wakes for some of these ways only."""
+    """R29: handlers run in the main thread, which the kernel wakes for only some of these ways."""
     main = threading.get_ident()
     with txlog.open(path) as client:
         woken = client.store.wakeups
         woken.begin()
         other = threading.Thread(target=partial(woken.wait, woken.count, LONG_S))
-        if has_other:  # it polls, and the main thread waits for its bell
+        if has_other:  # the other thread polls, and the main thread waits for its bell
             other.start()
             while woken._gate.acquire(blocking=False):
                 woken._gate.release()

@@ -1,4 +1,4 @@
-"""A reader goes where it is told, knows the last message, and says truly whether one follows."""
+"""A reader seeks to any position, knows the last message, and whether another message follows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def following(reader: Reader) -> bytes | None:
 
 
 def test_message_is_available_until_the_last_was_read(bench: Bench) -> None:
-    """What was read ahead is available, too."""
+    """Messages that were read ahead count as available."""
     send(bench.client, b"1", b"2", b"3")
     reader = bench.client.reader("t")
     for value in (b"1", b"2", b"3"):
@@ -44,31 +44,31 @@ def test_message_is_available_until_the_last_was_read(bench: Bench) -> None:
     assert reader.has_message_available()
 
 
-def test_a_batch_begins_with_what_was_read_ahead(bench: Bench) -> None:
-    """One by one and in batches are one order: nothing is passed over, nothing comes twice."""
+def test_a_batch_begins_with_the_messages_read_ahead(bench: Bench) -> None:
+    """Single reads and batches share one order: no message is skipped, none comes twice."""
     ids = send(bench.client, *(b"%d" % n for n in range(6)))
     reader = bench.client.reader("t")
     assert following(reader) == b"0"
-    assert [one.value for one in rows([reader.receive_batch(2)])] == [b"1", b"2"]
+    assert [row.value for row in rows([reader.receive_batch(2)])] == [b"1", b"2"]
     assert following(reader) == b"3"
     reader.seek(ids[2])
     assert following(reader) == b"2"
     send(bench.client, b"other", partition=1)
-    assert [one.value for one in rows([reader.receive_batch()])] == [b"3", b"4", b"5"]
-    assert [one.value for one in rows([reader.receive_batch()])] == [b"other"]
+    assert [row.value for row in rows([reader.receive_batch()])] == [b"3", b"4", b"5"]
+    assert [row.value for row in rows([reader.receive_batch()])] == [b"other"]
     with pytest.raises(InvalidArgument, match="max_messages is 0"):
-        reader.receive_batch(0)  # no rows would say that it is at the end
+        reader.receive_batch(0)  # an empty batch would mean the end of the log
 
 
-def test_what_was_read_ahead_is_dropped_where_it_was_sought(bench: Bench) -> None:
-    """Of the other partitions it stays, in a batch as one by one."""
+def test_a_seek_drops_messages_read_ahead_of_its_partition(bench: Bench) -> None:
+    """Messages read ahead from other partitions stay, in batches and single reads."""
     ids = send(bench.client, b"a0", b"a1", partition=0)
     send(bench.client, b"b0", b"b1", partition=1)
     reader = bench.client.reader("t")
     assert following(reader) == b"a0"
     reader.seek(ids[0])
-    found = rows([reader.receive_batch(), reader.receive_batch()])
-    assert [one.value for one in found] == [b"b0", b"b1", b"a0", b"a1"]
+    found_rows = rows([reader.receive_batch(), reader.receive_batch()])
+    assert [found_row.value for found_row in found_rows] == [b"b0", b"b1", b"a0", b"a1"]
 
 
 def test_open_transaction_is_not_available(bench: Bench) -> None:
@@ -101,15 +101,15 @@ def test_last_message_id_is_none_once_all_was_trimmed(bench: Bench) -> None:
 
 
 def test_a_loop_goes_on_where_a_seek_has_led(bench: Bench) -> None:
-    """Kills: a loop that keeps what was read ahead before it."""
+    """Guards against a loop that keeps the messages that it had read ahead."""
     ids = send(bench.client, b"a", b"b", b"c", b"d")
     with bench.client.reader("t") as reader:
-        found = []
+        results = []
         for message in reader:
-            found.append(message.value)
-            if len(found) == 2:
+            results.append(message.value)
+            if len(results) == 2:
                 reader.seek(ids[3])
-    assert found == [b"a", b"b", b"d"]
+    assert results == [b"a", b"b", b"d"]
 
 
 def test_seek_by_id_begins_with_that_message(bench: Bench) -> None:
@@ -130,7 +130,7 @@ def test_seek_by_id_begins_with_that_message(bench: Bench) -> None:
 
 
 def test_seek_by_id_leaves_the_other_partitions(bench: Bench) -> None:
-    """What was read ahead of them is not lost."""
+    """Messages read ahead from other partitions are not lost."""
     ids = send(bench.client, b"1", b"2")
     send(bench.client, b"a", b"b", partition=1)
     reader = bench.client.reader("t")
@@ -153,7 +153,7 @@ def test_seek_by_time_begins_with_the_first_message_from_then_on(bench: Bench) -
 def test_a_time_is_found_in_the_order_of_the_log_when_the_clock_was_set_back(
     tmp_path: Path, seed: int
 ) -> None:
-    """R32: the first message of that time or later, wherever it lies and whatever comes after."""
+    """R32: the first message in the log with that time or a later one, whatever times follow."""
     print(f"seed {seed}")
     rng = random.Random(seed)
     bench = Bench(tmp_path / "store", ledger_entries_max=7)
@@ -216,14 +216,14 @@ def test_subscription_begins_at_its_position(
 
 
 def test_subscription_at_an_id_passes_over_nothing_elsewhere(bench: Bench) -> None:
-    """An id selects its partition: a position of the other one says nothing of this one."""
+    """An id selects its partition; in the other partitions no message is skipped."""
     first = send(bench.client, b"1", b"2")
     other = send(bench.client, b"a", b"b", partition=1)
     cases = (("s", first[1], [b"2", b"a", b"b"]), ("r", other[1], [b"1", b"2", b"b"]))
-    for name, place, left in cases:
-        bench.client.create_subscription("t", name, position=Bound("id", place))
-        found = pending(bench.client, subscription=name)
-        assert sorted(message.value or b"" for message in found) == left
+    for name, location, remaining in cases:
+        bench.client.create_subscription("t", name, position=Bound("id", location))
+        pending_messages = pending(bench.client, subscription=name)
+        assert sorted(message.value or b"" for message in pending_messages) == remaining
 
 
 # --- one moment ------------------------------------------------------------------------------
@@ -252,32 +252,34 @@ def two(bench: Bench) -> Bench:
 
 @pytest.mark.parametrize("isolation", ["committed", "uncommitted"])
 def test_several_topics_are_read_as_of_one_moment(two: Bench, isolation: str) -> None:
-    """Spec 8: what commits while they are read is in none of them, not only not in the first."""
+    """Spec 8: a commit during the read appears in none of the topics, not even in later ones."""
     other = two.another()
     both(other, b"before")
     tables = two.client.read(["t", "u"], batch_messages=1, isolation=isolation)
-    found = [next(tables)]
-    for step in range(2):  # the reader stands in t, and is slow
+    results = [next(tables)]
+    for step in range(2):  # the reader is slow and still reads t
         both(other, b"%d" % step)
-        found.append(next(tables))
-    found += tables
-    assert by_topic(found) == {"t/0": [b"before"], "t/1": [b"before"], "u/0": [b"before"]}
+        results.append(next(tables))
+    results += tables
+    assert by_topic(results) == {"t/0": [b"before"], "t/1": [b"before"], "u/0": [b"before"]}
 
 
-def test_what_was_open_at_the_moment_stays_a_preview_though_it_commits(two: Bench) -> None:
-    """Neither behind the end nor among the previews it was not read at all."""
+def test_a_preview_stays_a_preview_though_its_transaction_commits(two: Bench) -> None:
+    """Guards against a message that is neither before the end of the read nor among its
+    previews.
+    """
     other = two.another()
     send(other, b"1", b"2")
     txn = begin(other)
     for topic in ("t", "u"):
         other.producer(topic).send(b"open", partition=0, txn=txn)
     tables = two.client.read(["t", "u"], batch_messages=1, isolation="uncommitted")
-    found = [next(tables)]
+    results = [next(tables)]
     other.commit(txn)
     other.checkpoint()
-    found += tables
-    assert by_topic(found) == {"t/0": [b"1", b"2", b"open"], "t/1": [], "u/0": [b"open"]}
-    assert [m.txn_state for m in rows(found)] == [None, None, "open", "open"]
+    results += tables
+    assert by_topic(results) == {"t/0": [b"1", b"2", b"open"], "t/1": [], "u/0": [b"open"]}
+    assert [m.txn_state for m in rows(results)] == [None, None, "open", "open"]
 
 
 def test_previews_that_were_moved_meanwhile_end_the_moment(two: Bench) -> None:
@@ -295,7 +297,7 @@ def test_previews_that_were_moved_meanwhile_end_the_moment(two: Bench) -> None:
 
 
 def test_following_several_topics_a_transaction_is_whole_in_one_round(two: Bench) -> None:
-    """What is between two empty tables, or ends of a round, has of each transaction all or none."""
+    """The tables between two empty tables, a round, have all or nothing of each transaction."""
     other = two.another()
     both(other, b"0")
     tables = two.client.read(["t", "u"], batch_messages=1, follow=True)
@@ -311,7 +313,9 @@ def test_following_several_topics_a_transaction_is_whole_in_one_round(two: Bench
 
 
 def test_a_busy_partition_does_not_keep_the_others_from_being_read(bench: Bench) -> None:
-    """Each time the reader came to the end of partition 0 there was more, and 1 never had a turn"""
+    """Guards against a reader that finds new messages in partition 0 each time, and never
+    reads 1.
+    """
     other = bench.another()
     send(other, b"a")
     send(other, b"b", partition=1)
@@ -323,19 +327,19 @@ def test_a_busy_partition_does_not_keep_the_others_from_being_read(bench: Bench)
         assert b"b" in seen
 
 
-def test_what_a_subscription_acknowledges_meanwhile_is_still_of_the_moment(two: Bench) -> None:
+def test_messages_acknowledged_during_the_read_still_belong_to_it(two: Bench) -> None:
     """Spec, invariant 6: the acknowledgement and the output of a transaction come together."""
     other = two.another()
     sent = send(other, b"1", b"2", b"3")
     other.create_subscription("t", "s")
     unacked = Range(kind="unacked", subscription="s")
     tables = two.client.read("t", range=unacked, batch_messages=1)
-    found = [next(tables)]
+    results = [next(tables)]
     with other.transaction() as txn:
         other.acknowledge("t", "s", sent, txn=txn)
         other.producer("u").send(b"out", txn=txn)
-    found += tables
-    assert by_topic(found)["t/0"] == [b"1", b"2", b"3"]
+    results += tables
+    assert by_topic(results)["t/0"] == [b"1", b"2", b"3"]
     assert by_topic(two.client.read("t", range=unacked))["t/0"] == []
 
 
@@ -356,13 +360,13 @@ def test_files_that_a_checkpoint_removes_are_read_from_where_it_put_them(two: Be
     both(other, b"x")
     other.checkpoint()
     tables = two.client.read(["t", "u"], batch_messages=1)
-    found = [next(tables)]
+    results = [next(tables)]
     for _ in range(3):
         both(other, b"later")
         other.checkpoint(roll_all=True)
         other.admin.gc(apply=True, keep_ms=0)
-    found += tables
-    assert by_topic(found) == {"t/0": [b"x"], "t/1": [b"x"], "u/0": [b"x"]}
+    results += tables
+    assert by_topic(results) == {"t/0": [b"x"], "t/1": [b"x"], "u/0": [b"x"]}
 
 
 def test_missing_topic_is_said_before_anything_is_read(two: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Few rows of large ledgers: each row group and frame once, and counters that show it."""
+"""A few rows of large ledgers: each row group and frame is read once, and counters show it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ pytestmark = [
 
 
 def send_rows(bench: Bench, count: int) -> pa.Table:
-    """One frame with so many rows."""
+    """Send this many rows in one frame."""
     table = pa.table({"value": pa.array([b"%d" % n for n in range(count)], pa.binary())})
     bench.client.producer("t").send_batch(table)
     return table
 
 
 def take(bench: Bench, places: list[int], names: tuple[str, ...] = ("value",)) -> pa.Table:
-    """These rows of the first ledger, each a request of its own."""
+    """These rows of the first ledger, each as a request of its own."""
 
     def look(view: View) -> pa.Table:
         [key] = [key for key in view.known() if key[0] == "topic"]
@@ -52,7 +52,9 @@ SPREAD = list(range(3, ROWS, 40))
 
 
 def test_a_frame_is_read_once_for_many_rows(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills: a reading a row, which filled the memory with copies of one large frame."""
+    """Guards against one read for each row, which filled the memory with copies of one
+    large frame.
+    """
     table = send_rows(bench, ROWS)
     decoded: list[int] = []
 
@@ -64,7 +66,7 @@ def test_a_frame_is_read_once_for_many_rows(bench: Bench, monkeypatch: pytest.Mo
     monkeypatch.setattr(tail, "BATCH_BYTES_KEPT_MAX", 10)
     assert take(bench, SPREAD).equals(table.take(SPREAD))
     assert take(bench, SPREAD[:3]).equals(table.take(SPREAD[:3]))
-    assert len(decoded) == 1  # the last one stays, whatever its size
+    assert len(decoded) == 1  # the last decoded frame stays, whatever its size
 
 
 def test_rows_of_several_frames_and_of_markers_keep_their_order(bench: Bench) -> None:
@@ -85,7 +87,7 @@ def test_rows_of_several_frames_and_of_markers_keep_their_order(bench: Bench) ->
 def test_a_sealed_ledger_decodes_each_group_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What `consume --stats` shows: rows that were wanted, and the groups they lie in."""
+    """`consume --stats` shows the requested rows, and the row groups that have them."""
     monkeypatch.setattr(segment, "GROUP_ROWS", GROUP)
     table = send_rows(bench, ROWS)
     send_rows(bench, 1)  # the ledger before is full: it is sealed
@@ -101,8 +103,8 @@ def test_a_sealed_ledger_decodes_each_group_once(
     assert client.reading()["row_groups_decoded"] == ROWS // GROUP + 1
 
 
-def test_what_is_handed_out_is_counted(bench: Bench) -> None:
-    """Consumers and readers alike; over a reload of the view too."""
+def test_handed_out_rows_are_counted(bench: Bench) -> None:
+    """For consumers and readers alike, also over a reload of the view."""
     client = bench.client
     client.create_subscription("t", "s", type="shared", position=None)
     send_rows(bench, 30)
@@ -116,16 +118,18 @@ def test_what_is_handed_out_is_counted(bench: Bench) -> None:
 
 
 def kept(client: Client) -> int:
-    """Bytes of row groups that the open files of a client keep decoded."""
+    """The size of the decoded row groups that a client's open files keep."""
     return client.store.read(
         lambda view: sum(reader.cached_bytes for _, reader in view.files._readers.values())
     )
 
 
-def test_a_scan_keeps_nothing_of_what_it_has_passed(
+def test_a_scan_keeps_no_row_group_that_it_has_passed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: two row groups of every file in memory, so that reading takes what is stored."""
+    """Guards against two row groups of every file in memory, so that a read needs as much as the
+    store.
+    """
     monkeypatch.setattr(segment, "GROUP_ROWS", GROUP)
     for _ in range(5):
         send_rows(bench, ROWS)
@@ -139,14 +143,14 @@ def test_a_scan_keeps_nothing_of_what_it_has_passed(
     assert groups == 5 * ROWS // GROUP + 1 - ROWS // GROUP  # the last ledger is one part
     assert most < 3 * ROWS * 20
     assert not kept(client)
-    for _ in range(3):  # few rows of the end: they may be wanted again
+    for _ in range(3):  # a few rows at the end: the next call may need them again
         assert len(list(client.read("t", range=Range(Bound("last", 1))))) == 1
     assert client.reading()["row_groups_decoded"] == groups + 1
     assert kept(client)
 
 
-def test_what_is_kept_decoded_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files that were decoded longest ago let go, and one is always kept."""
+def test_decoded_row_groups_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least recently used files drop their row groups, and one file always keeps them."""
     monkeypatch.setattr(segment, "GROUP_ROWS", GROUP)
     for _ in range(5):
         send_rows(bench, ROWS)
@@ -154,30 +158,33 @@ def test_what_is_kept_decoded_is_bounded(bench: Bench, monkeypatch: pytest.Monke
     client = bench.reopen()
 
     def look(at: int) -> None:
-        found = Range(Bound("skip", at), Bound("skip", at + 1))
-        assert [len(table) for table in client.read("t", range=found)] == [1]
+        range_ = Range(Bound("skip", at), Bound("skip", at + 1))
+        assert [len(table) for table in client.read("t", range=range_)] == [1]
 
     look(0)
-    one = kept(client)
-    monkeypatch.setattr(files, "KEPT_BYTES_MAX", 2 * one + one // 2)
+    each_files = kept(client)
+    monkeypatch.setattr(files, "KEPT_BYTES_MAX", 2 * each_files + each_files // 2)
     for ledger in range(4):
         look(ledger * ROWS)
-        assert kept(client) <= 2 * one + one // 2
-    before = client.reading()["row_groups_decoded"]
+        assert kept(client) <= 2 * each_files + each_files // 2
+    row_groups_decoded_before = client.reading()["row_groups_decoded"]
     look(3 * ROWS)
     look(2 * ROWS)
-    assert client.reading()["row_groups_decoded"] == before
+    assert client.reading()["row_groups_decoded"] == row_groups_decoded_before
     look(0)
-    assert client.reading()["row_groups_decoded"] == before + 1
+    assert client.reading()["row_groups_decoded"] == row_groups_decoded_before + 1
     monkeypatch.setattr(files, "KEPT_BYTES_MAX", 0)
     look(ROWS)
     look(ROWS)
-    assert client.reading()["row_groups_decoded"] == before + 2
-    assert 0 < kept(client) <= one
+    assert client.reading()["row_groups_decoded"] == row_groups_decoded_before + 2
+    assert 0 < kept(client) <= each_files
 
 
 def test_a_message_is_made_from_few_steps(bench: Bench) -> None:
-    """What no message of a batch has is not asked of each: 49 bytecodes, 41 of them its fields."""
+    """A field that no message of a batch has costs no step per message.
+
+    49 bytecodes for each message, 41 of them for its fields.
+    """
     send_rows(bench, 300)
     rows = bench.client.reader("t").receive_batch(300)
     steps = 0
@@ -190,17 +197,17 @@ def test_a_message_is_made_from_few_steps(bench: Bench) -> None:
 
     def steps_for(count: int) -> int:
         nonlocal steps
-        some, steps = rows.slice(0, count), 0
-        before = sys.gettrace()
+        some_rows, steps = rows.slice(0, count), 0
+        trace_before = sys.gettrace()
         sys.settrace(trace)
         try:
-            for _ in messages(some):
+            for _ in messages(some_rows):
                 pass
         finally:
-            sys.settrace(before)
+            sys.settrace(trace_before)
         return steps
 
-    steps_for(300)  # what is loaded when it is first used
+    steps_for(300)  # the first call loads modules
     assert steps_for(300) - steps_for(100) <= 200 * 52
     first, second = list(messages(rows))[:2]
     assert first.properties == second.properties == {}
@@ -208,7 +215,7 @@ def test_a_message_is_made_from_few_steps(bench: Bench) -> None:
 
 
 def test_properties_of_maps_however_they_lie() -> None:
-    """Kills: dicts from the pairs under a null, from before a slice, or shared by two rows."""
+    """Guards against dicts with pairs under a null, from before a slice, or shared by two rows."""
     pairs = [[("a", "1"), ("b", "2")], None, [], [("a", "3")], [("x", "4"), ("x", "5")], None]
     maps = pa.array(pairs, PROPERTY_MAP)
     hidden = pa.MapArray.from_arrays(
@@ -218,10 +225,10 @@ def test_properties_of_maps_however_they_lie() -> None:
     for chunks in ([maps], [maps.slice(1, 4), maps.slice(3)], [hidden, nulls, maps], [nulls]):
         column = pa.chunked_array(chunks)
         length = len(column)
-        given = {"properties": column, "ledger": pa.repeat(pa.scalar(1, pa.int64()), length)}
+        columns = {"properties": column, "ledger": pa.repeat(pa.scalar(1, pa.int64()), length)}
         table = pa.table(
-            [given.get(one.name, pa.nulls(length, one.type)) for one in RECEIVED], schema=RECEIVED
+            [columns.get(row.name, pa.nulls(length, row.type)) for row in RECEIVED], schema=RECEIVED
         )
-        found = [message.properties for message in messages(table)]
-        assert found == [dict(one or ()) for one in column.to_pylist()]
-        assert len({id(one) for one in found}) == length
+        properties = [message.properties for message in messages(table)]
+        assert properties == [dict(row or ()) for row in column.to_pylist()]
+        assert len({id(row) for row in properties}) == length

@@ -1,6 +1,6 @@
-"""An exception of a signal handler while a reader reads: its next call goes on where it was.
+"""A signal handler raises while a reader reads: its next call continues where it was.
 
-The interpreter hears of signals behind a call of C, where a loop goes back and as a function
+The interpreter checks for signals after a call of C, where a loop goes back and as a function
 begins. Each place of the first two kinds is tried once; then real signals come at any time.
 """
 
@@ -32,23 +32,23 @@ SENT = [b"%d" % number for number in range(60)]
 
 
 class Alarm(Exception):
-    """What the handler of a soft time limit raises."""
+    """The exception that the handler of a soft time limit raises."""
 
 
 class Injection:
-    """Raises at the nth place, of those not met before, where a signal would be heard."""
+    """Raises at the nth new place where the interpreter checks for signals."""
 
     def __init__(self, nth: int) -> None:
         self.nth = nth
         self.where: CodeType | None = None
         self._places: set[tuple[CodeType, int]] = set()
-        self._last: dict[FrameType, str] = {}  # what each frame did last
+        self._last: dict[FrameType, str] = {}  # the last instruction of each frame
 
     def __enter__(self) -> Injection:
         sys.settrace(self._call)
         return self
 
-    def __exit__(self, *given: object) -> None:
+    def __exit__(self, *given_arguments: object) -> None:
         sys.settrace(None)
         self._last.clear()
 
@@ -65,12 +65,12 @@ class Injection:
             self._last.pop(frame, None)
         if event != "opcode":
             return self._step
-        last, place = self._last.get(frame, ""), (frame.f_code, frame.f_lasti)
+        last, location = self._last.get(frame, ""), (frame.f_code, frame.f_lasti)
         now = dis.opname[frame.f_code.co_code[frame.f_lasti]]
         self._last[frame] = now
         is_heard = last in ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD")
-        if is_heard and place not in self._places:
-            self._places.add(place)
+        if is_heard and location not in self._places:
+            self._places.add(location)
             if len(self._places) == self.nth:
                 self.where = frame.f_code
                 raise Alarm(f"{frame.f_code.co_qualname} line {frame.f_lineno} at {frame.f_lasti}")
@@ -78,7 +78,9 @@ class Injection:
 
 
 def sent(bench: Bench, partitions: int) -> None:
-    """The messages: some of a transaction, in frames of several sizes, the first ones sealed."""
+    """Send the messages: some in a transaction, in frames of several sizes, the first ones
+    sealed.
+    """
     bench.client.create_topic("t", partitions)
     producer = bench.client.producer("t")
     producer.send_batch(table(SENT[:25]))
@@ -95,37 +97,37 @@ def table(values: list[bytes]) -> pa.Table:
     return pa.table({"value": values})
 
 
-def by_loop(reader: Reader, found: list[bytes]) -> None:
-    """Read all in a loop."""
+def by_loop(reader: Reader, values: list[bytes]) -> None:
+    """Read all messages in a loop."""
     for message in reader:
-        found += [message.value or b""]  # no call of C: it has it at once
+        values += [message.value or b""]  # no call of C, so the list has the value at once
 
 
-def one_by_one(reader: Reader, found: list[bytes]) -> None:
+def one_by_one(reader: Reader, values: list[bytes]) -> None:
     """Read all by calls for one message."""
     while (message := reader.read_next()) is not None:
-        found.append(message.value or b"")
+        values.append(message.value or b"")
 
 
-def in_batches(reader: Reader, found: list[bytes]) -> None:
+def in_batches(reader: Reader, values: list[bytes]) -> None:
     """Read all in batches that end anywhere."""
     while len(rows := reader.receive_batch(7)):
-        found.extend(rows.column("value").to_pylist())
+        values.extend(rows.column("value").to_pylist())
 
 
-def mixed(reader: Reader, found: list[bytes]) -> None:
-    """Read some of what was read ahead as messages, some as rows."""
+def mixed(reader: Reader, values: list[bytes]) -> None:
+    """Read some of the messages that were read ahead one by one, some as rows."""
     for message in reader:
-        found.append(message.value or b"")
+        values.append(message.value or b"")
         rows = reader.receive_batch(2)
-        found.extend(rows.column("value").to_pylist())
+        values.extend(rows.column("value").to_pylist())
 
 
-def following(reader: Reader, found: list[bytes]) -> None:
-    """Read all in a loop that would wait behind the last one."""
+def following(reader: Reader, values: list[bytes]) -> None:
+    """Read all messages in a loop that would wait after the last one."""
     while reader.has_message_available():
         for message in reader.follow():
-            found += [message.value or b""]
+            values += [message.value or b""]
             if message.value == SENT[-1]:
                 break
 
@@ -142,60 +144,62 @@ def test_nothing_is_lost_or_doubled_wherever_it_comes(
     partitions: int,
     is_watermarked: bool,
 ) -> None:
-    """But for the answer itself, where the interrupt comes as the call gives it back."""
+    """The only possible loss is the answer itself, if the interrupt comes as the call
+    returns it.
+    """
     bench = Bench(tmp_path / "store")
     sent(bench, partitions)
-    of_all = arguments.explained(read).__code__  # the same of each public method
+    of_all = arguments.explained(read).__code__  # each public method has the same code object
     giving_back = (of_all, Reader._rows.__code__)
     for nth in range(1, 100_000):
-        found: list[bytes] = []
+        values: list[bytes] = []
         reader = bench.client.reader("t", enable_watermarking=is_watermarked)
         with Injection(nth) as injection, suppress(Alarm):
-            read(reader, found)
+            read(reader, values)
         if injection.where is None:
             break
-        read(reader, found)
+        read(reader, values)
         most_lost = 0
         if injection.where in giving_back:
             most_lost = 7 if read in (in_batches, mixed) else 1
-        assert len(found) == len(set(found)), (nth, injection.where)
-        lost = len(SENT) - len(found)
+        assert len(values) == len(set(values)), (nth, injection.where)
+        lost = len(SENT) - len(values)
         assert 0 <= lost <= most_lost, (nth, injection.where, lost)
         if partitions == 1:
-            assert found == [value for value in SENT if value in set(found)]
+            assert values == [value for value in SENT if value in set(values)]
     assert nth > 100
     bench.close()
 
 
 @pytest.fixture
 def alarms() -> Iterator[Callable[[float], object]]:
-    """Has SIGALRM raise Alarm, so many seconds from now."""
+    """Let SIGALRM raise Alarm after this many seconds."""
 
     def raised(number: int, frame: FrameType | None) -> None:
         raise Alarm
 
-    before = signal.signal(signal.SIGALRM, raised)
+    handler_before = signal.signal(signal.SIGALRM, raised)
     yield partial(signal.setitimer, signal.ITIMER_REAL)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
+    signal.signal(signal.SIGALRM, handler_before)
 
 
-def on_time(reader: Reader, found: list[tuple[int, bool]], size: int) -> None:
-    """Read all in batches, and note which are late; a batch without rows is a new watermark."""
+def on_time(reader: Reader, found_rows: list[tuple[int, bool]], size: int) -> None:
+    """Read all in batches, and note which messages are late; an empty batch is a new watermark."""
     while True:
-        before = reader.get_last_watermark()
+        watermark_before = reader.get_last_watermark()
         rows = reader.receive_batch(size).select(["event_time", "is_late"])
-        if not len(rows) and reader.get_last_watermark() == before:
+        if not len(rows) and reader.get_last_watermark() == watermark_before:
             return
         times = rows.column("event_time").cast(pa.int64()).to_pylist()
-        found.extend(zip(times, rows.column("is_late").to_pylist(), strict=True))
+        found_rows.extend(zip(times, rows.column("is_late").to_pylist(), strict=True))
 
 
-def one_on_time(reader: Reader, found: list[tuple[int, bool]], size: int) -> None:
-    """The same of messages by a loop, whose size does not matter."""
+def one_on_time(reader: Reader, rows: list[tuple[int, bool]], size: int) -> None:
+    """The same for single messages in a loop, which ignores the size."""
     del size
     for message in reader:
-        found.append((message.event_time or 0, message.is_late))
+        rows.append((message.event_time or 0, message.is_late))
 
 
 @pytest.mark.deep
@@ -204,7 +208,9 @@ def one_on_time(reader: Reader, found: list[tuple[int, bool]], size: int) -> Non
 def test_no_message_is_late_because_of_an_interrupt(
     tmp_path: Path, read: Callable[[Reader, list[tuple[int, bool]], int], None], sizes: Any
 ) -> None:
-    """The watermark does not pass what was read and not given back, whatever comes meanwhile."""
+    """The watermark never passes messages that were read and not returned, whatever comes
+    meanwhile.
+    """
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     producer = bench.client.producer("t", "p")
@@ -212,15 +218,15 @@ def test_no_message_is_late_because_of_an_interrupt(
         producer.send(b"", event_time=10 * number + 5)
         producer.new_watermark().event_time(10 * number + 9).send()
     for nth in range(1, 100_000):
-        found: list[tuple[int, bool]] = []
+        rows: list[tuple[int, bool]] = []
         reader = bench.client.reader("t", enable_watermarking=True)
         with Injection(nth) as injection, suppress(Alarm):
-            read(reader, found, sizes[0])
+            read(reader, rows, sizes[0])
         if injection.where is None:
             break
         bench.client.producer("t").send(b"", event_time=1_000_000)
-        read(reader, found, sizes[1])
-        assert not [time for time, is_late in found if is_late], (nth, injection.where)
+        read(reader, rows, sizes[1])
+        assert not [time for time, is_late in rows if is_late], (nth, injection.where)
     assert nth > 100
     bench.close()
 
@@ -235,7 +241,7 @@ def test_a_loop_over_messages_under_real_signals(
     read: Callable[[Reader, list[bytes]], None],
     is_watermarked: bool,
 ) -> None:
-    """None is lost: what a loop was given, it has."""
+    """No message is lost: the loop body ran for every message that the loop took."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -243,16 +249,16 @@ def test_a_loop_over_messages_under_real_signals(
     sent(bench, 1)
     interrupts = 0
     while interrupts < 8000:
-        found: list[bytes] = []
+        values: list[bytes] = []
         reader = bench.client.reader("t", enable_watermarking=is_watermarked)
         is_done = False
         while not is_done:
             try:
                 alarms(rng.uniform(20e-6, 1500e-6))
-                read(reader, found)
+                read(reader, values)
                 is_done = True
                 alarms(0)
             except Alarm:
                 interrupts += 1
-        assert found == SENT
+        assert values == SENT
     bench.close()

@@ -1,4 +1,4 @@
-"""Batch after batch: rows that lie together become one table, and each batch is cut from it."""
+"""Batch after batch: neighbouring rows become one table, and each batch is a slice of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The rows of each table that is made, not cut."""
+    """How many rows each table has that is built, not sliced."""
     counted: list[int] = []
     make = Rows.table
 
@@ -38,7 +38,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def frames(bench: Bench, count: int, rows: int = ROWS) -> None:
-    """Frames of so many rows; some have keys and times, some come in transactions."""
+    """Send frames of this many rows; some have keys and times, some come in transactions."""
     producer = bench.client.producer("t")
     for at in range(count):
         bench.clock.advance(1_000)
@@ -55,7 +55,7 @@ def frames(bench: Bench, count: int, rows: int = ROWS) -> None:
 
 @pytest.mark.parametrize("where", ["frames", "parts", "sealed"])
 def test_rows_are_the_same_cut_or_made(bench: Bench, where: str) -> None:
-    """Law 1: what is kept to be cut again is never shown for other rows."""
+    """Law 1: a table that is kept for slicing is never used for other rows."""
     frames(bench, 5 if where == "sealed" else 2)
     if where != "frames":
         bench.client.checkpoint()
@@ -75,10 +75,10 @@ def test_rows_are_the_same_cut_or_made(bench: Bench, where: str) -> None:
             if chance.random() < 0.2:
                 counts = {(ledger, at + rows - 1, 0): 3, (ledger, at + rows, 0): 1}
             piece = Piece(ledger, at, rows, 0, None)
-            found = received(view, "t", 0, 1, [piece], counts, names)
+            found_rows = received(view, "t", 0, 1, [piece], counts, names)
             alone = received(view, "t", 0, 1, [*map(one, range(at, at + rows))], counts, names)
-            assert found.equals(alone)
-            assert found.schema.equals(alone.schema, check_metadata=True)
+            assert found_rows.equals(alone)
+            assert found_rows.schema.equals(alone.schema, check_metadata=True)
             at += rows
 
         view.files._cuts.clear()
@@ -92,22 +92,22 @@ def test_rows_are_the_same_cut_or_made(bench: Bench, where: str) -> None:
 
 
 def test_a_table_is_made_for_many_batches(bench: Bench, made: list[int]) -> None:
-    """Kills: a table of twenty columns for each batch."""
+    """Guards against a table of twenty columns for each batch."""
     frames(bench, 1)
     client = bench.client
     client.create_subscription("t", "s", type="shared")
-    found = [b"0.%d" % n for n in range(ROWS)]
+    values = [b"0.%d" % n for n in range(ROWS)]
     with client.consumer("t", "s") as consumer, client.consumer("t", "s") as other:
         for at in range(0, ROWS, 20):
             table = (other if at % 60 == 20 else consumer).receive_batch(20)
-            assert table.column("value").to_pylist() == found[at : at + 20]
+            assert table.column("value").to_pylist() == values[at : at + 20]
             assert table.column("entry").to_pylist() == [*range(at, at + 20)]
     assert made == [20, 320, 260]
     assert client.reading()["rows_read"] == ROWS
 
 
-def test_who_reads_here_and_there_reads_no_more(bench: Bench, made: list[int]) -> None:
-    """Only what comes next is likely to be wanted."""
+def test_scattered_reads_do_not_read_ahead(bench: Bench, made: list[int]) -> None:
+    """The store reads ahead only when a request follows the one before."""
     frames(bench, 1)
 
     def look(view: View) -> None:
@@ -118,8 +118,8 @@ def test_who_reads_here_and_there_reads_no_more(bench: Bench, made: list[int]) -
     assert made == [2] * 5
 
 
-def test_what_is_kept_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few tables, of few bytes; one that is at its end goes."""
+def test_tables_kept_for_slicing_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few tables, of few bytes; a table that was read to its end is dropped."""
     frames(bench, 1)
 
     def look(view: View) -> None:
@@ -129,7 +129,7 @@ def test_what_is_kept_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
             received(view, topic, 0, 1, [Piece(1, at, rows, 0, None)])
 
         def kept() -> int:
-            return sum(known[2] is not None for known in cuts._known.values())
+            return sum(known_items[2] is not None for known_items in cuts._known.values())
 
         for at in range(20):
             read(f"t{at}", 0, 30)
@@ -138,8 +138,8 @@ def test_what_is_kept_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
         for at in range(60, ROWS, 30):
             read("t19", at, 30)
         assert kept() == files.CUTS_MAX - 1
-        one = max(known[3] for known in cuts._known.values())
-        monkeypatch.setattr(files, "CUT_BYTES_MAX", 2 * one + one // 2)
+        largest = max(known_items[3] for known_items in cuts._known.values())
+        monkeypatch.setattr(files, "CUT_BYTES_MAX", 2 * largest + largest // 2)
         read("t", 0, 30)
         read("t", 30, 30)
         assert kept() == 2

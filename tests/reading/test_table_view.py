@@ -1,4 +1,4 @@
-"""The table view: what it shows against a dict, moment by moment, through compactions and trims."""
+"""The table view against a dict, moment by moment, through compactions and trims."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def bench_of(folder: Path, partitions: int = 1) -> Bench:
     return bench
 
 
-def put(client: Client, *pairs: tuple[bytes | str | None, bytes | None], **given: Any) -> None:
+def put(client: Client, *pairs: tuple[bytes | str | None, bytes | None], **options: Any) -> None:
     """Send (key, value) one by one."""
     for key, value in pairs:
-        client.producer("t").send(value, key=key, **given)
+        client.producer("t").send(value, key=key, **options)
 
 
 def trim_all(client: Client) -> None:
@@ -53,9 +53,9 @@ def test_a_view_is_a_table_that_refresh_moves(tmp_path: Path) -> None:
             view["nobody"]
         put(client, ("ada", b"3"), ("bob", None), ("eve", b""), ("new", b"4"), ("new", b"5"))
         assert len(view) == 3
-        before = view.lsn
-        assert view.refresh() == 3  # eve has the value that it had
-        assert view.lsn > before
+        lsn_before = view.lsn
+        assert view.refresh() == 3  # eve still has the same value
+        assert view.lsn > lsn_before
         assert dict(view.items()) == {b"ada": b"3", b"eve": b"", b"new": b"5"}
         assert sorted(view) == sorted(view.keys()) == [b"ada", b"eve", b"new"]
         assert sorted(view.values()) == [b"", b"3", b"5"]
@@ -64,68 +64,68 @@ def test_a_view_is_a_table_that_refresh_moves(tmp_path: Path) -> None:
         view.refresh()
 
 
-def test_actions_are_told_what_a_refresh_changed(tmp_path: Path) -> None:
+def test_actions_get_the_changes_of_a_refresh(tmp_path: Path) -> None:
     client = bench_of(tmp_path).client
     put(client, ("a", b"1"), ("b", b"2"))
-    view, told, listed = client.table_view("t"), list[Any](), list[Any]()
+    view, reports, listed = client.table_view("t"), list[Any](), list[Any]()
     view.for_each(lambda key, value: listed.append((key, value)))
-    view.listen(lambda key, value: told.append((key, value)))
+    view.listen(lambda key, value: reports.append((key, value)))
     put(client, ("a", None), ("c", b"3"), ("c", b"4"), ("d", b"5"), ("d", None))
     assert view.refresh() == 2
     assert sorted(listed) == [(b"a", b"1"), (b"b", b"2")]
-    assert sorted(told, key=repr) == [(b"a", None), (b"c", b"4")]
+    assert sorted(reports, key=repr) == [(b"a", None), (b"c", b"4")]
 
 
 def test_a_refresh_that_ends_in_the_middle_leaves_the_rest_to_the_next(tmp_path: Path) -> None:
-    """At each place where the interpreter hears of signals, and by an action that raises."""
+    """At each place where a signal may raise, and by an action that raises."""
     client = bench_of(tmp_path).client
     put(client, ("a", b"1"), ("b", b"2"), ("c", b"3"))
-    views, told = [client.table_view("t")], list[Any]()
+    views, reports = [client.table_view("t")], list[Any]()
     put(client, ("a", None), ("b", b"4"), ("d", b"5"))
     expected = {b"b": b"4", b"c": b"3", b"d": b"5"}
     changes = {(b"a", None), (b"b", b"4"), (b"d", b"5")}
     for nth in range(1, 10_000):
-        told.clear()
+        reports.clear()
         view = copied(views[0])
-        view.listen(lambda key, value: told.append((key, value)))
+        view.listen(lambda key, value: reports.append((key, value)))
         with Injection(nth) as injection, suppress(Alarm):
             view.refresh()
         if injection.where is None:
             break
         view.refresh()
         assert dict(view.items()) == expected, (nth, injection.where)
-        assert set(told) == changes, (nth, injection.where)
-        assert len(told) <= len(changes) + 1, (nth, injection.where)
+        assert set(reports) == changes, (nth, injection.where)
+        assert len(reports) <= len(changes) + 1, (nth, injection.where)
     assert nth > 100
 
     def fails_once(key: bytes, value: bytes | None) -> None:
-        told.append((key, value))
-        assert len(told) != 2
+        reports.append((key, value))
+        assert len(reports) != 2
 
     view = copied(views[0])
-    told.clear()
+    reports.clear()
     view.listen(fails_once)
     with pytest.raises(AssertionError):
         view.refresh()
     assert view.refresh() == 0
-    assert len(told) == 4
-    assert set(told) == changes
+    assert len(reports) == 4
+    assert set(reports) == changes
 
 
 def copied(view: TableView) -> TableView:
-    """A view that shows the same."""
-    made = copy(view)
-    made._held, made._actions = dict(view._held), []
-    return made
+    """A view with the same content."""
+    new_view = copy(view)
+    new_view._held, new_view._actions = dict(view._held), []
+    return new_view
 
 
 def test_an_action_may_refresh(tmp_path: Path) -> None:
-    """Kills: an action that is called with its key again, from within itself, without an end."""
+    """Guards against an action that is called for its own key again from within, without end."""
     client = bench_of(tmp_path).client
-    view, told = client.table_view("t"), list[Any]()
+    view, reports = client.table_view("t"), list[Any]()
 
     def act(key: bytes, value: bytes | None) -> None:
-        told.append((key, value))
+        reports.append((key, value))
         if key == b"a":
             put(client, ("b", b"3"))
             view.refresh()
@@ -133,7 +133,7 @@ def test_an_action_may_refresh(tmp_path: Path) -> None:
     view.listen(act)
     put(client, ("a", b"1"), ("b", b"2"))
     view.refresh()
-    assert told == [(b"a", b"1"), (b"b", b"3")]
+    assert reports == [(b"a", b"1"), (b"b", b"3")]
 
 
 def test_wait_returns_once_a_key_has_another_value(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_wait_returns_once_a_key_has_another_value(tmp_path: Path) -> None:
     assert view["a"] == b"1"
 
 
-def test_a_transaction_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_transaction_is_visible_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, 2)
     client, other = bench.client, bench.another()
     view = client.table_view("t")
@@ -165,22 +165,22 @@ def test_a_transaction_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None
 
 
 def test_a_view_that_messages_were_trimmed_under_reads_all_again(tmp_path: Path) -> None:
-    """What was deleted in between goes, though no message says so any more."""
+    """A key that was deleted meanwhile disappears, though no message of its deletion is left."""
     client = bench_of(tmp_path).client
     put(client, ("a", b"1"), ("b", b"2"), ("c", b"3"))
-    view, told = client.table_view("t"), list[Any]()
-    view.listen(lambda key, value: told.append((key, value)))
+    view, reports = client.table_view("t"), list[Any]()
+    view.listen(lambda key, value: reports.append((key, value)))
     put(client, ("a", None), ("b", b"4"))
     client.admin.compact_topic("t")
     trim_all(client)
     put(client, ("d", b"5"))
     assert view.refresh() == 3
     assert dict(view.items()) == {b"b": b"4", b"c": b"3", b"d": b"5"}
-    assert sorted(told, key=repr) == [(b"a", None), (b"b", b"4"), (b"d", b"5")]
+    assert sorted(reports, key=repr) == [(b"a", None), (b"b", b"4"), (b"d", b"5")]
 
 
 def test_a_key_that_moved_has_the_newest_value(tmp_path: Path) -> None:
-    """Kills: merging partitions by their numbers; dropping the null of a key that moved."""
+    """Guards against merging partitions by number, and losing the null of a key that moved."""
     client = bench_of(tmp_path, 2).client
     view = client.table_view("t")
     put(client, ("k", b"old"), partition=1)
@@ -202,7 +202,7 @@ def test_a_key_that_moved_has_the_newest_value(tmp_path: Path) -> None:
         client.admin.compact_topic("t")
         trim_all(client)
         assert len(client.table_view("t")) == 0
-    assert dict(client.table_view("t/1").items()) == {b"k": b"old"}  # one partition by itself
+    assert dict(client.table_view("t/1").items()) == {b"k": b"old"}  # only this one partition
 
 
 def test_what_cannot_be_read_leaves_a_view_as_it_was(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_what_cannot_be_read_leaves_a_view_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", graded(range(8), 2))
 def test_any_history_is_what_a_dict_says(tmp_path: Path, seed: int) -> None:
-    """Against a dict, of a view that follows and of one that is opened now."""
+    """A view that follows, and one that is opened now, both against a dict."""
     chance = random.Random(seed)
     bench = bench_of(tmp_path, 3)
     client = bench.client
@@ -272,10 +272,10 @@ def test_any_history_is_what_a_dict_says(tmp_path: Path, seed: int) -> None:
 
 
 def commit(expected: dict[bytes, bytes | None], sent: list[Any]) -> None:
-    """What a transaction makes of the newest values: its partitions one after another."""
-    found = [
+    """Apply a transaction to the newest values: its partitions one after another."""
+    rows = [
         (partition_of_key(key, 3) if where is None else where, at, key, value)
         for at, (key, value, where) in enumerate(sent)
     ]
-    for _, _, key, value in sorted(found, key=lambda one: one[:2]):
+    for _, _, key, value in sorted(rows, key=lambda event: event[:2]):
         expected[key] = value

@@ -1,4 +1,4 @@
-"""What a reader reads ahead: messages made straight from the rows, and rows again."""
+"""Rows that a reader reads ahead: messages made straight from the rows, and rows again."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def fill(bench: Bench, topic: str, partitions: int, chance: random.Random) -> None:
-    """Messages with and without each field, plain and in transactions, and a large one."""
+    """Send messages with and without each field, plain and in transactions, and a large one."""
     client = bench.client
     client.create_topic(topic, partitions=partitions)
-    producer, named = client.producer(topic), client.producer(topic, name="n")
+    producer, named_producer = client.producer(topic), client.producer(topic, name="n")
     for at in range(12):
         bench.clock.advance(1_000)
         rows = chance.randrange(1, 12)
@@ -50,17 +50,17 @@ def fill(bench: Bench, topic: str, partitions: int, chance: random.Random) -> No
             table = table.append_column("event_time", pa.array(times, INSTANT))
         if at % 3 == 2:
             with client.transaction() as txn:
-                (named if at % 2 else producer).send_batch(table, txn=txn)
+                (named_producer if at % 2 else producer).send_batch(table, txn=txn)
                 bench.clock.advance(10)
         else:
-            (named if at % 2 else producer).send_batch(table)
-        if at == 6:  # a large one
+            (named_producer if at % 2 else producer).send_batch(table)
+        if at == 6:  # one large message
             client.producer(topic, chunking=True).send(b"x" * 5000)
 
 
 @pytest.mark.parametrize("where", ["frames", "files"])
 def test_a_message_is_the_same_with_and_without_a_table(bench: Bench, where: str) -> None:
-    """One place says where a message is and when it became visible; both shapes go by it."""
+    """Both shapes take the id and the visible time of a message from the same code."""
     chance = random.Random(7)
     print("seed 7")
     fill(bench, "t", 1, chance)
@@ -74,11 +74,11 @@ def test_a_message_is_the_same_with_and_without_a_table(bench: Bench, where: str
         assert len(ledgers) > 1
         for _ in range(150):
             after = (chance.choice(ledgers), chance.randrange(-1, 40), 0)
-            found = plan(view, 1, after, chance.choice((1, 3, 20, 60)))
-            if not found.pieces:
+            result = plan(view, 1, after, chance.choice((1, 3, 20, 60)))
+            if not result.pieces:
                 continue
-            kinds.add((len(found.pieces) > 1, found.pieces[0].marker is not None))
-            rows = rows_of(view, "t", 0, found.pieces)
+            kinds.add((len(result.pieces) > 1, result.pieces[0].marker is not None))
+            rows = rows_of(view, "t", 0, result.pieces)
             assert messages_of(rows) == list(messages(rows.table()))
             start = chance.randrange(rows.num_rows)
             part = rows.part(start, chance.randrange(start, rows.num_rows) + 1)
@@ -92,40 +92,44 @@ def test_a_message_is_the_same_with_and_without_a_table(bench: Bench, where: str
     seen = list(bench.client.reader("t"))
     never = {"deliver_at", "redelivery_count", "schema_version"}
     for name in set(fields) - never - {"is_late"}:
-        assert any(getattr(one, name) for one in seen) or name == "partition", name
+        assert any(getattr(each_plan, name) for each_plan in seen) or name == "partition", name
 
 
 def test_no_table_is_made_for_messages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills: nineteen columns that are taken apart at once."""
+    """Guards against nineteen columns that are split up again at once."""
     fill(bench, "t", 2, random.Random(1))
-    made: list[int] = []
+    row_counts: list[int] = []
     make = Rows.table
 
     def count(rows: Rows) -> pa.Table:
-        made.append(rows.num_rows)
+        row_counts.append(rows.num_rows)
         return make(rows)
 
     monkeypatch.setattr(Rows, "table", count)
     with bench.client.reader("t") as reader:
         assert reader.read_next() is not None
         assert sum(1 for _ in reader) > 2 * AHEAD_FIRST
-    assert made == []
+    assert row_counts == []
 
 
 def ids_of(table: pa.Table) -> list[tuple[int, MessageId | None]]:
-    return [(one.partition, one.message_id) for one in messages(table)]
+    return [(message.partition, message.message_id) for message in messages(table)]
 
 
 @pytest.mark.parametrize("watermarks", [False, True])
-def test_what_was_read_ahead_comes_once_in_any_shape(bench: Bench, watermarks: bool) -> None:
-    """Messages, batches and loops in turns: each message once, those of a partition in order."""
+def test_messages_read_ahead_come_once_in_any_shape(bench: Bench, watermarks: bool) -> None:
+    """Messages, batches and loops in turns: each message comes once, in order within its
+    partition.
+    """
     chance = random.Random(3)
     print("seed 3")
     fill(bench, "t", 3, chance)
     want = {
-        partition: [(one.partition, one.message_id) for one in some]
+        partition: [
+            (each_message.partition, each_message.message_id) for each_message in some_messages
+        ]
         for partition in range(3)
-        if (some := list(bench.client.reader("t", partitions=[partition])))
+        if (some_messages := list(bench.client.reader("t", partitions=[partition])))
     }
     for _ in range(20):
         got: list[tuple[int, MessageId | None]] = []
@@ -143,16 +147,16 @@ def test_what_was_read_ahead_comes_once_in_any_shape(bench: Bench, watermarks: b
                 return [(message.partition, message.message_id) for message in few]
 
             acts = (next_one, batch, loop)
-            while found := chance.choice(acts)():
-                got += found
+            while choice := chance.choice(acts)():
+                got += choice
         for partition, ids in want.items():
-            assert [one for one in got if one[0] == partition] == ids
+            assert [each_message for each_message in got if each_message[0] == partition] == ids
         assert len(got) == sum(map(len, want.values()))
 
 
 def test_a_seek_forgets_what_was_read_ahead_of_its_partition_only(bench: Bench) -> None:
     fill(bench, "t", 2, random.Random(5))
-    first, other = (list(bench.client.reader("t", partitions=[one])) for one in range(2))
+    first, other = (list(bench.client.reader("t", partitions=[number])) for number in range(2))
     assert len(first) > 5 and len(other) > 5
     middle = first[len(first) // 2]
     assert middle.message_id is not None
@@ -161,16 +165,19 @@ def test_a_seek_forgets_what_was_read_ahead_of_its_partition_only(bench: Bench) 
         got = [reader.read_next()]
         reader.seek(middle.message_id)
         got += list(reader)
-    in_first = [one for one in got[1:] if one is not None and one.partition == 0]
+    in_first = [number for number in got[1:] if number is not None and number.partition == 0]
     assert in_first == first[first.index(middle) :]
-    in_other = [one for one in got if one is not None and one.partition == 1]
+    in_other = [number for number in got if number is not None and number.partition == 1]
     assert in_other == other[len(other) - len(in_other) :]
 
 
 def _shared(client: Client, is_mixed: bool) -> Counter[bytes | None]:
-    """What threads have received that share a reader, to the end; mixed: in several ways."""
+    """The values that threads sharing one reader receive up to the end.
+
+    is_mixed: the threads read in several ways
+    """
     reader = client.reader("t")
-    found: list[list[bytes | None]] = [[], [], [], []]
+    values: list[list[bytes | None]] = [[], [], [], []]
 
     def one(out: list[bytes | None]) -> None:
         while (message := reader.read_next()) is not None:
@@ -183,35 +190,39 @@ def _shared(client: Client, is_mixed: bool) -> Counter[bytes | None]:
         while (table := reader.receive_batch(7)).num_rows:
             out.extend(table.column("value").to_pylist())
 
-    acts = zip((one, one, *((loop, batches) if is_mixed else (one, one))), found, strict=True)
+    acts = zip((one, one, *((loop, batches) if is_mixed else (one, one))), values, strict=True)
     threads = [Thread(target=act, args=(out,)) for act, out in acts]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    rest = [message.value for message in reader]  # of a thread that found nothing a moment ago
-    return Counter([value for out in found for value in out] + rest)
+    rest_values = [
+        message.value for message in reader
+    ]  # the messages after a thread that ended too early
+    return Counter([value for out in values for value in out] + rest_values)
 
 
 def test_threads_that_share_a_reader_receive_each_message_once(bench: Bench) -> None:
-    """What one has read ahead is not thrown away by another, nor handed out twice."""
+    """A thread neither drops nor repeats the messages that another one has read ahead."""
     count = 4_000
     bench.client.create_topic("t", partitions=2)
     bench.client.producer("t").send_batch(pa.table({"value": [b"%d" % n for n in range(count)]}))
-    before = sys.getswitchinterval()
+    interval_before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
         for turn in range(20):
-            found = _shared(bench.client, is_mixed=bool(turn % 2))
-            assert set(found.values()) == {1} and len(found) == count
+            shared = _shared(bench.client, is_mixed=bool(turn % 2))
+            assert set(shared.values()) == {1} and len(shared) == count
     finally:
-        sys.setswitchinterval(before)
+        sys.setswitchinterval(interval_before)
 
 
 def test_properties_of_many_pieces_need_not_fit_in_one(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Texts of more than 2 GiB have no place in one array of Arrow; they are the same apart."""
+    """Arrow arrays have no room for texts of more than 2 GiB; separate pieces give the same
+    messages.
+    """
     bench.client.create_topic("t")
     producer = bench.client.producer("t")
     given = [{"n": str(n), "none": ""} if n % 3 else {} for n in range(40)]
@@ -237,7 +248,10 @@ def test_properties_of_many_pieces_need_not_fit_in_one(
 def test_a_reader_that_is_closed_while_messages_are_made_has_the_one_it_gives(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By another thread, between the making and the taking; then AlreadyClosed."""
+    """Another thread closes the reader after the messages are made and before one is taken.
+
+    The reader returns that message, then raises AlreadyClosed.
+    """
     bench.client.create_topic("t")
     bench.client.producer("t").send_batch(pa.table({"value": [b"v", b"w"]}))
     reader, make = bench.client.reader("t"), Unread._make
@@ -258,25 +272,27 @@ def test_a_reader_that_is_closed_while_messages_are_made_has_the_one_it_gives(
 def test_a_loop_takes_nothing_of_a_batch_that_is_being_taken(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was read ahead becomes rows first, and then is received: nobody comes in between."""
+    """Messages read ahead first become rows, then are received; no other thread may come in
+    between.
+    """
     bench.client.create_topic("t")
     bench.client.producer("t").send_batch(pa.table({"value": [b"%d" % n for n in range(9)]}))
     reader, split = bench.client.reader("t"), Unread.split
-    found: list[bytes | None] = []
+    values: list[bytes | None] = []
     messages_left = iter(reader)
-    found.append(next(messages_left).value)
-    thread = Thread(target=lambda: found.append(next(messages_left).value))
+    values.append(next(messages_left).value)
+    thread = Thread(target=lambda: values.append(next(messages_left).value))
 
     def beside(unread: Unread, limit: int) -> tuple[pa.Table, Unread]:
-        found = split(unread, limit)
+        values = split(unread, limit)
         thread.start()
-        for _ in range(1_000_000):  # time enough for a thread that nobody holds up
+        for _ in range(1_000_000):  # enough time for a thread that is not blocked
             if not thread.is_alive():
                 break
-        return found
+        return values
 
     monkeypatch.setattr(Unread, "split", beside)
-    found += reader.receive_batch(4).column("value").to_pylist()
+    values += reader.receive_batch(4).column("value").to_pylist()
     thread.join()
-    found += [message.value for message in reader]
-    assert sorted(value or b"" for value in found) == [b"%d" % n for n in range(9)]
+    values += [message.value for message in reader]
+    assert sorted(value or b"" for value in values) == [b"%d" % n for n in range(9)]

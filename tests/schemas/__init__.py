@@ -1,1 +1,1 @@
-"""Tests of schemas: what a value of a typed topic is, as bytes, as a record and as columns."""
+"""Tests of schemas: a value of a typed topic as bytes, as a record and as columns."""

@@ -1,7 +1,7 @@
-"""Owns random schemas, random records of them, and what a record is by other means than ours.
+"""Owns random schemas, random records of them, and an independent decoder as an oracle.
 
-The means are Python's json with the digits of each number kept, and fastavro with the definition as
-it stands.
+The oracle uses Python's json, with the digits of each number kept, and fastavro with the unchanged
+definition.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TEXTS = [
     "{}",
     "[" * 120,
 ]
-_NEW = [1000]  # names of types that successors have more
+_NEW = [1000]  # names for types that only successors have
 WORD = ["a", "b", "from", "__init__", "f0", "x_1", "Class", "None"]
 
 
@@ -93,26 +93,26 @@ def _type(random: Random, depth: int, count: list[int]) -> Any:
 
 
 def random_successor(random: Random, node: Any) -> Any:
-    """A definition that can read what the given one wrote."""
+    """A definition that can read the values that the given one wrote."""
     if isinstance(node, list):
-        return [random_successor(random, one) for one in node]
+        return [random_successor(random, field) for field in node]
     if isinstance(node, str):
         wider = {"int": ["long", "float", "double"], "long": ["double"], "float": ["double"]}
         return random.choice([node, *wider.get(node, []), *(["bytes"] * (node == "string"))])
     if node["type"] == "record":
-        fields = [dict(one) for one in node["fields"] if random.random() < 0.8]
-        for one in fields:
-            one["type"] = random_successor(random, one["type"])
-            one.pop("default", None)
-            if not isinstance(one["type"], list) and random.random() < 0.3:
-                one["type"] = ["null", one["type"]]
+        fields = [dict(field) for field in node["fields"] if random.random() < 0.8]
+        for field in fields:
+            field["type"] = random_successor(random, field["type"])
+            field.pop("default", None)
+            if not isinstance(field["type"], list) and random.random() < 0.3:
+                field["type"] = ["null", field["type"]]
             if random.random() < 0.2:
-                one["aliases"] = [one["name"]]
-                one["name"] = f"{one['name']}_renamed"
+                field["aliases"] = [field["name"]]
+                field["name"] = f"{field['name']}_renamed"
         for number in range(random.randint(1, 2)):
             added = _type(random, 1, _NEW)
-            one = {"name": f"added{number}", "type": added, "default": _default(random, added)}
-            fields.insert(random.randint(0, len(fields)), one)
+            field = {"name": f"added{number}", "type": added, "default": _default(random, added)}
+            fields.insert(random.randint(0, len(fields)), field)
         return node | {"fields": fields}
     if node["type"] == "enum" and random.random() < 0.5:
         return node | {"symbols": ["X", "B"], "default": "X"}
@@ -123,12 +123,12 @@ def random_successor(random: Random, node: Any) -> Any:
 
 
 def _default(random: Random, node: Any) -> Any:
-    """A default as a definition writes it."""
+    """A default in the form of a definition."""
     if isinstance(node, list):
         return None if node[0] == "null" else _default(random, node[0])
     kind = node if isinstance(node, str) else node["type"]
     if kind == "record":
-        return {one["name"]: _default(random, one["type"]) for one in node["fields"]}
+        return {field["name"]: _default(random, field["type"]) for field in node["fields"]}
     if kind == "array":
         return [_default(random, node["items"]) for _ in range(random.randint(0, 2))]
     if kind == "map":
@@ -149,17 +149,17 @@ def _default(random: Random, node: Any) -> Any:
 
 
 def random_value(random: Random, type: Type) -> Any:
-    """A value as `decode_one` gives it."""
+    """A value in the form that `decode_one` returns."""
     if type.nullable and random.random() < 0.3:
         return None
     if type.kind == "record":
-        return {one.name: random_value(random, one.type) for one in type.fields}
+        return {field.name: random_value(random, field.type) for field in type.fields}
     if type.items is not None:
         items = type.items
-        made = [random_value(random, items) for _ in range(random.randint(0, 3))]
+        random_values = [random_value(random, items) for _ in range(random.randint(0, 3))]
         if type.kind == "array":
-            return made
-        return {random.choice(TEXTS) + str(n): one for n, one in enumerate(made)}
+            return random_values
+        return {random.choice(TEXTS) + str(n): field for n, field in enumerate(random_values)}
     if type.logical == "decimal":
         whole = random.choice([0, 1, -1, 10**type.precision - 1, -(10**type.precision) + 1])
         return Decimal(f"{whole}e-{type.scale}")
@@ -171,12 +171,14 @@ def random_value(random: Random, type: Type) -> Any:
 
 
 def random_leaf(random: Random, type: Type) -> Any:
-    """A value of a type that is no integer."""
+    """A value of a type other than integer."""
     if type.kind in ("float", "double"):
         digits = [0.0, -0.0, 0.1, 1.0, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308]
         code = "<f" if type.kind == "float" else "<d"
-        some: float = random.choice([*digits[: 4 if code == "<f" else None], random.gauss(0, 1e6)])
-        return struct.unpack(code, struct.pack(code, some))[0]
+        choice: float = random.choice(
+            [*digits[: 4 if code == "<f" else None], random.gauss(0, 1e6)]
+        )
+        return struct.unpack(code, struct.pack(code, choice))[0]
     if type.kind in ("bytes", "fixed"):
         return random.randbytes(type.size or random.randint(0, 9))
     if type.kind == "boolean":
@@ -189,7 +191,7 @@ def random_leaf(random: Random, type: Type) -> Any:
 
 
 def as_natural(type: Type, whole: int) -> Any:
-    """An integer as the date, time or instant that it means."""
+    """The date, time or instant of an integer."""
     if not type.logical:
         return whole
     if type.logical == "date":
@@ -203,23 +205,23 @@ def as_natural(type: Type, whole: int) -> Any:
 
 
 class Wrong(Exception):
-    """What the oracle calls no record."""
+    """The oracle finds no record in a value."""
 
 
 def by_other_means(schema: Schema, data: bytes) -> Any:
-    """The record of a value, without txlog; raises Wrong."""
+    """The record in a value, decoded without txlog; raises Wrong."""
     if schema.type == "avro":
         file = io.BytesIO(data)
-        found = fastavro.schemaless_reader(file, json.loads(schema.definition), None)
-        return _shown(schema.record, found)
+        record = fastavro.schemaless_reader(file, json.loads(schema.definition), None)
+        return _shown(schema.record, record)
     try:
         text = data.decode()
-        given = json.loads(
+        parsed = json.loads(
             text, parse_float=_Point, parse_constant=_no_constant, object_pairs_hook=dict
         )
     except (ValueError, RecursionError) as error:
         raise Wrong(str(error)) from error
-    return _from_json(schema.record, given)
+    return _from_json(schema.record, parsed)
 
 
 class _Point(str):
@@ -237,11 +239,11 @@ def _need(holds: bool) -> None:
 
 def _shown(type: Type, value: Any) -> Any:
     if type.kind == "record" and value is not None:
-        return {one.name: _shown(one.type, value[one.name]) for one in type.fields}
+        return {field.name: _shown(field.type, value[field.name]) for field in type.fields}
     if type.items is not None and value is not None:
         if type.kind == "array":
-            return [_shown(type.items, one) for one in value]
-        return {name: _shown(type.items, one) for name, one in value.items()}
+            return [_shown(type.items, field) for field in value]
+        return {name: _shown(type.items, field) for name, field in value.items()}
     return str(value) if isinstance(value, UUID) else value
 
 
@@ -250,12 +252,12 @@ def _from_json(type: Type, value: Any) -> Any:
         return None
     if type.kind == "record":
         _need(isinstance(value, dict))
-        return {one.name: _member(one, value) for one in type.fields}
+        return {field.name: _member(field, value) for field in type.fields}
     if type.items is not None:
         _need(isinstance(value, list if type.kind == "array" else dict))
         if type.kind == "array":
-            return [_from_json(type.items, one) for one in value]
-        return {name: _from_json(type.items, one) for name, one in value.items()}
+            return [_from_json(type.items, field) for field in value]
+        return {name: _from_json(type.items, field) for name, field in value.items()}
     if type.limits is not None:
         low, high = type.limits
         _need(isinstance(value, int) and not isinstance(value, bool))
@@ -278,12 +280,14 @@ def _leaf_from_json(type: Type, value: Any) -> Any:
         raise Wrong from error
     if type.logical == "decimal":
         digits = value.removeprefix("-")
-        whole, point, rest = digits.partition(".")
-        _need(whole.isascii() and whole.isdigit() and (not point or rest.isdigit()))
-        _need(rest.isascii() and len(rest) <= type.scale)
+        whole, point, fraction = digits.partition(".")
+        _need(whole.isascii() and whole.isdigit() and (not point or fraction.isdigit()))
+        _need(fraction.isascii() and len(fraction) <= type.scale)
         room = type.precision - type.scale
         _need(len(whole) <= room if room else whole == "0")
-        return Decimal(f"{value}{'' if rest or point else '.'}{'0' * (type.scale - len(rest))}")
+        return Decimal(
+            f"{value}{'' if fraction or point else '.'}{'0' * (type.scale - len(fraction))}"
+        )
     if type.kind in ("bytes", "fixed"):
         try:
             data = base64.b64decode(value, validate=True)
@@ -294,9 +298,9 @@ def _leaf_from_json(type: Type, value: Any) -> Any:
     if type.kind == "enum":
         _need(value in type.symbols)
     if type.logical == "uuid":
-        parts = [len(one) for one in value.split("-")]
+        parts = [len(part) for part in value.split("-")]
         _need(parts == [8, 4, 4, 4, 12])
-        _need(all(one in "0123456789abcdefABCDEF-" for one in value))
+        _need(all(part in "0123456789abcdefABCDEF-" for part in value))
     return value
 
 
@@ -305,25 +309,25 @@ def _float(type: Type, value: float) -> float:
         _need(abs(value) <= 1.7976931348623157e308)
         return value
     try:
-        found: float = struct.unpack("<f", struct.pack("<f", value))[0]
-        return found
+        seconds: float = struct.unpack("<f", struct.pack("<f", value))[0]
+        return seconds
     except OverflowError as error:
         raise Wrong from error
 
 
-def _member(field: Field, given: dict[str, Any]) -> Any:
-    if field.name in given:
-        return _from_json(field.type, given[field.name])
+def _member(field: Field, fields: dict[str, Any]) -> Any:
+    if field.name in fields:
+        return _from_json(field.type, fields[field.name])
     _need(field.has_default or field.type.nullable)
     return field.default
 
 
 def spoiled(random: Random, value: Any) -> Any:
-    """JSON with one thing changed somewhere."""
+    """JSON with one random change."""
     if isinstance(value, dict) and value and random.random() < 0.8:
         name = random.choice(list(value))
         if random.random() < 0.2:
-            return {key: one for key, one in value.items() if key != name}
+            return {key: member for key, member in value.items() if key != name}
         return value | {name: spoiled(random, value[name])}
     if isinstance(value, list) and value and random.random() < 0.8:
         n = random.randrange(len(value))

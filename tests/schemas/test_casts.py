@@ -1,4 +1,6 @@
-"""Columns of files and queries as values: cast where every value fits, otherwise told by row."""
+"""Columns of files and queries as values: cast if every value fits, otherwise refused with
+the row.
+"""
 
 from __future__ import annotations
 
@@ -78,10 +80,10 @@ FITTING: list[tuple[Any, pa.Array, Any]] = [
 def test_a_value_that_fits_is_cast(kind: str, type: Any, column: pa.Array, wanted: Any) -> None:
     schema = of(["null", type] if isinstance(type, str | dict) else type, kind)
     around = pa.concat_arrays([pa.nulls(2, column.type), column, pa.nulls(1, column.type)]).slice(1)
-    found = values.encode(schema, structs(around))
-    assert values.invalid(schema, found) == []
-    shown = values.decode(schema, found).to_pylist(maps_as_pydicts="strict")
-    assert shown == [{"a": None}, {"a": wanted}, {"a": None}]
+    encoded = values.encode(schema, structs(around))
+    assert values.invalid(schema, encoded) == []
+    rows = values.decode(schema, encoded).to_pylist(maps_as_pydicts="strict")
+    assert rows == [{"a": None}, {"a": wanted}, {"a": None}]
 
 
 UNFIT: list[tuple[Any, pa.Array, str]] = [
@@ -116,7 +118,7 @@ UNFIT: list[tuple[Any, pa.Array, str]] = [
 
 
 @pytest.mark.parametrize(("type", "column", "reason"), UNFIT, ids=range(len(UNFIT)))
-def test_a_value_that_does_not_fit_is_told_by_row_and_field(
+def test_value_that_does_not_fit_is_refused_with_row_and_field(
     type: Any, column: pa.Array, reason: str
 ) -> None:
     with pytest.raises(InvalidMessage) as raised:
@@ -135,8 +137,8 @@ def test_columns_go_by_name() -> None:
         ],
     }
     schema = Schema.parse("json", json.dumps(text))
-    one = pa.StructArray.from_arrays([pa.array(["x"]), pa.array([1])], ["b", "a"])
-    assert values.encode(schema, one).to_pylist() == [b'{"a":1,"b":"x","c":7}']
+    table = pa.StructArray.from_arrays([pa.array(["x"]), pa.array([1])], ["b", "a"])
+    assert values.encode(schema, table).to_pylist() == [b'{"a":1,"b":"x","c":7}']
     assert values.encode(schema, structs(pa.array([1]))).to_pylist() == [b'{"a":1,"b":null,"c":7}']
     with pytest.raises(InvalidMessage, match=r"^d is no field of the schema"):
         values.encode(schema, structs(pa.array([1]), "d"))
@@ -145,8 +147,8 @@ def test_columns_go_by_name() -> None:
 
 
 def test_a_null_struct_is_a_null_value() -> None:
-    given = pa.array([{"a": 1}, None, {"a": 2}], pa.struct([("a", pa.int32())]))
-    found = values.encode(of("int"), given)
-    assert found.to_pylist() == [b'{"a":1}', None, b'{"a":2}']
-    assert values.encode(of("int"), given.slice(1, 1)).to_pylist() == [None]
-    assert values.encode(of("int"), given.slice(0, 0)).to_pylist() == []
+    column = pa.array([{"a": 1}, None, {"a": 2}], pa.struct([("a", pa.int32())]))
+    encoded = values.encode(of("int"), column)
+    assert encoded.to_pylist() == [b'{"a":1}', None, b'{"a":2}']
+    assert values.encode(of("int"), column.slice(1, 1)).to_pylist() == [None]
+    assert values.encode(of("int"), column.slice(0, 0)).to_pylist() == []

@@ -1,4 +1,4 @@
-"""The caller's own classes: their schemas, their instances as values, and values as instances."""
+"""Classes of the caller: their schemas, their instances as values, and values as instances."""
 
 from __future__ import annotations
 
@@ -109,27 +109,33 @@ CLASSES = [(Booking, Seat), (BookingStruct, Seat), (BookingModel, SeatModel)]
 def test_an_instance_comes_back_as_it_was(type: str, cls: Any, seat: Any) -> None:
     schema = schema_of(cls, type)
     assert schema.type == type
-    given = booking(cls, seat)
-    value = values.encode_one(schema, given)
-    assert values.decode_one(schema, value, cls) == given
+    given_booking = booking(cls, seat)
+    value = values.encode_one(schema, given_booking)
+    assert values.decode_one(schema, value, cls) == given_booking
     assert values.invalid(schema, pa.array([value], pa.binary())) == []
-    assert is_record(given)
+    assert is_record(given_booking)
 
 
 def test_classes_with_the_same_fields_have_the_same_columns() -> None:
     schemas = [schema_of(cls) for cls, _ in CLASSES]
     assert schemas[0].arrow == schemas[1].arrow == schemas[2].arrow
-    assert len({one.fingerprint for one in schemas}) == 1
+    assert len({schema.fingerprint for schema in schemas}) == 1
     assert str(schemas[0].arrow.field("at").type) == "timestamp[us, tz=UTC]"
     node = json.loads(schemas[0].definition)
     assert node["name"] == "Booking"
-    assert [one.get("default", ...) for one in node["fields"]][7:] == ["M", None, "\xff", {}, False]
+    assert [schema.get("default", ...) for schema in node["fields"]][7:] == [
+        "M",
+        None,
+        "\xff",
+        {},
+        False,
+    ]
 
 
 def test_a_class_used_twice_is_defined_once() -> None:
     @dataclasses.dataclass
     class Pair:
-        left: Seat
+        left_seat: Seat
         right: Seat
         kind: Kind
         other: Kind
@@ -214,7 +220,7 @@ def test_a_class_that_no_column_holds_is_refused(given: object, reason: str) -> 
     assert str(raised.value).startswith(reason)
 
 
-def test_what_is_no_record_is_told_by_field() -> None:
+def test_invalid_record_is_refused_with_its_field() -> None:
     schema = schema_of(Booking)
     good = booking(Booking, Seat)
     wrong: list[tuple[dict[str, Any], str]] = [
@@ -244,7 +250,7 @@ def test_what_is_no_record_is_told_by_field() -> None:
         values.encode_one(schema_of(Seat), 7)
 
 
-def test_a_record_that_is_not_of_the_class_is_told() -> None:
+def test_record_of_another_class_is_refused() -> None:
     schema = schema_of(pa.schema([("row", pa.string())]))
     for cls in (Seat, SeatModel):
         with pytest.raises(InvalidArgument, match=f"the record does not fit {cls.__name__}: .*row"):
@@ -265,7 +271,7 @@ def test_numbers_are_encoded_exactly_or_refused() -> None:
 
 
 def test_nothing_heavy_is_loaded_before_it_is_needed() -> None:
-    """Neither pydantic nor fastavro for values of type json; no DuckDB for any."""
+    """JSON values need neither pydantic nor fastavro; no value needs DuckDB."""
     code = """
 import sys, pyarrow as pa
 from txlog.base.schemas import values

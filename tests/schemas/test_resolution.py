@@ -1,4 +1,4 @@
-"""Versions: what can read what, and old records as records of the newest version."""
+"""Versions: which version can read which, and old records as records of the newest version."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def decimal(precision: int, scale: int) -> dict[str, Any]:
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}
 UUID = {"type": "string", "logicalType": "uuid"}
-# What was written, the type that reads it, and a value before and after.
+# The type of the writer, the type of the reader, and a value before and after.
 READABLE: list[tuple[Any, Any, Any, Any]] = [
     ("int", "int", 7, 7),
     ("int", "long", 7, 7),
@@ -100,14 +100,14 @@ def test_an_older_record_becomes_one_of_the_newest(
     assert can_read(newest, written) is None
     data = values.encode_one(written, {"a": before})
     column = pa.array([data, None, data], pa.binary())
-    found = values.decode(written, column, as_of=newest)
-    assert found.type == newest.arrow
-    found.validate(full=True)
-    assert found.to_pylist(maps_as_pydicts="strict") == [{"a": after}, None, {"a": after}]
+    decoded = values.decode(written, column, as_of=newest)
+    assert decoded.type == newest.arrow
+    decoded.validate(full=True)
+    assert decoded.to_pylist(maps_as_pydicts="strict") == [{"a": after}, None, {"a": after}]
     assert values.decode_one(written, data, as_of=newest) == {"a": after}
 
 
-# What `resolution` reads, and readers of Avro elsewhere do not.
+# Changes that `resolution` can read, and other Avro readers cannot.
 ONLY_HERE: list[tuple[Any, Any, str]] = [
     (record(field("int")), record(field("int"), field(["null", "int"], "b")), "a.b is new"),
     (record(field("int")), record(field("int"), field(["int", "null"], "b")), "a.b is new"),
@@ -127,7 +127,7 @@ ONLY_HERE: list[tuple[Any, Any, str]] = [
 def test_a_schema_that_other_readers_of_avro_cannot_use_is_incompatible(
     old: Any, new: Any, reason: str
 ) -> None:
-    """JSON is read by member names, so there it fits."""
+    """JSON is read by the names of members, so there the change is compatible."""
     for strategy in ("BACKWARD", "FULL_TRANSITIVE"):
         why = check(strategy, of(field(new), type="avro"), [of(field(old), type="avro")])
         assert why is not None
@@ -147,7 +147,7 @@ def test_a_named_type_of_avro_may_have_another_namespace_or_an_alias(
     ("old", "new"),
     [(old, new) for old, new, *_ in READABLE] + [(old, new) for old, new, _ in ONLY_HERE],
 )
-def test_fastavro_reads_what_a_compatible_schema_of_avro_has_before_it(old: Any, new: Any) -> None:
+def test_fastavro_reads_values_of_compatible_older_schemas(old: Any, new: Any) -> None:
     written, newest = of(field(old), type="avro"), of(field(new), type="avro")
     if check("BACKWARD", newest, [written]) is not None:
         return
@@ -157,11 +157,13 @@ def test_fastavro_reads_what_a_compatible_schema_of_avro_has_before_it(old: Any,
 
 
 @pytest.mark.parametrize(("old", "new", "reason"), UNREADABLE, ids=range(len(UNREADABLE)))
-def test_what_cannot_be_read_is_null_and_told_by_field(old: Any, new: Any, reason: str) -> None:
+def test_unreadable_value_is_null_and_reported_with_its_field(
+    old: Any, new: Any, reason: str
+) -> None:
     written, newest = of(field(old)), of(field(new))
-    found = can_read(newest, written)
-    assert found is not None
-    assert found.startswith(reason)
+    verdict = can_read(newest, written)
+    assert verdict is not None
+    assert verdict.startswith(reason)
     assert resolution.plan(written, newest) is None
     nulls = resolution.resolved(pa.nulls(3, written.arrow), written, newest)
     assert nulls.equals(pa.nulls(3, newest.arrow))
@@ -182,9 +184,9 @@ def test_a_plan_is_in_the_order_of_the_newest() -> None:
         field(["null", "int"], "c", default=None),
         field("int", "renamed", aliases=["old"]),
     )
-    found = resolution.plan(written, newest)
-    assert found is not None
-    assert [(one.name, one.source, one.default.as_py(), one.change) for one in found] == [
+    plan = resolution.plan(written, newest)
+    assert plan is not None
+    assert [(step.name, step.source, step.default.as_py(), step.change) for step in plan] == [
         ("new", None, "x", None),
         ("a", "a", None, resolution.Cast(pa.int64())),
         ("c", None, None, None),
@@ -193,7 +195,7 @@ def test_a_plan_is_in_the_order_of_the_newest() -> None:
     assert resolution.plan(written, of(field("int"), field("int", "fresh"))) is None
 
 
-def test_defaults_of_any_type_stand_in_for_a_new_field() -> None:
+def test_new_field_takes_a_default_of_any_type() -> None:
     written = of(field("int"))
     newest = of(
         field(decimal(9, 2), "price", default="\u0001\u0000"),
@@ -204,14 +206,14 @@ def test_defaults_of_any_type_stand_in_for_a_new_field() -> None:
               default={"b": "\u00ff"}),
     )  # fmt: skip
     data = values.encode_one(written, {"a": 1})
-    found = values.decode(written, pa.array([data], pa.binary()), as_of=newest)
-    assert found.to_pylist(maps_as_pydicts="strict") == [
+    decoded = values.decode(written, pa.array([data], pa.binary()), as_of=newest)
+    assert decoded.to_pylist(maps_as_pydicts="strict") == [
         values.decode_one(written, data, as_of=newest)
     ]
-    own = values.decode_one(newest, values.encode_one(newest, {}))
-    assert values.decode_one(newest, b"{}") == own
-    assert own == values.decode_one(written, data, as_of=newest)
-    assert (str(own["price"]), own["at"].isoformat(), own["r"]) == (
+    own_record = values.decode_one(newest, values.encode_one(newest, {}))
+    assert values.decode_one(newest, b"{}") == own_record
+    assert own_record == values.decode_one(written, data, as_of=newest)
+    assert (str(own_record["price"]), own_record["at"].isoformat(), own_record["r"]) == (
         "2.56",
         "1970-01-01T00:00:01+00:00",
         {"s": "y", "b": b"\xff"},
@@ -220,7 +222,7 @@ def test_defaults_of_any_type_stand_in_for_a_new_field() -> None:
 
 @pytest.mark.parametrize("seed", graded(range(300), 10))
 def test_columns_and_single_records_are_resolved_alike(seed: int) -> None:
-    """Random versions, each a change of the one before, and slices of columns of theirs."""
+    """Random versions, each a change of the one before, and slices of their columns."""
     random = Random(seed)
     written = random_schema(random, "json")
     node = json.loads(written.definition)
@@ -228,12 +230,12 @@ def test_columns_and_single_records_are_resolved_alike(seed: int) -> None:
     if can_read(newest, written) is not None:
         pytest.fail(f"{can_read(newest, written)}: {written.definition} {newest.definition}")
     records = [random_value(random, written.record) for _ in range(7)]
-    data = [values.encode_one(written, one) for one in records]
+    data = [values.encode_one(written, each_record) for each_record in records]
     column = values.decode(written, pa.array([None, *data, None, *data], pa.binary())).slice(1, 12)
-    found = resolution.resolved(column, written, newest)
-    found.validate(full=True)
-    alone = [values.decode_one(written, one, as_of=newest) for one in data]
-    assert found.to_pylist(maps_as_pydicts="strict") == [*alone, None, *alone][:12]
+    resolved = resolution.resolved(column, written, newest)
+    resolved.validate(full=True)
+    alone = [values.decode_one(written, each_record, as_of=newest) for each_record in data]
+    assert resolved.to_pylist(maps_as_pydicts="strict") == [*alone, None, *alone][:12]
 
 
 V1 = of(field("int"))
@@ -253,15 +255,17 @@ WIDER = of(field("long"))
         ("ALWAYS_INCOMPATIBLE", [False, False, False, False]),
     ],
 )
-def test_a_strategy_says_what_may_follow(strategy: str, allowed: list[bool]) -> None:
+def test_strategy_decides_which_version_may_follow(strategy: str, allowed: list[bool]) -> None:
     """BACKWARD: new readers first. FORWARD: new writers first."""
-    found = [check(strategy, one, [V1]) for one in (MORE, LESS, NEEDS, WIDER)]
-    assert [one is None for one in found] == allowed
+    checks = [check(strategy, each_check, [V1]) for each_check in (MORE, LESS, NEEDS, WIDER)]
+    assert [each_check is None for each_check in checks] == allowed
     assert check(strategy, V1, []) is None
 
 
 def test_transitive_looks_at_all_versions() -> None:
-    """a was there, went, and comes again as another type: fine for the last version only."""
+    """The field a was removed and comes back with another type: only the last version
+    allows that.
+    """
     other = of(field("string", "a", default=""), field("string", "b", default=""))
     assert check("BACKWARD", other, [V1, LESS]) is None
     assert check("FULL_TRANSITIVE", other, [V1, LESS]) == (

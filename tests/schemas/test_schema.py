@@ -1,4 +1,6 @@
-"""Definitions: what a schema may be, its one form, its columns, and the files it comes from."""
+"""Definitions: valid schemas, their canonical form, their columns, and the files that
+define them.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,9 @@ def field(type: Any, name: str = "a", **more: Any) -> dict[str, Any]:
 
 def test_equal_definitions_have_one_form() -> None:
     """Spaces and the order of members do not matter; docs and the order of fields do."""
-    one = '{"name":"R","type":"record","fields":[{"type":"int","name":"a","doc":"x"}]}'
+    definition = '{"name":"R","type":"record","fields":[{"type":"int","name":"a","doc":"x"}]}'
     other = '{"type": "record", "fields": [{"doc": "x", "name": "a", "type": "int"}], "name": "R"}'
-    schema = Schema.parse("json", one)
+    schema = Schema.parse("json", definition)
     assert schema == Schema.parse("json", other)
     assert schema == Schema.parse("json", schema.definition)
     assert schema == pickle.loads(pickle.dumps(schema))
@@ -44,8 +46,8 @@ def test_equal_definitions_have_one_form() -> None:
     assert schema.fields[0].doc == "x"
 
 
-def test_a_fingerprint_tells_what_a_reader_gets() -> None:
-    """Kills Avro's own, to which a long and an instant are the same."""
+def test_fingerprints_differ_if_readers_get_different_values() -> None:
+    """Guards against Avro's own fingerprint, for which a long and an instant are the same."""
     plain = Schema.parse("json", of(field("long"))).fingerprint
     instant = {"type": "long", "logicalType": "timestamp-millis"}
     others = [
@@ -55,7 +57,7 @@ def test_a_fingerprint_tells_what_a_reader_gets() -> None:
         Schema.parse("json", of(field(["null", "long"]))),
         Schema.parse("json", of(field(["long", "null"]))),
     ]
-    assert len({plain, *(one.fingerprint for one in others)}) == 6
+    assert len({plain, *(other.fingerprint for other in others)}) == 6
     assert Schema.parse("json", of(field("long", doc="x"), doc="y")).fingerprint == plain
     assert len(plain) == 64
 
@@ -76,7 +78,7 @@ COLUMNS = {
     "long local-timestamp-millis": pa.timestamp("ms"),
     "long local-timestamp-micros": pa.timestamp("us"),
     "string uuid": pa.string(),
-    "string date": pa.string(),  # Avro asks to ignore what does not fit
+    "string date": pa.string(),  # Avro requires that an annotation that does not fit is ignored
     "long unknown": pa.int64(),
 }
 
@@ -85,8 +87,8 @@ COLUMNS = {
 def test_each_type_has_its_column(name: str) -> None:
     kind, _, logical = name.partition(" ")
     node: Any = {"type": kind, "logicalType": logical} if logical else kind
-    found = Schema.parse("avro", of(field(["null", node]), field(node, "b"))).arrow
-    assert found == pa.struct([("a", COLUMNS[name]), ("b", COLUMNS[name])])
+    arrow_types = Schema.parse("avro", of(field(["null", node]), field(node, "b"))).arrow
+    assert arrow_types == pa.struct([("a", COLUMNS[name]), ("b", COLUMNS[name])])
     nested = Schema.parse("avro", of(field({"type": "array", "items": node}))).arrow
     assert nested == pa.struct([("a", pa.list_(COLUMNS[name]))])
 
@@ -102,8 +104,8 @@ def test_types_with_names_are_used_again_by_name() -> None:
         field("space.E", "c"),
         namespace="space",
     )
-    found = Schema.parse("json", text)
-    assert [one.type.symbols for one in found.fields] == [("A",), ("A",), ("A",)]
+    parsed = Schema.parse("json", text)
+    assert [each_field.type.symbols for each_field in parsed.fields] == [("A",), ("A",), ("A",)]
 
 
 WRONG = {
@@ -140,7 +142,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG, ids=range(len(WRONG)))
-def test_what_is_no_schema_is_told_by_field(text: str) -> None:
+def test_invalid_schema_is_refused_with_its_field(text: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
         Schema.parse("json", text)
     assert WRONG[text] in str(raised.value)
@@ -148,7 +150,7 @@ def test_what_is_no_schema_is_told_by_field(text: str) -> None:
 
 
 def test_a_record_without_fields_is_refused_with_the_reason() -> None:
-    """At the top and within: the column of records has no place for it."""
+    """At the top and inside: a column of records cannot hold it."""
     empty = {"type": "record", "name": "E", "fields": list[Any]()}
     for text in (of(), of(field(empty))):
         with pytest.raises(InvalidArgument) as raised:
@@ -157,7 +159,9 @@ def test_a_record_without_fields_is_refused_with_the_reason() -> None:
 
 
 def test_a_definition_is_bounded() -> None:
-    """Kills: text that names the same records again and again, a tree of billions of fields."""
+    """Guards against a text that names the same records again and again, and becomes a tree with
+    billions of fields.
+    """
     with pytest.raises(InvalidArgument, match="has more than 256 KiB"):
         Schema.parse("json", of(field("int", doc="x" * DEFINITION_BYTES_MAX)))
     nested: Any = "int"
@@ -202,7 +206,7 @@ ARROW = pa.schema(
 
 def test_a_schema_of_arrow_becomes_one_of_avro_and_stays_it() -> None:
     schema = of_arrow(ARROW)
-    wanted = {
+    expected = {
         "small": pa.int32(),
         "large": pa.int64(),
         "text": pa.string(),
@@ -214,8 +218,8 @@ def test_a_schema_of_arrow_becomes_one_of_avro_and_stays_it() -> None:
         "place": pa.struct([("x", pa.float32()), ("tags", pa.list_(pa.string()))]),
         "seats": pa.map_(pa.string(), pa.int32()),
     }
-    assert schema.arrow == pa.struct(list(wanted.items()))
-    assert [one.type.nullable for one in schema.fields] == [False] + 9 * [True]
+    assert schema.arrow == pa.struct(list(expected.items()))
+    assert [each_field.type.nullable for each_field in schema.fields] == [False] + 9 * [True]
     assert of_arrow(pa.schema(list(schema.arrow))).arrow == schema.arrow
 
 
@@ -239,17 +243,17 @@ def test_a_schema_is_read_from_a_file(tmp_path: Path) -> None:
         pass
     with pa.OSFile(str(tmp_path / "s.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema):
         pass
-    wanted = Schema.parse("json", of(field("int")))
-    assert read_schema(f"{tmp_path}/r.json") == wanted
+    expected = Schema.parse("json", of(field("int")))
+    assert read_schema(f"{tmp_path}/r.json") == expected
     assert read_schema(f"{tmp_path}/r.avsc") == Schema.parse("avro", text)
-    assert read_schema(f"{tmp_path}/r.avsc", "json") == wanted
+    assert read_schema(f"{tmp_path}/r.avsc", "json") == expected
     assert read_schema(f"{tmp_path}/pulsar.json") == Schema.parse("avro", text)
     for name in ("r.parquet", "r.arrow", "s.arrow"):
-        assert read_schema(f"arrow:{tmp_path}/{name}").arrow == wanted.arrow
+        assert read_schema(f"arrow:{tmp_path}/{name}").arrow == expected.arrow
 
 
 @pytest.mark.parametrize("name", ["none.avsc", "arrow:none.parquet", "bad.json", "arrow:bad.arrow"])
-def test_a_file_that_is_none_is_told_in_one_line(
+def test_invalid_file_is_reported_in_one_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Values of typed topics: what is a record, and that bytes and columns say the same."""
+"""Values of typed topics: which values are records, and that bytes and columns agree."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ def test_a_record_is_the_same_as_bytes_as_a_dict_and_as_columns(wide: Schema) ->
     assert values.invalid(wide, column) == []
 
 
-def test_what_is_missing_has_its_default_or_is_null(wide: Schema) -> None:
-    given = {name: RECORD[name] for name in ("day", "left", "carrier", "price", "seats")}
-    value = values.encode_one(wide, {**given, "plane": {}})
-    found = values.decode_one(wide, value)
-    assert found == RECORD | {"delay": None, "stops": [], "plane": {"tail": "?"}, "raw": b"\xff"}
+def test_missing_field_has_its_default_or_is_null(wide: Schema) -> None:
+    given_values = {name: RECORD[name] for name in ("day", "left", "carrier", "price", "seats")}
+    value = values.encode_one(wide, {**given_values, "plane": {}})
+    record = values.decode_one(wide, value)
+    assert record == RECORD | {"delay": None, "stops": [], "plane": {"tail": "?"}, "raw": b"\xff"}
 
 
 @pytest.mark.parametrize(
@@ -95,19 +95,17 @@ def test_what_is_missing_has_its_default_or_is_null(wide: Schema) -> None:
         ({"raw": "\u00ff"}, "raw has another form, it must be bytes in base64"),
     ],
 )
-def test_a_json_value_that_is_no_record_is_told_by_field(
-    change: dict[str, Any], reason: str
-) -> None:
+def test_invalid_json_record_is_refused_with_its_field(change: dict[str, Any], reason: str) -> None:
     schema = Schema.parse("json", json.dumps(WIDE))
     good = json.loads(values.encode_one(schema, RECORD)) | {"unknown": [{}]}
-    bad = {name: one for name, one in (good | change).items() if one is not ...}
-    column = pa.array([json.dumps(one).encode() for one in (good, bad, good)], pa.binary())
-    [(row, found)] = values.invalid(schema, column)
+    bad = {name: value for name, value in (good | change).items() if value is not ...}
+    column = pa.array([json.dumps(value).encode() for value in (good, bad, good)], pa.binary())
+    [(row, faults)] = values.invalid(schema, column)
     assert row == 1
-    assert found.startswith(reason)
+    assert faults.startswith(reason)
     with pytest.raises(InvalidMessage) as raised:
         values.decode_one(schema, column[1].as_py())
-    assert str(raised.value) == found
+    assert str(raised.value) == faults
 
 
 @pytest.mark.parametrize("bytes_max", [1 << 20, 40])
@@ -120,18 +118,18 @@ def test_rows_are_counted_over_blocks_and_chunks(
     schema = Schema.parse("json", text)
     data = [None if n % 5 == 4 else b'{"a": %d}' % n for n in range(11)]
     column = pa.array(data, pa.binary())
-    wanted = [None if n % 5 == 4 else {"a": n} for n in range(11)]
-    assert values.decode(schema, column).to_pylist() == wanted
-    found = values.encode(schema, values.decode(schema, column))
-    assert values.decode(schema, found).to_pylist() == wanted
-    bad = [b"x" if n in (3, 10) else one for n, one in enumerate(data)]
+    expected = [None if n % 5 == 4 else {"a": n} for n in range(11)]
+    assert values.decode(schema, column).to_pylist() == expected
+    encoded = values.encode(schema, values.decode(schema, column))
+    assert values.decode(schema, encoded).to_pylist() == expected
+    bad = [b"x" if n in (3, 10) else item for n, item in enumerate(data)]
     chunked = pa.chunked_array([bad[:4], bad[4:4], bad[4:]], pa.binary())
     assert [row for row, _ in values.invalid(schema, chunked)] == [3, 10]
 
 
 @pytest.mark.parametrize("kind", ["json", "avro"])
-def test_what_is_decoded_unchecked_and_is_no_record_is_told_by_row(kind: str) -> None:
-    """A damaged value is an error of ours, whoever reads it."""
+def test_invalid_record_in_unchecked_rows_is_reported_with_its_row(kind: str) -> None:
+    """A damaged value raises an error of txlog in every reader."""
     schema = Schema.parse(kind, json.dumps(WIDE))
     good = values.encode_one(schema, RECORD)
     with pytest.raises(InvalidMessage, match=r"^row 2: "):
@@ -169,30 +167,32 @@ def test_what_is_decoded_unchecked_and_is_no_record_is_told_by_row(kind: str) ->
         ),
     ],
 )
-def test_a_value_of_avro_that_is_out_of_bounds_is_told(
+def test_avro_value_out_of_bounds_is_reported(
     type: Any, written: str, value: Any, reason: str
 ) -> None:
-    """Avro's binary holds any integer, bytes or text where a smaller set is meant."""
+    """Avro's binary form can hold any integer, bytes or text, even if the type allows fewer."""
     schema, twin = (
         Schema.parse(
             "avro",
-            json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": one}]}),
+            json.dumps(
+                {"type": "record", "name": "R", "fields": [{"name": "a", "type": schema_type}]}
+            ),
         )
-        for one in (type, written)
+        for schema_type in (type, written)
     )
     data = values.encode_one(twin, {"a": value})
-    [(row, found)] = values.invalid(schema, pa.array([None, data], pa.binary()))
-    assert (row, found.startswith(reason)) == (1, True), found
+    [(row, faults)] = values.invalid(schema, pa.array([None, data], pa.binary()))
+    assert (row, faults.startswith(reason)) == (1, True), faults
     with pytest.raises(InvalidMessage) as raised:
         values.decode_one(schema, data)
-    assert str(raised.value) == found
+    assert str(raised.value) == faults
     with pytest.raises(InvalidMessage, match=r"^row 1: a "):
         values.decode(schema, pa.array([None, data], pa.binary()))
 
 
 @pytest.mark.parametrize("kind", ["json", "avro"])
-def test_text_that_is_no_utf8_is_not_written(kind: str) -> None:
-    """Arrow does not look; kills a value that nobody can decode."""
+def test_text_that_is_not_utf8_is_not_written(kind: str) -> None:
+    """Arrow does not check it. Guards against a stored value that no reader can decode."""
     text = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}'
     schema = Schema.parse(kind, text)
     data = pa.py_buffer(b"a\xff")

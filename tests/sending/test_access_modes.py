@@ -1,6 +1,6 @@
-"""Exclusive producers: one writer a topic, across handles and processes, whatever kills it.
+"""Exclusive producers: one writer for a topic, across handles and processes, after any death.
 
-The numbers are those of engine/decide/sending/exclusive.
+The numbers are the rules in engine/decide/sending/exclusive.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ EXCLUSIVE, FENCING, WAITING = exclusive.EXCLUSIVE, exclusive.FENCING, exclusive.
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    made = str(tmp_path / "store")
-    txlog.init(made, free_bytes_min=0, durability="os", max_message_bytes=1000)
-    with txlog.open(made) as client:
+    store_path = str(tmp_path / "store")
+    txlog.init(store_path, free_bytes_min=0, durability="os", max_message_bytes=1000)
+    with txlog.open(store_path) as client:
         client.create_topic("t", 2)
-    return made
+    return store_path
 
 
 @pytest.fixture
 def client(path: str) -> Iterator[Client]:
-    with txlog.open(path) as made:
-        yield made
+    with txlog.open(path) as new_client:
+        yield new_client
 
 
 @pytest.fixture
 def other(path: str) -> Iterator[Client]:
-    with txlog.open(path) as made:
-        yield made
+    with txlog.open(path) as new_client:
+        yield new_client
 
 
 def values(client: Client) -> list[bytes]:
@@ -72,7 +72,7 @@ def locks(path: str) -> set[str]:
 
 
 def dies(producer: Producer) -> None:
-    """As if its process was killed: the kernel frees its lock, and nothing is written."""
+    """Free its lock without any write, as the kernel does when a process is killed."""
     access = producer.access
     assert access._lock is not None
     access._lock.close()
@@ -80,7 +80,7 @@ def dies(producer: Producer) -> None:
 
 
 def every_way(client: Client, producer: Producer) -> list[Callable[[], object]]:
-    """Whatever stores something through a producer."""
+    """Every call that stores a message through a producer."""
 
     def in_txn(act: Callable[[Any], object]) -> None:
         with client.transaction() as txn:
@@ -100,29 +100,31 @@ def every_way(client: Client, producer: Producer) -> list[Callable[[], object]]:
 
 
 def test_an_exclusive_producer_has_the_topic_to_itself(client: Client, other: Client) -> None:
-    """Rule 1: those that were open before can store nothing either, until it closes."""
-    before = other.producer("t", chunking=True)
-    before.send(b"before")
-    with client.producer("t", access_mode=EXCLUSIVE, chunking=True) as mine:
+    """Rule 1: producers that were open before cannot store messages either, until it closes."""
+    producer_before = other.producer("t", chunking=True)
+    producer_before.send(b"before")
+    with client.producer("t", access_mode=EXCLUSIVE, chunking=True) as own_producer:
         for mode in (EXCLUSIVE, "shared"):
-            for one in (client, other):
+            for each_client in (client, other):
                 with pytest.raises(ProducerBusy, match="topic t has an exclusive producer"):
-                    one.producer("t", access_mode=mode)
-        for act in every_way(other, before):
+                    each_client.producer("t", access_mode=mode)
+        for act in every_way(other, producer_before):
             with pytest.raises(ProducerBusy):
                 act()
         assert values(client) == [b"before"]
-        for act in every_way(client, mine):
+        for act in every_way(client, own_producer):
             act()
         assert len(values(client)) == 8
-    for act in every_way(other, before):
+    for act in every_way(other, producer_before):
         act()
     assert len(values(client)) == 15
     other.producer("t", access_mode=EXCLUSIVE)
 
 
-def test_who_takes_over_fences_the_one_before(client: Client, other: Client, path: str) -> None:
-    """Rules 1 and 2; the fenced one may close, which frees nothing."""
+def test_a_fencing_producer_fences_the_current_one(
+    client: Client, other: Client, path: str
+) -> None:
+    """Rules 1 and 2; the fenced producer may close, which frees no seat."""
     old = other.producer("t", access_mode=FENCING, chunking=True)
     new = client.producer("t", access_mode=FENCING)
     for act in every_way(other, old):
@@ -133,14 +135,16 @@ def test_who_takes_over_fences_the_one_before(client: Client, other: Client, pat
     with pytest.raises(ProducerBusy):
         other.producer("t", access_mode=EXCLUSIVE)
     new.send(b"a")
-    client.close()  # closes what it has left open
+    client.close()  # it closes its open producers
     with other.producer("t", access_mode=EXCLUSIVE) as next_one:
         assert next_one.access.epoch == 5
     assert locks(path) == set()
 
 
 def test_a_dead_holder_holds_nothing(client: Client, other: Client, path: str) -> None:
-    """Rule 3; shared ones need not ask again, and the next takes another epoch."""
+    """Rule 3; shared producers need no new check, and the next exclusive one takes another
+    epoch.
+    """
     shared = other.producer("t")
     holder = client.producer("t", access_mode=EXCLUSIVE)
     with pytest.raises(ProducerBusy):
@@ -165,13 +169,13 @@ def test_an_interrupt_at_any_step_leaves_the_topic_free(
     store = client.store
     write, unlink = type(store).write, store.disk.unlink
 
-    def interrupted(*args: Any, **rest: Any) -> object:
+    def interrupted(*args: Any, **options: Any) -> object:
         if args[0] is not store:
-            return write(*args, **rest)
+            return write(*args, **options)
         is_taking = bool(locks(path))
         if step == "lock" and is_taking:
             raise KeyboardInterrupt
-        answer = write(*args, **rest)
+        answer = write(*args, **options)
         if step == "frame" and is_taking:
             raise KeyboardInterrupt
         return answer
@@ -201,13 +205,13 @@ def test_an_interrupt_at_any_step_leaves_the_topic_free(
 def test_one_of_two_that_come_at_once_gets_it(
     client: Client, other: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 2: the other looked before, and looks again."""
+    """Rule 2: the other producer had looked before, and its decision looks again."""
     store, write = client.store, type(client.store).write
     won: list[Producer] = []
 
-    def late(self: Any, *args: Any, **rest: Any) -> object:
-        answer = write(self, *args, **rest)
-        if self is store and not won:  # it has looked
+    def late(self: Any, *args: Any, **options: Any) -> object:
+        answer = write(self, *args, **options)
+        if self is store and not won:  # the first look of the other is over
             won.append(other.producer("t", access_mode=EXCLUSIVE))
         return answer
 
@@ -218,14 +222,15 @@ def test_one_of_two_that_come_at_once_gets_it(
 
 
 @pytest.mark.parametrize("end", [Producer.close, dies])
-def test_who_waits_is_next(
+def test_a_waiting_producer_is_next(
     client: Client,
     other: Client,
     end: Callable[[Producer], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After a close, and after a death, each told by the closing of a file."""
-    holder = client.producer("t", access_mode=WAITING)  # nobody is there: it does not wait
+    """After a close, and after a death: in both cases the closing of a file wakes it."""
+    # the topic has no producer, so it does not wait
+    holder = client.producer("t", access_mode=WAITING)
     got: Queue[Producer] = Queue()
     began = threading.Event()
     pause = Waiting.pause
@@ -250,7 +255,7 @@ def test_who_waits_is_next(
 def test_a_seat_that_is_not_free_when_its_file_has_closed_is_soon(
     client: Client, other: Client, path: str
 ) -> None:
-    """The kernel tells of the file first, and of the lock nobody."""
+    """The kernel reports that the file was closed, but not that the lock became free."""
     holder = client.producer("t", access_mode=EXCLUSIVE)
     opening = Opening(other.store, "t", lambda: other.producer("t", access_mode=EXCLUSIVE), WAITING)
     woken, access = other.store.wakeups, holder.access
@@ -327,10 +332,10 @@ def test_sigkill_of_the_holder_frees_the_topic(client: Client, path: str) -> Non
 def test_produce_has_access_modes(
     client: Client, path: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """For the run: who comes meanwhile is refused, and afterwards the topic is free."""
+    """For the time of the run other producers are refused; afterwards the topic is free."""
 
-    def produce(*words: str) -> tuple[int, str]:
-        code = main(["-S", path, "produce", "t", "-q", "-m", "x", *words])
+    def produce(*arguments: str) -> tuple[int, str]:
+        code = main(["-S", path, "produce", "t", "-q", "-m", "x", *arguments])
         return code, capfd.readouterr().err
 
     assert command.ACCESS_MODES == exclusive.ACCESS_MODES
@@ -340,8 +345,8 @@ def test_produce_has_access_modes(
         assert produce("--access-mode", mode) == (0, "")
     holder = client.producer("t", access_mode=EXCLUSIVE)
     assert holder.access.epoch == 7
-    for words in ((), ("--access-mode", EXCLUSIVE)):
-        code, err = produce(*words)
+    for arguments in ((), ("--access-mode", EXCLUSIVE)):
+        code, err = produce(*arguments)
         assert code == 5 and "topic t has an exclusive producer" in err
     assert produce("--access-mode", FENCING) == (0, "")
     with pytest.raises(ProducerFenced):
@@ -352,9 +357,9 @@ def test_produce_has_access_modes(
 
 def test_a_run_that_waits_for_its_turn_gets_it(client: Client, path: str) -> None:
     holder = client.producer("t", access_mode=EXCLUSIVE)
-    words = ["-q", "-m", "x", "--access-mode", WAITING]
+    arguments = ["-q", "-m", "x", "--access-mode", WAITING]
     with subprocess.Popen(
-        [sys.executable, "-m", "txlog", "-S", path, "produce", "t", *words],
+        [sys.executable, "-m", "txlog", "-S", path, "produce", "t", *arguments],
         env={**os.environ, "PYTHONPATH": str(SOURCE.parent)},
     ) as waiting:
         holder.send(b"first")
@@ -383,7 +388,7 @@ def _needs(name: str) -> pa.Schema:
 
 
 def test_a_schema_that_is_refused_leaves_the_topic_free(client: Client, other: Client) -> None:
-    """Kills a seat that is kept by a producer that nobody got."""
+    """Guards against a seat kept by a producer that was never returned to its caller."""
     client.create_topic("typed", schema=_needs("x"))
     with pytest.raises(IncompatibleSchema):
         client.producer("typed", schema=_needs("y"), access_mode=EXCLUSIVE)
@@ -391,12 +396,14 @@ def test_a_schema_that_is_refused_leaves_the_topic_free(client: Client, other: C
 
 
 def test_an_epoch_is_never_forgotten(client: Client, other: Client, path: str) -> None:
-    """Neither by names that are idle, nor by a checkpoint: an old holder would be the newest."""
+    """Neither by idle names, nor by a checkpoint: otherwise an old holder would count as the
+    newest.
+    """
     client.admin.set_setting("dedup_producers_max", 1)
     old = client.producer("t", access_mode=EXCLUSIVE)
     for name in ("a", "b", "c"):
-        with client.producer("t", name, access_mode=FENCING) as named:
-            named.send(name.encode())
+        with client.producer("t", name, access_mode=FENCING) as producer:
+            producer.send(name.encode())
     client.checkpoint()
     with txlog.open(path) as later:
         assert later.producer("t", access_mode=EXCLUSIVE).access.epoch == 9

@@ -1,7 +1,7 @@
 """Sending without waiting: queues, one frame for all of them, and an answer for each message.
 
-The numbers are those of the rules in api/sending/outbox. A lane that must not be sent by time has a
-delay of a day; what must not be answered yet is held up by the mutex of the store.
+The numbers are the rules in api/sending/outbox. A lane that must not be sent by time has a delay of
+a day. To delay answers, the tests hold the mutex of the store.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ pytestmark = [
     pytest.mark.usefixtures("quick_disk"),
     pytest.mark.store({"t": 2, "u": 1}, max_message_bytes=100000),
 ]
-SOON = 30  # seconds: for what comes at once
+SOON = 30  # seconds: for events that come at once
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 
 
 def patient(client: Client, topic: str = "u", name: str | None = None, **options: Any) -> Producer:
-    """A producer that time does not make send."""
+    """A producer whose batches no time-out sends."""
     return client.producer(topic, name, batching_max_publish_delay_ms=DAY_MS, **options)
 
 
@@ -66,13 +66,13 @@ def lsn(client: Client) -> int:
 
 
 def held(client: Client) -> Any:
-    """For `with`: nobody else gets into the store meanwhile."""
+    """For `with`: no other call gets into the store meanwhile."""
     return client.store._mutex.held()
 
 
-def fly(producer: Producer, *given: bytes) -> list[SendFuture]:
-    """Send and wait until the sender has taken it; the store must be held up."""
-    sent = [producer.send_async(value) for value in given]
+def fly(producer: Producer, *given_values: bytes) -> list[SendFuture]:
+    """Send and wait until the sender has taken the messages; the mutex must be held."""
+    sent = [producer.send_async(value) for value in given_values]
     lane = producer._lanes.get(None)
     assert lane is not None
     with lane._sender.lock:
@@ -90,10 +90,10 @@ def test_messages_are_stored_in_order_and_answered_as_send_would(bench: Bench) -
     producer = client.producer("u")
     sent = [producer.send_async(b"%d" % n) for n in range(3_000)]
     producer.flush()
-    assert all(one.done() for one in sent)
+    assert all(future.done() for future in sent)
     assert values(client, "u") == [b"%d" % n for n in range(3_000)]
     assert [message.message_id for message in client.reader("u")] == [
-        one.result().message_id for one in sent
+        future.result().message_id for future in sent
     ]
     last = producer.send(b"last")
     assert last.message_id is not None
@@ -111,13 +111,13 @@ def test_all_fields_of_a_message_arrive_and_a_key_finds_its_partition(bench: Ben
     fixed = producer.send_async(b"fixed", partition=1)
     empty = producer.send_async(None, key=b"k")
     producer.flush()
-    found = {message.message_id: message for message in client.reader("t")}
-    assert found[plain.result().message_id].value == "tëxt".encode()
-    again = client.producer("t")
-    for n, one in enumerate(keyed):
-        assert found[one.result().message_id].value == b"%d" % n
-        assert again.send(b"", key=f"key {n}").partition == one.result().partition
-    read = found[full.result().message_id]
+    messages = {message.message_id: message for message in client.reader("t")}
+    assert messages[plain.result().message_id].value == "tëxt".encode()
+    producer_again = client.producer("t")
+    for n, future in enumerate(keyed):
+        assert messages[future.result().message_id].value == b"%d" % n
+        assert producer_again.send(b"", key=f"key {n}").partition == future.result().partition
+    read = messages[full.result().message_id]
     assert (read.value, read.key, read.properties, read.event_time) == (
         b"full",
         b"k",
@@ -125,7 +125,7 @@ def test_all_fields_of_a_message_arrive_and_a_key_finds_its_partition(bench: Ben
         5,
     )
     assert fixed.result().partition == 1
-    assert found[empty.result().message_id].value is None
+    assert messages[empty.result().message_id].value is None
 
 
 def counted(flush: Callable[[int], None], flushes: list[int], fd: int) -> None:
@@ -142,20 +142,22 @@ def test_four_topics_are_one_frame_and_one_flush(
     for n in range(4):
         client.create_topic(f"topic-{n}", partitions=n + 1)
         producers.append(patient(client, f"topic-{n}", f"name-{n}" if n % 2 else None))
-    producers[0].send(b"first")  # so that the journal has its space
-    before = lsn(client)
+    producers[0].send(b"first")  # so that the journal has preallocated space
+    lsn_before = lsn(client)
     flushes: list[int] = []
     for call in ("fdatasync", "fsync"):
         whole = getattr(os, call)
         monkeypatch.setattr(os, call, partial(counted, whole, flushes))
-    sent = [one.send_async(b"%d" % n) for n in range(10) for one in producers]
+    sent = [producer.send_async(b"%d" % n) for n in range(10) for producer in producers]
     client._outbox().flush()
-    assert lsn(client) == before + 1
+    assert lsn(client) == lsn_before + 1
     assert len(flushes) == 1
-    assert all(one.done() and one.exception() is None for one in sent)
+    assert all(producer.done() and producer.exception() is None for producer in sent)
     for n in range(4):
-        found = values(client, f"topic-{n}")
-        assert sorted(found) == sorted([b"%d" % k for k in range(10)] + [b"first"] * (n == 0))
+        found_values = values(client, f"topic-{n}")
+        assert sorted(found_values) == sorted(
+            [b"%d" % k for k in range(10)] + [b"first"] * (n == 0)
+        )
     other = bench.reopen()
     assert len(values(other, "topic-3")) == 10
     bench.close()
@@ -163,8 +165,8 @@ def test_four_topics_are_one_frame_and_one_flush(
 
 def test_two_producers_of_one_topic_share_its_entries(bench: Bench) -> None:
     client = bench.client
-    one, two = patient(client), patient(client)
-    sent = [(one if n % 2 else two).send_async(b"%d" % n) for n in range(10)]
+    first, second = patient(client), patient(client)
+    sent = [(first if n % 2 else second).send_async(b"%d" % n) for n in range(10)]
     client.flush()
     assert [m.message_id and m.message_id.entry for m in client.reader("u")] == list(range(10))
     assert values(bench.reopen(), "u") == [
@@ -174,7 +176,8 @@ def test_two_producers_of_one_topic_share_its_entries(bench: Bench) -> None:
     assert sorted(f.result().message_id.entry for f in sent) == list(range(10))  # type: ignore[union-attr]
 
 
-# --- when it is sent --------------------------------------------------------------------------
+# --- when a batch is sent
+# --------------------------------------------------------------------------
 
 
 def test_time_sends_a_message(bench: Bench) -> None:
@@ -195,15 +198,15 @@ def test_each_bound_sends_what_is_queued(
 ) -> None:
     client = bench.client
     producer, other = patient(client, **options), patient(client, "t")
-    before = lsn(client)
+    lsn_before = lsn(client)
     with_it = other.send_async(b"goes along")
     sent = [producer.send_async(value) for _ in range(most - 1)]
-    assert lsn(client) == before
-    assert not any(one.done() for one in [*sent, with_it])
+    assert lsn(client) == lsn_before
+    assert not any(future.done() for future in [*sent, with_it])
     sent.append(producer.send_async(value))
-    assert all(one.result(SOON) for one in sent)
+    assert all(future.result(SOON) for future in sent)
     assert with_it.done()
-    assert lsn(client) == before + 1
+    assert lsn(client) == lsn_before + 1
 
 
 @pytest.mark.parametrize(
@@ -218,7 +221,7 @@ def test_each_bound_sends_what_is_queued(
         lambda client, producer: producer.new_watermark().event_time(5).send(),
     ],
 )
-def test_who_waits_sends_what_is_queued_first(
+def test_a_waiting_call_sends_queued_messages_first(
     bench: Bench, wait: Callable[[Client, Producer], object]
 ) -> None:
     client = bench.client
@@ -237,7 +240,7 @@ def test_a_full_queue_refuses_or_waits(bench: Bench) -> None:
         with pytest.raises(ProducerQueueIsFull) as caught:
             producer.send_async(b"2")
         assert caught.value.fields["limit"] == 2
-    assert all(one.result(SOON) for one in sent)
+    assert all(future.result(SOON) for future in sent)
     assert producer.send_async(b"3") is not None  # there is room again
     waiting = patient(client, "t", max_pending_messages=2, block_if_queue_full=True)
     for n in range(50):
@@ -254,7 +257,7 @@ def test_bytes_fill_a_queue_too(bench: Bench) -> None:
         large = [producer.send_async(half), producer.send_async(half)]
         with pytest.raises(ProducerQueueIsFull):
             producer.send_async(b"x")
-    assert all(isinstance(one.exception(SOON), InvalidMessage) for one in large)
+    assert all(isinstance(future.exception(SOON), InvalidMessage) for future in large)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +280,7 @@ def test_wrong_options_are_refused(bench: Bench, options: dict[str, Any]) -> Non
 
 
 def test_a_bad_message_fails_alone(bench: Bench) -> None:
-    """Rule 2: whatever finds it, the routing or the decision under the lock."""
+    """Rule 2: whether the routing refuses it or the decision under the lock."""
     client = bench.client
     client.admin.set_offline("t/1")
     client.admin.set_delayed_policies("t", max_delivery_delay_ms=1_000)
@@ -292,8 +295,8 @@ def test_a_bad_message_fails_alone(bench: Bench) -> None:
         "offline": ({"partition": 1}, PartitionUnavailable),
     }
     sent: dict[str, SendFuture] = {}
-    for n, (name, (given, _)) in enumerate(bad.items()):
-        sent[name] = producer.send_async(**{"value": b"bad", "partition": 0, **given})
+    for n, (name, (given_values, _)) in enumerate(bad.items()):
+        sent[name] = producer.send_async(**{"value": b"bad", "partition": 0, **given_values})
         sent[f"good {n}"] = producer.send_async(b"%d" % n, partition=0)
     _flush(producer)
     for name, (_, kind) in bad.items():
@@ -301,7 +304,7 @@ def test_a_bad_message_fails_alone(bench: Bench) -> None:
     client.admin.set_online("t/1")
     assert values(client) == [b"%d" % n for n in range(len(bad))]
     assert [sent[f"good {n}"].exception() for n in range(len(bad))] == [None] * len(bad)
-    producer.flush()  # every error has been told
+    producer.flush()  # every error was raised or read before
 
 
 @pytest.mark.parametrize(
@@ -321,20 +324,20 @@ def test_a_wrong_type_is_refused_at_once(bench: Bench, given: dict[str, Any]) ->
         bench.client.producer("u").send_async(**given)
 
 
-def test_an_error_that_nobody_was_told_of_is_raised_once(bench: Bench) -> None:
+def test_an_error_that_no_caller_has_seen_is_raised_once(bench: Bench) -> None:
     client = bench.client
     producer, other = patient(client), patient(client, "t")
     producer.send_async(b"x", partition=9)
-    other.flush()  # is not its error
+    other.flush()  # the error belongs to another producer
     with pytest.raises(InvalidArgument, match="partition 9"):
         producer.flush()
     producer.flush()
     producer.send_async(b"x", partition=8)
     with pytest.raises(InvalidArgument, match="partition 8"):
         client.flush()
-    told = producer.send_async(b"x", partition=7)
+    future = producer.send_async(b"x", partition=7)
     _flush(producer)
-    assert isinstance(told.exception(), InvalidArgument)
+    assert isinstance(future.exception(), InvalidArgument)
     producer.flush()
     producer.send_async(b"x", partition=6)
     with pytest.raises(ValueError, match="mine"), producer:
@@ -355,35 +358,35 @@ def test_a_fenced_producer_fails_all_and_others_go_on(bench: Bench) -> None:
     client = bench.client
     old, other = patient(client, "u", "name"), patient(client, "u")
     lost = [old.send_async(b"lost") for _ in range(3)]
-    kept = other.send_async(b"kept")
+    future = other.send_async(b"kept")
     client.producer("u", "name")
     _flush(other)
-    assert all(isinstance(one.exception(), ProducerFenced) for one in lost)
-    assert kept.exception() is None
+    assert all(isinstance(each_future.exception(), ProducerFenced) for each_future in lost)
+    assert future.exception() is None
     assert values(client, "u") == [b"kept"]
 
 
 def test_a_deleted_topic_fails_its_producer_alone(bench: Bench) -> None:
     client = bench.client
-    gone, other = patient(client, "u"), patient(client, "t")
-    lost, kept = [gone.send_async(b"%d" % n) for n in range(2)], other.send_async(b"kept")
+    consumer, other = patient(client, "u"), patient(client, "t")
+    lost, future = [consumer.send_async(b"%d" % n) for n in range(2)], other.send_async(b"kept")
     client.admin.delete_topic("u", force=True)
     _flush(other)
-    assert all(isinstance(one.exception(), TopicNotFound) for one in lost)
-    assert kept.exception() is None
+    assert all(isinstance(each_future.exception(), TopicNotFound) for each_future in lost)
+    assert future.exception() is None
 
 
 def test_a_store_that_fails_fails_all_that_is_queued(bench: Bench) -> None:
-    """Rule 2: a message behind a failed one is not stored, or repeating that would be in vain."""
+    """Rule 2: a message after a failed one is not stored, as a repeat could not keep the order."""
     client, other = bench.another(lock_timeout_ms=0), bench.client
-    one, two = patient(client, "u", "name"), patient(client, "t")
-    one.send(b"before", sequence_id=0)
+    first, second = patient(client, "u", "name"), patient(client, "t")
+    first.send(b"before", sequence_id=0)
 
     def while_locked(view: object) -> None:
         with held(client):
-            flying.extend(fly(one, b"1"))
-            queued.append(one.send_async(b"2"))
-            queued.append(two.send_async(b"3"))
+            flying.extend(fly(first, b"1"))
+            queued.append(first.send_async(b"2"))
+            queued.append(second.send_async(b"3"))
         for future in [*flying, *queued]:
             errors.append(future.exception(SOON))
 
@@ -393,9 +396,9 @@ def test_a_store_that_fails_fails_all_that_is_queued(bench: Bench) -> None:
     other.store.locked(while_locked)
     assert isinstance(errors[0], StoreLocked)
     assert [type(error) for error in errors[1:]] == [TryAgain, TryAgain]
-    again = one.send_async(b"4")
-    one.flush()
-    assert again.exception() is None
+    future_again = first.send_async(b"4")
+    first.flush()
+    assert future_again.exception() is None
     assert values(client, "u") == [b"before", b"4"]
 
 
@@ -413,14 +416,22 @@ def test_sequences_are_stored_once(bench: Bench) -> None:
     producer = patient(client, "u", "name")
     first = [producer.send_async(b"%d" % n, sequence_id=n) for n in range(5)]
     producer.flush()
-    again = [producer.send_async(b"%d" % n, sequence_id=n) for n in range(3, 8)]
+    futures_again = [producer.send_async(b"%d" % n, sequence_id=n) for n in range(3, 8)]
     twice = producer.send_async(b"7", sequence_id=7)  # in the same batch
     producer.flush()
-    assert [one.result().duplicate for one in again] == [True, True, False, False, False]
-    assert again[0].result().message_id is None  # only of the newest the id is known
-    assert again[1].result().message_id == first[4].result().message_id
+    assert [future.result().duplicate for future in futures_again] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert (
+        futures_again[0].result().message_id is None
+    )  # the store knows the id of the newest message only
+    assert futures_again[1].result().message_id == first[4].result().message_id
     assert twice.result().duplicate
-    assert twice.result().message_id == again[-1].result().message_id
+    assert twice.result().message_id == futures_again[-1].result().message_id
     assert producer.last_sequence_id() == 7
     assert producer.send(b"6", sequence_id=6).duplicate
     numbered = producer.send_async(b"8")
@@ -433,22 +444,26 @@ def test_sequences_are_stored_once(bench: Bench) -> None:
 # --- futures ----------------------------------------------------------------------------------
 
 
-def test_futures_are_those_of_the_library(bench: Bench) -> None:
+def test_futures_work_with_concurrent_futures_and_asyncio(bench: Bench) -> None:
     producer = bench.client.producer("u")
     sent = [producer.send_async(b"%d" % n) for n in range(20)]
     assert not sent[-1].cancel()
     assert isinstance(sent[0], futures.Future)
     assert futures.wait(sent, SOON).not_done == set()
-    assert {one.result() for one in futures.as_completed(sent)} == {one.result() for one in sent}
+    assert {future.result() for future in futures.as_completed(sent)} == {
+        future.result() for future in sent
+    }
 
     async def waiting() -> list[Any]:
-        given = [producer.send_async(b"%d" % n, partition=n) for n in range(2)]
-        before = asyncio.gather(*map(asyncio.wrap_future, given), return_exceptions=True)
-        done = await before
-        return [*done, await asyncio.wrap_future(given[0])]
+        given_futures = [producer.send_async(b"%d" % n, partition=n) for n in range(2)]
+        results_before = asyncio.gather(
+            *map(asyncio.wrap_future, given_futures), return_exceptions=True
+        )
+        done = await results_before
+        return [*done, await asyncio.wrap_future(given_futures[0])]
 
-    stored, refused, again = asyncio.run(waiting())
-    assert stored == again
+    stored, refused, repeated = asyncio.run(waiting())
+    assert stored == repeated
     assert isinstance(refused, InvalidArgument)
 
 
@@ -488,8 +503,8 @@ def test_callbacks_come_in_order_and_may_send_but_not_wait(bench: Bench) -> None
     assert seen[-1] == "at once"
 
 
-def test_within_another_call_nobody_waits_for_ever(bench: Bench) -> None:
-    """From `__del__` or a signal handler: the sender would wait for that call to end."""
+def test_a_call_within_another_call_does_not_wait_for_ever(bench: Bench) -> None:
+    """From `__del__` or a signal handler: the sender would wait for the outer call to end."""
     client = bench.client
     producer = patient(client)
     sent: list[SendFuture] = []
@@ -511,7 +526,7 @@ def test_within_another_call_nobody_waits_for_ever(bench: Bench) -> None:
 def test_close_waits_for_all(bench: Bench) -> None:
     sent = [patient(bench.client).send_async(b"%d" % n) for n in range(3)]
     bench.client.close()
-    assert all(one.done() for one in sent)
+    assert all(future.done() for future in sent)
     assert sorted(values(bench.reopen(), "u")) == [b"0", b"1", b"2"]
 
 
@@ -531,22 +546,23 @@ def test_closing_in_a_callback_ends_the_sender(bench: Bench) -> None:
 
 
 @pytest.mark.deep
-def test_a_client_that_nobody_holds_lets_its_thread_end(bench: Bench) -> None:
+def test_a_garbage_collected_client_ends_its_thread(bench: Bench) -> None:
     client = txlog.open(bench.path)
     producer = client.producer("u")
     producer.send_async(b"x")
     producer.flush()
     thread = client._outbox()._sender._thread  # type: ignore[union-attr]
     assert thread is not None
-    gone = weakref.ref(client._outbox())
+    ref = weakref.ref(client._outbox())
     del client, producer
     gc.collect()
-    assert gone() is None
+    assert ref() is None
     thread.join(SOON)
     assert not thread.is_alive()
 
 
 def test_a_program_that_ends_without_closing_loses_nothing(bench: Bench) -> None:
+    """The end of the interpreter sends all queued messages."""
     program = """
 import sys, txlog
 client = txlog.open(sys.argv[1])
@@ -554,7 +570,7 @@ producer = client.producer("u", batching_max_publish_delay_ms=86_400_000)
 for n in range(500):
     producer.send_async(b"%d" % n)
 """
-    done = subprocess.run(  # not `ready`, whose children end without saying so
+    done = subprocess.run(  # not `ready`, whose children end without the exit handlers
         [sys.executable, "-c", program, bench.path],
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
         capture_output=True,
@@ -586,14 +602,14 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(bench: Bench) -> None:
     assert values(client, "u") == [b"x"]
 
 
-def test_a_transaction_beside_it_has_its_own_messages(bench: Bench) -> None:
+def test_queued_messages_of_a_transaction_are_sent_on_their_own(bench: Bench) -> None:
     client = bench.client
     producer = patient(client)
     with client.transaction() as txn:
         plain = producer.send_async(b"plain")
         inside = producer.send_async(b"inside", txn=txn)
         assert producer.send(b"too", txn=txn).txn_index == 2
-        assert not plain.done()  # it has nothing to do with the transaction
+        assert not plain.done()  # a plain message does not belong to the transaction
     assert inside.result().txn_index == 1
     assert values(client, "u") == [b"inside", b"too"]
     producer.flush()
@@ -609,14 +625,14 @@ def test_many_threads_keep_their_own_order(bench: Bench) -> None:
             producer.send_async(b"%d %d" % (thread, n))
 
     threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for each_thread in threads:
+        each_thread.start()
+    for each_thread in threads:
+        each_thread.join()
     producer.flush()
-    found = [tuple(map(int, value.split())) for value in values(client, "u")]
+    pairs = [tuple(map(int, value.split())) for value in values(client, "u")]
     for thread in range(4):
-        assert [n for who, n in found if who == thread] == list(range(300))
+        assert [n for who, n in pairs if who == thread] == list(range(300))
 
 
 # --- a process that is killed -----------------------------------------------------------------
@@ -657,7 +673,9 @@ def run_child(store: Path, nth: int) -> subprocess.CompletedProcess[bytes]:
 
 @pytest.mark.parametrize("part", graded(range(6), 2))
 def test_a_killed_process_loses_only_what_was_not_answered(tmp_path: Path, part: int) -> None:
-    """Rule 3: every answered message is there exactly once, and nothing without those before it."""
+    """Rule 3: every answered message exists exactly once, and no message without those
+    before it.
+    """
 
     def made(name: str) -> Path:
         txlog.init(str(tmp_path / name))
@@ -675,11 +693,13 @@ def test_a_killed_process_loses_only_what_was_not_answered(tmp_path: Path, part:
     answered = [line.split() for line in died.stdout.splitlines()]
     with txlog.open(str(store)) as client:
         for which, topic in enumerate("ut"):
-            found = values(client, topic)
-            assert found == [b"%d" % n for n in range(len(found))], where
-            assert {n for w, n in answered if int(w) == which} <= set(found), where
+            found_values = values(client, topic)
+            assert found_values == [b"%d" % n for n in range(len(found_values))], where
+            assert {n for w, n in answered if int(w) == which} <= set(found_values), where
         name = client.producer("t", "name")
-        again = [name.send_async(b"%d" % n, sequence_id=n, partition=0) for n in range(200)]
+        futures_again = [name.send_async(b"%d" % n, sequence_id=n, partition=0) for n in range(200)]
         name.flush()
-        assert sum(one.result().duplicate for one in again) == len(found), where
+        assert sum(future.result().duplicate for future in futures_again) == len(found_values), (
+            where
+        )
         assert values(client, "t") == [b"%d" % n for n in range(200)], where

@@ -1,4 +1,4 @@
-"""Tests of bulk: a batch of files is stored once, whole, behind what was there."""
+"""Bulk: a batch of files is stored once, as a whole, after all earlier messages."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def rows(*values: bytes, **columns: object) -> pa.Table:
 def load(
     client: Client, batch: int | str, *values: bytes, key: str = "k", topic: str = "t"
 ) -> BulkStored:
-    """Stage and commit a batch in one go; its answer."""
+    """Stage and commit a batch in one go; returns its answer."""
     bulk = client.bulk(topic, key=key, batch=batch)
     return bulk.commit(bulk.stage([rows(*values)]))
 
@@ -75,12 +75,12 @@ def files_below(bench: Bench, pattern: str) -> list[str]:
 
 
 def stages(bench: Bench) -> list[str]:
-    """What lies below any _stage."""
+    """The files below any _stage."""
     return files_below(bench, "topics/**/_stage/**/*")
 
 
 class TestStoring:
-    """What a commit does."""
+    """The effects of a commit."""
 
     def test_messages_stand_behind_those_before_and_before_those_after(self, bench: Bench) -> None:
         client = bench.client
@@ -100,8 +100,8 @@ class TestStoring:
         for batch in (7, "nightly"):
             first = load(client, batch, b"a", b"b")
             for other in (client, bench.another()):
-                again = load(other, batch, b"c")
-                assert again == {**first, "already": True}
+                loaded_again = load(other, batch, b"c")
+                assert loaded_again == {**first, "already": True}
         assert values(client) == [b"a", b"b"] * 2
         assert stages(bench) == []
 
@@ -119,10 +119,10 @@ class TestStoring:
     def test_nothing_stages_where_it_is_stored(self, bench: Bench) -> None:
         client = bench.client
         load(client, 1, b"a")
-        again = client.bulk("t", key="k", batch=1)
-        assert again.stage([rows(b"z" * 100)]) == []
+        bulk_again = client.bulk("t", key="k", batch=1)
+        assert bulk_again.stage([rows(b"z" * 100)]) == []
         assert stages(bench) == []
-        assert again.stored is not None and again.commit([])["already"]
+        assert bulk_again.stored is not None and bulk_again.commit([])["already"]
 
     def test_no_rows_store_nothing(self, bench: Bench) -> None:
         client = bench.client
@@ -131,13 +131,13 @@ class TestStoring:
         assert not load(client, 1, b"a")["already"]
 
     def test_open_ledger_without_rows_gives_way(self, bench: Bench) -> None:
-        """A stream of batches leaves no empty ledger behind each."""
+        """A stream of batches leaves no empty ledger after each batch."""
         for number in range(5):
             load(bench.client, number, b"%d" % number)
         ends = bench.client.store.read(lambda view: view.topic(1).ledgers)
         assert [(end.entries, end.sealed) for end in ends] == [(1, True)] * 5 + [(0, False)]
 
-    def test_every_row_is_there_with_all_its_columns(self, bench: Bench) -> None:
+    def test_every_row_is_stored_with_all_its_columns(self, bench: Bench) -> None:
         client = bench.client
         client.create_topic("many", partitions=3)
         count = 2 * GROUP_ROWS + 17
@@ -161,17 +161,17 @@ class TestStoring:
         assert answer["size_bytes"] == sum(
             pc.sum(pc.binary_length(table[name])).as_py() for name in ("key", "value")
         )
-        found = pa.concat_tables(client.read("many")).sort_by("sequence_id")
+        found_table = pa.concat_tables(client.read("many")).sort_by("sequence_id")
         for name in ("value", "key", "event_time", "properties"):
-            assert found[name].to_pylist() == table[name].to_pylist(), name
-        assert set(found["publish_time"].cast("int64").to_pylist()) == {START_MS}
-        partitions = found["partition"].to_pylist()
+            assert found_table[name].to_pylist() == table[name].to_pylist(), name
+        assert set(found_table["publish_time"].cast("int64").to_pylist()) == {START_MS}
+        partitions = found_table["partition"].to_pylist()
         assert {p for p, key in zip(partitions, keys, strict=True) if not key.is_valid} == {4 % 3}
         for partition, key in zip(partitions, keys.to_pylist(), strict=True):
             assert key is None or partition == crc32(key) % 3
 
     def test_producer_is_a_name_in_every_row(self, bench: Bench) -> None:
-        """It has no part in what the sends of a producer of that name mean."""
+        """It does not affect the sequences of a producer with that name."""
         client = bench.client
         producer = client.producer("t", "till")
         sent = producer.send(b"a", sequence_id=5)
@@ -181,8 +181,10 @@ class TestStoring:
         assert producer.last_sequence_id() == 5
         producer.send(b"e", sequence_id=6)
         client.checkpoint(roll_all=True)
-        found = [(one.value, one.producer, one.sequence_id) for one in client.reader("t")]
-        assert found == [
+        found_rows = [
+            (message.value, message.producer, message.sequence_id) for message in client.reader("t")
+        ]
+        assert found_rows == [
             (b"a", "till", 5),
             (b"b", "till", None),
             (b"c", "till", None),
@@ -194,7 +196,7 @@ class TestStoring:
         assert not audit(client, ["t"], Local())["failed"]
 
     def test_tasks_are_processes_of_their_own(self, bench: Bench, tmp_path: Path) -> None:
-        """Plan and answers are pickled; a task that ran twice, or failed, leaves nothing."""
+        """Plan and answers are pickled; a task that ran twice, or failed, leaves no file."""
         client = bench.client
         bulk = client.bulk("t", key="k", batch=1)
         plan = tmp_path / "plan"
@@ -215,7 +217,7 @@ class TestStoring:
             for value, task in (("b", "2"), ("a", "1"), ("again", "1"))
         ]
         assert len(stages(bench)) == 3
-        staged = [one for out in outs[:2] for one in pickle.loads(out)]
+        staged = [item for out in outs[:2] for item in pickle.loads(out)]
         assert bulk.commit(staged)["files"] == 2
         assert values(client) == [b"a", b"b"]  # in the order of the tasks
         assert stages(bench) == []
@@ -240,13 +242,13 @@ class TestStoring:
             txn.commit()
         assert values(client) == [b"a"]
         assert answer["txn"] is not None
-        shown = client.show_transaction(answer["txn"])
-        assert (shown["state"], shown["messages"], shown["transaction_key"]) == (
+        txn_row = client.show_transaction(answer["txn"])
+        assert (txn_row["state"], txn_row["messages"], txn_row["transaction_key"]) == (
             "committed",
             1,
             "k",
         )
-        assert [row["messages"] for row in shown["partition_list"]] == [1]
+        assert [row["messages"] for row in txn_row["partition_list"]] == [1]
 
     def test_range_of_its_transaction(self, bench: Bench) -> None:
         client = bench.client
@@ -259,7 +261,7 @@ class TestStoring:
 
 
 class TestSmall:
-    """A small batch, such as those of streams: rows of the open ledgers, and no file."""
+    """A small batch, such as one of a stream: rows of the open ledgers, and no file."""
 
     def test_batches_become_one_file_when_their_ledger_is_sealed(self, bench: Bench) -> None:
         """Kills a file of each batch, which no compaction could merge: ids name ledgers."""
@@ -271,8 +273,8 @@ class TestSmall:
             staged = bulk.stage([rows(b"a%d" % number, b"b%d" % number, partition=at)])
             answer = bulk.commit(staged, rows_if_small=True)
             assert (answer["already"], answer["messages"], answer["files"]) == (False, 2, 0)
-            again = client.bulk_of(bulk.plan).commit([], rows_if_small=True)
-            assert again == {**answer, "already": True}
+            answer_again = client.bulk_of(bulk.plan).commit([], rows_if_small=True)
+            assert answer_again == {**answer, "already": True}
         assert files_below(bench, "topics/**/*.parquet") == []
         client.checkpoint(roll_all=True)
         assert len(files_below(bench, "topics/**/ledger-*.parquet")) == 2
@@ -281,7 +283,7 @@ class TestSmall:
 
     def test_rows_have_all_their_columns(self, bench: Bench) -> None:
         client = bench.client
-        given = rows(
+        given_rows = rows(
             b"a", b"b",
             key=pa.array([b"k", None], pa.binary()),
             properties=pa.array([[("n", "1")], None], pa.map_(pa.string(), pa.string())),
@@ -290,7 +292,7 @@ class TestSmall:
         )  # fmt: skip
         for batch, small in (("files", False), ("rows", True)):
             bulk = client.bulk("t", key="k", batch=batch)
-            bulk.commit(bulk.stage([given]), rows_if_small=small)
+            bulk.commit(bulk.stage([given_rows]), rows_if_small=small)
         names = ["key", "value", "properties", "event_time", "sequence_id", "producer"]
         first, second = (
             [{name: row[name] for name in names} for row in part]
@@ -314,12 +316,12 @@ class TestSmall:
         assert answer["files"] == 1 and values(bench.client) == [b"a", b"b"]
 
 
-def _halves(found: list[dict[str, object]]) -> tuple[list[dict[str, object]], ...]:
-    return found[: len(found) // 2], found[len(found) // 2 :]
+def _halves(found_rows: list[dict[str, object]]) -> tuple[list[dict[str, object]], ...]:
+    return found_rows[: len(found_rows) // 2], found_rows[len(found_rows) // 2 :]
 
 
 class TestRefusals:
-    """What is refused does nothing."""
+    """A refused call changes nothing."""
 
     def test_partitions_that_were_added(self, bench: Bench) -> None:
         client = bench.client
@@ -340,7 +342,7 @@ class TestRefusals:
             bulk.commit(staged)
 
     def test_key_of_another_topic(self, bench: Bench) -> None:
-        """Else the second stream that shares a key would lose its first batches in silence."""
+        """Otherwise the second stream with the same key would silently lose its first batches."""
         client = bench.client
         client.create_topic("u")
         load(client, 5, b"a")
@@ -354,7 +356,10 @@ class TestRefusals:
         assert values(client, "u") == []
 
     def test_key_of_another_checkpoint(self, bench: Bench) -> None:
-        """Its numbers begin at 0 again: kills batches that are taken for stored ones in silence."""
+        """Its numbers begin at 0 again.
+
+        Guards against silently taking its batches for stored ones.
+        """
 
         def stream(query: str, batch: int | str, value: bytes, key: str = "app") -> bool:
             plan = bench.client.bulk("t", key=key, batch=batch).plan.named(key, batch, query)
@@ -375,7 +380,7 @@ class TestRefusals:
         assert values(bench.client) == [b"a", b"b", b"d", b"e", b"f"]
 
     def test_key_of_an_older_version_takes_the_query_that_goes_on(self, bench: Bench) -> None:
-        """Without a record of whose it is, only the last batch can come again."""
+        """Without a record of its query, only the last batch can come again."""
         client = bench.client
 
         def stream(query: str, batch: int) -> bool:
@@ -397,7 +402,8 @@ class TestRefusals:
         plan = bench.client.bulk("t", key="k", batch=0).plan.named("k", 0, "new")
         bulk = bench.client.bulk_of(plan)
         stage(plan, [rows(b"b")])
-        assert bulk.abort() is None  # Spark shows why it was refused only if this does not fail
+        # Spark shows the reason of the refusal only if this call succeeds
+        assert bulk.abort() is None
         assert not Path(bench.client.path, plan.directory).exists()
 
     def test_partition_that_is_away(self, bench: Bench) -> None:
@@ -424,7 +430,7 @@ class TestRefusals:
         assert bulk.commit(staged)["messages"] == 1
         assert values(client) == [b"a" * 1000]
 
-    def test_files_of_others_or_twice(self, bench: Bench) -> None:
+    def test_files_of_another_batch_or_twice(self, bench: Bench) -> None:
         client = bench.client
         bulk, other = client.bulk("t", key="k", batch=1), client.bulk("t", key="k", batch=2)
         staged, strange = bulk.stage([rows(b"a")]), other.stage([rows(b"b")])
@@ -449,8 +455,8 @@ class TestRefusals:
         with pytest.raises(InvalidArgument, match="no column named value"):
             bulk.stage([pa.table({"key": [b"a"]}).slice(0, 0)])
 
-    def test_sequences_beside_a_producer(self, bench: Bench) -> None:
-        """They would be taken for those of its sends, where a repeated one is looked for."""
+    def test_sequences_with_a_producer_name(self, bench: Bench) -> None:
+        """A look for a repeated sequence would take them for the producer's own sends."""
         for name, text in (("till", "no column sequence_id"), ("", "bad producer name")):
             with pytest.raises(InvalidArgument, match=text):
                 bulk = bench.client.bulk("t", key="k", batch=1, producer=name)
@@ -458,7 +464,7 @@ class TestRefusals:
         assert stages(bench) == [] and values(bench.client) == []
 
     def test_names_are_bounded(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Forgetting a name would let its batch be stored twice."""
+        """A forgotten name would let its batch be stored twice."""
         monkeypatch.setattr(flow, "NAMES_MAX", 2)
         load(bench.client, "a", b"1")
         load(bench.client, "b", b"2")
@@ -479,7 +485,7 @@ class TestRefusals:
 
 
 class TestWithOthers:
-    """Adopted ledgers in the components that know ledgers."""
+    """Adopted ledgers in all components that know ledgers."""
 
     def test_subscriptions_deliver_and_acknowledge(self, bench: Bench) -> None:
         client = bench.client
@@ -503,8 +509,8 @@ class TestWithOthers:
         bulk = client.bulk("t", key="k", batch=1)
         bulk.commit(bulk.stage([rows(b"later", b"now", b"past", deliver_at=at)]))
         bulk = client.bulk("t", key="k", batch=2)
-        after = pa.array([None, 7_000], pa.int64())
-        bulk.commit(bulk.stage([rows(b"plain", b"even later", deliver_after=after)]))
+        column_after = pa.array([None, 7_000], pa.int64())
+        bulk.commit(bulk.stage([rows(b"plain", b"even later", deliver_after=column_after)]))
 
         def due() -> list[bytes]:
             return sorted(m.value for m in pending(bench.client, subscription="shared") if m.value)
@@ -530,7 +536,7 @@ class TestWithOthers:
         assert len(pending(bench.client, subscription="shared")) == 1
 
     def test_watermark_inside_is_that_before(self, bench: Bench) -> None:
-        """Nothing in an adopted ledger moves it, whatever was trimmed before."""
+        """No row of an adopted ledger moves the watermark, also after a trim."""
         client, generator = bench.client, WatermarkGenerator(1)
         say(client, "A", 100)
         ledger = load(client, 1, b"a", b"b")["partitions"][0]["ledger"]
@@ -608,14 +614,14 @@ class TestWithOthers:
         assert files_below(bench, "topics/**/ledger-*.parquet") == []
         ledger = client.store.read(lambda view: view.catalog.next_ledger)
         load(client, 1, b"c")
-        found = []
+        codes = []
         for wrong in range(1, ledger + 4):
             with contextlib.suppress(NotFound):
                 start = Bound("id", MessageId(wrong, 0))
-                found.append(values(client, range=Range(start=start, stop=END)))
+                codes.append(values(client, range=Range(start=start, stop=END)))
             with contextlib.suppress(NotFound):
                 client.inspect(f"{wrong}:0")
-        assert found == [[b"a", b"c"], [b"c"], [b"c"], []]
+        assert codes == [[b"a", b"c"], [b"c"], [b"c"], []]
 
     def test_query_sees_it_with_its_lsn(self, bench: Bench) -> None:
         client = bench.client
@@ -623,15 +629,15 @@ class TestWithOthers:
         send(client, b"c")
         for _ in range(2):
             with Query(client, "SELECT value, lsn, message_id FROM t ORDER BY ledger, entry") as q:
-                found = q.rows().read_all()
-            assert found["value"].to_pylist() == [b"a", b"b", b"c"]
-            assert found["lsn"].to_pylist()[:2] == [answer["lsn"]] * 2
-            assert found["lsn"].to_pylist()[2] > answer["lsn"]
+                table = q.rows().read_all()
+            assert table["value"].to_pylist() == [b"a", b"b", b"c"]
+            assert table["lsn"].to_pylist()[:2] == [answer["lsn"]] * 2
+            assert table["lsn"].to_pylist()[2] > answer["lsn"]
             client.checkpoint()
 
 
 class TestLeftovers:
-    """What failed jobs leave goes."""
+    """The files of failed jobs are removed."""
 
     def test_abort_removes_the_files_of_the_job_alone(self, bench: Bench) -> None:
         client = bench.client
@@ -654,7 +660,9 @@ class TestLeftovers:
         begun: int,
         files: int,
     ) -> None:
-        """Begun before they are whole, as far as descriptors go; of others the largest ends."""
+        """Files are begun before they are whole, as far as descriptors go; otherwise the largest
+        one ends.
+        """
         client = bench.client
         client.create_topic("u", partitions=5)
         client.create_topic("v", partitions=5)
@@ -678,7 +686,7 @@ class TestLeftovers:
 
         def few(disk: PosixDisk, path: str) -> Draft:
             nonlocal refused
-            if sum("/.tmp-" in one for one in stages(bench)) >= drafts:
+            if sum("/.tmp-" in item for item in stages(bench)) >= drafts:
                 refused += 1
                 raise NoResources("too many open files")
             return begin(disk, path)
@@ -696,7 +704,7 @@ class TestLeftovers:
         answer = bulk.commit(bulk.stage(counted()))
         assert seen == [begun] * 6 and answer["files"] == files
         assert refused == (0 if drafts else 30)
-        found = [
+        found_rows = [
             sorted(
                 (row["partition"], row["ledger"], row["entry"], row["value"], row["deliver_at"])
                 for table in client.read(topic)
@@ -704,7 +712,7 @@ class TestLeftovers:
             )
             for topic in ("u", "v")
         ]
-        ours, theirs = ([(row[0], *row[3:]) for row in one] for one in found)
+        ours, theirs = ([(row[0], *row[3:]) for row in item] for item in found_rows)
         assert len(ours) == 60 and ours == theirs
         assert stages(bench) == []
 
@@ -727,8 +735,8 @@ class TestLeftovers:
         client = bench.client
         bulk = client.bulk("t", key="k", batch=1)
         bulk.commit(bulk.stage([rows(b"a")]))
-        found = bulk.abort()
-        assert found is not None and found["messages"] == 1
+        answer = bulk.abort()
+        assert answer is not None and answer["messages"] == 1
         client.checkpoint()
         assert values(client) == [b"a"]
 
@@ -743,8 +751,8 @@ class TestLeftovers:
         bench.clock.advance(1)
         send(client, b"c")
         client.checkpoint()
-        (left,) = stages(bench)
-        assert left.startswith(young.plan.directory)
+        (remaining_stage,) = stages(bench)
+        assert remaining_stage.startswith(young.plan.directory)
 
     def test_names_that_no_frame_knows_are_swept(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
@@ -764,7 +772,7 @@ class TestLeftovers:
             patch.setattr(flow, "adopt", die)
             bulk.commit(staged)
         assert len(files_below(bench, "topics/**/ledger-*.parquet")) == 1
-        bench.clients.remove(client)  # it died
+        bench.clients.remove(client)  # the driver died
         other = bench.client = bench.another()
         send(other, b"x")
         other.checkpoint()
@@ -775,9 +783,9 @@ class TestLeftovers:
     def test_batch_that_another_stores_meanwhile(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It was not stored when the commit began: the frame looks again."""
+        """It was not stored when the commit began, so the decision of the frame looks again."""
         client, other = bench.client, bench.another()
-        ours, theirs = (one.bulk("t", key="k", batch=1) for one in (client, other))
+        ours, theirs = (each_client.bulk("t", key="k", batch=1) for each_client in (client, other))
         staged, of_theirs = ours.stage([rows(b"ours")]), theirs.stage([rows(b"theirs")])
         real = maintenance
 
@@ -795,14 +803,14 @@ class TestLeftovers:
     def test_ids_that_are_too_low_are_taken_anew(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """An id below a ledger that readers may have passed is never used."""
+        """The commit never uses an id below a ledger that readers may have passed."""
         client, other = bench.client, bench.another()
         send(client, b"a")
         real = adopt._link
         calls: list[int] = []
 
-        def racing(*given: object) -> None:
-            real(*given)  # type: ignore[arg-type]
+        def racing(*arguments: object) -> None:
+            real(*arguments)  # type: ignore[arg-type]
             if len(calls) < 2:
                 calls.append(1)
                 other.admin.trim("t", END, force_unacked=True)  # rolls the open ledger
@@ -817,7 +825,10 @@ class TestLeftovers:
 
 @pytest.mark.parametrize("is_typed", [False, True])
 def test_small_batches_of_a_stream_leave_few_files(tmp_path: Path, is_typed: bool) -> None:
-    """They are rows, as a producer's messages are, which seal together; kills a file a batch."""
+    """They are rows, like a producer's messages, and are sealed together.
+
+    Guards against one file for each batch.
+    """
     bench = Bench(tmp_path / "store", coordinators=1, reader_grace_ms=0)
     schema = pa.schema([("cups", pa.int64())]) if is_typed else None
     bench.client.create_topic("t", partitions=2, schema=schema)
@@ -831,7 +842,11 @@ def test_small_batches_of_a_stream_leave_few_files(tmp_path: Path, is_typed: boo
     for _ in range(3):  # sealed, then what the seals replaced is removed
         bench.clock.advance(10_000)
         bench.client.checkpoint(roll_all=True)
-    files = [one for one in Path(bench.path, "topics").rglob("*.*") if one.is_file()]
-    assert len(files) <= 4, files  # for each partition its own, and one of transactions
-    found = sorted(one.value for one in bench.client.reader("t") if one.value)
-    assert found == sorted(b'{"cups":%d}' % number for number in range(200))
+    files = [
+        each_path for each_path in Path(bench.path, "topics").rglob("*.*") if each_path.is_file()
+    ]
+    assert len(files) <= 4, files  # each partition has its own file, and one of transactions
+    found_values = sorted(
+        each_path.value for each_path in bench.client.reader("t") if each_path.value
+    )
+    assert found_values == sorted(b'{"cups":%d}' % number for number in range(200))

@@ -58,7 +58,7 @@ pytestmark = [
 
 
 def put(client: Client, value: large.Value, txn: TxnId | None = None, partition: int = 0) -> object:
-    """Send a value with chunking on; returns what names the message."""
+    """Send a value with chunking on; returns the id or index of the message."""
     receipt = client.producer("t", chunking=True).send(value, partition=partition, txn=txn)
     return receipt.txn_index if txn is not None else receipt.message_id
 
@@ -74,7 +74,7 @@ def files(bench: Bench) -> list[Path]:
 
 
 def test_the_refusal_names_the_fix(bench: Bench) -> None:
-    """7: size, limit and what to do."""
+    """7: size, limit and the option to set."""
     with pytest.raises(InvalidMessage, match=r"4500 bytes.*1000.*turn chunking on"):
         bench.client.producer("t").send(BIG)
     with pytest.raises(InvalidArgument):
@@ -104,7 +104,7 @@ def pieces() -> Iterator[bytes]:
     ],
 )
 def test_a_value_from_anywhere_is_the_same_message(bench: Bench, source: object) -> None:
-    """Bytes, a file, an iterable: one message with all that stands beside it."""
+    """Bytes, a file, an iterable: one message with the same further fields."""
     client = bench.client
     if callable(source):
         source = source()
@@ -134,7 +134,7 @@ def test_a_value_from_anywhere_is_the_same_message(bench: Bench, source: object)
 
 
 @pytest.mark.parametrize("size", [0, 1, LIMIT - 1, LIMIT])
-def test_what_fits_is_a_plain_message(bench: Bench, size: int) -> None:
+def test_a_value_that_fits_is_a_plain_message(bench: Bench, size: int) -> None:
     value = BIG[:size]
     for source in (value, io.BytesIO(value), [value]):
         where = put(bench.client, source)
@@ -145,7 +145,7 @@ def test_what_fits_is_a_plain_message(bench: Bench, size: int) -> None:
 
 
 def test_key_and_properties_count(bench: Bench) -> None:
-    """3: they belong to a message's size, and are not cut."""
+    """3: they count for a message's size, and are not cut."""
     producer = bench.client.producer("t", chunking=True)
     receipt = producer.send(BIG[:LIMIT], key=b"k")
     assert receipt.message_id is not None
@@ -170,12 +170,12 @@ def test_a_source_that_fails_leaves_nothing(bench: Bench) -> None:
         yield BIG
         raise error
 
-    for error, wanted in (
+    for error, expected in (
         (OSError(5, "Input/output error"), DiskFailed),
         (ValueError("mine"), ValueError),
         (KeyboardInterrupt(), KeyboardInterrupt),
     ):
-        with pytest.raises(wanted):
+        with pytest.raises(expected):
             put(bench.client, failing(error))
         assert (values(bench.client), files(bench)) == ([], [])
     with pytest.raises(InvalidArgument, match="must be bytes"):
@@ -197,19 +197,20 @@ def test_chunks_are_cut_to_size() -> None:
     for first, other in ((1, 1), (7, 10), (10, 7), (5000, 10), (4500, 1)):
         for step in (1, 9, 10, 11, 5000):
             source = [BIG[at : at + step] for at in range(0, len(BIG), step)]
-            found = [bytes(one) for one in cut(source, first, other)]
-            assert b"".join(found) == BIG
-            assert [len(one) for one in found[:-1]] == [first, *[other] * len(found)][
-                : len(found) - 1
-            ]
-            assert 0 < len(found[-1]) <= max(first, other)
+            found_bytes = [bytes(piece) for piece in cut(source, first, other)]
+            assert b"".join(found_bytes) == BIG
+            assert [len(piece) for piece in found_bytes[:-1]] == [
+                first,
+                *[other] * len(found_bytes),
+            ][: len(found_bytes) - 1]
+            assert 0 < len(found_bytes[-1]) <= max(first, other)
 
 
 # --- in transactions --------------------------------------------------------------------------
 
 
 def test_in_a_transaction_it_is_one_message_among_others(bench: Bench) -> None:
-    """I-3: I runs 1 … count over small and large ones; abort leaves nothing."""
+    """I-3: I runs 1 … count over small and large ones; an abort leaves no message."""
     client = bench.client
     for end in (client.commit, client.abort):
         txn = begin(client)
@@ -222,9 +223,9 @@ def test_in_a_transaction_it_is_one_message_among_others(bench: Bench) -> None:
             6,
             7,
         ]
-        before = values(client)
+        values_before = values(client)
         end(txn)
-        assert before == [] or values(client) == before
+        assert values_before == [] or values(client) == values_before
     assert values(client) == [b"a", BIG, b"b", b"c", OTHER, BIG, b"d"]
     side = client.store.read(lambda view: view.buffer(1))
     assert [end.open_txns for end in side.ledgers] == [0] * len(side.ledgers)
@@ -244,7 +245,7 @@ def test_one_that_timed_out_while_it_was_sent(bench: Bench) -> None:
 
 
 def test_preview_shows_it_in_append_order(bench: Bench) -> None:
-    """8: whoever reads what is not committed gets it whole, between its neighbours."""
+    """8: a reader with isolation `uncommitted` gets it whole, between its neighbours."""
     client = bench.client
     first, second = begin(client), begin(client)
     sent = [(b"a", first), (BIG, second), (b"b", first), (OTHER, first), (b"c", second)]
@@ -254,16 +255,16 @@ def test_preview_shows_it_in_append_order(bench: Bench) -> None:
         put(client, value, txn)
         client.producer("t").flush()
         seen += [m.value for m in reader]
-    wanted = [value for value, _ in sent]
-    assert seen == wanted
+    expected_values = [value for value, _ in sent]
+    assert seen == expected_values
     for limit in (1, 2, 100):
         tables = [*client.read("t", isolation="uncommitted", batch_messages=limit)]
-        assert [m.value for m in rows(tables)] == wanted
+        assert [m.value for m in rows(tables)] == expected_values
         assert [m.txn for m in rows(tables)] == [txn for _, txn in sent]
     client.commit(second)
     client.abort(first)
-    found = rows(client.read("t", isolation="uncommitted"))
-    assert [(m.value, m.txn_state) for m in found] == [
+    found_rows = rows(client.read("t", isolation="uncommitted"))
+    assert [(m.value, m.txn_state) for m in found_rows] == [
         (BIG, "committed"),
         (b"c", "committed"),
         (b"a", "aborted"),
@@ -276,23 +277,23 @@ def test_preview_shows_it_in_append_order(bench: Bench) -> None:
 
 
 def test_a_repeated_sequence_is_stored_once(bench: Bench) -> None:
-    """I-13, and no file of the second stays."""
+    """I-13; the second send leaves no file."""
     client = bench.client
     producer = client.producer("t", "p", chunking=True)
     first = producer.send(BIG, sequence_id=5, partition=0)
     plain = producer.send(b"plain", sequence_id=6, partition=0)
     third = producer.send(OTHER, partition=0)
-    kept = files(bench)
-    assert len(kept) == 2
+    kept_files = files(bench)
+    assert len(kept_files) == 2
     for _ in range(2):
-        for sequence, one in ((5, first), (6, plain), (7, third)):
+        for sequence, message in ((5, first), (6, plain), (7, third)):
             for value in (BIG, b"small"):
-                again = producer.send(value, sequence_id=sequence, partition=0)
-                known = one.message_id if one is third else None
-                assert again == one._replace(duplicate=True, message_id=known)
-        assert files(bench) == kept or not kept
+                message_ids_again = producer.send(value, sequence_id=sequence, partition=0)
+                expected_id = message.message_id if message is third else None
+                assert message_ids_again == message._replace(duplicate=True, message_id=expected_id)
+        assert files(bench) == kept_files or not kept_files
         client.checkpoint(roll_all=True)
-        kept = files(bench)
+        kept_files = files(bench)
     late = producer.send(BIG, sequence_id=4, partition=0)
     assert (late.message_id is None, late.duplicate) == (False, False)
     assert producer.send(BIG, sequence_id=4, partition=0).duplicate
@@ -310,7 +311,7 @@ def test_sequences_of_a_transaction_are_its_own(bench: Bench) -> None:
         producer.send(value, sequence_id=sequence, partition=0, txn=txn)
         for value, sequence in ((BIG, 3), (b"b", 4), (OTHER, 5), (BIG, 3), (BIG, 4), (b"x", 5))
     ]
-    assert [(one.txn_index, one.duplicate) for one in sent] == [
+    assert [(receipt.txn_index, receipt.duplicate) for receipt in sent] == [
         (1, False),
         (2, False),
         (3, False),
@@ -324,7 +325,7 @@ def test_sequences_of_a_transaction_are_its_own(bench: Bench) -> None:
 
 
 def test_a_sequence_that_came_meanwhile_wins(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file of the later one goes: its frame finds the message there."""
+    """The later send removes its file: its frame finds the earlier message."""
     client = bench.client
     producer = client.producer("t", "p", chunking=True)
 
@@ -358,16 +359,16 @@ def test_a_subscription_counts_and_acknowledges_one_message(bench: Bench) -> Non
     send(client, b"small")
     put(client, OTHER)
     last = read(client)[-1].message_id
-    shown = client.describe_topic("t")["partition_list"][0]
-    assert (shown["messages"], shown["last"]) == (3, last)
+    partition = client.describe_topic("t")["partition_list"][0]
+    assert (partition["messages"], partition["last"]) == (3, last)
     assert client.subscriptions("t")[0]["backlog"] == 3
     with client.consumer("t", "s") as consumer:
-        found = [consumer.receive() for _ in range(3)]
-        assert [m.value for m in found if m is not None] == [BIG, b"small", OTHER]
-        consumer.acknowledge(found[0])
+        messages = [consumer.receive() for _ in range(3)]
+        assert [m.value for m in messages if m is not None] == [BIG, b"small", OTHER]
+        consumer.acknowledge(messages[0])
         assert client.subscriptions("t")[0]["backlog"] == 2
         with client.transaction() as txn:
-            consumer.acknowledge(found[2], txn=txn)
+            consumer.acknowledge(messages[2], txn=txn)
     with client.consumer("t", "s") as consumer:
         assert [m.value for m in rows([consumer.receive_batch()])] == [b"small"]
     assert [m.value for m in client.reader("t", last)] == [OTHER]
@@ -375,7 +376,7 @@ def test_a_subscription_counts_and_acknowledges_one_message(bench: Bench) -> Non
 
 
 def bound_batches(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """Let a batch have so many bytes, wherever that was decided when the modules were read."""
+    """Limit a batch to this many bytes, in every module that has read the setting."""
     for module in (previews, lease, readers):
         monkeypatch.setattr(module, "RECEIVE_BYTES_MAX", most)
     monkeypatch.setattr(dispatch.plan, "__defaults__", ((), None, most))
@@ -402,10 +403,10 @@ def test_batches_are_bounded_by_bytes(bench: Bench, monkeypatch: pytest.MonkeyPa
             size = sum(len(value) for value in table["value"].to_pylist())
             assert size <= max(most, 4500) + 4500
         with client.consumer("t", "s") as consumer:
-            found = []
+            sizes = []
             while (table := consumer.receive_batch()).num_rows:
-                found += [m.value for m in rows([table])]
-            assert found == sent
+                sizes += [m.value for m in rows([table])]
+            assert sizes == sent
     client.acknowledge("t", "s", [m.message_id for m in read(client)[:20] if m.message_id])
     bound_batches(monkeypatch, 1)
     with client.consumer("t", "s") as consumer:
@@ -416,51 +417,51 @@ def test_batches_are_bounded_by_bytes(bench: Bench, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_file_is_parquet_with_a_row_a_chunk(bench: Bench) -> None:
-    """docs/format.md 5: what another program finds in it."""
+    """docs/format.md 5: the content of the file for another program."""
     put(bench.client, BIG)
     [path] = files(bench)
     rows_of = duckdb.read_parquet(str(path)).project("kind, entry, octet_length(value), value")
-    found = rows_of.order("entry").fetchall()
-    assert [row[:3] for row in found] == [
+    found_rows = rows_of.order("entry").fetchall()
+    assert [row[:3] for row in found_rows] == [
         (6, 0, 1000),
         (6, 1, 1000),
         (6, 2, 1000),
         (6, 3, 1000),
         (6, 4, 500),
     ]
-    assert b"".join(row[3] for row in found) == BIG
+    assert b"".join(row[3] for row in found_rows) == BIG
 
 
 def test_checkpoints_seals_and_compactions_change_nothing(bench: Bench) -> None:
     """I-20."""
     client = bench.client
-    held = begin(client, 80_000_000)
-    put(client, b"early", held)
-    put(client, OTHER, held)
+    held_txn = begin(client, 80_000_000)
+    put(client, b"early", held_txn)
+    put(client, OTHER, held_txn)
     for number in range(3):
         put(client, b"%d" % number)
         put(client, BIG)
-        gone = begin(client)
-        put(client, OTHER, gone)
-        put(client, b"gone", gone)
-        client.abort(gone)
+        txn = begin(client)
+        put(client, OTHER, txn)
+        put(client, b"gone", txn)
+        client.abort(txn)
         if number < 2:
             client.checkpoint(roll_all=number == 1)
-    before = read(client)
+    messages_before = read(client)
     planned = client.admin.compact("t", dry_run=True)
     done = client.admin.compact("t")
     assert planned["aborted_dropped"] == done["aborted_dropped"] == 2
-    assert read(client) == before
-    assert read(bench.reopen()) == before
+    assert read(client) == messages_before
+    assert read(bench.reopen()) == messages_before
     client = bench.client
     client.admin.gc(apply=True, keep_ms=0)
     chunked = client.store.read(lambda view: set(view.buffer(1).chunked))
     assert len(chunked) == 4
     assert chunked <= {int(path.name[7:19]) for path in files(bench)}
     assert client.admin.gc(keep_ms=0)["files"] == 0
-    client.commit(held)
+    client.commit(held_txn)
     client.checkpoint(roll_all=True)
-    assert [m.value for m in read(client)] == [m.value for m in before] + [b"early", OTHER]
+    assert [m.value for m in read(client)] == [m.value for m in messages_before] + [b"early", OTHER]
     side = client.store.read(lambda view: view.buffer(1))
     assert side.dead_bytes == 0
     assert len(side.chunked) == 4
@@ -484,7 +485,7 @@ def test_a_trim_takes_the_files_of_its_messages(bench: Bench) -> None:
 
 @pytest.mark.parametrize("named", [False, True])
 def test_a_deleted_topic_takes_its_files_along(bench: Bench, named: bool) -> None:
-    """Also those that no manifest had named yet: nobody looks into its directory any more."""
+    """Also files that no manifest names yet: no sweep lists the directory any more."""
     client = bench.client
     put(client, BIG)
     if named:
@@ -499,26 +500,27 @@ def test_a_deleted_topic_takes_its_files_along(bench: Bench, named: bool) -> Non
     assert not files(bench)
 
 
-def test_nobody_sweeps_a_file_in_the_making(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R19: it is published and not named; then its sender dies instead."""
+def test_a_file_in_the_making_is_not_swept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R19: the file is published and not named yet; in the second half its sender dies."""
     client, other = bench.client, bench.another()
     append = large._append
-    found: list[object] = []
+    listings: list[object] = []
 
-    def slowly(*given: object) -> object:
-        assert len(files(bench)) == len(found) + 1
-        found.append(other.admin.gc(apply=True)["files"])
-        return append(*given)  # type: ignore[arg-type]
+    def slowly(*arguments: object) -> object:
+        assert len(files(bench)) == len(listings) + 1
+        listings.append(other.admin.gc(apply=True)["files"])
+        return append(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(large, "_append", slowly)
     put(client, BIG)
     with client.transaction() as txn:
         client.producer("t", chunking=True).send(OTHER, txn=txn, partition=0)
-        found.append(other.admin.gc(apply=True)["files"])  # named by a frame not flushed yet
-    assert found == [0, 0, 0]
+        # a frame that is not flushed yet names it
+        listings.append(other.admin.gc(apply=True)["files"])
+    assert listings == [0, 0, 0]
     assert values(other) == [BIG, OTHER]
 
-    def dying(*given: object) -> object:
+    def dying(*arguments: object) -> object:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(large, "_append", dying)
@@ -535,8 +537,8 @@ def test_nobody_sweeps_a_file_in_the_making(bench: Bench, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("at", [0, 4, 1200, -300, -1])
-def test_damage_is_named_and_only_what_stands_behind_is_kept_back(bench: Bench, at: int) -> None:
-    """11: what stands before is read, the file and the range are named, repair brings it back."""
+def test_damage_is_named_and_hides_only_later_messages(bench: Bench, at: int) -> None:
+    """11: messages before the damage are read, the error has file and range, repair restores it."""
     client = bench.client
     send(client, b"before")
     put(client, BIG)
@@ -565,14 +567,14 @@ def test_damage_is_named_and_only_what_stands_behind_is_kept_back(bench: Bench, 
 
 
 def test_the_whole_value_is_checked_too(bench: Bench) -> None:
-    """The length and CRC32C of the op, should row groups be good and not those of the message."""
+    """The length and CRC32C of the op, in case the row groups are good but of another message."""
     put(bench.client, BIG)
     [path] = files(bench)
     view = bench.client.store.read(lambda view: view)
-    [ref], known = view.files.of(3), view.buffer(1).chunked[3]
+    [ref], chunks = view.files.of(3), view.buffer(1).chunked[3]
     file = view.disk.open(ref.path)
-    assert reassembled(file, ref, known.value_bytes, known.crc)[1][0].as_py() == BIG
-    for size, crc in ((4500, known.crc ^ 1), (4499, known.crc), (4501, known.crc), (0, 0)):
+    assert reassembled(file, ref, chunks.value_bytes, chunks.crc)[1][0].as_py() == BIG
+    for size, crc in ((4500, chunks.crc ^ 1), (4499, chunks.crc), (4501, chunks.crc), (0, 0)):
         with pytest.raises(Corruption, match=path.name):
             reassembled(file, ref, size, crc)
     file.close()
@@ -591,11 +593,13 @@ def test_a_cut_or_missing_file_is_corruption(bench: Bench, cut_to: int) -> None:
     assert path.name in str(caught.value)
 
 
-def test_whoever_wants_no_value_reads_none(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_without_the_value_column_reads_no_value(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A look at keys or sequences costs no more than the first row group."""
     put(bench.client, BIG)
     monkeypatch.setattr(
-        "txlog.engine.storage.chunks.reassembled", lambda *given: pytest.fail("was read")
+        "txlog.engine.storage.chunks.reassembled", lambda *arguments: pytest.fail("was read")
     )
     [table] = bench.client.store.read(lambda view: view.rows([(3, 0, 1)], ("key", "lsn")))
     assert table.to_pylist()[0]["key"] is None
@@ -607,15 +611,17 @@ def test_whoever_wants_no_value_reads_none(bench: Bench, monkeypatch: pytest.Mon
 def test_the_command_sends_files_lines_and_arguments(
     bench: Bench, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """--chunking: whole files, long lines among short ones, -m; what is too large is refused."""
+    """--chunking: whole files, long lines among short ones, -m; a message above the limit is
+    refused.
+    """
     path = tmp_path / "page"
     path.write_bytes(BIG)
     (tmp_path / "huge").write_bytes(b"h" * 60_000)
     (tmp_path / "lines").write_bytes(b"a\n" + b"l" * 4500 + b"\nb\n" + b"h" * 60_000 + b"\nc\n")
     files_of = {name: str(tmp_path / name) for name in ("page", "huge", "lines")}
 
-    def run(*words: str) -> tuple[int, str]:
-        code = main(["-S", bench.path, *words])
+    def run(*arguments: str) -> tuple[int, str]:
+        code = main(["-S", bench.path, *arguments])
         return code, capfd.readouterr().err
 
     target = ("produce", "t", "-p", "0")
@@ -639,15 +645,15 @@ def test_a_raw_message_comes_back_byte_for_byte(
 ) -> None:
     put(bench.client, BIG)
     put(bench.client, b"small")
-    for words in (["-s", "s"], []):
-        assert main(["-S", bench.path, "consume", "t", "-f", "raw", *words]) == 0
+    for arguments in (["-s", "s"], []):
+        assert main(["-S", bench.path, "consume", "t", "-f", "raw", *arguments]) == 0
         assert capfdbinary.readouterr().out == BIG + b"small"
 
 
 def test_a_signal_before_the_end_of_the_input_is_no_message(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when it came with the end: the input may be half of what was meant."""
+    """Also when it came with the end: the input may be only half of the intended message."""
 
     def asked(path: str | None, wait_s: object) -> Iterator[bytes | None]:
         yield BIG
@@ -655,13 +661,13 @@ def test_a_signal_before_the_end_of_the_input_is_no_message(
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(blocks, "read_blocks", asked)
-    words = ["produce", "t", "--in", "raw", "--chunking"]
-    assert main(["-S", bench.path, *words]) == 130
+    arguments = ["produce", "t", "--in", "raw", "--chunking"]
+    assert main(["-S", bench.path, *arguments]) == 130
     assert (values(bench.client), files(bench)) == ([], [])
 
 
 def test_a_large_message_of_a_forgotten_producer_leaves_a_gap(tmp_path: Path) -> None:
-    """Kills: numbers below it that count as stored, because they were before it was forgotten."""
+    """Guards against lower numbers that count as stored only because the producer was forgotten."""
     settings = {"max_message_bytes": LIMIT, "max_chunked_message_bytes": 50_000}
     bench = Bench(tmp_path / "idle", dedup_idle_ms=1000, **settings)
     bench.client.create_topic("t")
@@ -687,7 +693,7 @@ def test_a_large_message_of_a_forgotten_producer_leaves_a_gap(tmp_path: Path) ->
 @pytest.mark.parametrize("in_txn", [False, True])
 @pytest.mark.parametrize("value", [b"small", BIG], ids=["small", "large"])
 def test_there_is_no_number_above_the_highest(bench: Bench, value: bytes, in_txn: bool) -> None:
-    """Kills: a message that nobody can read, as its number has 64 bits; an OverflowError."""
+    """Guards against an unreadable message, as its number has 64 bits, and an OverflowError."""
     client, top = bench.client, 2**63 - 1
     producer = client.producer("t", name="p", chunking=True)
     txn = begin(client) if in_txn else None

@@ -33,16 +33,16 @@ TIMES = (None, 0, -5, (1 << 63) - 1, -(1 << 63))
 
 
 def test_a_row_has_the_bytes_that_arrow_gives_it() -> None:
-    """Format: what reads frames cannot tell which of the two wrote a row."""
+    """Format: a reader of frames cannot see which of the two wrote a row."""
     chance = random.Random(4)
     print("seed 4")
     for _ in range(600):
-        given = tuple(chance.choice(some) for some in (VALUES, KEYS, PROPERTIES, TIMES))
-        row = OneRow(*given)  # type: ignore[arg-type]
+        choices = tuple(chance.choice(sample) for sample in (VALUES, KEYS, PROPERTIES, TIMES))
+        row = OneRow(*choices)  # type: ignore[arg-type]
         mask, data = encode_rows(row.batch())
-        assert row.encoded() == (mask, data.to_pybytes()), given
+        assert row.encoded() == (mask, data.to_pybytes()), choices
         assert decode_rows(*row.encoded()).equals(row.batch())
-        value, key, properties, _ = given
+        value, key, properties, _ = choices
         assert row.payload_bytes == len(value or b"") + len(key or b"")  # type: ignore[arg-type]
         assert isinstance(properties, dict | None)
         texts = [len(text.encode()) for pair in (properties or {}).items() for text in pair]
@@ -58,44 +58,51 @@ pytestmark = [
 def send_all(bench: Bench) -> list[Message]:
     """Single messages of each kind, plain and in a transaction."""
     producer = bench.client.producer("t")
-    given: list[dict[str, Any]] = [{"key": key} for key in KEYS]
-    given += [{"properties": properties, "event_time": 3} for properties in PROPERTIES]
+    rows: list[dict[str, Any]] = [{"key": key} for key in KEYS]
+    rows += [{"properties": properties, "event_time": 3} for properties in PROPERTIES]
     for txn in (None, bench.client.transaction()):
-        for at, what in enumerate(given):
-            producer.send(VALUES[at % len(VALUES)], txn=txn, **what)
+        for at, kind in enumerate(rows):
+            producer.send(VALUES[at % len(VALUES)], txn=txn, **kind)
         producer.send(b"v" * (KEY_BYTES_MAX + 1), key=b"k", txn=txn)
         producer.send(None, key=b"k", txn=txn)
         if txn is not None:
             txn.commit()
-    return sorted(bench.client.reader("t"), key=lambda one: (one.partition, str(one.message_id)))
+    return sorted(
+        bench.client.reader("t"), key=lambda message: (message.partition, str(message.message_id))
+    )
 
 
 def test_messages_are_the_same_with_and_without_arrow(
     tmp_path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Partitions, indexes and all fields; most of them never became a batch."""
-    made: list[OneRow] = []
+    """Partitions, indexes and all fields; most of these messages never became a batch."""
+    rows: list[OneRow] = []
     batch = OneRow.batch
 
     def counted(row: OneRow) -> Any:
-        made.append(row)
+        rows.append(row)
         return batch(row)
 
     monkeypatch.setattr(schema, "_SEEN", set())
     monkeypatch.setattr(OneRow, "batch", counted)
-    found = send_all(bench)
-    assert len(made) == 6  # shapes: with a key or not; with none, one, two or forty properties
-    assert len(found) > 20
-    monkeypatch.setattr(Producer, "_simple", lambda *given: None)
+    message_ids = send_all(bench)
+    # one for each shape: with a key or not; with none, one, two or forty properties
+    assert len(rows) == 6
+    assert len(message_ids) > 20
+    monkeypatch.setattr(Producer, "_simple", lambda *arguments: None)
     other = Bench(tmp_path / "other", max_message_bytes=4 * KEY_BYTES_MAX)
     other.client.create_topic("t", partitions=3)
-    assert [str(one) for one in send_all(other)] == [str(one) for one in found]
+    assert [str(message_id) for message_id in send_all(other)] == [
+        str(message_id) for message_id in message_ids
+    ]
 
 
 def test_arrow_goes_on_where_it_lays_rows_out_in_a_way_that_is_not_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Another version of it may: then rows are right, and cost what they did."""
+    """With an unknown layout of another version of Arrow, rows are right, and cost as much as
+    before.
+    """
     row = OneRow(b"v", b"k", {"a": "b"}, 1)
     mask, data = encode_rows(row.batch())
     monkeypatch.setattr(schema, "_SEEN", set())
@@ -111,10 +118,10 @@ def test_arrow_goes_on_where_it_lays_rows_out_in_a_way_that_is_not_known(
     assert schema._form((True, 1, True)) is not None
 
 
-def test_what_is_no_text_is_refused_as_before(
+def test_properties_that_are_no_text_are_refused_as_by_arrow(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Arrow says what is wrong, as it always did."""
+    """The error has the same text as Arrow's."""
     producer = bench.client.producer("t")
     wrong: list[Any] = [{"a": 1}, {1: "a"}, {"a": "\ud800"}, {b"a": "b"}, {"a": None}]
     large: list[Any] = [{"a": "x" * (5 * KEY_BYTES_MAX)}]
@@ -131,29 +138,31 @@ def test_what_is_no_text_is_refused_as_before(
             producer.send(b"v", key=b"k" * (KEY_BYTES_MAX + 1))
         return [*out, repr(failed.value)]
 
-    found = said()
-    assert found.count("sent") < 3
-    monkeypatch.setattr(Producer, "_simple", lambda *given: None)
-    assert said() == found
+    error_text = said()
+    assert error_text.count("sent") < 3
+    monkeypatch.setattr(Producer, "_simple", lambda *arguments: None)
+    assert said() == error_text
 
 
 def test_a_refused_key_takes_no_turn_of_the_partitions(bench: Bench) -> None:
-    """The message behind it goes where it would have gone, also of a producer of large ones."""
-    given = []
+    """The next message goes to the same partition as without the refusal, also for large
+    messages.
+    """
+    sent_values = []
     for is_refused in (False, True):
         producer = bench.client.producer("t", chunking=True)
         if is_refused:
             with pytest.raises(InvalidMessage):
                 producer.send(b"v", key=b"k" * (KEY_BYTES_MAX + 1))
         producer.send(b"first %d" % is_refused)
-        given.append(b"first %d" % is_refused)
-    found = {message.value: message.partition for message in bench.client.reader("t")}
-    first, behind = (found[value] for value in given)
-    assert first == behind
+        sent_values.append(b"first %d" % is_refused)
+    partitions = {message.value: message.partition for message in bench.client.reader("t")}
+    first, second = (partitions[value] for value in sent_values)
+    assert first == second
 
 
 def test_names_and_texts_in_the_same_buffers_count_twice(tmp_path: Path) -> None:
-    """The limit of a message is one of its bytes, however they lie in memory."""
+    """The limit counts the bytes of a message, however they lie in memory."""
     bench = Bench(tmp_path / "small", max_message_bytes=1_000)
     bench.client.create_topic("t")
     texts = pa.array(["x" * 900], pa.string())

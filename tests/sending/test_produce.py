@@ -38,38 +38,47 @@ def test_a_key_goes_to_crc32_of_it(bench: Bench) -> None:
     for key in keys:
         assert producer.send(b"x", key=key).partition == zlib.crc32(key) % 3
     receipt = producer.send_batch(pa.table({"value": keys, "key": pa.array(keys, pa.binary())}))
-    assert [one.partition for one in receipt.receipts()] == [zlib.crc32(key) % 3 for key in keys]
+    assert [each_receipt.partition for each_receipt in receipt.receipts()] == [
+        zlib.crc32(key) % 3 for key in keys
+    ]
     for message in read(client):
         assert message.partition == zlib.crc32(message.key or b"") % 3
 
 
 def test_without_a_key_batches_go_round_robin(bench: Bench) -> None:
-    """One partition a batch."""
+    """All messages of a batch go to one partition."""
     producer = bench.client.producer("t")
     batch = pa.table({"value": [b"a", b"b"]})
     seen = [producer.send_batch(batch).receipts() for _ in range(6)]
-    assert [one.partition for pair in seen for one in pair] == [0, 0, 1, 1, 2, 2] * 2
+    assert [receipt.partition for pair in seen for receipt in pair] == [0, 0, 1, 1, 2, 2] * 2
 
 
 def test_a_batch_keeps_its_order_and_answers_row_by_row(bench: Bench) -> None:
-    """The order within a partition is the order given; ids() follows the rows of the input."""
-    wanted = [2, 0, 1, 0, 2, 2]
-    table = pa.table({"value": [b"%d" % n for n in range(6)], "partition": wanted})
+    """Each partition has the order of the input; ids() follows the rows of the input."""
+    expected = [2, 0, 1, 0, 2, 2]
+    table = pa.table({"value": [b"%d" % n for n in range(6)], "partition": expected})
     receipt = bench.client.producer("t").send_batch(table)
-    found = {m.message_id: m for m in read(bench.client)}
+    messages = {m.message_id: m for m in read(bench.client)}
     assert (receipt.messages, receipt.duplicates) == (6, 0)
-    for number, one in enumerate(receipt.ids()):
-        assert (found[one].value, found[one].partition) == (b"%d" % number, wanted[number])
+    for number, message_id in enumerate(receipt.ids()):
+        assert (messages[message_id].value, messages[message_id].partition) == (
+            b"%d" % number,
+            expected[number],
+        )
     for partition in range(3):
-        mine = values(bench.client, partitions=[partition])
-        assert mine == [b"%d" % n for n in range(6) if wanted[n] == partition]
+        own_values = values(bench.client, partitions=[partition])
+        assert own_values == [b"%d" % n for n in range(6) if expected[n] == partition]
     for row in receipt.partitions:
-        got = [one for one, p in zip(receipt.ids(), wanted, strict=True) if p == row.partition]
+        got = [
+            message_id
+            for message_id, p in zip(receipt.ids(), expected, strict=True)
+            if p == row.partition
+        ]
         assert (row.first, row.last, row.messages) == (got[0], got[-1], len(got))
 
 
 def test_everything_of_a_message_comes_back(bench: Bench) -> None:
-    """Also what is empty, null, or only in one message of a batch; over a checkpoint, sealed."""
+    """Also empty and null fields, and fields of one message only; over a checkpoint, sealed."""
     client = bench.client
     producer = client.producer("t", "me")
     producer.send(
@@ -89,10 +98,14 @@ def test_everything_of_a_message_comes_back(bench: Bench) -> None:
     for act in (None, "cut", "roll"):
         if act:
             client.checkpoint(roll_all=act == "roll")
-        one, empty, blank, inner = read(client)
-        assert (one.value, one.key, one.properties) == (b"\x00\xff", b"k", {"a": "1", "ü": ""})
-        assert (one.event_time, one.deliver_at, one.publish_time) == (5, 7, START_MS)
-        assert (one.producer, one.sequence_id, one.txn) == ("me", 3, None)
+        message, empty, blank, inner = read(client)
+        assert (message.value, message.key, message.properties) == (
+            b"\x00\xff",
+            b"k",
+            {"a": "1", "ü": ""},
+        )
+        assert (message.event_time, message.deliver_at, message.publish_time) == (5, 7, START_MS)
+        assert (message.producer, message.sequence_id, message.txn) == ("me", 3, None)
         assert (empty.value, empty.key, empty.properties, empty.event_time) == (
             None,
             None,
@@ -105,11 +118,11 @@ def test_everything_of_a_message_comes_back(bench: Bench) -> None:
 
 
 def test_a_repeated_sequence_is_stored_once(bench: Bench) -> None:
-    """7, I-13: success, `duplicate`, the id of the newest; what was left out is no repetition."""
+    """7, I-13: success, `duplicate`, the id of the newest; a skipped number is no repetition."""
     producer = bench.client.producer("t", "p")
     first = producer.send(b"a", sequence_id=5, partition=0)
-    again = producer.send(b"other", sequence_id=5, partition=0)
-    assert (again.duplicate, again.message_id) == (True, first.message_id)
+    message_ids_again = producer.send(b"other", sequence_id=5, partition=0)
+    assert (message_ids_again.duplicate, message_ids_again.message_id) == (True, first.message_id)
     late = producer.send(b"late", sequence_id=2, partition=0)
     assert (late.duplicate, late.message_id is None) == (False, False)
     older = producer.send(b"other", sequence_id=2, partition=0)
@@ -119,13 +132,14 @@ def test_a_repeated_sequence_is_stored_once(bench: Bench) -> None:
     assert producer.send(b"c", partition=0).duplicate is False  # last + 1
     assert values(bench.client) == [b"a", b"late", b"b", b"c"]
     assert producer.last_sequence_id() == 10
-    assert producer.send(b"d", sequence_id=5, partition=1).duplicate is False  # its own scope
+    # each partition has a scope of its own
+    assert producer.send(b"d", sequence_id=5, partition=1).duplicate is False
     assert bench.client.producer("t", "q").send(b"e", sequence_id=5, partition=0).duplicate is False
     assert bench.client.producer("t").send(b"f", sequence_id=5, partition=0).duplicate is False
 
 
-def test_bytes_are_of_what_was_stored(bench: Bench) -> None:
-    """A receipt counts the keys and values that are new, whatever partition they go to."""
+def test_bytes_count_only_stored_messages(bench: Bench) -> None:
+    """A receipt counts the keys and values of new messages, in every partition."""
     producer = bench.client.producer("t", "p")
     table = pa.table(
         {
@@ -142,7 +156,7 @@ def test_bytes_are_of_what_was_stored(bench: Bench) -> None:
 
 
 def test_older_sequences_are_repetitions_for_ever(bench: Bench) -> None:
-    """7: after checkpoints and restarts; only of the newest one the id is known."""
+    """7: after checkpoints and restarts; the store knows the id of the newest one only."""
     client = bench.client
     for number in range(12):
         last = client.producer("t", "p").send(b"%d" % number, sequence_id=number, partition=0)
@@ -161,7 +175,9 @@ def test_older_sequences_are_repetitions_for_ever(bench: Bench) -> None:
         if not restart:
             assert (answer.messages, answer.duplicates) == (2, 12)
             assert answer.ids()[:12] == [None] * 11 + [last.message_id]
-            assert [one.duplicate for one in answer.receipts()] == [True] * 12 + [False] * 2
+            assert [each_receipt.duplicate for each_receipt in answer.receipts()] == [True] * 12 + [
+                False
+            ] * 2
             newest = answer.ids()[13]
         else:
             assert (answer.messages, answer.ids()) == (0, [None] * 13 + [newest])
@@ -169,12 +185,12 @@ def test_older_sequences_are_repetitions_for_ever(bench: Bench) -> None:
 
 
 def test_a_batch_stores_what_none_before_it_has_stored(bench: Bench) -> None:
-    """7: whatever came before or between; each row of the receipt says which."""
+    """7: in any order; each row of the receipt says whether it is a duplicate."""
     producer = bench.client.producer("t", "p")
     where: dict[int, MessageId] = {}
 
     def repeated(*numbers: int) -> list[int]:
-        """Send a batch; returns what of it is a repetition, and checks the ids."""
+        """Send a batch; returns the numbers of its duplicates, and checks the ids."""
         value = [b"%d" % number for number in numbers]
         table = pa.table({"value": value, "partition": [0] * len(value), "sequence_id": numbers})
         newest = max(where, default=-1)
@@ -194,12 +210,12 @@ def test_a_batch_stores_what_none_before_it_has_stored(bench: Bench) -> None:
     assert repeated(4, 5, 7, 9) == [4, 7]
     producer = bench.reopen().producer("t", "p")
     assert repeated(*range(10)) == [0, 1, 2, 3, 4, 5, 6, 7, 9]
-    stored = {one.message_id: int(one.value or b"") for one in read(bench.client)}
-    assert stored == {place: number for number, place in where.items()}
+    stored = {message.message_id: int(message.value or b"") for message in read(bench.client)}
+    assert stored == {location: number for number, location in where.items()}
 
 
 def test_a_batch_over_partitions_leaves_no_gaps(bench: Bench) -> None:
-    """Kills: a gap for each row that went elsewhere, and rows stored twice in another partition."""
+    """Guards against a gap for each row of another partition, and rows stored twice."""
     client = bench.client
     producer = client.producer("t", "p")
 
@@ -211,16 +227,17 @@ def test_a_batch_over_partitions_leaves_no_gaps(bench: Bench) -> None:
     for start in range(0, 500, 50):
         assert producer.send_batch(batch(start, start + 50)).duplicates == 0
     numbers = range(1, 4)
-    kept = client.store.read(lambda view: [view.topic(n).producers["p"].gaps for n in numbers])
-    assert kept == [[]] * 3
-    client.admin.update_topic("t", 5)  # keys move: what they sent is stored all the same
-    again = producer.send_batch(batch(450, 550))
-    assert (again.duplicates, again.messages) == (50, 50) or again.duplicates < 50
+    retained = client.store.read(lambda view: [view.topic(n).producers["p"].gaps for n in numbers])
+    assert retained == [[]] * 3
+    # keys move to other partitions, and their messages are still duplicates
+    client.admin.update_topic("t", 5)
+    sent_again = producer.send_batch(batch(450, 550))
+    assert (sent_again.duplicates, sent_again.messages) == (50, 50) or sent_again.duplicates < 50
     assert producer.send_batch(batch(450, 550)).messages == 0
 
 
 def test_partitions_that_rows_name_are_numbered_apart(bench: Bench) -> None:
-    """Kills: a message taken for stored as another partition has its number, as of offsets."""
+    """Guards against a message taken for stored because another partition has its number."""
     producer = bench.client.producer("t", "p")
 
     def batch(partitions: list[int], numbers: list[int]) -> pa.Table:
@@ -235,7 +252,7 @@ def test_partitions_that_rows_name_are_numbered_apart(bench: Bench) -> None:
 def test_a_sequence_that_was_forgotten_is_refused(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A receipt for it could be a lie; what comes later goes on, also after a restart."""
+    """A receipt for it could be wrong; later numbers are accepted, also after a restart."""
     monkeypatch.setattr(sequences, "GAPS_MAX", 8)
     producer = bench.client.producer("t", "p")
     for number in range(0, 200, 10):
@@ -279,14 +296,14 @@ def test_the_scope_in_a_transaction_is_its_own(bench: Bench) -> None:
 
 
 def test_a_retry_answers_a_duplicate_from_another_process(bench: Bench) -> None:
-    """7: after OutcomeUnknown the same send with the same sequence is the way to find out."""
+    """7: after OutcomeUnknown, a repeat with the same sequence finds out."""
     first = bench.client.producer("t", "p").send(b"a", sequence_id=1, partition=2)
-    again = bench.another().producer("t", "p").send(b"a", sequence_id=1, partition=2)
-    assert (again.duplicate, again.message_id) == (True, first.message_id)
+    message_ids_again = bench.another().producer("t", "p").send(b"a", sequence_id=1, partition=2)
+    assert (message_ids_again.duplicate, message_ids_again.message_id) == (True, first.message_id)
 
 
 def test_sequences_must_rise_within_a_batch(bench: Bench) -> None:
-    """What a batch says of itself must be consistent; nothing of it is stored."""
+    """The numbers within a batch must be consistent; otherwise no row is stored."""
     producer = bench.client.producer("t", "p")
     for wrong in ([1, 1], [2, 1], [1, None], [-1, 0]):
         table = pa.table(
@@ -318,7 +335,7 @@ def test_refused_messages(bench: Bench, given: dict[str, object], error: type[Ex
 
 
 def test_the_size_of_a_message_is_bounded(tmp_path: Path) -> None:
-    """3: key + payload + properties; at the limit it is stored, one byte more and it is not."""
+    """3: key + payload + properties: a message at the limit is stored, one byte more is refused."""
     bench = Bench(tmp_path / "store", max_message_bytes=100)
     bench.client.create_topic("t")
     producer = bench.client.producer("t")
@@ -345,10 +362,10 @@ def test_a_transaction_holds_so_many(bench: Bench, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("limit", ["DECISION_BYTES_MAX", "FRAME_BYTES_MAX"])
-def test_a_frame_that_nobody_could_read_is_not_written(
+def test_a_frame_above_the_read_limit_is_not_written(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    """A batch of more than 1 GiB was answered for, and made the store unreadable."""
+    """A batch of more than 1 GiB was once answered, and made the store unreadable."""
     client = bench.client
     send(client, b"a")
     rows = pa.table({"value": [b"x" * 1000] * 20})
@@ -360,7 +377,7 @@ def test_a_frame_that_nobody_could_read_is_not_written(
         txn = begin(client)
         with pytest.raises(LimitExceeded):
             client.producer("t").send_batch(rows, txn=txn)
-        send(client, b"b")  # nothing is in its way
+        send(client, b"b")  # later sends work
     assert values(bench.another()) == values(client) == [b"a", b"b"]
     client.producer("t").send_batch(rows)
     assert len(values(bench.another())) == 22
@@ -394,9 +411,9 @@ def test_a_producer_opened_later_fences_the_older_of_its_name(bench: Bench) -> N
     other = client.producer("t", name="office")
     new = bench.another().producer("t", name="till")
     txn = begin(client)
-    for given in ({}, {"txn": txn}, {"partition": 2}, {"sequence_id": 1, "partition": 1}):
+    for given_values in ({}, {"txn": txn}, {"partition": 2}, {"sequence_id": 1, "partition": 1}):
         with pytest.raises(ProducerFenced, match="till of t was opened again") as caught:
-            old.send(b"zombie", **given)
+            old.send(b"zombie", **given_values)
         assert caught.value.code == 405
     assert new.send(b"1", sequence_id=1, partition=1).duplicate
     assert not new.send(b"2", sequence_id=2, partition=1).duplicate
@@ -405,12 +422,12 @@ def test_a_producer_opened_later_fences_the_older_of_its_name(bench: Bench) -> N
     late = bench.reopen().producer("t", name="till")
     assert late.last_sequence_id() == 2
     with pytest.raises(TransactionNotFound):
-        late.send(b"x", txn=TxnId(9, 9))  # the transaction is looked at first
+        late.send(b"x", txn=TxnId(9, 9))  # the transaction is checked first
     assert sorted(values(bench.client)) == [b"1", b"2", b"3"]
 
 
 def test_the_longest_idle_names_are_forgotten(tmp_path: Path) -> None:
-    """3: dedup_producers_max a partition, and dedup_idle_ms."""
+    """3: dedup_producers_max for each partition, and dedup_idle_ms."""
     bench = Bench(tmp_path / "store", dedup_producers_max=2, dedup_idle_ms=1000)
     client = bench.client
     client.create_topic("t", 2)
@@ -422,7 +439,7 @@ def test_the_longest_idle_names_are_forgotten(tmp_path: Path) -> None:
     state = client.store.read(lambda view: view.topic(2).producers)
     assert list(state) == ["b", "c"]
     assert producers["c"].send(b"1", sequence_id=5, partition=1).duplicate
-    assert not producers["a"].send(b"2", sequence_id=5, partition=1).duplicate  # and b goes
+    assert not producers["a"].send(b"2", sequence_id=5, partition=1).duplicate  # now b is forgotten
     assert client.producer("t", name="b").last_sequence_id() == -1
     bench.clock.advance(1001)
     assert not producers["a"].send(b"3", sequence_id=5, partition=1).duplicate
@@ -431,7 +448,9 @@ def test_the_longest_idle_names_are_forgotten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_name_that_is_forgotten_for_another_in_its_frame(tmp_path: Path, is_first: bool) -> None:
-    """Kills: numbers in its gaps that count as stored then; a frame that forgets what it stores."""
+    """Guards against numbers in its gaps that count as stored, and a frame that forgets its own
+    rows.
+    """
     bench = Bench(tmp_path / "store", dedup_producers_max=1)
     bench.client.create_topic("t", 2)
     old = bench.client.producer("t", name="old", batching_max_publish_delay_ms=60_000)
@@ -450,7 +469,9 @@ def test_a_name_that_is_forgotten_for_another_in_its_frame(tmp_path: Path, is_fi
 def test_few_rows_are_sized_without_a_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: ten kernels for a message with two properties; what is too large is still refused."""
+    """Guards against ten kernels for a message with two properties; large messages are still
+    refused.
+    """
     bench = Bench(tmp_path / "store", max_message_bytes=1024)
     bench.client.create_topic("t")
     looked: list[int] = []
@@ -465,13 +486,13 @@ def test_few_rows_are_sized_without_a_kernel(
     pairs = [None, [("a", "b")], [("a", None), ("c", "d" * 100)], [], [("e", "f" * 50)]]
     column = pa.array(pairs, pa.map_(pa.string(), pa.string()))
     rows = pa.table({"value": [b"%d" % n for n in range(5)], "properties": column})
-    for some in (rows, rows.slice(1, 3), rows.slice(4), rows.slice(0, 0)):
-        producer.send_batch(some)
-        [batch] = some.to_batches() or [None]
+    for table in (rows, rows.slice(1, 3), rows.slice(4), rows.slice(0, 0)):
+        producer.send_batch(table)
+        [batch] = table.to_batches() or [None]
         if batch is not None:
             each = [
                 sum(len(name) + len(item or "") for name, item in pair or ())
-                for pair in some["properties"].to_pylist()
+                for pair in table["properties"].to_pylist()
             ]
             assert route._property_total(batch.column("properties")) == sum(each)
     producer.send(b"v", key=b"k", properties={"a": "b"})

@@ -1,4 +1,4 @@
-"""Which partition a producer chooses: its own function, the key, in turn, or always the same."""
+"""The partition that a producer chooses: its own function, the key, in turn, or always the same."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 def client(tmp_path: Path) -> Iterator[Client]:
     path = str(tmp_path / "store")
     txlog.init(path, free_bytes_min=0, durability="os")
-    with txlog.open(path) as made:
-        made.create_topic("t", partitions=4)
-        yield made
+    with txlog.open(path) as new_client:
+        new_client.create_topic("t", partitions=4)
+        yield new_client
 
 
 def by_number(message: Message, partitions: int) -> int:
@@ -36,7 +36,7 @@ def by_number(message: Message, partitions: int) -> int:
 def test_a_function_chooses_however_a_message_is_sent(client: Client) -> None:
     producer = client.producer("t", message_router=by_number, chunking=True)
     to = {"to": "2"}
-    found = [
+    partitions = [
         producer.send(b"a", key=b"k", properties=to).partition,
         producer.send_async(b"b", properties=to).result().partition,
         producer.new_message().value(b"c").property("to", "2").send().partition,
@@ -44,14 +44,18 @@ def test_a_function_chooses_however_a_message_is_sent(client: Client) -> None:
     ]
     with client.transaction() as txn:
         later = [producer.send_async(b"e", txn=txn, properties=to) for _ in range(2)]
-        found.append(producer.send(b"f", txn=txn, properties=to).partition)
-        found += [one.result().partition for one in later]
-    assert set(found) == {2}
+        partitions.append(producer.send(b"f", txn=txn, properties=to).partition)
+        partitions += [message.result().partition for message in later]
+    assert set(partitions) == {2}
     pairs = [[("to", str(at % 4))] for at in range(8)]
     kind = pa.map_(pa.string(), pa.string())
     rows = pa.table({"value": [b"%d" % at for at in range(8)], "properties": pa.array(pairs, kind)})
     producer.send_batch(rows)
-    sent = {one.value: one.partition for one in client.reader("t") if one.properties["to"] != "2"}
+    sent = {
+        message.value: message.partition
+        for message in client.reader("t")
+        if message.properties["to"] != "2"
+    }
     assert sent == {b"%d" % at: at % 4 for at in range(8) if at % 4 != 2}
 
 
@@ -102,16 +106,16 @@ def test_messages_without_a_key_go_round_or_to_one_partition(client: Client) -> 
     assert partitions() == [0, 1, 2, 3, 0, 1, 2, 3]
     single = [partitions(message_routing_mode="single-partition") for _ in range(16)]
     assert all(len(set(one)) == 1 for one in single)
-    assert len({one[0] for one in single}) > 1  # not all producers choose the same
-    named: dict[str, Any] = {"name": "till", "message_routing_mode": "single-partition"}
-    assert partitions(**named) == partitions(**named)
+    assert len({one[0] for one in single}) > 1  # different producers choose different partitions
+    fields: dict[str, Any] = {"name": "till", "message_routing_mode": "single-partition"}
+    assert partitions(**fields) == partitions(**fields)
     keyed = client.producer("t", message_routing_mode="single-partition")
     plain = client.producer("t")
     for key in (b"a", b"b", b"c"):
         assert keyed.send(b"", key=key).partition == plain.send(b"", key=key).partition
 
 
-def test_other_modes_and_what_is_no_function_are_refused(client: Client) -> None:
+def test_other_modes_and_routers_without_a_call_are_refused(client: Client) -> None:
     with pytest.raises(InvalidArgument, match="must be one of round-robin, single-partition"):
         client.producer("t", message_routing_mode="custom")
     with pytest.raises(InvalidArgument, match="message_router is int"):

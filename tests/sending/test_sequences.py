@@ -36,7 +36,7 @@ def batch_of(numbers: list[int]) -> Routed:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_number_is_a_repetition_exactly_if_it_was_stored(seed: int) -> None:
-    """Kills: a number that is answered and not stored, and one that is stored twice."""
+    """Guards against a number that is answered and not stored, and one stored twice."""
     print("seed", seed)
     chance = random.Random(seed)
     sent, stored = ProducerState(-1, 0, -1, 0), set[int]()
@@ -46,25 +46,25 @@ def test_a_number_is_a_repetition_exactly_if_it_was_stored(seed: int) -> None:
             first = chance.randint(0, sent.sequence + 3)
             numbers = list(range(first, first + chance.randint(1, 9)))
         routed = batch_of(numbers)
-        found = fresh_rows(routed, routed.slices[0], "p", sent, None)
-        repeated = [row for start, stop in found.repeats for row in range(start, stop)]
+        rows = fresh_rows(routed, routed.slices[0], "p", sent, None)
+        repeated = [row for start, stop in rows.repeats for row in range(start, stop)]
         assert repeated == [row for row, number in enumerate(numbers) if number in stored]
-        kept = [number for number in numbers if number not in stored]
-        if kept:
-            assert isinstance(found.rows, pa.RecordBatch)
-            assert found.rows.column("sequence_id").to_pylist() == kept
-            if found.runs is None:
-                assert kept == list(range(sent.sequence + 1, found.last_sequence + 1))
-            assert sequences.store(sent, runs_of(kept))
-        stored.update(kept)
+        kept_numbers = [number for number in numbers if number not in stored]
+        if kept_numbers:
+            assert isinstance(rows.rows, pa.RecordBatch)
+            assert rows.rows.column("sequence_id").to_pylist() == kept_numbers
+            if rows.runs is None:
+                assert kept_numbers == list(range(sent.sequence + 1, rows.last_sequence + 1))
+            assert sequences.store(sent, runs_of(kept_numbers))
+        stored.update(kept_numbers)
         gaps = [number for number in range(max(stored)) if number not in stored]
         assert (sent.sequence, sent.gaps) == (max(stored), runs_of(gaps))
         assert not sequences.store(sent, [chance.choice(sorted(stored))] * 2)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_forgotten_is_the_lowest(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above `unknown` everything is known as before; the gaps stay below their bound."""
+def test_the_lowest_gaps_are_forgotten(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above `unknown` all numbers are known as before; the gaps stay below their limit."""
     print("seed", seed)
     monkeypatch.setattr(sequences, "GAPS_MAX", 16)
     chance = random.Random(seed)
@@ -81,13 +81,17 @@ def test_what_is_forgotten_is_the_lowest(seed: int, monkeypatch: pytest.MonkeyPa
             stored.add(number)
         assert len(sent.gaps) <= 32
         low = sent.unknown + 1
-        gaps = [one for one in range(low, sent.sequence) if one not in stored]
+        gaps = [
+            each_number for each_number in range(low, sent.sequence) if each_number not in stored
+        ]
         assert runs_of(gaps) == sent.gaps
     assert sent.unknown > 0
 
 
 def test_one_batch_does_not_pass_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills: a batch with more gaps than a producer may have, of which a quarter is forgotten."""
+    """Guards against a batch with more gaps than a producer may have; it forgets a quarter
+    of them.
+    """
     monkeypatch.setattr(sequences, "GAPS_MAX", 16)
     sent = ProducerState(-1, 0, -1, 0)
     assert sequences.store(sent, runs_of(list(range(1, 200, 2))))
@@ -100,7 +104,9 @@ def test_one_batch_does_not_pass_the_bound(monkeypatch: pytest.MonkeyPatch) -> N
 def test_all_producers_of_a_partition_stay_below_their_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one with the most gaps forgets; who has few keeps them, also after a restart."""
+    """The producer with the most gaps forgets; one with few gaps keeps them, also after a
+    restart.
+    """
     monkeypatch.setattr(folds, "GAPS_MAX", 40)
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")

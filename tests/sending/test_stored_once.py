@@ -1,4 +1,4 @@
-"""What a named producer sends is stored once: the store against a plain set of numbers.
+"""Messages of a named producer are stored once: the store against a plain set of numbers.
 
 Batches by key and by partition, single and large messages, queues and transactions, in the order of
 numbers or not, with checkpoints and restarts in between.
@@ -29,7 +29,7 @@ KEYS = [b"k%d" % number for number in range(6)]
 
 
 class Scope:
-    """What is stored in each partition: numbers, and the values in their order."""
+    """The stored messages of each partition: numbers, and the values in their order."""
 
     def __init__(self) -> None:
         self.numbers: list[set[int]] = [set() for _ in range(PARTITIONS)]
@@ -41,7 +41,7 @@ class Scope:
 
 
 class Trial:
-    """A store, and what it must hold; every step is drawn by chance."""
+    """A store, and its expected content; every step is random."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -78,7 +78,7 @@ class Trial:
                 self.refused += 1
 
     def send(self, act: str, txn: TxnId | None) -> None:
-        """Send messages in one of the ways, and look at their receipts."""
+        """Send messages in one of the ways, and check their receipts."""
         chance = self.chance
         scope = self.plain if txn is None else self.txns[txn]
         numbers = self.drawn(scope.top())
@@ -101,7 +101,11 @@ class Trial:
             ]
             failures = [future.exception() for future in futures]
             if any(failures):
-                assert all(isinstance(one, LimitExceeded) for one in failures if one)
+                assert all(
+                    isinstance(each_failure, LimitExceeded)
+                    for each_failure in failures
+                    if each_failure
+                )
                 self.refused += 1
             receipts = [
                 None if failure else future.result()
@@ -135,7 +139,7 @@ class Trial:
         sent: list[tuple[int, int, bytes, SendReceipt | None]],
         is_whole: bool,
     ) -> None:
-        """Compare receipts with what is stored, and store the rest."""
+        """Compare receipts with the stored numbers, and add the new ones."""
         grown = set[int]()
         for target, number, value, receipt in sent:
             if receipt is None:
@@ -151,19 +155,21 @@ class Trial:
                 scope.numbers[target].update(range(sent[0][1], sent[-1][1] + 1))
 
     def check(self, view: View) -> list[str]:
-        """Compare what the folds say of the producer; returns them as texts."""
+        """Compare the folds with the expected numbers; returns the folds as texts."""
         for number, stored in enumerate(self.plain.numbers, 1):
             topic = view.topic(number)
-            known = topic.producers.get(NAME)
+            producer_state = topic.producers.get(NAME)
             assert topic.gaps == sum(len(one.gaps) // 2 for one in topic.producers.values())
-            if known is not None:
+            if producer_state is not None:
                 gaps = {
                     one
-                    for at in range(0, len(known.gaps), 2)
-                    for one in range(known.gaps[at], known.gaps[at + 1] + 1)
+                    for at in range(0, len(producer_state.gaps), 2)
+                    for one in range(producer_state.gaps[at], producer_state.gaps[at + 1] + 1)
                 }
-                assert known.sequence == max(stored, default=-1)
-                assert gaps == {*range(known.unknown + 1, known.sequence)} - stored
+                assert producer_state.sequence == max(stored, default=-1)
+                assert (
+                    gaps == {*range(producer_state.unknown + 1, producer_state.sequence)} - stored
+                )
         numbers = range(1, PARTITIONS + 1)
         return [f"{view.topic(one)} {view.buffer(one).held}" for one in numbers]
 
@@ -173,7 +179,9 @@ class Trial:
 def test_each_number_is_stored_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, is_small: bool
 ) -> None:
-    """Law 6. Kills: answered and not stored, stored twice, and folds that depend on a restart."""
+    """Law 6. Guards against answered but not stored, stored twice, and folds changed by a
+    restart.
+    """
     print("seed", seed)
     if is_small:
         monkeypatch.setattr(sequences, "GAPS_MAX", 16)
@@ -192,6 +200,8 @@ def test_each_number_is_stored_once(
         assert client.store.read(trial.check) == live
         messages = read(client)
         for partition, values in enumerate(trial.plain.values):
-            assert [one.value for one in messages if one.partition == partition] == values
+            assert [
+                message.value for message in messages if message.partition == partition
+            ] == values
     trial.bench.close()
     assert txlog.verify(trial.bench.path, clock=trial.bench.clock, deep=True)["errors"] == 0

@@ -16,7 +16,7 @@ from tests.serve.test_sends import batch, opened
 from txlog.base.ids import TopicName
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.plan.lookup import topic
-from txlog.engine.relation import positions
+from txlog.engine.session.consuming.consumer import ConsumerSession
 from txlog.engine.view.view import View
 from txlog.serve.pulsar import consumers, deliveries, ids, members, wire
 from txlog.serve.pulsar.ids import STEP
@@ -621,14 +621,14 @@ def test_acknowledgement_during_a_seek_does_not_move_the_cursor(
     """Kills: an acknowledgement that arrives during a seek, and is applied after it."""
     _, url = place
     begun, goes_on = Event(), Event()
-    seek_to = positions.seek_to
+    seek_partition = ConsumerSession.seek_partition
 
     def slowly(*arguments: Any) -> None:
         begun.set()
         goes_on.wait(30)
-        seek_to(*arguments)
+        seek_partition(*arguments)
 
-    monkeypatch.setattr(consumers, "seek_to", slowly)
+    monkeypatch.setattr(ConsumerSession, "seek_partition", slowly)
     ledger = filled(url, "sought")
     with Raw(url) as raw:
         subscribed(raw, "sought", subType=0)

@@ -1,4 +1,6 @@
-"""Deleting subscriptions and topics: who is asked, what goes, and what transactions say of it."""
+"""Deleting subscriptions and topics: consumers that prevent it, removed files, and the reports of
+transactions.
+"""
 
 from __future__ import annotations
 
@@ -28,24 +30,24 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
 def bench_of(folder: Path, partitions: int = 1, **settings: int) -> Bench:
-    given = {"ledger_entries_max": 4, "coordinators": 1, "reader_grace_ms": 0, **settings}
-    bench = Bench(folder / "store", **given)
+    options = {"ledger_entries_max": 4, "coordinators": 1, "reader_grace_ms": 0, **settings}
+    bench = Bench(folder / "store", **options)
     bench.client.create_topic("t", partitions)
     bench.client.create_subscription("t", "s")
     return bench
 
 
 def files(bench: Bench) -> list[Path]:
-    """Every file of messages; a note on how to read them stays."""
-    found = Path(bench.path, "topics").rglob("*")
-    return [path for path in found if path.is_file() and path.name != "_README"]
+    """Every file with messages. The note on how to read them stays in place and is not counted."""
+    paths = Path(bench.path, "topics").rglob("*")
+    return [path for path in paths if path.is_file() and path.name != "_README"]
 
 
 # --- subscriptions ----------------------------------------------------------------------------
 
 
-def test_a_transaction_that_goes_on_elsewhere_names_what_was_deleted(tmp_path: Path) -> None:
-    """Kills: a sidecar that was only asked for is taken for a partition that is there."""
+def test_transaction_on_other_topics_reports_the_deleted_partition(tmp_path: Path) -> None:
+    """A sidecar that a transaction only requested must not be taken for an existing partition."""
     bench = bench_of(tmp_path)
     client = bench.client
     client.create_topic("u")
@@ -58,12 +60,12 @@ def test_a_transaction_that_goes_on_elsewhere_names_what_was_deleted(tmp_path: P
     assert values(client, "u") == [b"kept"]
 
 
-def test_a_deleted_subscription_is_gone_and_may_be_made_again(tmp_path: Path) -> None:
-    """Its successor starts anew, with a cursor of its own (Law 6)."""
+def test_deleted_subscription_may_be_created_again(tmp_path: Path) -> None:
+    """The new subscription starts anew and has its own cursor (Law 6)."""
     bench = bench_of(tmp_path)
     client = bench.client
-    known = send(client, b"0", b"1", b"2")
-    client.acknowledge("t", "s", known[:2])
+    message_ids = send(client, b"0", b"1", b"2")
+    client.acknowledge("t", "s", message_ids[:2])
     handle = client.subscription("t", "s")
     assert handle.delete() == {"topic": "t", "subscription": "s", "backlog": 1, "deleted": True}
     for call in (handle.delete, handle.describe, lambda: client.subscription("t", "s")):
@@ -96,27 +98,29 @@ def test_a_dead_consumer_is_not_in_the_way(tmp_path: Path) -> None:
     consumer = bench.another().consumer("t", "s")
     lock = session_of(consumer).member._lock
     assert lock is not None
-    lock.close()  # as the kernel does when the process dies
+    lock.close()  # as the kernel does when a process dies
     assert bench.client.subscription("t", "s").delete()["deleted"]
 
 
-def test_what_transactions_hold_on_it_is_skipped(tmp_path: Path) -> None:
-    """Spec 9.3: pending acknowledgements do not keep it; the transaction commits without them."""
+def test_pending_acknowledgements_on_a_deleted_subscription_are_skipped(tmp_path: Path) -> None:
+    """Spec 9.3: pending acknowledgements do not prevent the deletion; the transaction commits
+    without them.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
-    known = send(client, b"0", b"1")
+    message_ids = send(client, b"0", b"1")
     txn, other = begin(client), begin(client)
-    client.acknowledge("t", "s", known, txn=txn)
+    client.acknowledge("t", "s", message_ids, txn=txn)
     client.producer("t").send(b"out", txn=txn)
     client.subscription("t", "s").delete()
     assert client.show_transaction(txn)["skipped_list"] == ["t/0:subscription 1"]
     client.create_subscription("t", "s")
-    client.acknowledge("t", "s", known[:1], txn=other)
+    client.acknowledge("t", "s", message_ids[:1], txn=other)
     answer = client.commit(txn)
     assert (answer["state"], answer["messages"], answer["acks"]) == ("committed", 1, 0)
     assert answer["skipped_list"] == ["t/0:subscription 1"]
-    again = bench.another().commit(txn)
-    assert again["already"] and again["skipped_list"] == answer["skipped_list"]
+    answer_again = bench.another().commit(txn)
+    assert answer_again["already"] and answer_again["skipped_list"] == answer["skipped_list"]
     assert client.commit(other)["skipped_list"] == []
     assert [m.value for m in pending(client)] == [b"1", b"out"]
     client.checkpoint()
@@ -128,22 +132,24 @@ def test_what_transactions_hold_on_it_is_skipped(tmp_path: Path) -> None:
 
 
 def test_a_later_deletion_does_not_change_how_a_transaction_ended(tmp_path: Path) -> None:
-    """Spec 5: the answer of an end depends on the record only."""
+    """Spec 5: the answer to a commit or an abort depends on the transaction's record only."""
     bench = bench_of(tmp_path)
     client = bench.client
-    known = send(client, b"0")
+    message_ids = send(client, b"0")
     txn = begin(client)
-    client.acknowledge("t", "s", known, txn=txn)
+    client.acknowledge("t", "s", message_ids, txn=txn)
     first = client.commit(txn)
     client.subscription("t", "s").delete()
     client.admin.delete_topic("t")
-    again = client.commit(txn)
-    assert again["already"]
-    assert (again["acks"], again["skipped_list"]) == (first["acks"], []) == (1, [])
+    answer_again = client.commit(txn)
+    assert answer_again["already"]
+    assert (answer_again["acks"], answer_again["skipped_list"]) == (first["acks"], []) == (1, [])
 
 
-def test_its_dump_goes(tmp_path: Path) -> None:
-    """Nothing is kept of it in the state files, whichever side of a checkpoint it went on."""
+def test_dump_of_a_deleted_subscription_is_removed(tmp_path: Path) -> None:
+    """The state files keep nothing of a deleted subscription, whether it was deleted before or
+    after a checkpoint.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     client.acknowledge("t", "s", send(client, b"0"))
@@ -153,8 +159,10 @@ def test_its_dump_goes(tmp_path: Path) -> None:
     client.subscription("t", "s").delete()
     client.subscription("t", "a").delete()
     client.checkpoint()
-    for one in (client, bench.another()):
-        kinds = one.store.read(lambda view: [key for key in view.known() if key[0] == "cursor"])
+    for each_client in (client, bench.another()):
+        kinds = each_client.store.read(
+            lambda view: [key for key in view.known() if key[0] == "cursor"]
+        )
         assert kinds == [("cursor", 3, 1)]
 
 
@@ -188,25 +196,29 @@ def test_a_topic_in_use_is_refused(tmp_path: Path) -> None:
         client.admin.delete_topic("t")
 
 
-def test_a_deleted_topic_is_gone_for_every_handle(tmp_path: Path) -> None:
+def test_every_handle_of_a_deleted_topic_gets_an_error(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     client = bench.client
-    (known,) = send(client, b"0")
-    producer, named, reader = client.producer("t"), client.producer("t", "p"), client.reader("t")
+    (message_id,) = send(client, b"0")
+    producer, named_producer, reader = (
+        client.producer("t"),
+        client.producer("t", "p"),
+        client.reader("t"),
+    )
     consumer = client.consumer("t", "s")
     txn = begin(client)
     client.admin.delete_topic("t", force=True)
     for call in (
         lambda: producer.send(b"x"),
         lambda: producer.send(b"x", txn=txn),
-        named.last_sequence_id,
+        named_producer.last_sequence_id,
         reader.read_next,
         reader.has_message_available,
         consumer.receive_batch,
-        lambda: consumer.acknowledge(known),
+        lambda: consumer.acknowledge(message_id),
         lambda: client.describe_topic("t"),
         lambda: read(client),
-        lambda: client.acknowledge("t", "s", [known]),
+        lambda: client.acknowledge("t", "s", [message_id]),
         lambda: client.admin.trim("t"),
         lambda: client.admin.compact("t"),
     ):
@@ -214,7 +226,7 @@ def test_a_deleted_topic_is_gone_for_every_handle(tmp_path: Path) -> None:
             call()
         assert caught.value.exit in (2, 3), caught.value
     with pytest.raises(MessageNotFound):
-        client.inspect(f"msg:{known}")
+        client.inspect(f"msg:{message_id}")
     consumer.close()
     assert client.topics() == []
     assert client.status()["topic_list"] == []
@@ -236,14 +248,17 @@ def test_a_handle_does_not_go_on_with_the_next_topic_of_the_name(tmp_path: Path)
     assert [m.value for m in pending(client)] == [b"new"]
 
 
-def test_its_files_go_and_its_numbers_never_come_back(tmp_path: Path) -> None:
-    """Law 6: a topic of the same name has other partitions, ledgers and ids (R18: its files)."""
+def test_deleted_topic_loses_its_files_and_its_numbers_are_never_reused(tmp_path: Path) -> None:
+    """Law 6: a new topic with the same name has other partitions, ledgers and ids.
+
+    R18: the old files are removed.
+    """
     bench = bench_of(tmp_path, 2)
     client = bench.client
     send(client, *(b"%d" % n for n in range(9)))
     send_txn(client, b"a", b"b", partition=1)
     client.checkpoint(roll_all=True)
-    known = ids(client)
+    message_ids = ids(client)
     assert files(bench)
     client.create_topic("other")
     send(client, b"stays", topic="other")
@@ -253,24 +268,28 @@ def test_its_files_go_and_its_numbers_never_come_back(tmp_path: Path) -> None:
     assert {path.parts[-3] for path in files(bench)} == {"other"}
     client.create_topic("t")
     send(client, b"new")
-    assert not set(ids(client)) & set(known)
-    assert min(one.ledger for one in ids(client)) > max(one.ledger for one in known)
+    assert not set(ids(client)) & set(message_ids)
+    assert min(message_id.ledger for message_id in ids(client)) > max(
+        message_id.ledger for message_id in message_ids
+    )
     client.checkpoint(roll_all=True)
-    again = bench.reopen()
-    assert values(again) == [b"new"]
-    assert values(again, "other") == [b"stays"]
-    kinds = again.store.read(lambda view: {key for key in view.known() if key[0] == "topic"})
+    reopened = bench.reopen()
+    assert values(reopened) == [b"new"]
+    assert values(reopened, "other") == [b"stays"]
+    kinds = reopened.store.read(lambda view: {key for key in view.known() if key[0] == "topic"})
     assert kinds == {("topic", 3, 0), ("topic", 4, 0)}
 
 
-def test_what_a_dead_pass_left_in_its_directory_goes(tmp_path: Path) -> None:
-    """R19: a file that nobody names, although nobody names its directory either."""
+def test_files_of_an_interrupted_pass_are_removed_with_the_topic(tmp_path: Path) -> None:
+    """R19: a file that no manifest names is removed, although no manifest names its directory
+    either.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     send_txn(client, b"0")
     client.checkpoint()
-    (known, other) = files(bench)
-    for path in (known, other):
+    (first_file, other) = files(bench)
+    for path in (first_file, other):
         path.with_name("_ledger-000000000099.0000000099.arrow").write_bytes(b"left")
     client.admin.delete_topic("t", force=True)
     client.checkpoint()
@@ -278,8 +297,11 @@ def test_what_a_dead_pass_left_in_its_directory_goes(tmp_path: Path) -> None:
     assert files(bench) == []
 
 
-def test_large_messages_go_with_their_topic(tmp_path: Path) -> None:
-    """Their files are ledgers of the sidecar; a producer of large messages is told, too."""
+def test_large_messages_are_deleted_with_their_topic(tmp_path: Path) -> None:
+    """The files of large messages are ledgers of the sidecar.
+
+    A producer of large messages also gets an error.
+    """
     bench = bench_of(tmp_path, max_message_bytes=100)
     client = bench.client
     producer = client.producer("t", chunking=True)
@@ -288,7 +310,7 @@ def test_large_messages_go_with_their_topic(tmp_path: Path) -> None:
     assert producer.send(b"y" * 300, key=b"key").partition == zlib.crc32(b"key") % 3
     (row,) = client.subscription("t", "s").backlog("key", 1)
     assert (row["group"], row["messages"], row["size_bytes"]) == ("k", 1, 501)
-    assert len(files(bench)) == 2  # they are there before any checkpoint
+    assert len(files(bench)) == 2  # the files exist before any checkpoint
     client.admin.delete_topic("t", force=True)
     with pytest.raises(TopicNotFound, match="was deleted"):
         producer.send(b"z" * 500)
@@ -297,8 +319,10 @@ def test_large_messages_go_with_their_topic(tmp_path: Path) -> None:
     assert files(bench) == []
 
 
-def test_rows_that_never_reached_a_file_go_with_it(tmp_path: Path) -> None:
-    """A deletion between two checkpoints, and one that another process has not heard of."""
+def test_rows_without_a_file_are_deleted_with_the_topic(tmp_path: Path) -> None:
+    """Two cases: a deletion between two checkpoints, and a deletion that another process has not
+    read yet.
+    """
     bench = bench_of(tmp_path)
     other = bench.another()
     client = bench.client
@@ -313,18 +337,20 @@ def test_rows_that_never_reached_a_file_go_with_it(tmp_path: Path) -> None:
     assert values(other) == values(client) == values(bench.another()) == [b"2"]
 
 
-def test_open_transactions_go_on_without_it(tmp_path: Path) -> None:
-    """Spec 5.1: what is deleted counts as done, and is named as skipped; the rest commits."""
+def test_open_transactions_continue_without_a_deleted_topic(tmp_path: Path) -> None:
+    """Spec 5.1: for an open transaction, a deleted topic counts as done and is reported as skipped;
+    the rest commits.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     client.create_topic("u")
     client.create_subscription("u", "s")
-    known, more = send(client, b"0"), send(client, b"0", topic="u")
-    txn, gone = begin(client), begin(client)
-    for one in (txn, gone):
-        client.producer("t").send(b"lost", txn=one)
-        client.producer("u").send(b"kept", txn=one)
-    client.acknowledge("t", "s", known, txn=txn)
+    message_ids, more = send(client, b"0"), send(client, b"0", topic="u")
+    txn, deleted_txn = begin(client), begin(client)
+    for each_txn in (txn, deleted_txn):
+        client.producer("t").send(b"lost", txn=each_txn)
+        client.producer("u").send(b"kept", txn=each_txn)
+    client.acknowledge("t", "s", message_ids, txn=txn)
     client.acknowledge("u", "s", more, txn=txn)
     client.admin.delete_topic("t", force=True)
     assert client.transactions()[0]["messages"] == 1
@@ -332,12 +358,12 @@ def test_open_transactions_go_on_without_it(tmp_path: Path) -> None:
     assert (answer["state"], answer["messages"], answer["acks"]) == ("committed", 1, 1)
     assert answer["skipped_list"] == ["partition 1", "partition 1:subscription 1"]
     assert [row["topic"] for row in answer["marker_list"]] == ["u"]
-    assert client.abort(gone)["skipped_list"] == ["partition 1"]
+    assert client.abort(deleted_txn)["skipped_list"] == ["partition 1"]
     assert values(client, "u") == [b"0", b"kept"]
     assert [m.value for m in pending(client, "u")] == [b"kept"]
-    shown = bench.another().show_transaction(txn)
-    assert shown["topic_list"] == ["u"]
-    assert [row["topic"] for row in shown["partition_list"]] == ["u"]
+    txn_row = bench.another().show_transaction(txn)
+    assert txn_row["topic_list"] == ["u"]
+    assert [row["topic"] for row in txn_row["partition_list"]] == ["u"]
     metadata = client.admin.transaction_metadata(txn)
     assert list(metadata["produced_partitions"]) == ["u/0"]
     assert client.admin.message_keys(txn) == []
@@ -345,14 +371,18 @@ def test_open_transactions_go_on_without_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["topic", "subscription"])
-def test_a_transaction_that_waits_for_it_is_complete(tmp_path: Path, what: str) -> None:
-    """I-17: after the frame a decided transaction has something to wait for, or has ended."""
+def test_deletion_completes_transactions_that_waited_for_the_topic(
+    tmp_path: Path, what: str
+) -> None:
+    """I-17: after each frame, a decided transaction has ended or still has something to
+    wait for.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     client.create_topic("u")
-    known = send(client, b"0")
+    message_ids = send(client, b"0")
     txn, wide = begin(client), begin(client)
-    client.acknowledge("t", "s", known, txn=txn)
+    client.acknowledge("t", "s", message_ids, txn=txn)
     client.producer("u").send(b"out", txn=txn)
     client.producer("t").send(b"wide", txn=wide)
     client.producer("u").send(b"wide", txn=wide)
@@ -369,9 +399,9 @@ def test_a_transaction_that_waits_for_it_is_complete(tmp_path: Path, what: str) 
     row = client.show_transaction(txn)
     assert (row["state"], row["waiting_list"]) == ("committed", [])
     assert len(row["skipped_list"]) == 1
-    left = client.show_transaction(wide)
-    assert left["state"] == "committing"
-    assert left["waiting_list"] == (["u/0"] if what == "topic" else ["t/0", "u/0"])
+    wide_row = client.show_transaction(wide)
+    assert wide_row["state"] == "committing"
+    assert wide_row["waiting_list"] == (["u/0"] if what == "topic" else ["t/0", "u/0"])
     client.admin.set_online("u")
     state = client.show_transaction(wide)["state"]
     assert state == ("committed" if what == "topic" else "committing")
@@ -380,7 +410,7 @@ def test_a_transaction_that_waits_for_it_is_complete(tmp_path: Path, what: str) 
     assert bench.reopen().commit(txn)["already"]
 
 
-def test_what_is_away_may_be_deleted_and_made_again(tmp_path: Path) -> None:
+def test_offline_topic_may_be_deleted_and_created_again(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     client = bench.client
     client.admin.set_offline("t")
@@ -393,10 +423,12 @@ def test_what_is_away_may_be_deleted_and_made_again(tmp_path: Path) -> None:
     assert values(client) == [b"0"]
 
 
-def test_maintenance_meets_a_topic_that_went_meanwhile(
+def test_maintenance_ignores_a_topic_deleted_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A compaction and a sealing whose files are made while the topic goes change nothing."""
+    """A compaction and a sealing change nothing if the topic is deleted while their files are
+    written.
+    """
     bench = bench_of(tmp_path, ledger_entries_max=20)
     client, other = bench.client, bench.another()
     send_txn(client, b"a", b"b")
@@ -407,10 +439,10 @@ def test_maintenance_meets_a_topic_that_went_meanwhile(
     client.checkpoint()
     built = compact._built
 
-    def delete_then(*given: object) -> object:
+    def delete_then(*arguments: object) -> object:
         if other.topics():
             other.admin.delete_topic("t", force=True)
-        return built(*given)  # type: ignore[arg-type]
+        return built(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(compact, "_built", delete_then)
     client.admin.compact("t")
@@ -424,22 +456,27 @@ def test_maintenance_meets_a_topic_that_went_meanwhile(
 def test_a_deletion_while_a_checkpoint_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The manifest was cut before it and names the dumps; nobody who knows better takes them."""
+    """The manifest was built before the deletion and names the deleted dumps.
+
+    A process that knows of the deletion must not load them.
+    """
     bench = bench_of(tmp_path)
     client, other = bench.client, bench.another()
     client.acknowledge("t", "s", send(client, b"0", b"1")[:1])
     write_state = checkpoint.write_state
 
-    def delete_then(*given: object) -> object:
+    def delete_then(*arguments: object) -> object:
         if [row["topic"] for row in other.topics()] == ["t"]:
             other.admin.delete_topic("t", force=True)
-        return write_state(*given)  # type: ignore[arg-type]
+        return write_state(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(checkpoint, "write_state", delete_then)
     client.checkpoint()
-    for one in (client, other, bench.another()):
-        one.create_topic("u", if_not_exists=True)
-        kinds = one.store.read(lambda view: {key[:2] for key in view.known() if key[2] or key[1]})
+    for each_client in (client, other, bench.another()):
+        each_client.create_topic("u", if_not_exists=True)
+        kinds = each_client.store.read(
+            lambda view: {key[:2] for key in view.known() if key[2] or key[1]}
+        )
         assert kinds == {("topic", 2)}
     client.checkpoint()
     manifest = client.store.read(lambda view: view.manifest)
@@ -449,7 +486,10 @@ def test_a_deletion_while_a_checkpoint_is_written(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_histories(tmp_path: Path, seed: int) -> None:
-    """Topics and subscriptions come and go under transactions; every view agrees (Law 1)."""
+    """Topics and subscriptions are created and deleted while transactions use them.
+
+    All views must agree (Law 1).
+    """
     chance = random.Random(seed)
     bench = bench_of(tmp_path)
     client = bench.client
@@ -486,8 +526,8 @@ def test_random_histories(tmp_path: Path, seed: int) -> None:
             shape = seen(client)
             assert seen(bench.another()) == shape, f"seed {seed}, step {step}"
     for txn in open_ones:
-        shown = client.show_transaction(txn)
-        if shown["state"] == "open":
+        txn_row = client.show_transaction(txn)
+        if txn_row["state"] == "open":
             assert client.commit(txn)["state"] == "committed"
     client.checkpoint()
     shape = seen(client)
@@ -508,7 +548,9 @@ def seen(client: Client) -> object:
 
 
 def test_no_call_makes_a_topic_of_a_sidecars_name(tmp_path: Path) -> None:
-    """Every way in ends at one of two decisions, and both ask the parser that reads it back."""
+    """Every call that creates a topic uses one of two checks, and both use the parser that also
+    reads sidecar names.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     send(client, b"0")
@@ -526,10 +568,13 @@ def test_no_call_makes_a_topic_of_a_sidecars_name(tmp_path: Path) -> None:
 def test_a_topic_that_has_a_sidecars_name_works_and_can_be_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store that was given one is as good as any other; verify names it (`reserved`)."""
+    """An old store may have such a topic.
+
+    It works as any other topic; `verify` reports it as `reserved`.
+    """
     bench = bench_of(tmp_path)
-    with monkeypatch.context() as before:
-        before.setattr(TopicName, "check_new", lambda self: self)
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicName, "check_new", lambda self: self)
         bench.client.create_topic("_txnlog", 2)
     bench.client.create_subscription("_txnlog", "s")
     assert bench.client.create_topic("_txnlog", 2, if_not_exists=True) is False
@@ -539,8 +584,8 @@ def test_a_topic_that_has_a_sidecars_name_works_and_can_be_deleted(
     client = bench.reopen()
     assert [row["topic"] for row in client.topics()] == ["_txnlog", "t"]
     assert values(client, "_txnlog") == [b"plain", b"in a transaction"]
-    found = txlog.verify(bench.path, deep=True, clock=bench.clock)
-    assert [(one["code"], one["topic"]) for one in found["problem_list"]] == [
+    report = txlog.verify(bench.path, deep=True, clock=bench.clock)
+    assert [(problem["code"], problem["topic"]) for problem in report["problem_list"]] == [
         ("reserved", "_txnlog")
     ]
     client.admin.delete_topic("public/default/_txnlog", force=True)

@@ -20,21 +20,21 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    made = str(tmp_path / "store")
+    store_path = str(tmp_path / "store")
     txlog.init(
-        made,
+        store_path,
         free_bytes_min=0,
         durability="os",
         allow_auto_topic_creation=True,
         default_num_partitions=3,
     )
-    return made
+    return store_path
 
 
 @pytest.fixture
 def client(path: str) -> Iterator[Client]:
-    with txlog.open(path) as made:
-        yield made
+    with txlog.open(path) as new_client:
+        yield new_client
 
 
 def partitions(client: Client) -> dict[str, int]:
@@ -59,7 +59,7 @@ def test_producers_and_subscribers_make_what_is_missing(client: Client, path: st
     }  # fmt: skip
 
 
-def test_nobody_else_does(client: Client) -> None:
+def test_other_calls_create_no_topic(client: Client) -> None:
     calls: list[Any] = [
         lambda: client.reader("a"),
         lambda: client.consumer("a", "s"),
@@ -92,16 +92,16 @@ def test_a_deleted_topic_is_made_again_by_a_new_producer_only(client: Client) ->
     assert [message.value for message in client.reader("t")] == [b"b"]
 
 
-def test_two_that_come_at_once_make_one(client: Client, path: str) -> None:
-    """The second finds it missing, then made."""
+def test_two_first_users_at_once_create_one_topic(client: Client, path: str) -> None:
+    """The second user finds the topic missing at first and existing when it writes."""
 
     write = Store.write
     with txlog.open(path) as other, pytest.MonkeyPatch.context() as patch:
 
-        def late(store: Store, *args: Any, **rest: Any) -> object:
+        def late(store: Store, *args: Any, **options: Any) -> object:
             if store is client.store:
                 other.create_topic("t", 1, if_not_exists=True)
-            return write(store, *args, **rest)
+            return write(store, *args, **options)
 
         patch.setattr(Store, "write", late)
         client.producer("t").send(b"a")

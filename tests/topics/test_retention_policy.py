@@ -1,4 +1,6 @@
-"""What is kept of a topic: its own policies, those of its namespace, those of the store."""
+"""Retention policies are inherited: the policy of a topic comes first, then its namespace, then the
+store.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def messages(bench: Bench) -> dict[str, int]:
     return {row["topic"]: row["messages"] for row in bench.client.topics()}
 
 
-def test_a_time_to_live_of_the_store_holds_for_every_topic_that_lifts_it_not(
+def test_time_to_live_of_the_store_applies_unless_a_topic_removes_it(
     tmp_path: Path,
 ) -> None:
     bench = bench_of(tmp_path)
@@ -63,8 +65,8 @@ def test_retention_of_a_namespace_trims_its_topics(tmp_path: Path, policy: dict[
     assert bench.client.admin.trim("kept", by_policy=True)["ledgers"] == 0
 
 
-def test_what_all_have_acknowledged_goes_by_a_policy_of_the_store(tmp_path: Path) -> None:
-    """The unacknowledged ledgers of another topic stay."""
+def test_store_policy_trims_what_all_subscriptions_acknowledged(tmp_path: Path) -> None:
+    """Ledgers of another topic with unacknowledged messages stay."""
     bench = bench_of(tmp_path)
     bench.client.subscription("t", "s").clear_backlog()
     bench.client.admin.set_retention_policies(retention_acked=True)
@@ -72,7 +74,7 @@ def test_what_all_have_acknowledged_goes_by_a_policy_of_the_store(tmp_path: Path
     assert messages(bench) == {"t": 1, "kept": 4, "other/ns/t": 4}
 
 
-def test_no_bound_is_none_and_is_inherited_from_nobody(tmp_path: Path) -> None:
+def test_removed_bound_is_none_and_is_not_inherited(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     admin = bench.client.admin
     admin.set_retention_policies(retention_ms=5, retention_bytes=7)
@@ -81,7 +83,7 @@ def test_no_bound_is_none_and_is_inherited_from_nobody(tmp_path: Path) -> None:
     assert answer["policies"]["retention_bytes"] == 7
     assert (answer["origins"]["retention_ms"], answer["origins"]["ttl_ms"]) == ("topic", "store")
     assert bench.reopen().describe_topic("t")["policies"] == {"retention_ms": None}
-    again = bench.client.admin.remove_retention_policies(["retention_ms"], "t")
-    assert (again["policies"]["retention_ms"], again["changed"]) == (5, True)
+    answer_again = bench.client.admin.remove_retention_policies(["retention_ms"], "t")
+    assert (answer_again["policies"]["retention_ms"], answer_again["changed"]) == (5, True)
     with pytest.raises(InvalidArgument):
         bench.client.admin.set_retention_policies("t", retention_ms=-2)

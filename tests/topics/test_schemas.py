@@ -1,4 +1,6 @@
-"""Schemas of topics: versions, what is checked, and values as columns wherever messages lie."""
+"""Schemas of topics: their versions, the validation of values, and values as columns in every kind
+of storage.
+"""
 
 from __future__ import annotations
 
@@ -66,23 +68,23 @@ def asked(bench: Bench, sql: str, isolation: str = "committed") -> list[dict[str
 
 
 def scanned(bench: Bench, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """As a task of Spark reads them."""
+    """Read the topic as a Spark task does."""
     scans = scans_of(bench.client._relation("t"))
     copies = pickle.loads(pickle.dumps(scans))
     disk = bench.client.store.disk
     return [
-        row for one in copies for rows in read_scan(disk, one, names) for row in rows.to_pylist()
+        row for copy in copies for rows in read_scan(disk, copy, names) for row in rows.to_pylist()
     ]
 
 
 def record(message: Message) -> dict[str, Any]:
-    found = message.decode()
-    assert found is not None
-    return found
+    decoded = message.decode()
+    assert decoded is not None
+    return decoded
 
 
 def numbers(*names: str) -> Schema:
-    """Avro of so many numbers."""
+    """An Avro schema with this many numbers."""
     fields = [{"name": name, "type": "long", "default": 0} for name in names]
     return Schema.parse("avro", json.dumps({"type": "record", "name": "R", "fields": fields}))
 
@@ -103,21 +105,21 @@ def test_records_are_written_checked_and_decoded(tmp_path: Path) -> None:
             producer.send(bad)
     with pytest.raises(InvalidMessage, match="row 1 does not fit schema 1 of topic t: cups"):
         producer.send_batch(pa.table({"value": [b'{"cups":1}', b"{}"]}))
-    found = list(bench.client.reader("t"))
-    assert [one.value for one in found[:2]] == [
+    messages = list(bench.client.reader("t"))
+    assert [message.value for message in messages[:2]] == [
         b'{"cups":1,"who":"ana"}',
         b'{"cups":2,"who":"nobody"}',
     ]
-    assert [one.schema_version for one in found] == [1, 1, 1, None]
-    assert [one.decode() for one in found[1:]] == [
+    assert [message.schema_version for message in messages] == [1, 1, 1, None]
+    assert [message.decode() for message in messages[1:]] == [
         {"cups": 2, "who": "nobody"}, {"cups": 3, "who": "nobody"}, None,
     ]  # fmt: skip
-    assert found[0].decode(Order) == Order(1, "ana")
+    assert messages[0].decode(Order) == Order(1, "ana")
     with pytest.raises(InvalidArgument, match="store"):
-        pickle.loads(pickle.dumps(found[0])).decode()
+        pickle.loads(pickle.dumps(messages[0])).decode()
 
 
-def test_versions_follow_each_other_as_the_policy_says(tmp_path: Path) -> None:
+def test_policy_decides_which_version_may_follow(tmp_path: Path) -> None:
     bench = typed_bench(tmp_path)
     schemas, producer = bench.client.topic("t").schemas, bench.client.producer("t")
     producer.send(Order(1), partition=0)
@@ -127,11 +129,12 @@ def test_versions_follow_each_other_as_the_policy_says(tmp_path: Path) -> None:
         schemas.test(Worded)
     assert schemas.add(Order) == 1
     assert schemas.add(Priced) == schemas.add(Priced) == 2
-    producer.send(Priced(2, price=2.5), partition=0)  # it was opened before
+    # the producer was opened before the schema changed
+    producer.send(Priced(2, price=2.5), partition=0)
     older = bench.client.producer("t", schema=Order)
     older.send(Order(3), partition=0)
-    found = list(bench.client.reader("t"))
-    assert [(one.schema_version, record(one)["price"]) for one in found] == [
+    messages = list(bench.client.reader("t"))
+    assert [(message.schema_version, record(message)["price"]) for message in messages] == [
         (1, 1.5), (2, 2.5), (1, 1.5),
     ]  # fmt: skip
     bench.client.admin.set_schema_policies("t", compatibility="none")
@@ -148,10 +151,10 @@ def test_decoding_follows_the_schemas_and_not_the_name_of_the_topic(tmp_path: Pa
     producer.send(Order(1), partition=0)
     client.create_subscription("t", "s")
     consumer = client.consumer("t", "s")
-    before = consumer.receive()
-    assert before is not None
+    message_before = consumer.receive()
+    assert message_before is not None
     first = next(iter(reader))
-    assert record(first) == record(before) == {"cups": 1, "who": "nobody"}
+    assert record(first) == record(message_before) == {"cups": 1, "who": "nobody"}
     bench.another().topic("t").schemas.add(Priced)
     older = client.producer("t", schema=Order)
     older.send(Order(2), partition=0)
@@ -180,7 +183,10 @@ def test_a_function_decodes_its_inputs_and_its_outputs_are_checked(tmp_path: Pat
 
     options = FunctionOptions(on_error=SKIP)
     assert run(client, worded, "t", "out", "f", options).skipped == 1
-    assert [record(one) for one in client.reader("out")] == [{"cups": "1"}, {"cups": "3"}]
+    assert [record(each_message) for each_message in client.reader("out")] == [
+        {"cups": "1"},
+        {"cups": "3"},
+    ]
 
 
 def test_deleted_schemas_leave_a_topic_of_bytes(tmp_path: Path) -> None:
@@ -193,8 +199,8 @@ def test_deleted_schemas_leave_a_topic_of_bytes(tmp_path: Path) -> None:
     producer.send(b"bytes", partition=0)
     with pytest.raises(NotFound, match="topic t has no schema"):
         schemas.get()
-    one, other = bench.client.reader("t")
-    assert (one.decode(), other.schema_version) == ({"cups": 1, "who": "nobody"}, None)
+    message, other = bench.client.reader("t")
+    assert (message.decode(), other.schema_version) == ({"cups": 1, "who": "nobody"}, None)
     with pytest.raises(InvalidArgument, match="no schema"):
         other.decode()
     assert schemas.add(Worded) == 2
@@ -210,7 +216,9 @@ def test_a_bad_value_is_refused_counted_or_let_through(tmp_path: Path) -> None:
         producer.send(b"y", txn=txn, partition=1)
     bulk = client.bulk("t", key="k", batch=1)
     bulk.commit(bulk.stage([pa.table({"value": [b"z", b'{"cups":2}', None]})]))
-    assert [one.schema_version for one in client.reader("t") if one.value].count(None) == 3
+    assert [message.schema_version for message in client.reader("t") if message.value].count(
+        None
+    ) == 3
     assert client.describe_topic("t")["mismatched"] == 3
     client.admin.set_schema_policies("t", validation="off")
     producer.send(b"unseen", partition=0)
@@ -219,19 +227,19 @@ def test_a_bad_value_is_refused_counted_or_let_through(tmp_path: Path) -> None:
     assert bench.client.describe_topic("t")["mismatched"] == 3
 
 
-def test_what_is_sent_without_waiting_fails_alone(tmp_path: Path) -> None:
+def test_invalid_value_of_send_async_fails_alone(tmp_path: Path) -> None:
     bench = typed_bench(tmp_path)
     producer = bench.client.producer("t")
     sent = [producer.send_async(value) for value in (b'{"cups":1}', b"bad", Order(2))]
     with pytest.raises(InvalidMessage):
         producer.flush()
-    assert [one.exception() is None for one in sent] == [True, False, True]
+    assert [item.exception() is None for item in sent] == [True, False, True]
     with bench.client.transaction() as txn:
         good = producer.send_async(Order(3), txn=txn)
         with pytest.raises(InvalidMessage):
             producer.send_async(b"bad", txn=txn)
     assert good.result().partition in (0, 1)
-    assert sorted(record(one)["cups"] for one in bench.client.reader("t")) == [1, 2, 3]
+    assert sorted(record(item)["cups"] for item in bench.client.reader("t")) == [1, 2, 3]
 
 
 def test_a_topic_that_gets_a_schema_meanwhile_takes_nothing_unchecked(tmp_path: Path) -> None:
@@ -248,11 +256,13 @@ def test_a_topic_that_gets_a_schema_meanwhile_takes_nothing_unchecked(tmp_path: 
     with pytest.raises(NotAllowed, match="has a schema by now"):
         bulk.commit(staged)
     producer.send(Order(1))
-    assert [one.schema_version for one in client.reader("t")] == [None, 1]
+    assert [message.schema_version for message in client.reader("t")] == [None, 1]
 
 
 def test_avro_is_read_by_the_schema_that_wrote_it_when_fields_change_places(tmp_path: Path) -> None:
-    """Two numbers that change places fit either schema: only who wrote them knows which it was."""
+    """Two numbers that exchange places fit both schemas, so a value must keep the version of the
+    schema that wrote it.
+    """
     bench = Bench(tmp_path / "store", coordinators=1)
     client = bench.client
     client.create_topic("t", schema=numbers("a", "b"))
@@ -269,9 +279,9 @@ def test_avro_is_read_by_the_schema_that_wrote_it_when_fields_change_places(tmp_
     others.add(numbers("b", "a", "c"))
     producer.send({"a": 1, "b": 2, "c": 3})
     client.producer("t").send({"a": 1, "b": 2, "c": 3})
-    found = list(client.reader("t"))
-    assert [(record(one)["a"], record(one)["b"]) for one in found] == [(1, 2)] * 7
-    assert [one.schema_version for one in found] == [1, 1, 1, 1, 1, 3, 3]
+    messages = list(client.reader("t"))
+    assert [(record(message)["a"], record(message)["b"]) for message in messages] == [(1, 2)] * 7
+    assert [message.schema_version for message in messages] == [1, 1, 1, 1, 1, 3, 3]
 
 
 def test_nothing_is_written_by_a_deleted_schema(tmp_path: Path) -> None:
@@ -287,12 +297,14 @@ def test_nothing_is_written_by_a_deleted_schema(tmp_path: Path) -> None:
         with pytest.raises(InvalidMessage, match=r"schema 1 of topic t, .* was deleted"):
             producer.send({"a": 1, "b": 2})
     other.send({"a": 1, "b": 2})
-    assert [record(one) for one in client.reader("t")] == [{"a": 1, "b": 2}] * 2
+    assert [record(message) for message in client.reader("t")] == [{"a": 1, "b": 2}] * 2
 
 
 @pytest.mark.parametrize("how", ["send", "send_async", "in a transaction", "async in one"])
 def test_avro_of_a_thread_is_of_its_schema_whatever_another_does(tmp_path: Path, how: str) -> None:
-    """Between writing a record and queueing it another thread goes on to the next schema."""
+    """Between the encoding of a record and its queueing, another thread changes to the
+    next schema.
+    """
     bench = Bench(tmp_path / "store", coordinators=1)
     client = bench.client
     client.create_topic("t", schema=numbers("a", "b"))
@@ -331,14 +343,17 @@ def test_avro_of_a_thread_is_of_its_schema_whatever_another_does(tmp_path: Path,
     producer.send_async(record)
     producer.send_async(encode_one(numbers("b", "a"), record))
     producer.flush()
-    found = list(client.reader("t"))
-    assert [(one.schema_version, one.decode()) for one in found] == [
+    messages = list(client.reader("t"))
+    assert [(each_message.schema_version, each_message.decode()) for each_message in messages] == [
         (1, record), *[(2, {"b": 2, "a": 1})] * 3,
     ]  # fmt: skip
 
 
 def test_bytes_and_records_of_one_thread_keep_their_order(tmp_path: Path) -> None:
-    """The first record as Avro begins another queue: what waits in the first comes before it."""
+    """The first Avro record opens a second queue.
+
+    Messages that wait in the first queue must come before it.
+    """
     bench = Bench(tmp_path / "store", coordinators=1)
     client = bench.client
     client.create_topic("t", schema=numbers("a"))
@@ -347,7 +362,7 @@ def test_bytes_and_records_of_one_thread_keep_their_order(tmp_path: Path) -> Non
         producer.send_async(encode_one(numbers("a"), {"a": number}))
         producer.send_async({"a": number + 1})
     producer.flush()
-    assert [record(one)["a"] for one in client.reader("t")] == [*range(6)]
+    assert [record(message)["a"] for message in client.reader("t")] == [*range(6)]
 
 
 @pytest.mark.parametrize("kind", ["json", "avro"])
@@ -355,7 +370,7 @@ def test_bytes_and_records_of_one_thread_keep_their_order(tmp_path: Path) -> Non
 def test_dead_letters_are_checked_and_counted_and_never_refused(
     tmp_path: Path, kind: str, mode: str
 ) -> None:
-    """A message that cannot be moved would come for ever."""
+    """A message that could not be moved would be redelivered for ever."""
     bench = Bench(tmp_path / "store", coordinators=1)
     client = bench.client
 
@@ -375,9 +390,9 @@ def test_dead_letters_are_checked_and_counted_and_never_refused(
     with client.consumer("t", "s", type="shared") as consumer:
         consumer.negative_acknowledge(consumer.receive_batch(10))
         assert consumer.receive() is None
-    found = list(client.reader("dead"))
+    messages = list(client.reader("dead"))
     version = None if mode == "off" else 1
-    assert [(one.value is None, one.schema_version) for one in found] == [
+    assert [(message.value is None, message.schema_version) for message in messages] == [
         (False, version), (False, None), (True, None),
     ]  # fmt: skip
     assert client.describe_topic("dead")["mismatched"] == (mode != "off")
@@ -385,9 +400,9 @@ def test_dead_letters_are_checked_and_counted_and_never_refused(
     with client.consumer("dead", "s", type="shared") as consumer:
         consumer.negative_acknowledge(consumer.receive_batch(10))
         assert consumer.receive() is None
-    # JSON says what it is; two numbers of Avro fit any schema of two
+    # A JSON value shows its fields; two Avro numbers fit any schema with two numbers
     fits = kind == "json" and mode != "off"
-    moved = [one.schema_version for one in client.reader("other")]
+    moved = [message.schema_version for message in client.reader("other")]
     assert moved == [1 if fits else None, None, None]
     assert client.describe_topic("other")["mismatched"] == (0 if mode == "off" else 2 - fits)
 
@@ -405,7 +420,7 @@ def test_a_staged_batch_keeps_its_schema_and_goes_with_it(
     staged, late = first.stage([data]), second.stage([data])
     schemas.add(numbers("b", "a"))
     first.commit(staged, rows_if_small=rows_if_small)
-    assert [(one.schema_version, one.decode()) for one in client.reader("t")] == [
+    assert [(message.schema_version, message.decode()) for message in client.reader("t")] == [
         (1, {"a": 1, "b": 2}), (None, None),
     ]  # fmt: skip
     schemas.delete()
@@ -418,13 +433,16 @@ def test_a_staged_batch_keeps_its_schema_and_goes_with_it(
 def test_records_are_staged_as_they_are(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside rows of bytes in one file, routed by key; nothing is decoded that was a column."""
+    """Records and bytes may be in one file, routed by key.
+
+    Values that were columns are not decoded again.
+    """
     bench = Bench(tmp_path / "store", coordinators=1)
     client = bench.client
     client.create_topic("t", partitions=3, schema=Order, schema_type=kind)
     schema = client.topic("t").schemas.get()
     records = [{"cups": number, "who": 'a"\n'} for number in range(40)]
-    given = pa.array([*records, None], schema.arrow)
+    given_column = pa.array([*records, None], schema.arrow)
     keys = pa.array([b"%d" % number for number in range(41)])
     bytes_only = pa.table({"value": [encode_one(schema, {"cups": 100})]})
     decoded: list[int] = []
@@ -435,7 +453,10 @@ def test_records_are_staged_as_they_are(
         return decode(schema, column, **more)
 
     for batch, tables in enumerate(
-        ([pa.table({"record": given, "key": keys})], [pa.table({"record": given}), bytes_only])
+        (
+            [pa.table({"record": given_column, "key": keys})],
+            [pa.table({"record": given_column}), bytes_only],
+        )
     ):
         bulk = client.bulk("t", key="k", batch=batch)
         with monkeypatch.context() as patched:
@@ -443,27 +464,33 @@ def test_records_are_staged_as_they_are(
             staged = bulk.stage(tables)
         assert bulk.commit(staged)["messages"] == 41 + batch
     assert decoded == [1]
-    wanted = [*records, *records, {"cups": 100, "who": "nobody"}]
+    expected = [*records, *records, {"cups": 100, "who": "nobody"}]
     rows = scanned(bench, ("key", "value", RECORD))
-    assert sorted((row[RECORD] for row in rows if row[RECORD]), key=key) == sorted(wanted, key=key)
+    assert sorted((row[RECORD] for row in rows if row[RECORD]), key=key) == sorted(
+        expected, key=key
+    )
     for row in rows:
         assert (row["value"] is None) == (row[RECORD] is None)
         assert row["value"] is None or encode_one(schema, row[RECORD]) == row["value"]
         if row["key"] is not None and row[RECORD] is not None:
             assert row["key"] == b"%d" % row[RECORD]["cups"]
-    for one in client.reader("t"):
-        assert one.schema_version == (None if one.value is None else 1)
+    for message in client.reader("t"):
+        assert message.schema_version == (None if message.value is None else 1)
     bad = pa.array([{"cups": None}], pa.struct([("cups", pa.int64())]))
-    for table, error, said in (
+    for table, error, reason in (
         (pa.table({"record": bad}), InvalidMessage, "row 0: cups is null"),
-        (pa.table({"record": given, "value": keys}), InvalidArgument, "both value and record"),
+        (
+            pa.table({"record": given_column, "value": keys}),
+            InvalidArgument,
+            "both value and record",
+        ),
         (pa.table({"record": keys}), InvalidArgument, "must be a struct"),
     ):
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=reason):
             client.bulk("t", key="k", batch=9).stage([table])
     client.create_topic("bytes")
     with pytest.raises(InvalidArgument, match="no schema to write records by"):
-        client.bulk("bytes", key="b", batch=9).stage([pa.table({"record": given})])
+        client.bulk("bytes", key="b", batch=9).stage([pa.table({"record": given_column})])
 
 
 def test_duplicates_of_a_named_producer_are_left_out(tmp_path: Path) -> None:
@@ -472,7 +499,7 @@ def test_duplicates_of_a_named_producer_are_left_out(tmp_path: Path) -> None:
     data = [b'{"cups":%d}' % number for number in range(3)]
 
     def rows(*numbers: int) -> pa.Table:
-        columns = {"value": [data[one] for one in numbers], "sequence_id": numbers}
+        columns = {"value": [data[index] for index in numbers], "sequence_id": numbers}
         return pa.table({**columns, "partition": [0] * len(numbers)})
 
     producer.send_batch(rows(0, 1))
@@ -481,7 +508,7 @@ def test_duplicates_of_a_named_producer_are_left_out(tmp_path: Path) -> None:
     with bench.client.transaction() as txn:
         producer.send_batch(rows(0, 1), txn=txn)
         producer.send_batch(rows(1, 2), txn=txn)
-    cups = [record(one)["cups"] for one in bench.client.reader("t")]
+    cups = [record(index)["cups"] for index in bench.client.reader("t")]
     assert cups == [0, 1, 2, 0, 1, 2]
 
 
@@ -537,9 +564,11 @@ def test_large_messages_are_not_checked_and_have_no_record(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("steps", ["", "c", "cc", "ccC", "cCk"])
 def test_columns_are_the_same_wherever_messages_lie(tmp_path: Path, steps: str) -> None:
-    """In the journal, in parts, in sealed, clean, compacted and adopted files of two versions.
+    """Messages may be in the journal, in parts, and in sealed, clean, compacted and adopted files
+    with two schema versions.
 
-    steps: after each filling a checkpoint (c), one that seals (C), a compaction (k)
+    steps: the act after each filling: a checkpoint (c), a checkpoint that seals (C), or a
+    compaction (k)
     """
     bench = typed_bench(tmp_path)
     client = bench.client
@@ -568,22 +597,25 @@ def test_columns_are_the_same_wherever_messages_lie(tmp_path: Path, steps: str) 
         elif step == "k":
             client.admin.compact("t")
     if len(steps) == 0:
-        for one in expected:
-            del one["price"]
+        for each_field in expected:
+            del each_field["price"]
     names = ("message_id", "value", RECORD)
     by_sql = asked(bench, "SELECT message_id, value, record FROM t")
     by_scan = scanned(bench, names)
     assert sorted(by_sql, key=key) == sorted(by_scan, key=key)
     records = [row[RECORD] for row in by_sql if row[RECORD] is not None]
     assert sorted(records, key=key) == sorted(expected, key=key)
-    for fields in (["cups"], sorted(expected[0])):  # those only, whatever is beside them
-        named = ", ".join(f"t.record.{one.upper()} AS {one}" for one in fields)
-        by_field = asked(bench, f"SELECT message_id, {named} FROM t ORDER BY ALL")
+    # only these fields, whatever other columns are selected
+    for fields in (["cups"], sorted(expected[0])):
+        selection = ", ".join(
+            f"t.record.{each_field.upper()} AS {each_field}" for each_field in fields
+        )
+        by_field = asked(bench, f"SELECT message_id, {selection} FROM t ORDER BY ALL")
         assert sorted(by_field, key=key) == sorted(
             (
                 {
                     "message_id": row["message_id"],
-                    **{one: (row[RECORD] or {}).get(one) for one in fields},
+                    **{each_field: (row[RECORD] or {}).get(each_field) for each_field in fields},
                 }
                 for row in by_sql
             ),
@@ -594,14 +626,16 @@ def test_columns_are_the_same_wherever_messages_lie(tmp_path: Path, steps: str) 
     assert sorted(
         (row[RECORD] for row in scanned(bench, (RECORD,)) if row[RECORD]), key=key
     ) == sorted(expected, key=key)
-    decoded = [one.decode() for one in client.reader("t")]
-    assert sorted((one for one in decoded if one), key=key) == sorted(expected, key=key)
-    total = sum(one["cups"] for one in expected)
+    decoded = [each_field.decode() for each_field in client.reader("t")]
+    assert sorted((each_field for each_field in decoded if each_field), key=key) == sorted(
+        expected, key=key
+    )
+    total = sum(each_field["cups"] for each_field in expected)
     assert asked(bench, "SELECT sum(record.cups)::BIGINT AS cups FROM t") == [{"cups": total}]
     bench.close()
 
 
-def test_a_query_reads_only_the_fields_that_it_names_beside_rows_in_the_journal(
+def test_query_reads_only_its_fields_also_with_rows_in_the_journal(
     tmp_path: Path,
 ) -> None:
     bench = typed_bench(tmp_path)
@@ -618,7 +652,7 @@ def test_a_query_reads_only_the_fields_that_it_names_beside_rows_in_the_journal(
     bench.close()
 
 
-def test_records_of_open_transactions_and_beside_other_topics(tmp_path: Path) -> None:
+def test_records_of_open_transactions_and_of_several_topics(tmp_path: Path) -> None:
     bench = typed_bench(tmp_path)
     client = bench.client
     client.create_topic("plain")

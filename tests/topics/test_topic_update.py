@@ -1,4 +1,6 @@
-"""Topics that grow: new partitions are found by what is open, old ones keep numbers and ids."""
+"""Topics that get more partitions: open readers, consumers and producers find them, and old
+partitions keep their numbers and ids.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def bench_of(folder: Path, partitions: int = 1) -> Bench:
 
 
 def grow(bench: Bench, partitions: int, topic: str = "t") -> None:
-    """Another topic in between, so that the numbers do not follow one another."""
+    """Create another topic in between, so that the partition numbers are not consecutive."""
     bench.client.create_topic(f"between-{partitions}", 2)
     answer = bench.client.admin.update_topic(topic, partitions)
     assert answer == {"topic": topic, "partitions": partitions, "policies": {}, "changed": True}
@@ -40,18 +42,24 @@ def test_numbers_and_indexes_are_inverse(tmp_path: Path) -> None:
         catalog = client.store.read(lambda view: view.catalog)
         seen: set[int] = set()
         for topic in catalog.topics.values():
-            mine = list(numbers(topic))
-            assert [number_of(topic, at) for at in range(topic.partitions)] == mine
-            assert [index_of(topic, number) for number in mine] == list(range(topic.partitions))
+            topic_numbers = list(numbers(topic))
+            assert [number_of(topic, at) for at in range(topic.partitions)] == topic_numbers
+            assert [index_of(topic, number) for number in topic_numbers] == list(
+                range(topic.partitions)
+            )
             assert index_of(topic, 99) == index_of(topic, 0) == -1
-            assert not seen & set(mine)
-            seen |= set(mine)
-        (found,) = [one for one in catalog.topics.values() if one.name.endswith("/t")]
-        assert extents(found) == [(1, 2), (5, 1), (8, 4)]
+            assert not seen & set(topic_numbers)
+            seen |= set(topic_numbers)
+        (grown_topic,) = [
+            each_topic for each_topic in catalog.topics.values() if each_topic.name.endswith("/t")
+        ]
+        assert extents(grown_topic) == [(1, 2), (5, 1), (8, 4)]
 
 
 def test_an_open_producer_goes_by_the_new_number(tmp_path: Path) -> None:
-    """Key routing is crc32(key) mod partitions, as of the frame: no key has two places at once."""
+    """The partition of a key is crc32(key) modulo the number of partitions at that frame, so a key
+    never has two partitions at once.
+    """
     bench = bench_of(tmp_path, 2)
     producer = bench.client.producer("t")
     keys = [b"key %d" % n for n in range(40)]
@@ -90,7 +98,10 @@ def test_an_open_producer_sends_to_a_new_partition_by_name(tmp_path: Path) -> No
 
 
 def test_an_open_consumer_gets_new_partitions(tmp_path: Path) -> None:
-    """Subscriptions get them from their start; one of a single partition does not."""
+    """A subscription reads a new partition from its start.
+
+    A subscription to a single partition does not get it.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     client.create_subscription("t", "one")
@@ -107,13 +118,16 @@ def test_an_open_consumer_gets_new_partitions(tmp_path: Path) -> None:
         assert alone.receive_batch().column("value").to_pylist() == [b"0"]
     assert [r["backlog"] for r in client.subscriptions("t")] == [3, 0]
     client.checkpoint(roll_all=True)
-    again = bench.reopen()
-    assert pending(again) == []
-    assert [r["backlog"] for r in again.subscriptions("t")] == [3, 0]
+    reopened = bench.reopen()
+    assert pending(reopened) == []
+    assert [r["backlog"] for r in reopened.subscriptions("t")] == [3, 0]
 
 
 def test_an_open_reader_gets_new_partitions(tmp_path: Path) -> None:
-    """One that was told no partitions and no end; ids and paths of old ones stay."""
+    """This holds for a reader without given partitions and without an end.
+
+    The ids and paths of old partitions do not change.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     (first,) = send(client, b"0")
@@ -133,21 +147,23 @@ def test_an_open_reader_gets_new_partitions(tmp_path: Path) -> None:
 
 
 def test_transactions_span_old_and_new_partitions(tmp_path: Path) -> None:
-    """An open one goes on; markers, acknowledgements and aborts are those of any partition."""
+    """An open transaction continues, and its markers, acknowledgements and aborts work in the new
+    partition.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     txn, other = begin(client), begin(client)
     producer = client.producer("t")
-    for one, name in ((txn, b"kept"), (other, b"gone")):
-        producer.send(name, partition=0, txn=one)
+    for each_txn, name in ((txn, b"kept"), (other, b"gone")):
+        producer.send(name, partition=0, txn=each_txn)
     grow(bench, 3)
-    for one, name in ((txn, b"kept too"), (other, b"gone too")):
-        producer.send(name, partition=2, txn=one)
+    for each_txn, name in ((txn, b"kept too"), (other, b"gone too")):
+        producer.send(name, partition=2, txn=each_txn)
     client.commit(txn)
     client.abort(other)
     assert sorted(values(client)) == [b"kept", b"kept too"]
-    shown = client.show_transaction(txn)
-    assert [row["partition"] for row in shown["partition_list"]] == [0, 2]
+    txn_row = client.show_transaction(txn)
+    assert [row["partition"] for row in txn_row["partition_list"]] == [0, 2]
     client.admin.set_offline("t", 2)
     assert not client.describe_topic("t")["partition_list"][2]["online"]
     client.admin.set_online("t", 2)
@@ -158,7 +174,7 @@ def test_transactions_span_old_and_new_partitions(tmp_path: Path) -> None:
     assert pending(client) == []
 
 
-def test_what_is_refused_and_what_changes_nothing(tmp_path: Path) -> None:
+def test_refused_updates_and_updates_without_change(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, 3)
     update = bench.client.admin.update_topic
     with pytest.raises(NotAllowed) as caught:

@@ -1,4 +1,6 @@
-"""Trimming: what goes by a bound and by each policy, and what everything says that was there."""
+"""Trimming: which ledgers a bound or a policy removes, and how reads, counts and acknowledgements
+treat trimmed messages.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,14 @@ def bench_of(folder: Path, **settings: int) -> Bench:
 
 
 def fill(client: Client, count: int = 8) -> list[MessageId]:
-    """Plain messages 0, 1, ... three a ledger."""
+    """Send the plain messages 0, 1, …, with three messages in each ledger."""
     return send(client, *(b"%d" % number for number in range(count)))
 
 
 def totals(client: Client) -> tuple[int, int]:
-    """(messages of the topic, backlog of the subscription), both as a scan says (I-22)."""
+    """(messages of the topic, backlog of the subscription); both must equal the result of a scan
+    (I-22).
+    """
     counted = (client.topics()[0]["messages"], client.subscriptions("t")[0]["backlog"])
     unacked = Range(kind="unacked", subscription="s")
     assert counted == (len(read(client)), len(read(client, range=unacked)))
@@ -45,62 +49,65 @@ def totals(client: Client) -> tuple[int, int]:
 
 def test_a_bound_takes_whole_ledgers_only(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
-    known = fill(bench.client)
-    bench.client.acknowledge("t", "s", [known[5]], cumulative=True)
-    answer = bench.client.admin.trim("t", Bound("id", known[5]))
+    message_ids = fill(bench.client)
+    bench.client.acknowledge("t", "s", [message_ids[5]], cumulative=True)
+    answer = bench.client.admin.trim("t", Bound("id", message_ids[5]))
     assert (answer["ledgers"], answer["messages"], answer["size_bytes"]) == (1, 3, 3)
     (row,) = answer["partition_list"]
-    assert (row["first_before"], row["first_after"]) == (known[0], known[3])
-    assert ids(bench.client) == known[3:]
+    assert (row["first_before"], row["first_after"]) == (message_ids[0], message_ids[3])
+    assert ids(bench.client) == message_ids[3:]
     assert totals(bench.client) == (5, 2)
-    assert bench.client.admin.trim("t", Bound("id", known[5]))["ledgers"] == 0
+    assert bench.client.admin.trim("t", Bound("id", message_ids[5]))["ledgers"] == 0
 
 
 def test_ids_seen_by_consumers_never_change(tmp_path: Path) -> None:
-    """I-20: what is left has the ids it had, in every process and after a checkpoint."""
+    """I-20: the remaining messages keep their ids, in every process and after a checkpoint."""
     bench = bench_of(tmp_path)
     fill(bench.client, 4)
     send_txn(bench.client, b"a", b"b")
     send_txn(bench.client, b"c")
-    known = ids(bench.client)
+    message_ids = ids(bench.client)
     other = bench.another()
     bench.client.admin.trim("t", Bound("skip", 3), force_unacked=True)
     for client in (bench.client, other, bench.another()):
-        assert ids(client) == known[3:]
-        assert [m.message_id for m in pending(client)] == known[3:]
+        assert ids(client) == message_ids[3:]
+        assert [m.message_id for m in pending(client)] == message_ids[3:]
     bench.client.checkpoint(roll_all=True)
-    assert ids(bench.reopen()) == known[3:]
+    assert ids(bench.reopen()) == message_ids[3:]
 
 
 def test_trimming_everything_empties_the_partition(tmp_path: Path) -> None:
-    """The open ledger is closed for it; new messages get new ids (Law 6)."""
+    """The open ledger is closed first; new messages get new ids (Law 6)."""
     bench = bench_of(tmp_path)
-    known = fill(bench.client, 4)
+    message_ids = fill(bench.client, 4)
     marker, _ = send_txn(bench.client, b"a")
     bench.client.admin.trim("t", END, force_unacked=True)
     assert totals(bench.client) == (0, 0)
     assert bench.client.describe_topic("t")["partition_list"][0]["first"] is None
     assert bench.client.describe_topic("t")["partition_list"][0]["last"] is None
     (new,) = send(bench.client, b"new")
-    assert new > marker and new not in known
+    assert new > marker and new not in message_ids
     assert values(bench.another()) == [b"new"]
     assert totals(bench.client) == (1, 1)
 
 
 def test_unacknowledged_messages_are_refused_and_forced(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
-    known = fill(bench.client)
+    message_ids = fill(bench.client)
     bench.client.create_subscription("t", "other")
-    bench.client.acknowledge("t", "s", known[:4])
-    bench.client.acknowledge("t", "other", known[1:4])
+    bench.client.acknowledge("t", "s", message_ids[:4])
+    bench.client.acknowledge("t", "other", message_ids[1:4])
     with pytest.raises(Refused) as caught:
-        bench.client.admin.trim("t", Bound("id", known[6]))
+        bench.client.admin.trim("t", Bound("id", message_ids[6]))
     assert (caught.value.exit, caught.value.code) == (9, 902)
-    assert ids(bench.client) == known
-    plan = bench.client.admin.trim("t", Bound("id", known[6]), force_unacked=True, dry_run=True)
-    assert plan["dry_run"] and plan["partition_list"][0]["unacked"] == 3  # 0 of other, 4 and 5
-    assert ids(bench.client) == known
-    done = bench.client.admin.trim("t", Bound("id", known[6]), force_unacked=True)
+    assert ids(bench.client) == message_ids
+    plan = bench.client.admin.trim(
+        "t", Bound("id", message_ids[6]), force_unacked=True, dry_run=True
+    )
+    # message 0 of `other`, messages 4 and 5 of `s`
+    assert plan["dry_run"] and plan["partition_list"][0]["unacked"] == 3
+    assert ids(bench.client) == message_ids
+    done = bench.client.admin.trim("t", Bound("id", message_ids[6]), force_unacked=True)
     assert {**done, "dry_run": True} == plan
     assert totals(bench.client) == (2, 2)
     assert bench.client.subscriptions("t")[0]["backlog"] == 2
@@ -109,7 +116,7 @@ def test_unacknowledged_messages_are_refused_and_forced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("policies", "left"),
     [
-        ({"retention_ms": DAY_MS}, 5),  # the two ledgers of yesterday but one message
+        ({"retention_ms": DAY_MS}, 5),  # the ledgers of two days ago, except one message
         ({"retention_ms": 3 * DAY_MS}, 11),
         ({"retention_bytes": 6}, 8),
         ({"retention_bytes": 100}, 11),
@@ -119,23 +126,25 @@ def test_unacknowledged_messages_are_refused_and_forced(tmp_path: Path) -> None:
     ],
 )
 def test_policies_choose_ledgers(tmp_path: Path, policies: dict[str, int], left: int) -> None:
-    """By time, by size, by what everybody acknowledged; the strictest of several wins."""
+    """Policies by time, by size and by acknowledgement of all subscriptions; of several policies
+    the strictest applies.
+    """
     bench = bench_of(tmp_path)
-    known = fill(bench.client, 6)
+    message_ids = fill(bench.client, 6)
     bench.clock.advance(2 * DAY_MS)
-    known += send(bench.client, *(b"x" for _ in range(5)))
-    bench.client.acknowledge("t", "s", known[:7])
+    message_ids += send(bench.client, *(b"x" for _ in range(5)))
+    bench.client.acknowledge("t", "s", message_ids[:7])
     assert bench.client.set_policies("t", **policies) == policies
     bench.client.admin.trim("t", by_policy=True)
     assert len(read(bench.client)) == left
-    assert ids(bench.client) == known[11 - left :]
+    assert ids(bench.client) == message_ids[11 - left :]
 
 
 def test_an_idle_ledger_goes_by_age(tmp_path: Path) -> None:
-    """Nobody appends any more, so nothing rolls over: the trim does."""
+    """Without appends the open ledger would never be closed, so the trim closes it."""
     bench = bench_of(tmp_path)
-    known = fill(bench.client, 2)
-    bench.client.acknowledge("t", "s", known)
+    message_ids = fill(bench.client, 2)
+    bench.client.acknowledge("t", "s", message_ids)
     bench.client.set_policies("t", retention_ms=DAY_MS)
     bench.clock.advance(DAY_MS)
     assert bench.client.admin.trim("t", by_policy=True)["messages"] == 2
@@ -144,31 +153,34 @@ def test_an_idle_ledger_goes_by_age(tmp_path: Path) -> None:
 
 def test_a_checkpoint_trims_by_policy_and_never_what_is_not_acknowledged(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
-    known = fill(bench.client)
+    message_ids = fill(bench.client)
     bench.client.set_policies("t", retention_bytes=0)
-    bench.client.acknowledge("t", "s", known[:4])
+    bench.client.acknowledge("t", "s", message_ids[:4])
     bench.client.checkpoint()
-    assert ids(bench.client) == known[3:]
+    assert ids(bench.client) == message_ids[3:]
     with pytest.raises(Refused):
         bench.client.admin.trim("t", by_policy=True)
     assert totals(bench.client) == (5, 4)
-    bench.client.acknowledge("t", "s", known)
+    bench.client.acknowledge("t", "s", message_ids)
     bench.client.checkpoint()
-    assert ids(bench.client) == known[6:]
+    assert ids(bench.client) == message_ids[6:]
 
 
 def test_acknowledged_by_all_means_all(tmp_path: Path) -> None:
-    """One slow subscription keeps the messages; a topic nobody subscribes to keeps everything."""
+    """One slow subscription keeps the messages.
+
+    A topic without subscriptions keeps all messages.
+    """
     bench = bench_of(tmp_path)
     bench.client.create_subscription("t", "slow")
-    known = fill(bench.client)
+    message_ids = fill(bench.client)
     bench.client.set_policies("t", retention_acked=1)
-    bench.client.acknowledge("t", "s", known)
+    bench.client.acknowledge("t", "s", message_ids)
     bench.client.checkpoint()
-    assert ids(bench.client) == known
-    bench.client.acknowledge("t", "slow", known[:3])
+    assert ids(bench.client) == message_ids
+    bench.client.acknowledge("t", "slow", message_ids[:3])
     bench.client.checkpoint()
-    assert ids(bench.client) == known[3:]
+    assert ids(bench.client) == message_ids[3:]
     bench.client.create_topic("u", retention_acked=1)
     send(bench.client, *(b"x" for _ in range(7)), topic="u")
     bench.client.checkpoint()
@@ -191,10 +203,13 @@ def test_policies_are_checked_and_taken_away(tmp_path: Path) -> None:
         bench.client.admin.trim("t", END, by_policy=True)
 
 
-def test_a_reader_whose_position_is_trimmed_is_told_the_range(tmp_path: Path) -> None:
-    """R22: an error that names what is gone, never a jump; one that was past it reads on."""
+def test_reader_at_a_trimmed_position_gets_an_error_with_the_range(tmp_path: Path) -> None:
+    """R22: the reader gets an error with the trimmed range and never skips it silently.
+
+    A reader that was past the range reads on.
+    """
     bench = bench_of(tmp_path)
-    known = fill(bench.client)
+    message_ids = fill(bench.client)
     started, inside, past = (bench.client.reader("t") for _ in range(3))
     inside.receive_batch(2)
     past.receive_batch(6)
@@ -204,60 +219,64 @@ def test_a_reader_whose_position_is_trimmed_is_told_the_range(tmp_path: Path) ->
             with pytest.raises(MessageNotFound) as caught:
                 look()
             assert caught.value.exit == 3
-            assert caught.value.fields["last"] == known[5]
+            assert caught.value.fields["last"] == message_ids[5]
             assert caught.value.fields["partition"] == 0
-            assert str(known[5]) in caught.value.message
+            assert str(message_ids[5]) in caught.value.message
     with pytest.raises(MessageNotFound) as caught:
         inside.receive_batch()
-    assert caught.value.fields["first"] == known[1]
+    assert caught.value.fields["first"] == message_ids[1]
     assert past.receive_batch().num_rows == 2
-    assert ids(bench.client) == known[6:]
+    assert ids(bench.client) == message_ids[6:]
 
 
-def test_bounds_count_what_is_left(tmp_path: Path) -> None:
-    """start, +N, -N, @time, an id that is gone: all begin at the first message that is there."""
+def test_bounds_count_only_the_remaining_messages(tmp_path: Path) -> None:
+    """The bounds start, +N, -N, @time and a trimmed id all begin at the first remaining message."""
     bench = bench_of(tmp_path)
-    known = fill(bench.client, 3)
+    message_ids = fill(bench.client, 3)
     bench.clock.advance(1000)
     middle = bench.clock.now().wall_ms
-    known += send(bench.client, *(b"x" for _ in range(5)))
-    bench.client.admin.trim("t", Bound("id", known[3]), force_unacked=True)
-    left = known[3:]
+    message_ids += send(bench.client, *(b"x" for _ in range(5)))
+    bench.client.admin.trim("t", Bound("id", message_ids[3]), force_unacked=True)
+    remaining = message_ids[3:]
     for bound, expected in (
-        (START, left),
-        (Bound("skip", 2), left[2:]),
-        (Bound("last", 2), left[-2:]),
-        (Bound("last", 99), left),
-        (Bound("id", known[0]), left),
-        (Bound("id", known[4]), left[1:]),
-        (Bound("time", middle), left),
-        (Bound("time", 0), left),
+        (START, remaining),
+        (Bound("skip", 2), remaining[2:]),
+        (Bound("last", 2), remaining[-2:]),
+        (Bound("last", 99), remaining),
+        (Bound("id", message_ids[0]), remaining),
+        (Bound("id", message_ids[4]), remaining[1:]),
+        (Bound("time", middle), remaining),
+        (Bound("time", 0), remaining),
         (END, []),
-        (Bound("sub", "s"), left),
+        (Bound("sub", "s"), remaining),
     ):
         assert ids(bench.client, range=Range(start=bound, stop=END)) == expected, bound
         bench.client.create_subscription(
             "t", f"at-{bound.kind}", position=bound, if_not_exists=True
         )
-    assert ids(bench.client, range=Range(start=START, stop=Bound("id", known[1]))) == []
-    assert [m.message_id for m in pending(bench.client, "t", "at-start")] == left
+    assert ids(bench.client, range=Range(start=START, stop=Bound("id", message_ids[1]))) == []
+    assert [m.message_id for m in pending(bench.client, "t", "at-start")] == remaining
 
 
-def test_acknowledging_what_is_gone(tmp_path: Path) -> None:
-    """A trimmed message counts as DELETED: plain success, in a transaction a conflict (9.3)."""
+def test_acknowledging_trimmed_messages(tmp_path: Path) -> None:
+    """A trimmed message counts as DELETED: a plain acknowledgement succeeds, one in a transaction
+    is a conflict (9.3).
+    """
     bench = bench_of(tmp_path)
-    known = fill(bench.client)
+    message_ids = fill(bench.client)
     bench.client.admin.trim("t", Bound("skip", 6), force_unacked=True)
     bench.client.create_subscription("t", "late")
     for name in ("s", "late"):
         for cumulative in (False, True):
-            answer = bench.client.acknowledge("t", name, [known[1]], cumulative=cumulative)
+            answer = bench.client.acknowledge("t", name, [message_ids[1]], cumulative=cumulative)
             assert answer["acked"] == 0
             txn = begin(bench.client)
             with pytest.raises(TransactionConflict) as caught:
-                bench.client.acknowledge("t", name, [known[1]], cumulative=cumulative, txn=txn)
+                bench.client.acknowledge(
+                    "t", name, [message_ids[1]], cumulative=cumulative, txn=txn
+                )
             assert caught.value.fields["holder"] == "deleted"
-    assert bench.client.acknowledge("t", "s", [known[1], known[6]]) == {
+    assert bench.client.acknowledge("t", "s", [message_ids[1], message_ids[6]]) == {
         "acked": 1,
         "already": 1,
         "dropped": 0,
@@ -265,51 +284,55 @@ def test_acknowledging_what_is_gone(tmp_path: Path) -> None:
     }
     with pytest.raises(MessageNotFound):
         bench.client.acknowledge("t", "s", [MessageId(999, 0)])
-    assert [m.message_id for m in pending(bench.client)] == known[7:]
+    assert [m.message_id for m in pending(bench.client)] == message_ids[7:]
 
 
 @pytest.mark.parametrize("ends", ["commit", "abort"])
 def test_a_transaction_that_holds_trimmed_messages(tmp_path: Path, ends: str) -> None:
-    """What it held there is gone; the rest ends as always, and counts stay exact."""
+    """Its pending acknowledgements of trimmed messages are dropped; the rest ends as usual, and the
+    counts stay exact.
+    """
     bench = bench_of(tmp_path)
-    known = fill(bench.client)
+    message_ids = fill(bench.client)
     txn = begin(bench.client)
-    bench.client.acknowledge("t", "s", [known[1], known[2], known[7]], txn=txn)
+    bench.client.acknowledge("t", "s", [message_ids[1], message_ids[2], message_ids[7]], txn=txn)
     with pytest.raises(Refused):
         bench.client.admin.trim("t", Bound("skip", 3))
     bench.client.admin.trim("t", Bound("skip", 3), force_unacked=True)
     assert bench.client.subscriptions("t")[0]["pending_acks"] == 1
     assert totals(bench.client)[1] == 5
     getattr(bench.client, ends)(txn)
-    again = bench.reopen()
-    assert totals(again) == (5, 4 if ends == "commit" else 5)
-    expected = known[3:7] if ends == "commit" else known[3:]
-    assert [m.message_id for m in pending(again)] == expected
+    reopened = bench.reopen()
+    assert totals(reopened) == (5, 4 if ends == "commit" else 5)
+    expected = message_ids[3:7] if ends == "commit" else message_ids[3:]
+    assert [m.message_id for m in pending(reopened)] == expected
 
 
-def test_acknowledgements_beyond_the_trim_move_mark_delete_on(tmp_path: Path) -> None:
+def test_acknowledgements_beyond_the_trim_advance_mark_delete(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
-    known = fill(bench.client)
-    bench.client.acknowledge("t", "s", known[3:5])
+    message_ids = fill(bench.client)
+    bench.client.acknowledge("t", "s", message_ids[3:5])
     bench.client.admin.trim("t", Bound("skip", 3), force_unacked=True)
-    assert bench.client.subscriptions("t")[0]["mark_delete"] == known[4]
+    assert bench.client.subscriptions("t")[0]["mark_delete"] == message_ids[4]
     assert totals(bench.client) == (5, 3)
 
 
 def test_trimmed_markers_take_their_rows_along(tmp_path: Path) -> None:
-    """I-21: rows are dead once their marker is trimmed; a ledger of such rows goes at once."""
+    """I-21: rows are dead when their marker is trimmed; a ledger that has only such rows is removed
+    at once.
+    """
     bench = bench_of(tmp_path)
     for number in range(6):
         send_txn(bench.client, b"%d" % number)
-    held = begin(bench.client)
-    bench.client.producer("t").send(b"held", txn=held)
-    known = read(bench.client)
-    before = bench.client.describe_topic("t")["partition_list"][0]["sidecar_bytes"]
+    txn = begin(bench.client)
+    bench.client.producer("t").send(b"held", txn=txn)
+    messages = read(bench.client)
+    sidecar_bytes_before = bench.client.describe_topic("t")["partition_list"][0]["sidecar_bytes"]
     bench.client.admin.trim("t", Bound("skip", 3), force_unacked=True)
-    after = bench.client.describe_topic("t")["partition_list"][0]["sidecar_bytes"]
-    assert after < before
-    assert read(bench.client) == known[3:]
-    bench.client.commit(held)
+    sidecar_bytes_after = bench.client.describe_topic("t")["partition_list"][0]["sidecar_bytes"]
+    assert sidecar_bytes_after < sidecar_bytes_before
+    assert read(bench.client) == messages[3:]
+    bench.client.commit(txn)
     bench.client.checkpoint(roll_all=True)
     assert values(bench.reopen()) == [b"3", b"4", b"5", b"held"]
     bench.client.admin.trim("t", END, force_unacked=True)
@@ -317,7 +340,9 @@ def test_trimmed_markers_take_their_rows_along(tmp_path: Path) -> None:
 
 
 def test_files_go_with_the_checkpoint_after_the_grace(tmp_path: Path) -> None:
-    """R18: un-named first, unlinked after reader_grace_ms, also when nothing else was written."""
+    """R18: a file is first removed from the manifest, and unlinked after reader_grace_ms, even if
+    nothing else is written.
+    """
     bench = bench_of(tmp_path, reader_grace_ms=60_000)
     fill(bench.client)
     bench.client.checkpoint(roll_all=True)
@@ -334,9 +359,9 @@ def test_files_go_with_the_checkpoint_after_the_grace(tmp_path: Path) -> None:
     assert not set(Path(bench.path).rglob("*.parquet"))
 
 
-def test_gc_unlinks_what_nobody_names(tmp_path: Path) -> None:
+def test_gc_unlinks_files_that_no_manifest_names(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
-    known = fill(bench.client)
+    message_ids = fill(bench.client)
     bench.client.checkpoint(roll_all=True)
     orphan = next(Path(bench.path).rglob("*.parquet")).with_name("ledger-9.1.parquet")
     orphan.write_bytes(b"left by a dead pass")
@@ -346,7 +371,7 @@ def test_gc_unlinks_what_nobody_names(tmp_path: Path) -> None:
     assert bench.client.admin.gc(apply=True)["size_bytes"] == 19
     assert not orphan.exists()
     bench.client.admin.gc(apply=True, keep_ms=0)
-    assert ids(bench.another()) == known
+    assert ids(bench.another()) == message_ids
 
 
 def test_an_id_bound_trims_its_partition_only(tmp_path: Path) -> None:
@@ -360,7 +385,7 @@ def test_an_id_bound_trims_its_partition_only(tmp_path: Path) -> None:
 
 
 def test_a_duplicate_of_a_trimmed_message_is_one(tmp_path: Path) -> None:
-    """I-13: the producer's sequence outlives the message."""
+    """I-13: the sequence id of a producer stays known after its message was trimmed."""
     bench = bench_of(tmp_path)
     producer = bench.client.producer("t", "p")
     for number in range(5):
@@ -391,7 +416,7 @@ def test_a_read_only_process_may_plan_and_not_trim(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_was_set_back_makes_nothing_old(tmp_path: Path) -> None:
-    """A ledger is as old as the newest message in it, wherever in it that lies."""
+    """The newest message of a ledger decides its age, at any position in the ledger."""
     bench = bench_of(tmp_path)
     send(bench.client, b"0", b"1")
     bench.clock.set_wall(5_000)  # as on a board without a battery, before the network is up

@@ -1,7 +1,7 @@
 """The decision table of an end, cell by cell; spec/transactions 5, I-14.
 
-A store is brought to the state of a row once, then asked from the same client, after a reopening,
-and from files alone after a checkpoint: the answer depends on the record and the action only.
+A store is brought to the state of a row once. It is then asked from the same client, after a
+reopening, and from files alone after a checkpoint: the answer depends only on record and action.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CODES = {"never issued": 304, "forgotten": 305}
 
 
 class Row:
-    """A store whose transaction stands in the state of a row of the table."""
+    """A store whose transaction is in the state of a row of the table."""
 
     def __init__(self, folder: Path, row: str) -> None:
         self.bench = Bench(folder / "store", coordinators=2, txn_ended_retention_ms=50_000)
@@ -57,12 +57,12 @@ class Row:
         client.create_topic("t", 2)
         client.create_subscription("t", "s")
         (self.message,) = send(client, b"in")
-        (held,) = send(client, b"held", partition=1)
+        (message_id,) = send(client, b"held", partition=1)
         self.txn = TxnId(1, 44) if row == "never issued" else begin(client, 1000)
         if row == "never issued":
             return
         client.producer("t").send(b"x", partition=1, txn=self.txn)
-        client.acknowledge("t", "s", [held], txn=self.txn)
+        client.acknowledge("t", "s", [message_id], txn=self.txn)
         state, _, reason = row.partition(" ")
         if state in ("committing", "aborting"):
             client.admin.set_offline("t/1")
@@ -72,13 +72,13 @@ class Row:
             self.abort(client, reason)
         if row == "forgotten":
             self.bench.clock.advance(50_001)
-        shown = "never issued" if state == "forgotten" else self.show()
-        assert shown in (state, "never issued"), shown
+        shown_state = "never issued" if state == "forgotten" else self.show()
+        assert shown_state in (state, "never issued"), shown_state
 
     def show(self) -> str:
-        shown = self.bench.client.show_transaction(self.txn)
-        assert shown["reason"] == (self.row.partition(" ")[2] or None)
-        return str(shown["state"])
+        txn_row = self.bench.client.show_transaction(self.txn)
+        assert txn_row["reason"] == (self.row.partition(" ")[2] or None)
+        return str(txn_row["state"])
 
     def abort(self, client: Client, reason: str) -> None:
         if reason == "user":
@@ -115,7 +115,7 @@ class Row:
 
 
 def check(row: Row, client: Client) -> list[object]:
-    """Every cell of a row but those of OPEN; returns what was answered."""
+    """Check every cell of a row except those of OPEN; returns the answers."""
     answers: list[object] = []
     expected = TABLE[row.row]
     for action, error in zip(
@@ -167,7 +167,7 @@ def test_everything_is_allowed_while_open(tmp_path: Path, action: str, reopened:
 
 
 def test_an_abort_of_an_overdue_transaction_is_one_already(tmp_path: Path) -> None:
-    """5: by the state after the sweep, which the call's own transaction never escapes."""
+    """5: by the state after the sweep, which always covers the call's own transaction."""
     bench = Bench(tmp_path / "store", coordinators=1, sweep_max=1)
     client = bench.client
     client.create_topic("t")

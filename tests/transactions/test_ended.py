@@ -1,4 +1,4 @@
-"""What is remembered of ended transactions: encoded in blocks, and nobody can tell."""
+"""Records of ended transactions: encoded in blocks, with the same answers as a dict."""
 
 from __future__ import annotations
 
@@ -31,41 +31,53 @@ def dump_of(plain: dict[int, Txn]) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_they_are_as_the_dict_they_stand_for(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever ends, in whatever order, is forgotten or goes through a dump; to the byte."""
+def test_ended_transactions_behave_like_a_dict(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For any order of ends, removals and dumps, the same to the byte."""
     monkeypatch.setattr(coordinator, "BLOCK", 4)
     chance = random.Random(seed)
     state, plain, lsn = Coordinator(), dict[int, Txn](), 0
     for sequence in range(200):
         lsn += chance.randrange(3)
-        decided = chance.randrange(lsn + 1) if chance.random() < 0.1 else lsn  # it waited
+        # this one waited for a partition
+        decided = chance.randrange(lsn + 1) if chance.random() < 0.1 else lsn
         txn = ended(sequence, decided, chance.randrange(1000))
         state.ended.put(txn)
         plain[sequence] = txn
-        plain = {one.sequence: one for one in sorted(plain.values(), key=_decision)}
+        plain = {
+            each_sequence.sequence: each_sequence
+            for each_sequence in sorted(plain.values(), key=_decision)
+        }
         step = chance.randrange(6)
         if step == 0:
-            known = [*plain]
-            gone = chance.sample(known, min(3, len(known))) if sequence % 3 else known[:8]
-            state.ended.drop([*gone, 10**6])
-            for one in gone:
-                plain.pop(one, None)
+            sequences = [*plain]
+            forgotten = (
+                chance.sample(sequences, min(3, len(sequences))) if sequence % 3 else sequences[:8]
+            )
+            state.ended.drop([*forgotten, 10**6])
+            for each_sequence in forgotten:
+                plain.pop(each_sequence, None)
         elif step == 1:
-            found = FOLD.dump(state)
-            assert found == dump_of(plain)
-            assert FOLD.load(found) == state
-            state = FOLD.load(found)
+            dump = FOLD.dump(state)
+            assert dump == dump_of(plain)
+            assert FOLD.load(dump) == state
+            state = FOLD.load(dump)
         elif step == 2:
             ms = chance.randrange(1000)
-            expected = [one.sequence for one in plain.values() if one.ended_ms < ms]
+            expected = [
+                each_sequence.sequence
+                for each_sequence in plain.values()
+                if each_sequence.ended_ms < ms
+            ]
             assert state.ended.before(ms, thorough=True) == expected
-            some = state.ended.before(ms, thorough=False)
-            assert some == [one for one in expected if one in some]
+            expired = state.ended.before(ms, thorough=False)
+            assert expired == [
+                each_sequence for each_sequence in expected if each_sequence in expired
+            ]
         elif step == 3:
             state.ended.survey(chance.randrange(3))
-        for one in chance.sample(range(200), 5):
-            assert state.ended.get(one) == plain.get(one)
-            assert (one in state.ended) is (one in plain)
+        for each_sequence in chance.sample(range(200), 5):
+            assert state.ended.get(each_sequence) == plain.get(each_sequence)
+            assert (each_sequence in state.ended) is (each_sequence in plain)
         assert [*state.ended] == [*plain]
         assert [*state.ended.values()] == [*plain.values()]
         assert len(state.ended) == len(plain)
@@ -82,37 +94,39 @@ class Counted:
         self.decoder, self.count = decoder, 0
 
     def decode(self, data: bytes) -> dict[int, Any]:
-        found: dict[int, Any] = self.decoder.decode(data)
-        self.count += len(found)
-        return found
+        found_decoded: dict[int, Any] = self.decoder.decode(data)
+        self.count += len(found_decoded)
+        return found_decoded
 
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> tuple[Counted, Counted]:
-    """What is decoded whole, and for when it ended."""
-    found = Counted(coordinator._txns), Counted(coordinator._ends)
-    monkeypatch.setattr(coordinator, "_txns", found[0])
-    monkeypatch.setattr(coordinator, "_ends", found[1])
+    """Decoders that count: for whole records, and for times of ends."""
+    counters = Counted(coordinator._txns), Counted(coordinator._ends)
+    monkeypatch.setattr(coordinator, "_txns", counters[0])
+    monkeypatch.setattr(coordinator, "_ends", counters[1])
     monkeypatch.setattr(coordinator, "BLOCK", 8)
-    return found
+    return counters
 
 
-def test_what_is_newer_than_all_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An open transaction is asked for with each operation in it, and is not among them."""
-    known = EndedTxns(ended(sequence, sequence, 0) for sequence in range(1000))
+def test_a_newer_transaction_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each operation looks up its open transaction, which is never among the ended ones."""
+    ended_txns = EndedTxns(ended(sequence, sequence, 0) for sequence in range(1000))
 
     def contains(block: object, sequence: int) -> bool:
         raise AssertionError(f"{sequence} was looked for")
 
     monkeypatch.setattr(coordinator._Block, "__contains__", contains)
-    assert known.get(1000) is None
-    assert 1000 not in known
-    loaded = FOLD.load(dump_of({one.sequence: one for one in known.values()})).ended
+    assert ended_txns.get(1000) is None
+    assert 1000 not in ended_txns
+    loaded = FOLD.load(dump_of({txn_id.sequence: txn_id for txn_id in ended_txns.values()})).ended
     assert loaded.get(1000) is None
 
 
-def test_a_sweep_looks_at_what_is_due(decoded: tuple[Counted, Counted], tmp_path: Path) -> None:
-    """Every checkpoint sweeps under the write lock: its cost is that of what it forgets."""
+def test_a_sweep_decodes_only_due_records(decoded: tuple[Counted, Counted], tmp_path: Path) -> None:
+    """Every checkpoint sweeps under the write lock, so its cost must follow the records it
+    forgets.
+    """
     whole, ends = decoded
     bench = Bench(tmp_path / "store", coordinators=2, txn_ended_retention_ms=100_000)
     client = bench.client
@@ -121,10 +135,10 @@ def test_a_sweep_looks_at_what_is_due(decoded: tuple[Counted, Counted], tmp_path
         bench.clock.advance(100)
     client.checkpoint()
     client = bench.reopen()
-    client.checkpoint()  # it looks once at what it loads
+    client.checkpoint()  # it decodes loaded records once
     assert ends.count == 160
     whole.count = ends.count = 0
-    bench.clock.advance(85_000)  # 16 s have gone by: the first ten are past their time
+    bench.clock.advance(85_000)  # after 16 s, the first ten are past their time
     assert client.expire()["forgotten"] == 10
     assert (whole.count, ends.count) == (0, 0)
     assert client.expire()["forgotten"] == 0
@@ -144,13 +158,13 @@ def test_the_bound_on_their_number_looks_at_the_oldest(
     client.admin.set_setting("txn_ended_retention_count", 90)
     whole.count = 0
     assert client.expire()["forgotten"] == 10
-    assert whole.count <= 10 + 2  # one more of each coordinator
+    assert whole.count <= 10 + 2  # one more for each coordinator
 
 
 def test_a_checkpoint_learns_their_times_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is free for others between them."""
+    """Other callers may use the store between two pieces."""
     monkeypatch.setattr(coordinator, "BLOCK", 4)
     bench = Bench(tmp_path / "store", coordinators=1)
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""find-hanging: what waits, what is overdue, and the four states that Law 4 excludes.
+"""find-hanging: waiting and overdue transactions, and the four states that Law 4 excludes.
 
 Source: spec/transactions 15.
 """
@@ -25,11 +25,11 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path / "store", coordinators=2)
+    new_bench = Bench(tmp_path / "store", coordinators=2)
     for name in ("t", "u"):
-        made.client.create_topic(name, 2)
-        made.client.create_subscription(name, "s")
-    return made
+        new_bench.client.create_topic(name, 2)
+        new_bench.client.create_subscription(name, "s")
+    return new_bench
 
 
 def write(bench: Bench, *ops: Op) -> None:
@@ -71,7 +71,7 @@ def test_waiting_for_a_partition(bench: Bench) -> None:
         client.admin.find_hanging(0, ["nowhere"])
 
 
-def test_overdue_where_nobody_may_sweep(bench: Bench) -> None:
+def test_overdue_in_a_read_only_client(bench: Bench) -> None:
     txn = begin(bench.client, 1000)
     bench.client.flush()
     bench.clock.advance(1001)
@@ -109,9 +109,9 @@ def test_aborted_with_a_marker(bench: Bench) -> None:
     assert corrupt(bench) == []
 
     def lie(view: View) -> None:
-        known = view.coordinator(txn.id.coordinator).ended.get(txn.id.sequence)
-        assert known is not None
-        known.status = "ABORTED"
+        end = view.coordinator(txn.id.coordinator).ended.get(txn.id.sequence)
+        assert end is not None
+        end.status = "ABORTED"
 
     client.store.read(lie)
     assert corrupt(bench) == [(txn.id, "aborted")]
@@ -120,10 +120,10 @@ def test_aborted_with_a_marker(bench: Bench) -> None:
 def test_rows_and_acknowledgements_of_the_unknown(bench: Bench) -> None:
     """At or above the counter, and without registration."""
     client = bench.client
-    (held,) = send(client, b"a", partition=1)
+    (message_id,) = send(client, b"a", partition=1)
     txn = begin(client)
     client.producer("t").send(b"x", partition=0, txn=txn)
-    client.acknowledge("t", "s", [held], txn=txn)
+    client.acknowledge("t", "s", [message_id], txn=txn)
 
     def unregister(view: View) -> None:
         record = view.coordinator(txn.coordinator).unfinished[txn.sequence]
@@ -144,7 +144,7 @@ def test_rows_and_acknowledgements_of_the_unknown(bench: Bench) -> None:
 
 
 def test_nothing_is_repaired(bench: Bench) -> None:
-    """Reported, never repaired silently."""
+    """The command reports and never repairs silently."""
     client = bench.client
     txn = begin(client)
     client.producer("t").send(b"x", partition=1, txn=txn)
@@ -154,7 +154,7 @@ def test_nothing_is_repaired(bench: Bench) -> None:
         StatusUpdated(*pair, "OPEN", "ABORTING", "user", 1, 0),
         StatusUpdated(*pair, "ABORTING", "ABORTED"),
     )
-    before = client.wait_for_change(0)
+    lsn_before = client.wait_for_change(0)
     for _ in range(2):
         assert corrupt(bench) == [(txn, "aborted")]
-    assert client.wait_for_change(0) == before
+    assert client.wait_for_change(0) == lsn_before

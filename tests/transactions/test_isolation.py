@@ -1,4 +1,4 @@
-"""READ_UNCOMMITTED: a preview of what is not committed, behind what is; spec/transactions 8."""
+"""READ_UNCOMMITTED: a preview of uncommitted messages after the committed ones; transactions 8."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 2})
 Seen = tuple[bytes | None, str | None, bool]
 
 
-def seen(found: list[Message]) -> list[Seen]:
+def seen(found_messages: list[Message]) -> list[Seen]:
     """(value, state, has an id) of each message."""
-    return [(m.value, m.txn_state, m.message_id is not None) for m in found]
+    return [(m.value, m.txn_state, m.message_id is not None) for m in found_messages]
 
 
 def dirty(client: Client, text: str | None = None) -> list[Seen]:
-    """What a reader of everything is shown."""
+    """The messages that a reader with isolation `uncommitted` gets."""
     chosen = None if text is None else parse_range(text, 0)
     return seen(rows(client.read("t", range=chosen, isolation="uncommitted")))
 
@@ -76,15 +76,17 @@ def test_a_reader_sees_a_row_once_as_preview_and_once_at_its_place(bench: Bench)
         client.producer("t").send(b"x4", partition=0, txn=txn)
         assert [m.value for m in messages(reader.receive_batch())] == [b"x4"]
         client.commit(txn)
-        again = list(messages(reader.receive_batch()))
-        assert seen(again) == [(v, "committed", True) for v in (b"x1", b"x2", b"x3", b"x4")]
-        assert [m.message_id.index for m in again if m.message_id] == [1, 2, 3, 4]
+        messages_again = list(messages(reader.receive_batch()))
+        assert seen(messages_again) == [
+            (v, "committed", True) for v in (b"x1", b"x2", b"x3", b"x4")
+        ]
+        assert [m.message_id.index for m in messages_again if m.message_id] == [1, 2, 3, 4]
         assert not reader.receive_batch().num_rows
 
 
 @pytest.mark.parametrize("seal", [False, True])
 def test_a_checkpoint_between_two_batches_repeats_nothing(bench: Bench, seal: bool) -> None:
-    """A sealed sidecar has other row numbers; aborted rows are gone from it."""
+    """A sealed sidecar has other row numbers, and no aborted rows."""
     client = bench.client
     send_txn(client, b"c")
     txn = open_with(client, b"x1")
@@ -95,11 +97,12 @@ def test_a_checkpoint_between_two_batches_repeats_nothing(bench: Bench, seal: bo
         client.commit(txn)
         client.checkpoint(roll_all=seal)
         late = open_with(client, b"z")
-        rest: list[Seen] = []
+        remaining_rows: list[Seen] = []
         while table := reader.receive_batch(100):
-            rest += seen(list(messages(table)))
-        expected: list[Seen] = [] if seal else [(b"l2", "aborted", False)]  # first of its round
-        assert rest == [*expected, (b"x1", "committed", True), (b"z", "open", False)]
+            remaining_rows += seen(list(messages(table)))
+        # the first row of its round
+        expected: list[Seen] = [] if seal else [(b"l2", "aborted", False)]
+        assert remaining_rows == [*expected, (b"x1", "committed", True), (b"z", "open", False)]
         client.abort(late)
     assert ((b"l1", "aborted", False) in dirty(client)) is not seal
 
@@ -128,37 +131,37 @@ def test_a_subscription_previews_without_counting(bench: Bench) -> None:
         assert client.subscriptions("t")[0]["backlog"] == 0
         client.commit(txn)
         assert client.subscriptions("t")[0]["backlog"] == 1
-        again = consumer.receive_batch(100)
-        assert seen(list(messages(again))) == [(b"x", "committed", True)]
-        assert consumer.acknowledge(again).acked == 1
+        batch_again = consumer.receive_batch(100)
+        assert seen(list(messages(batch_again))) == [(b"x", "committed", True)]
+        assert consumer.acknowledge(batch_again).acked == 1
         assert not consumer.receive_batch(100).num_rows
 
 
 @pytest.mark.parametrize("kind", ["reader", "durable", "not durable"])
 def test_previews_that_were_read_ahead_are_in_the_next_batch(bench: Bench, kind: str) -> None:
-    """They have no lease and no id to come back by, so taking one must not use the others up."""
+    """They have neither lease nor id, so a call that takes one of them must keep the others."""
     client = bench.client
     if kind == "durable":
         client.create_subscription("t", "u", isolation="uncommitted")
     send(client, b"a", b"b")
     open_with(client, b"x", b"y", b"z", b"w")
-    one: Reader | Consumer | NonDurableConsumer
+    handle: Reader | Consumer | NonDurableConsumer
     if kind == "reader":
-        one = client.reader("t", isolation="uncommitted")
+        handle = client.reader("t", isolation="uncommitted")
     elif kind == "durable":
-        one = client.consumer("t", "u", isolation="uncommitted")
+        handle = client.consumer("t", "u", isolation="uncommitted")
     else:
-        one = client.consumer("t", "u", isolation="uncommitted", durable=False)
-    with one:
-        taken: list[Message] = []
+        handle = client.consumer("t", "u", isolation="uncommitted", durable=False)
+    with handle:
+        taken_messages: list[Message] = []
         for _ in range(4):
-            message = one.read_next() if isinstance(one, Reader) else one.receive()
+            message = handle.read_next() if isinstance(handle, Reader) else handle.receive()
             assert message is not None
-            taken.append(message)
-        assert one.has_message_available() or kind != "reader"
+            taken_messages.append(message)
+        assert handle.has_message_available() or kind != "reader"
         for _ in range(3):
-            taken += messages(one.receive_batch(2))
-    assert [message.value for message in taken] == [b"a", b"b", b"x", b"y", b"z", b"w"]
+            taken_messages += messages(handle.receive_batch(2))
+    assert [message.value for message in taken_messages] == [b"a", b"b", b"x", b"y", b"z", b"w"]
 
 
 def test_isolation_is_a_property_of_the_subscription(bench: Bench) -> None:
@@ -194,7 +197,7 @@ def test_isolation_changes_only_while_no_consumer_lives(bench: Bench) -> None:
 def test_every_batch_of_a_preview_goes_on_where_the_last_one_ended(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: each batch looking at all markers from the first on, and a read for each stretch."""
+    """Guards against reading all markers for each batch, and a read for each stretch of rows."""
     client = bench.client
     for n in range(40):
         client.abort(open_with(client, *(b"%d.%d" % (n, at) for at in range(3))))
@@ -203,10 +206,10 @@ def test_every_batch_of_a_preview_goes_on_where_the_last_one_ended(
     reads: list[int] = []
     markers_since, noted = uncommitted._markers_since, Files._noted
 
-    def markers(*given: Any) -> Iterator[Any]:
-        for one in markers_since(*given):
-            seen_markers.append(one)
-            yield one
+    def markers(*arguments: Any) -> Iterator[Any]:
+        for marker in markers_since(*arguments):
+            seen_markers.append(marker)
+            yield marker
 
     def count(self: Files, table: pa.Table) -> pa.Table:
         reads.append(len(table))
@@ -220,7 +223,7 @@ def test_every_batch_of_a_preview_goes_on_where_the_last_one_ended(
         while table := reader.receive_batch(10):
             got += seen(list(messages(table)))
         assert got == expected
-        # in the first round; the second one, which finds the end, has nothing after its place
+        # all in the first round; the second one finds the end, and no marker after its position
         assert len(seen_markers) <= 42
         assert len(reads) <= 2 * 13
         seen_markers.clear()
@@ -233,7 +236,7 @@ def test_every_batch_of_a_preview_goes_on_where_the_last_one_ended(
         assert len(seen_markers) <= 2
         client.commit(later)
         assert len(reader.receive_batch(10)) == 2
-    client.checkpoint(roll_all=True)  # the rows of what was aborted are gone
+    client.checkpoint(roll_all=True)  # the rows of aborted transactions are removed
     assert dirty(client) == [
         *((b"c", "committed", True),) * 40,
         (b"x", "committed", True),

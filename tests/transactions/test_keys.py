@@ -37,7 +37,7 @@ ANA, BEN, ROOT = (1000, "ana"), (1001, "ben"), (0, "root")
 
 
 class Users:
-    """Who each client is for the store; ana when nothing was said."""
+    """The user of each client as the store sees it; ana by default."""
 
     def __init__(self) -> None:
         self.of: dict[int, tuple[int, str]] = {}
@@ -47,36 +47,36 @@ class Users:
         return self.of.get(id(disk), self.others)
 
     def let(self, client: Client, user: tuple[int, str]) -> Client:
-        """This client is run by that user."""
+        """Let this client run as that user."""
         self.of[id(client.store.disk)] = user
         return client
 
 
 @pytest.fixture
 def users(monkeypatch: pytest.MonkeyPatch) -> Users:
-    made = Users()
-    monkeypatch.setattr(PosixDisk, "owner", lambda disk: made.owner(disk))
-    return made
+    new_users = Users()
+    monkeypatch.setattr(PosixDisk, "owner", lambda disk: new_users.owner(disk))
+    return new_users
 
 
 @pytest.fixture
 def bench(tmp_path: Path, users: Users) -> Bench:
-    made = Bench(tmp_path / "store")
-    made.client.create_topic("t", 2)
-    made.client.create_subscription("t", "s")
-    return made
+    new_bench = Bench(tmp_path / "store")
+    new_bench.client.create_topic("t", 2)
+    new_bench.client.create_subscription("t", "s")
+    return new_bench
 
 
 def lsn(client: Client) -> int:
-    """The number of the last frame, after everything written is visible."""
+    """The LSN of the last frame, once every written frame is visible."""
     return client.store.read(lambda view: view.lsn)
 
 
 def stored_epoch(client: Client, key: str = "k") -> int | None:
-    found: dict[str, int] = {
+    epochs: dict[str, int] = {
         row["transaction_key"]: row["epoch"] for row in client.admin.transaction_keys(deleted=True)
     }
-    return found.get(key)
+    return epochs.get(key)
 
 
 # --- the table of epochs ----------------------------------------------------------------------
@@ -98,7 +98,7 @@ NONE, LIVING, TOMBSTONE = "none", "living", "tombstone"
 def test_the_table_of_epochs(
     bench: Bench, state: str, presented: int, expected: int | type[TxlogError], fresh: bool
 ) -> None:
-    """10: every cell; from the process that knows and from one that reads a checkpoint."""
+    """10: every cell; from the process that has the state, and from one that reads a checkpoint."""
     client = bench.client
     if state != NONE:
         for _ in range(4):
@@ -109,7 +109,7 @@ def test_the_table_of_epochs(
         client.checkpoint()
         client = bench.reopen()
     txn = client.begin(key="k", epoch=3)["txn"] if state == LIVING else None
-    before, known = lsn(client), stored_epoch(client)
+    lsn_before, epoch = lsn(client), stored_epoch(client)
     if isinstance(expected, int):
         answer = client.connect("k", presented)
         assert answer["epoch"] == expected
@@ -118,15 +118,15 @@ def test_the_table_of_epochs(
     else:
         with pytest.raises(expected) as caught:
             client.connect("k", presented)
-        assert type(caught.value) is expected  # not a kind of it
-        assert lsn(client) == before  # a refused connection changes nothing
-        assert stored_epoch(client) == known
+        assert type(caught.value) is expected  # exactly this class, no subclass
+        assert lsn(client) == lsn_before  # a refused connection changes nothing
+        assert stored_epoch(client) == epoch
         if txn is not None:
             assert client.commit(txn)["state"] == "committed"
 
 
-def test_an_epoch_from_the_future_says_what_may_have_happened(bench: Bench) -> None:
-    """10: newer than this store knows: restored from a copy?"""
+def test_an_epoch_from_the_future_hints_at_a_restored_copy(bench: Bench) -> None:
+    """10: the epoch is newer than the store: was the store restored from a copy?"""
     bench.client.connect("k")
     with pytest.raises(NotAllowed, match="newer than this store knows") as caught:
         bench.client.connect("k", 7)
@@ -145,7 +145,7 @@ def test_an_epoch_from_the_future_says_what_may_have_happened(bench: Bench) -> N
 def test_beginning_needs_the_newest_epoch(
     bench: Bench, state: str, epoch: int | None, expected: int | type[TxlogError]
 ) -> None:
-    """10: without an epoch it connects in the same frame; with a stale one nothing is written."""
+    """10: without an epoch it connects in the same frame; with a stale one no frame is written."""
     client = bench.client
     open_one = None
     if state != NONE:
@@ -155,16 +155,16 @@ def test_beginning_needs_the_newest_epoch(
     if state == TOMBSTONE:
         client.admin.delete_transaction_key("k")
         open_one = None
-    before = lsn(client)
+    lsn_before = lsn(client)
     if isinstance(expected, int):
         answer = client.begin(key="k", epoch=epoch)
         assert (answer["epoch"], answer["transaction_key"]) == (expected, "k")
         assert answer["fenced_txn"] == open_one
-        assert lsn(client) == before + 1  # one frame
+        assert lsn(client) == lsn_before + 1  # one frame
     else:
         with pytest.raises(expected):
             client.begin(key="k", epoch=epoch)
-        assert lsn(client) == before
+        assert lsn(client) == lsn_before
         if open_one is not None:
             assert client.commit(open_one)["state"] == "committed"
 
@@ -175,11 +175,11 @@ def test_a_connection_is_durable_when_it_is_answered(tmp_path: Path) -> None:
     looker = bench.another(read_only=True)
     bench.client.connect("k")
     assert looker.admin.transaction_key("k")["epoch"] == 0
-    # the first reserves ids, and that is durable by itself
+    # the first begin reserves ids, which is durable by itself
     bench.client.commit(bench.client.begin(key="k")["txn"])
     begun = bench.client.begin(key="k")
     assert looker.admin.transaction_key("k")["txn"] == begun["txn"]
-    bench.client.begin(key="k", epoch=begun["epoch"])  # it says that it fenced the one before
+    bench.client.begin(key="k", epoch=begun["epoch"])  # its answer reports a fenced transaction
     assert looker.show_transaction(begun["txn"])["reason"] == "fenced"
     bench.client.admin.delete_transaction_key("k")
     assert looker.admin.transaction_keys() == []
@@ -189,25 +189,27 @@ def test_a_connection_is_durable_when_it_is_answered(tmp_path: Path) -> None:
 
 
 def zombie(bench: Bench) -> tuple[Client, TxnId, list[MessageId]]:
-    """A task with an open transaction under key k: two sends, an ack of each kind."""
+    """A task with an open transaction under key k: two sends, and an acknowledgement of
+    each kind.
+    """
     client = bench.another(transaction_key="k")
-    known = send(client, b"in 0", b"in 1", b"in 2")
+    message_ids = send(client, b"in 0", b"in 1", b"in 2")
     txn = client.begin()["txn"]
     producer = client.producer("t")
     producer.send(b"zombie 0", partition=0, txn=txn)
     producer.send(b"zombie 1", partition=1, txn=txn)
-    client.acknowledge("t", "s", [known[0]], txn=txn)
-    return client, txn, known
+    client.acknowledge("t", "s", [message_ids[0]], txn=txn)
+    return client, txn, message_ids
 
 
-def operations(client: Client, txn: TxnId, known: list[MessageId]) -> list[Callable[[], Any]]:
-    """Everything one can do with a transaction; a named producer is opened now."""
-    named = client.producer("t", "p")
+def operations(client: Client, txn: TxnId, message_ids: list[MessageId]) -> list[Callable[[], Any]]:
+    """Every operation on a transaction; a named producer is opened here."""
+    producer = client.producer("t", "p")
     return [
         lambda: client.producer("t").send(b"late", partition=0, txn=txn),
-        lambda: named.send(b"late", partition=1, txn=txn, sequence_id=1),
-        lambda: client.acknowledge("t", "s", [known[1]], txn=txn),
-        lambda: client.acknowledge("t", "s", [known[2]], cumulative=True, txn=txn),
+        lambda: producer.send(b"late", partition=1, txn=txn, sequence_id=1),
+        lambda: client.acknowledge("t", "s", [message_ids[1]], txn=txn),
+        lambda: client.acknowledge("t", "s", [message_ids[2]], cumulative=True, txn=txn),
         lambda: client.commit(txn),
         lambda: client.abort(txn),
     ]
@@ -225,59 +227,59 @@ FENCES: dict[str, Callable[[Client], Any]] = {
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("fence", FENCES)
 def test_a_fenced_transaction_can_do_nothing(bench: Bench, fence: str, fresh: bool) -> None:
-    """10: every operation is ExpiredTransaction and writes nothing; I-16."""
-    task, txn, known = zombie(bench)
+    """10: every operation raises ExpiredTransaction and writes no frame; I-16."""
+    task, txn, message_ids = zombie(bench)
     answer = FENCES[fence](bench.client)
     assert txn in (answer.get("fenced_txn"), *answer.get("aborted_list", []))
     if fresh:
         bench.client.checkpoint()
         task = bench.another()
-    every = operations(task, txn, known)
+    calls = operations(task, txn, message_ids)
     bench.client.flush()
-    before = lsn(bench.client)
+    lsn_before = lsn(bench.client)
     for _ in range(2):
-        for operation in every:
+        for operation in calls:
             with pytest.raises(ExpiredTransaction) as caught:
                 operation()
             assert caught.value.fields["txn"] == txn
             assert (caught.value.kind, caught.value.exit) == ("fenced", 4)
     bench.client.flush()
-    assert lsn(bench.client) == before
+    assert lsn(bench.client) == lsn_before
     assert values(bench.client) == [b"in 0", b"in 1", b"in 2"]
     assert [m.value for m in pending(bench.client)] == [b"in 0", b"in 1", b"in 2"]
-    shown = bench.client.show_transaction(txn)
-    assert (shown["state"], shown["reason"]) == ("aborted", "fenced")
+    txn_row = bench.client.show_transaction(txn)
+    assert (txn_row["state"], txn_row["reason"]) == ("aborted", "fenced")
 
 
 def test_the_acks_of_the_fenced_come_again(bench: Bench) -> None:
     """10: PENDING again at once, one redelivery more; the next holder may acknowledge them."""
-    _, txn, known = zombie(bench)
+    _, txn, message_ids = zombie(bench)
     task = bench.another(transaction_key="k")
-    with task.consumer("t", "s") as consumer, task.transaction() as mine:
+    with task.consumer("t", "s") as consumer, task.transaction() as own_txn:
         table = consumer.receive_batch(10)
         assert table.column("redelivery_count").to_pylist() == [1, 0, 0]
-        consumer.acknowledge(table, txn=mine)
-        task.producer("t").send(b"done", partition=0, txn=mine)
-    assert mine.id != txn
+        consumer.acknowledge(table, txn=own_txn)
+        task.producer("t").send(b"done", partition=0, txn=own_txn)
+    assert own_txn.id != txn
     assert pending(bench.client)[0].value == b"done"
     assert values(bench.client) == [b"in 0", b"in 1", b"in 2", b"done"]
     with pytest.raises(ExpiredTransaction):
-        bench.client.acknowledge("t", "s", [known[0]], txn=txn)
+        bench.client.acknowledge("t", "s", [message_ids[0]], txn=txn)
 
 
 def test_a_pending_cumulative_ack_is_given_back(bench: Bench) -> None:
     """The scenario of the proposal: cumulative acknowledgements have no conflict to stop a task."""
     task = bench.another(transaction_key="k")
-    known = send(task, b"a", b"b", b"c")
+    message_ids = send(task, b"a", b"b", b"c")
     txn = task.begin()["txn"]
-    task.acknowledge("t", "s", [known[1]], cumulative=True, txn=txn)
+    task.acknowledge("t", "s", [message_ids[1]], cumulative=True, txn=txn)
     assert [m.value for m in pending(bench.client)] == [b"c"]
     other = bench.another(transaction_key="k")
-    mine = other.begin()["txn"]
-    other.acknowledge("t", "s", [known[2]], cumulative=True, txn=mine)
-    other.commit(mine)
+    own_txn = other.begin()["txn"]
+    other.acknowledge("t", "s", [message_ids[2]], cumulative=True, txn=own_txn)
+    other.commit(own_txn)
     with pytest.raises(ExpiredTransaction):
-        task.acknowledge("t", "s", [known[2]], cumulative=True, txn=txn)
+        task.acknowledge("t", "s", [message_ids[2]], cumulative=True, txn=txn)
     assert pending(bench.client) == []
 
 
@@ -286,16 +288,16 @@ def test_only_the_open_transaction_of_that_key_is_fenced(bench: Bench) -> None:
     client = bench.client
     plain = begin(client)
     other = client.begin(key="other")["txn"]
-    mine = client.begin(key="k")
-    beside = client.begin(coordinator=mine["coordinator"])["txn"]
-    assert client.connect("k")["fenced_txn"] == mine["txn"]
-    for txn in (plain, other, beside):
+    own_txn = client.begin(key="k")
+    other_txn = client.begin(coordinator=own_txn["coordinator"])["txn"]
+    assert client.connect("k")["fenced_txn"] == own_txn["txn"]
+    for txn in (plain, other, other_txn):
         assert client.commit(txn)["state"] == "committed"
 
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
-def test_what_had_ended_is_not_fenced(bench: Bench, end: str) -> None:
-    """10: it answers as it ended, before and behind the take-over."""
+def test_an_ended_transaction_is_not_fenced(bench: Bench, end: str) -> None:
+    """10: the answer stays the same before and after the take-over."""
     client = bench.client
     txn = client.begin(key="k")["txn"]
     getattr(client, end)(txn)
@@ -307,23 +309,23 @@ def test_what_had_ended_is_not_fenced(bench: Bench, end: str) -> None:
 
 @pytest.mark.parametrize("fence", FENCES)
 def test_a_timed_out_one_stays_timed_out(bench: Bench, fence: str) -> None:
-    """10: fenced and timed out must not be confused, also if nobody swept before the take-over."""
+    """10: fenced and timed out must not be confused, also without a sweep before the take-over."""
     txn = bench.client.begin(1000, key="k")["txn"]
-    known = send(bench.client, b"a", b"b", b"c")
+    message_ids = send(bench.client, b"a", b"b", b"c")
     bench.clock.advance(1001)
     other = bench.another()  # has not loaded the coordinator
     answer = FENCES[fence](other)
     assert answer.get("fenced_txn") is None and not answer.get("aborted_list")
     for client in (bench.client, other):
         assert client.show_transaction(txn)["reason"] == "timeout"
-        for operation in operations(client, txn, known)[:5]:
+        for operation in operations(client, txn, message_ids)[:5]:
             with pytest.raises(TransactionTimedOut):
                 operation()
         assert client.abort(txn)["already"]
 
 
 def test_a_fenced_one_stays_fenced_when_its_time_is_over(bench: Bench) -> None:
-    """The other way round: the sweep finds it ended."""
+    """The other way round: the sweep finds that it has ended."""
     txn = bench.client.begin(1000, key="k")["txn"]
     bench.client.connect("k")
     bench.clock.advance(5000)
@@ -333,7 +335,7 @@ def test_a_fenced_one_stays_fenced_when_its_time_is_over(bench: Bench) -> None:
 
 
 def test_a_swept_one_is_not_the_keys_any_more(bench: Bench) -> None:
-    """A time-out ends it; the holder begins the next with the same epoch and fences nothing."""
+    """A time-out ends it; the holder begins the next with the same epoch and fences none."""
     client = bench.another(transaction_key="k")
     txn = client.begin(1000)["txn"]
     bench.clock.advance(1001)
@@ -344,7 +346,7 @@ def test_a_swept_one_is_not_the_keys_any_more(bench: Bench) -> None:
 
 
 def test_a_committing_one_is_left_to_finish(bench: Bench) -> None:
-    """10: it is decided; connect, begin and delete do not wait for it and do not abort it."""
+    """10: it is decided; connect, begin and delete neither wait for it nor abort it."""
     client = bench.client
     txn = client.begin(key="k")["txn"]
     client.create_topic("away")
@@ -355,28 +357,28 @@ def test_a_committing_one_is_left_to_finish(bench: Bench) -> None:
     second = client.begin(key="k")
     assert second["fenced_txn"] is None
     row = client.admin.transaction_key("k")
-    assert [one["state"] for one in row["txn_list"]] == ["open", "committing"]
+    assert [txn_row["state"] for txn_row in row["txn_list"]] == ["open", "committing"]
     assert (row["txn"], row["txn_state"]) == (second["txn"], "open")
     assert client.admin.delete_transaction_key("k")["aborted_list"] == [second["txn"]]
     assert client.commit(txn)["already"]
-    (left,) = [one for one in client.transactions() if one["txn"] == txn]
-    assert left["state"] == "committing"
+    (remaining_row,) = [txn_row for txn_row in client.transactions() if txn_row["txn"] == txn]
+    assert remaining_row["state"] == "committing"
 
 
 def test_beginning_again_ends_the_one_before(bench: Bench) -> None:
     """10, I-16: at most one OPEN transaction a key, with the right epoch too."""
     client = bench.another(transaction_key="k")
-    before = [client.begin()["txn"] for _ in range(3)]
+    txns_before = [client.begin()["txn"] for _ in range(3)]
     last = client.begin()["txn"]
     assert [row["txn"] for row in client.transactions()] == [last]
-    for txn in before:
+    for txn in txns_before:
         with pytest.raises(ExpiredTransaction):
             client.commit(txn)
     client.commit(last)
 
 
 def test_fencing_makes_room(tmp_path: Path) -> None:
-    """3: what the same frame ends does not count; a begin that is refused fences nothing."""
+    """3: transactions that the same frame ends do not count; a refused begin fences none."""
     bench = Bench(tmp_path / "store", coordinators=1, txn_active_max=2)
     client = bench.client
     first = client.begin(key="k")["txn"]
@@ -432,12 +434,12 @@ def test_a_tombstone_keeps_its_epoch(bench: Bench) -> None:
 def test_a_dry_run_deletes_nothing(bench: Bench) -> None:
     """spec/cli 4: the plan as the result would be, no byte changed."""
     txn = bench.client.begin(key="k")["txn"]
-    before = lsn(bench.client)
+    lsn_before = lsn(bench.client)
     rehearsal = bench.another(dry_run=True)
     plan = rehearsal.admin.delete_transaction_key("k")
     assert plan["aborted_list"] == [txn]
     assert rehearsal.admin.scale_coordinators(20) == {"before": 16, "after": 20}
-    assert lsn(bench.client) == before
+    assert lsn(bench.client) == lsn_before
     assert bench.client.admin.delete_transaction_key("k") == plan
 
 
@@ -445,13 +447,13 @@ def test_a_dry_run_deletes_nothing(bench: Bench) -> None:
 
 
 def test_the_same_key_of_another_owner_is_another_key(bench: Bench, users: Users) -> None:
-    """10: identity is (uid, key); nobody fences a stranger."""
+    """10: identity is (uid, key); no user fences another."""
     client, other = bench.client, users.let(bench.another(), BEN)
-    mine, theirs = client.begin(key="k"), other.begin(key="k")
-    assert (mine["epoch"], theirs["epoch"]) == (0, 0)
+    own_txn, theirs = client.begin(key="k"), other.begin(key="k")
+    assert (own_txn["epoch"], theirs["epoch"]) == (0, 0)
     assert theirs["fenced_txn"] is None
     assert other.connect("k")["epoch"] == 1
-    assert client.commit(mine["txn"])["state"] == "committed"
+    assert client.commit(own_txn["txn"])["state"] == "committed"
     assert client.admin.transaction_key("k")["epoch"] == 0
     assert [(row["owner"], row["epoch"]) for row in client.admin.transaction_keys()] == [
         ("ana", 0),
@@ -484,12 +486,12 @@ def test_only_root_may_name_another_owner(bench: Bench, users: Users) -> None:
         with pytest.raises(NotAllowed):
             call()
     assert root.admin.transaction_key("k", "ana")["txn"] == txn
-    taken = root.connect("k", owner="ana")
-    assert (taken["owner"], taken["owner_uid"], taken["epoch"]) == ("ana", 1000, 1)
-    assert taken["fenced_txn"] == txn
-    mine = root.begin(key="k", epoch=1, owner="1000")
-    assert (mine["owner"], mine["coordinator"]) == ("ana", taken["coordinator"])
-    assert bench.client.commit(mine["txn"])["state"] == "committed"
+    connection = root.connect("k", owner="ana")
+    assert (connection["owner"], connection["owner_uid"], connection["epoch"]) == ("ana", 1000, 1)
+    assert connection["fenced_txn"] == txn
+    own_txn = root.begin(key="k", epoch=1, owner="1000")
+    assert (own_txn["owner"], own_txn["coordinator"]) == ("ana", connection["coordinator"])
+    assert bench.client.commit(own_txn["txn"])["state"] == "committed"
     assert root.admin.delete_transaction_key("k", 1000)["epoch"] == 1
     assert root.connect("k")["epoch"] == 0  # root's own is another key
     with pytest.raises(TransactionKeyNotFound):
@@ -500,7 +502,7 @@ def test_only_root_may_name_another_owner(bench: Bench, users: Users) -> None:
 def test_a_number_that_no_user_has_is_refused_and_stops_no_checkpoint(
     bench: Bench, users: Users
 ) -> None:
-    """An older program stored whatever it was given; the rows of changes take it all the same."""
+    """An older program stored any number; the rows of changes accept it all the same."""
     root = users.let(bench.another(), ROOT)
     for owner in (1 << 63, 1 << 32, str(1 << 40)):
         with pytest.raises(InvalidArgument):
@@ -517,29 +519,30 @@ def test_a_number_that_no_user_has_is_refused_and_stops_no_checkpoint(
 def test_only_the_owner_and_root_use_a_transaction(
     bench: Bench, users: Users, key: str | None, fresh: bool
 ) -> None:
-    """5, ownership: another uid is NotAllowed whatever it does, after every reload; root may."""
-    known = send(bench.client, b"a", b"b", b"c")
+    """5, ownership: another uid gets NotAllowed for every call, after every reload; root may."""
+    message_ids = send(bench.client, b"a", b"b", b"c")
     txn = bench.client.begin(key=key)["txn"]
     if fresh:
         bench.client.checkpoint()
         bench.reopen()
     other, root = users.let(bench.another(), BEN), users.let(bench.another(), ROOT)
-    every = operations(other, txn, known)
+    calls = operations(other, txn, message_ids)
     other.flush()
-    before = lsn(other)
-    for operation in every:
+    lsn_before = lsn(other)
+    for operation in calls:
         with pytest.raises(NotAllowed, match="belongs to ana"):
             operation()
-    assert lsn(other) == before
-    for operation in operations(root, txn, known)[:-1]:
+    assert lsn(other) == lsn_before
+    for operation in operations(root, txn, message_ids)[:-1]:
         operation()
     assert bench.client.show_transaction(txn)["owner"] == "ana"
-    for operation in (*operations(other, txn, known), lambda: other.commit(txn)):
-        with pytest.raises(NotAllowed):  # not even to ask how it ended: ownership is checked first
+    for operation in (*operations(other, txn, message_ids), lambda: other.commit(txn)):
+        # another user may not even read how it ended: ownership is checked first
+        with pytest.raises(NotAllowed):
             operation()
 
 
-def test_an_abort_tells_whether_its_owner_or_root_asked_for_it(bench: Bench, users: Users) -> None:
+def test_the_reason_of_an_abort_is_user_or_admin(bench: Bench, users: Users) -> None:
     """spec/cli 8.5: the reason is `user` or `admin`."""
     for who, reason in ((bench.client, "user"), (users.let(bench.another(), ROOT), "admin")):
         txn = bench.client.begin()["txn"]
@@ -573,7 +576,7 @@ def test_a_user_whose_name_has_an_ampersand_has_no_keys(bench: Bench, users: Use
         ("a\nb", False), ("a\x00", False), ("a\x7f", False), ("\ud800", False),
     ],
 )  # fmt: skip
-def test_what_a_key_may_be(bench: Bench, key: str, good: bool) -> None:
+def test_valid_and_invalid_keys(bench: Bench, key: str, good: bool) -> None:
     """2: 1 to 512 bytes UTF-8, no &, no control characters."""
     calls = (bench.client.connect, lambda key: bench.client.begin(key=key))
     for call in (*calls, bench.client.admin.delete_transaction_key):
@@ -600,7 +603,7 @@ def test_a_key_is_bound_to_a_coordinator(bench: Bench) -> None:
 
 
 def test_keys_stay_where_they_are_when_coordinators_are_added(tmp_path: Path) -> None:
-    """4: former numbers are looked through, newest first, tombstones included; over checkpoints."""
+    """4: the former coordinators are searched, newest first, with tombstones; over checkpoints."""
     bench = Bench(tmp_path / "store", coordinators=2)
     names = [f"key {n}" for n in range(12)]
     homes = {name: bench.client.connect(name)["coordinator"] for name in names}
@@ -627,7 +630,7 @@ def test_keys_stay_where_they_are_when_coordinators_are_added(tmp_path: Path) ->
 
 
 def test_another_open_client_learns_of_new_coordinators(tmp_path: Path) -> None:
-    """4: settings are the store's; what one process changes the others follow."""
+    """4: settings belong to the store; all processes follow a change."""
     bench = Bench(tmp_path / "store", coordinators=1)
     other = bench.another()
     other.create_topic("t")
@@ -652,32 +655,37 @@ def test_the_number_of_coordinators_only_grows(
 ) -> None:
     """3: every refusal names the setting and the numbers; the same number is no change."""
     client = Bench(tmp_path / "store", coordinators=4).client
-    before = lsn(client)
+    lsn_before = lsn(client)
     with pytest.raises(error) as caught:
         client.admin.scale_coordinators(count)
     assert caught.value.fields["setting"] == "coordinators"
     assert client.admin.scale_coordinators(4) == {"before": 4, "after": 4}
-    assert lsn(client) == before
+    assert lsn(client) == lsn_before
 
 
-# --- what survives ----------------------------------------------------------------------------
+# --- restarts --------------------------------------------------------------------------------
 
 
 def test_keys_survive_checkpoints_and_processes(bench: Bench) -> None:
-    """Law 1: epoch, open transaction, figures, whoever opens the store next."""
+    """Law 1: epoch, open transaction and figures, in any process that opens the store."""
     client = bench.client
     done = client.begin(key="k")["txn"]
     bench.clock.advance(250)
     client.commit(done)
     txn = client.begin(key="k")["txn"]
-    shown = client.admin.transaction_key("k")
+    key_row = client.admin.transaction_key("k")
     for roll in (False, True):
         client.checkpoint(roll_all=roll)
         client = bench.reopen()
-        assert client.admin.transaction_key("k") == shown
-    known = client.store.read(lambda view: keys.find(view.keys(txn.coordinator), 1000, "k"))
-    assert known is not None
-    assert (known.sequence, known.ended_count, known.open_ms_sum, known.recent_ms) == (
+        assert client.admin.transaction_key("k") == key_row
+    known_items = client.store.read(lambda view: keys.find(view.keys(txn.coordinator), 1000, "k"))
+    assert known_items is not None
+    assert (
+        known_items.sequence,
+        known_items.ended_count,
+        known_items.open_ms_sum,
+        known_items.recent_ms,
+    ) == (
         txn.sequence,
         1,
         250,
@@ -687,7 +695,7 @@ def test_keys_survive_checkpoints_and_processes(bench: Bench) -> None:
 
 
 def test_a_lossy_recovery_is_no_fence(bench: Bench) -> None:
-    """5.2: a reboot aborts what is open, by recovery; the epoch stands, the key is free."""
+    """5.2: a reboot aborts open transactions, by recovery; the epoch stays, the key is free."""
     txn = bench.client.begin(key="k")["txn"]
     bench.client.flush()
     bench.close()
@@ -711,13 +719,15 @@ def test_figures_are_kept_of_every_end(bench: Bench) -> None:
         else:
             client.connect("k")
     (row,) = client.admin.transaction_keys()
-    known = client.store.read(lambda view: keys.find(view.keys(row["coordinator"]), 1000, "k"))
-    assert known is not None
-    assert known.recent_ms == [100, 101, 102, 1001]
-    assert (known.ended_count, known.open_ms_sum, known.sequence) == (4, 1304, -1)
+    known_items = client.store.read(
+        lambda view: keys.find(view.keys(row["coordinator"]), 1000, "k")
+    )
+    assert known_items is not None
+    assert known_items.recent_ms == [100, 101, 102, 1001]
+    assert (known_items.ended_count, known_items.open_ms_sum, known_items.sequence) == (4, 1304, -1)
 
 
-def test_what_is_told_of_a_key(bench: Bench) -> None:
+def test_the_description_of_a_key(bench: Bench) -> None:
     """10: owner, epoch, unfinished transaction, coordinator, connected and used."""
     client = bench.client
     client.connect("k")
@@ -749,18 +759,20 @@ def test_what_is_told_of_a_key(bench: Bench) -> None:
 
 
 def test_a_client_holds_its_key(bench: Bench) -> None:
-    """10: it connects when it is made; its transactions run under the key, others' fence it."""
+    """10: it connects at its creation; its transactions run under the key, other holders
+    fence it.
+    """
     first = bench.another(transaction_key="k")
     assert (first.transaction_key, first.epoch) == ("k", 0)
     with first.transaction() as txn:
         first.producer("t").send(b"one", partition=0, txn=txn)
-    shown = first.show_transaction(txn.id)
-    assert (shown["transaction_key"], shown["epoch"]) == ("k", 0)
-    left = first.transaction()
+    txn_row = first.show_transaction(txn.id)
+    assert (txn_row["transaction_key"], txn_row["epoch"]) == ("k", 0)
+    first_txn = first.transaction()
     second = bench.another(transaction_key="k")
     assert second.epoch == 1
     with pytest.raises(ExpiredTransaction):
-        left.commit()
+        first_txn.commit()
     for begins in (first.transaction, first.begin, first.new_transaction().build):
         with pytest.raises(ProducerFenced) as caught:
             begins()
@@ -789,7 +801,7 @@ def test_a_client_renews_its_own_connection(bench: Bench) -> None:
 
 
 def test_the_builder_of_the_proposal(bench: Bench) -> None:
-    """PIP-31: newTransaction().withTransactionTimeout(...).build(), beside the context manager."""
+    """PIP-31: newTransaction().withTransactionTimeout(...).build(), besides the context manager."""
     client = bench.client
     txn = client.new_transaction().with_timeout(5000).with_coordinator(3).build()
     assert txn.id == TxnId(3, 0)
@@ -821,7 +833,7 @@ def test_a_fenced_block_raises_what_happened_first(bench: Bench) -> None:
 
 
 def test_a_reader_cannot_connect(bench: Bench) -> None:
-    """A store that is open for reading only refuses, and leaves nothing open."""
+    """A read-only client refuses, and leaves no transaction open."""
     with pytest.raises(ReadOnlyStore):
         bench.another(read_only=True, transaction_key="k")
     assert bench.client.admin.transaction_keys() == []
@@ -853,8 +865,10 @@ def test_of_many_at_once_the_last_holds_the_key(bench: Bench) -> None:
     assert bench.client.admin.transaction_key("k")["epoch"] == 39
 
 
-def test_what_is_overdue_is_ended_before_keys_are_shown(bench: Bench) -> None:
-    """6: a call that names a key loads its coordinator; a reader shows what is recorded."""
+def test_an_overdue_transaction_is_ended_before_its_key_is_shown(bench: Bench) -> None:
+    """6: a call that names a key loads its coordinator; a read-only client shows the recorded
+    state.
+    """
     txn = bench.client.begin(1000, key="k")["txn"]
     bench.client.flush()
     bench.clock.advance(1001)
@@ -865,7 +879,9 @@ def test_what_is_overdue_is_ended_before_keys_are_shown(bench: Bench) -> None:
 
 
 def test_a_late_end_leaves_the_newer_transaction_bound() -> None:
-    """10: one that was COMMITTING when the next began ends later; the figures count it."""
+    """10: a transaction that was COMMITTING when the next began ends later; the figures
+    count it.
+    """
     state = keys.FOLD.new()
     ops: list[Op] = [
         KeyConnected(3, 1000, "ana", "k", 0),
@@ -875,9 +891,9 @@ def test_a_late_end_leaves_the_newer_transaction_bound() -> None:
     ]
     for number, op in enumerate(ops):
         keys.FOLD.apply(state, number, 100 + number, op)
-    known = keys.find(state, 1000, "k")
-    assert known is not None
-    assert (known.sequence, known.used_ms, known.recent_ms) == (9, 102, [50])
+    entry = keys.find(state, 1000, "k")
+    assert entry is not None
+    assert (entry.sequence, entry.used_ms, entry.recent_ms) == (9, 102, [50])
 
 
 @pytest.mark.parametrize(
@@ -895,15 +911,15 @@ def test_a_late_end_leaves_the_newer_transaction_bound() -> None:
     ],
 )
 def test_the_fold_refuses_what_cannot_be(op: Op) -> None:
-    """I-1, I-16: an epoch given twice, a skipped one, a bind without the newest is Corruption."""
+    """I-1, I-16: a repeated or skipped epoch, or a bind without the newest, is Corruption."""
     state = keys.FOLD.new()
-    for known in (
+    for bad_state in (
         KeyConnected(3, 1000, "ana", "k", 0),
         KeyConnected(3, 1000, "ana", "gone", 0),
         KeyDeleted(3, 1000, "gone"),
     ):
-        keys.FOLD.apply(state, 1, 1, known)
-    before = keys.FOLD.dump(state)
+        keys.FOLD.apply(state, 1, 1, bad_state)
+    dump_before = keys.FOLD.dump(state)
     with pytest.raises(Corruption):
         keys.FOLD.apply(state, 2, 2, op)
-    assert keys.FOLD.dump(state) == before
+    assert keys.FOLD.dump(state) == dump_before

@@ -1,4 +1,4 @@
-"""Operations that are left for later: they ride with the commit, in its frame.
+"""Queued operations of a transaction ride with its commit, in the same frame.
 
 Source: spec/transactions 5.
 """
@@ -34,30 +34,30 @@ pytestmark = [
 ]
 
 
-def rows(*given: bytes) -> pa.Table:
-    return pa.table({"value": pa.array(given, pa.binary())})
+def rows(*given_values: bytes) -> pa.Table:
+    return pa.table({"value": pa.array(given_values, pa.binary())})
 
 
-def frames_of(client: Client, after: int) -> list[list[str]]:
-    """The ops of the frames behind an LSN."""
-    frames = [raw for raw in client.store.ask(kept_frames) if raw.lsn > after]
-    assert [raw.lsn for raw in frames] == list(range(after + 1, client.wait_for_change(0) + 1))
+def frames_of(client: Client, start: int) -> list[list[str]]:
+    """The ops of the frames after an LSN."""
+    frames = [raw for raw in client.store.ask(kept_frames) if raw.lsn > start]
+    assert [raw.lsn for raw in frames] == list(range(start + 1, client.wait_for_change(0) + 1))
     return [[type(op).__name__ for op in decode_ops(raw.ops, lsn=raw.lsn)] for raw in frames]
 
 
 def test_a_transaction_left_for_later_is_one_frame(bench: Bench) -> None:
     client = bench.client
-    given = send(client, b"in")
+    message_ids = send(client, b"in")
     client.transaction().abort()  # so that ids are reserved
-    before = client.wait_for_change(0)
+    lsn_before = client.wait_for_change(0)
     with client.transaction() as txn:
         sent = client.producer("t").send_batch_async(rows(b"a", b"b"), txn=txn)
-        acked = client.acknowledge_async("t", "s", given, txn=txn)
+        acked = client.acknowledge_async("t", "s", message_ids, txn=txn)
         assert not sent.done()
-        assert client.wait_for_change(0) == before
-    assert len(frames_of(client, before)) == 1
+        assert client.wait_for_change(0) == lsn_before
+    assert len(frames_of(client, lsn_before)) == 1
     assert sent.done()
-    assert [one.txn_index for one in sent.result().receipts()] == [1, 2]
+    assert [receipt.txn_index for receipt in sent.result().receipts()] == [1, 2]
     assert acked.result().acked == 1
     assert values(client) == [b"in", b"a", b"b"]
     assert [m.value for m in pending(client)] == [b"a", b"b"]
@@ -69,12 +69,12 @@ def test_a_transaction_left_for_later_is_one_frame(bench: Bench) -> None:
 def test_rows_of_two_sends_take_two_frames(bench: Bench) -> None:
     client = bench.client
     client.transaction().abort()
-    before = client.wait_for_change(0)
+    lsn_before = client.wait_for_change(0)
     producer = client.producer("t")
     with client.transaction() as txn:
         first = producer.send_async(b"a", partition=0, txn=txn)
         second = producer.send_async(b"b", partition=0, txn=txn)
-    assert len(frames_of(client, before)) == 2
+    assert len(frames_of(client, lsn_before)) == 2
     assert (first.result().txn_index, second.result().txn_index) == (1, 2)
     assert values(bench.reopen()) == [b"a", b"b"]
 
@@ -91,7 +91,7 @@ def test_an_operation_that_waits_writes_what_was_left_before_it(bench: Bench) ->
     assert values(client) == [b"a", b"b", b"c"]
 
 
-def test_a_refusal_that_nobody_was_told_of_fails_the_commit(bench: Bench) -> None:
+def test_a_refusal_that_no_caller_has_seen_fails_the_commit(bench: Bench) -> None:
     client = bench.client
     txn = client.transaction()
     sent = client.producer("t").send_async(b"a", txn=txn)
@@ -106,7 +106,7 @@ def test_a_refusal_that_nobody_was_told_of_fails_the_commit(bench: Bench) -> Non
         acked.result()
 
 
-def test_a_refusal_that_was_told_does_not(bench: Bench) -> None:
+def test_a_refusal_that_the_caller_has_seen_does_not(bench: Bench) -> None:
     client = bench.client
     txn = client.transaction()
     client.producer("t").send_async(b"a", txn=txn)
@@ -119,11 +119,11 @@ def test_a_refusal_that_was_told_does_not(bench: Bench) -> None:
 
 def test_a_conflict_aborts_and_is_raised_by_the_commit(bench: Bench) -> None:
     client = bench.client
-    given = send(client, b"in")
+    message_ids = send(client, b"in")
     holder = begin(client)
-    client.acknowledge("t", "s", given, txn=holder)
+    client.acknowledge("t", "s", message_ids, txn=holder)
     txn = client.transaction()
-    client.acknowledge_async("t", "s", given, txn=txn)
+    client.acknowledge_async("t", "s", message_ids, txn=txn)
     client.producer("t").send_async(b"a", txn=txn)
     with pytest.raises(TransactionConflict):
         txn.commit()
@@ -135,14 +135,14 @@ def test_a_conflict_aborts_and_is_raised_by_the_commit(bench: Bench) -> None:
 
 def test_an_overdue_holder_is_ended_and_the_acknowledgement_made_again(bench: Bench) -> None:
     client = bench.client
-    given = send(client, b"in")
+    message_ids = send(client, b"in")
     holder = begin(bench.another(), timeout_ms=1000)
-    bench.clients[-1].acknowledge("t", "s", given, txn=holder)
+    bench.clients[-1].acknowledge("t", "s", message_ids, txn=holder)
     bench.clock.advance(2000)
     fresh = bench.another()  # it has not loaded the holder's coordinator
     with fresh.transaction() as txn:
         fresh.producer("t").send_async(b"a", txn=txn)
-        fresh.acknowledge_async("t", "s", given, txn=txn)
+        fresh.acknowledge_async("t", "s", message_ids, txn=txn)
     assert values(client) == [b"in", b"a"]
     assert [m.value for m in pending(client)] == [b"a"]
 
@@ -176,7 +176,7 @@ def test_a_full_disk_leaves_nothing_of_it() -> None:
     client = open_client(disk)
     client.create_topic(TOPIC, 1)
     client.create_subscription(TOPIC, "s")
-    given = send(client, b"in", topic=TOPIC)
+    message_ids = send(client, b"in", topic=TOPIC)
     producer = client.producer(TOPIC)
 
     def fail(op: str, path: str, **info: int) -> None:
@@ -186,13 +186,13 @@ def test_a_full_disk_leaves_nothing_of_it() -> None:
 
     txn = client.transaction()
     producer.send_async(b"a", txn=txn)
-    client.acknowledge_async(TOPIC, "s", given, txn=txn)
+    client.acknowledge_async(TOPIC, "s", message_ids, txn=txn)
     disk.step = fail
     with pytest.raises(StoreFull):
         txn.commit()
     assert client.transactions(all=True) == []
     assert [m.value for m in pending(client, TOPIC)] == [b"in"]
-    producer.send_async(b"b", txn=txn)  # the same handle goes on: nothing had been done
+    producer.send_async(b"b", txn=txn)  # the same handle works on, as no frame was written
     assert txn.commit().messages == 2
     assert values(open_client(disk), TOPIC) == [b"in", b"a", b"b"]
 
@@ -233,10 +233,10 @@ def test_threads_that_share_a_handle_lose_nothing(bench: Bench) -> None:
                 producer.send(value, partition=0, txn=txn)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     txn.commit()
     assert sorted(values(client)) == sorted(b"%d-%d" % (n, s) for n in range(4) for s in range(20))
     assert len(set(ids(client))) == 80
@@ -244,18 +244,18 @@ def test_threads_that_share_a_handle_lose_nothing(bench: Bench) -> None:
 
 def test_nothing_was_done_and_the_commit_makes_an_empty_transaction(bench: Bench) -> None:
     client = bench.client
-    before = client.wait_for_change(0)
+    lsn_before = client.wait_for_change(0)
     txn = client.transaction()
     assert txn.commit().messages == 0
     assert client.show_transaction(txn.id)["state"] == "committed"
-    assert len(frames_of(client, before)) == 1
+    assert len(frames_of(client, lsn_before)) == 1
 
 
 @pytest.mark.parametrize("way", ["commit", "abort"])
-def test_what_was_given_up_is_never_committed_without_it(
+def test_a_transaction_whose_abort_failed_is_never_committed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """The abort fails, too: a commit that is tried afterwards must not commit the rest."""
+    """A later commit must not commit the other operations of the transaction."""
     client = bench.client
     txn = client.transaction()
     client.producer("t").send(b"a", txn=txn)
@@ -276,30 +276,30 @@ def test_what_was_given_up_is_never_committed_without_it(
     assert b"a" not in values(client)
 
 
-def test_only_what_was_not_done_is_made_again_after_a_lock(
+def test_only_undone_operations_are_retried_after_a_lock(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The acknowledgement asks to be made again, and then the store is locked."""
+    """The acknowledgement must be retried, and then the store is locked."""
     client = bench.client
-    given = send(client, b"in")
+    items = send(client, b"in")
     holder = begin(bench.another(), timeout_ms=1000)
-    bench.clients[-1].acknowledge("t", "s", given, txn=holder)
+    bench.clients[-1].acknowledge("t", "s", items, txn=holder)
     bench.clock.advance(2000)
     fresh = bench.another()
     submit, calls = fresh.store.submit, []
 
-    def locked_the_second_time(_: object, given: list[Call]) -> None:
-        calls.append(len(given))
+    def locked_the_second_time(_: object, items: list[Call]) -> None:
+        calls.append(len(items))
         if len(calls) != 2:
-            return submit(given)
+            return submit(items)
         error = StoreLocked("held")
-        for call in given:
+        for call in items:
             call.error, call.done = error, True
         return None
 
     txn = fresh.transaction()
     fresh.producer("t").send_async(b"a", txn=txn)
-    fresh.acknowledge_async("t", "s", given, txn=txn)
+    fresh.acknowledge_async("t", "s", items, txn=txn)
     with monkeypatch.context() as patched:
         patched.setattr("txlog.engine.store.store.Store.submit", locked_the_second_time)
         with pytest.raises(StoreLocked):
@@ -310,47 +310,49 @@ def test_only_what_was_not_done_is_made_again_after_a_lock(
 
 
 def test_messages_left_side_by_side_are_one_frame(bench: Bench) -> None:
-    """Values, keys, event times; with the acknowledgement and the commit."""
+    """Values, keys, event times; together with the acknowledgement and the commit."""
     client = bench.client
-    given = send(client, b"in")
+    message_ids = send(client, b"in")
     client.transaction().abort()  # so that ids are reserved
-    before = client.wait_for_change(0)
+    lsn_before = client.wait_for_change(0)
     producer = client.producer("t")
     with client.transaction() as txn:
         sent = [
             producer.send_async(b"%d" % n, key=b"%d" % n, event_time=n, txn=txn) for n in range(50)
         ]
-        client.acknowledge_async("t", "s", given, txn=txn)
-    assert len(frames_of(client, before)) == 1
-    at = {(one.result().partition, one.result().txn_index): n for n, one in enumerate(sent)}
+        client.acknowledge_async("t", "s", message_ids, txn=txn)
+    assert len(frames_of(client, lsn_before)) == 1
+    at = {
+        (future.result().partition, future.result().txn_index): n for n, future in enumerate(sent)
+    }
     assert len(at) == 50
-    found = [m for m in client.reader("t") if m.txn is not None]
-    for message in found:
+    messages = [m for m in client.reader("t") if m.txn is not None]
+    for message in messages:
         where = message.message_id
         assert where is not None
         n = at[message.partition, where.index]
         assert (message.value, message.key, message.event_time) == (b"%d" % n, b"%d" % n, n)
-    assert sorted(m.value or b"" for m in found) == sorted(b"%d" % n for n in range(50))
+    assert sorted(m.value or b"" for m in messages) == sorted(b"%d" % n for n in range(50))
     assert len(values(bench.reopen())) == 51
 
 
 def test_each_producer_has_a_batch_and_their_order_stays(bench: Bench) -> None:
     client = bench.client
     client.create_topic("other")
-    one, two = client.producer("other"), client.producer("t", "named")
+    first, second = client.producer("other"), client.producer("t", "named")
     with client.transaction() as txn:
         sent = [
             producer.send_async(b"%d" % n, key=b"k", txn=txn)
-            for n, producer in enumerate([two, two, one, two, two])
+            for n, producer in enumerate([second, second, first, second, second])
         ]
-        two.send(b"5", key=b"k", txn=txn)
+        second.send(b"5", key=b"k", txn=txn)
     assert values(client) == [b"0", b"1", b"3", b"4", b"5"]
     assert values(client, "other") == [b"2"]
     assert all(future.result().txn_index for future in sent)
 
 
 def test_a_message_refused_in_a_batch_is_refused_alone(bench: Bench) -> None:
-    """The sequences do not rise, as they would in one call of send_batch; one by one they may."""
+    """Their sequences do not rise, which one send_batch requires; single sends do not."""
     client = bench.client
     producer = client.producer("t", "named")
     txn = client.transaction()
@@ -358,17 +360,17 @@ def test_a_message_refused_in_a_batch_is_refused_alone(bench: Bench) -> None:
         producer.send_async(b"%d" % n, key=b"k", sequence_id=n, txn=txn) for n in (1, 2, 2, -1, 3)
     ]
     with pytest.raises(InvalidMessage):
-        sent[3].result()  # and so it does not fail the commit
-    assert [one.result().duplicate for one in sent[:3]] == [False, False, True]
+        sent[3].result()  # the caller has seen this error, so it does not fail the commit
+    assert [future.result().duplicate for future in sent[:3]] == [False, False, True]
     assert txn.commit().status == "COMMITTED"
-    assert [one.done() for one in sent] == [True] * 5
+    assert [future.done() for future in sent] == [True] * 5
     assert values(client) == [b"1", b"2", b"3"]
 
-    again = client.transaction()
-    untold = producer.send_async(b"4", key=b"k", sequence_id=4, txn=again)
-    producer.send_async(b"5", key=b"k", sequence_id=-5, txn=again)
+    txn_again = client.transaction()
+    untold = producer.send_async(b"4", key=b"k", sequence_id=4, txn=txn_again)
+    producer.send_async(b"5", key=b"k", sequence_id=-5, txn=txn_again)
     with pytest.raises(InvalidMessage):
-        again.commit()
-    assert again.state == "ABORTED"
+        txn_again.commit()
+    assert txn_again.state == "ABORTED"
     assert untold.result().txn_index == 1
     assert values(client) == [b"1", b"2", b"3"]

@@ -1,4 +1,4 @@
-"""A damaged sealed file on a real disk: its partition is quarantined, the rest works.
+"""A damaged sealed file on a real disk: its partition is quarantined, all others work.
 
 Source: spec/transactions 11.
 """
@@ -20,10 +20,10 @@ GROUP = 4
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """Two partitions with two sealed ledgers each, of several row groups, and messages behind."""
+    """Two partitions, each with two sealed ledgers of several row groups and later messages."""
     monkeypatch.setattr(segment, "GROUP_ROWS", GROUP)
-    made = Bench(tmp_path / "store", coordinators=2, reader_grace_ms=0)
-    client = made.client
+    new_bench = Bench(tmp_path / "store", coordinators=2, reader_grace_ms=0)
+    client = new_bench.client
     client.create_topic("t", 2)
     client.create_subscription("t", "s")
     for turn in range(2):
@@ -36,7 +36,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
         client.checkpoint(roll_all=True)
     send(client, b"tail", partition=0)
     send(client, b"tail", partition=1)
-    return made
+    return new_bench
 
 
 def sealed(bench: Bench, partition: int, *, sidecar: bool = False) -> list[Path]:
@@ -46,7 +46,7 @@ def sealed(bench: Bench, partition: int, *, sidecar: bool = False) -> list[Path]
 
 
 def flip(path: Path, group: int) -> bytes:
-    """Change one byte in a row group; returns what the file held."""
+    """Change one byte in a row group; returns the former content of the file."""
     data = path.read_bytes()
     offset = max(5, len(data) * group // 8)
     path.chmod(0o600)
@@ -55,7 +55,7 @@ def flip(path: Path, group: int) -> bytes:
 
 
 def read_to_damage(client: Client, batch: int) -> list[bytes | None]:
-    """What a reader of partition 1 gets before Corruption."""
+    """The values that a reader of partition 1 gets before Corruption."""
     out: list[bytes | None] = []
     tables = client.read("t", partitions=[1], batch_messages=batch)
     with pytest.raises(Corruption) as caught:
@@ -68,23 +68,23 @@ def read_to_damage(client: Client, batch: int) -> list[bytes | None]:
 @pytest.mark.parametrize("batch", [1, 3, 100])
 @pytest.mark.parametrize("is_writer", [False, True])
 def test_good_rows_come_first_then_corruption(bench: Bench, batch: int, is_writer: bool) -> None:
-    """11: good entries before the damage, then Corruption, nothing behind it."""
+    """11: good entries before the damage, then Corruption, no entry after it."""
     flip(sealed(bench, 1)[1], 2)
     client = bench.another(read_only=not is_writer)
     whole = [b"0%d" % n for n in range(9)] + [b"txn0%d" % n for n in range(6)]
     for _ in range(2):
-        found = read_to_damage(client, batch)
-        assert found[: len(whole)] == whole
-        assert found[len(whole) :] == [b"1%d" % n for n in range(len(found) - len(whole))]
-        assert (len(found) - len(whole)) % GROUP == 0
-        assert len(found) < len(whole) + 9
-    shown = client.describe_topic("t")["partition_list"]
-    assert [row["online"] for row in shown] == [True, not is_writer]
+        damaged = read_to_damage(client, batch)
+        assert damaged[: len(whole)] == whole
+        assert damaged[len(whole) :] == [b"1%d" % n for n in range(len(damaged) - len(whole))]
+        assert (len(damaged) - len(whole)) % GROUP == 0
+        assert len(damaged) < len(whole) + 9
+    partitions = client.describe_topic("t")["partition_list"]
+    assert [row["online"] for row in partitions] == [True, not is_writer]
     assert values(client, partitions=[0])[-1] == b"tail"
 
 
 def test_the_rest_of_the_store_works(bench: Bench) -> None:
-    """11: others notice nothing; a commit that touches the partition waits; it comes back."""
+    """11: other partitions are not affected; a commit to this partition waits; it comes back."""
     path = sealed(bench, 1)[0]
     client = bench.client
     (here,) = ids(client, partitions=[0])[:1]
@@ -115,13 +115,13 @@ def test_the_rest_of_the_store_works(bench: Bench) -> None:
     path.write_bytes(good)  # restored from a copy: another file of the same name
     path.chmod(0o600)
     assert client.admin.set_online("t/1")["finished_list"] == [txn]
-    for one in (client, other, bench.another()):
-        assert values(one, partitions=[1])[-2:] == [b"tail", b"out"]
-        assert len(values(one, partitions=[1])) == 2 * (9 + 6) + 2
+    for each_client in (client, other, bench.another()):
+        assert values(each_client, partitions=[1])[-2:] == [b"tail", b"out"]
+        assert len(values(each_client, partitions=[1])) == 2 * (9 + 6) + 2
 
 
 def test_nothing_behind_the_damage_is_shown(bench: Bench) -> None:
-    """11: also to one who starts behind it, where missing markers would stand."""
+    """11: also for a reader that starts after it, as markers may be missing before."""
     client = bench.client
     send(client, b"behind", partition=1)
     last = ids(client, partitions=[1])[-1]
@@ -134,18 +134,18 @@ def test_nothing_behind_the_damage_is_shown(bench: Bench) -> None:
 
 
 def test_a_damaged_sidecar(bench: Bench) -> None:
-    """11: partition and sidecar are one unit; markers before the damage are shown."""
+    """11: partition and sidecar are one unit; markers before the damage are readable."""
     flip(sealed(bench, 1, sidecar=True)[1], 2)
     client = bench.reopen()
-    found = read_to_damage(client, 100)
-    assert found[:15] == [b"0%d" % n for n in range(9)] + [b"txn0%d" % n for n in range(6)]
-    assert found[15:] == [b"1%d" % n for n in range(9)]
+    damaged = read_to_damage(client, 100)
+    assert damaged[:15] == [b"0%d" % n for n in range(9)] + [b"txn0%d" % n for n in range(6)]
+    assert damaged[15:] == [b"1%d" % n for n in range(9)]
     with pytest.raises(PartitionUnavailable):
         client.producer("t").send(b"x", partition=1)
 
 
 def test_a_missing_file(bench: Bench) -> None:
-    """A file that is named and gone is damage from its first row on."""
+    """A named file that is missing is damage from its first row on."""
     sealed(bench, 1)[1].unlink()
     client = bench.reopen()
     assert len(read_to_damage(client, 100)) == 15
@@ -154,10 +154,10 @@ def test_a_missing_file(bench: Bench) -> None:
 
 
 def test_a_consumer_loses_nothing(bench: Bench) -> None:
-    """What was planned of other partitions goes out; then the error, once; then the others."""
+    """Planned messages of other partitions come, then the error, once, then further messages."""
     client = bench.client
-    with client.consumer("t", "s") as before:
-        first = before.receive_batch(3)
+    with client.consumer("t", "s") as consumer_before:
+        first = consumer_before.receive_batch(3)
     flip(sealed(bench, 1)[0], 1)
     client = bench.reopen()
     with client.consumer("t", "s") as consumer:
@@ -192,7 +192,7 @@ def test_a_checkpoint_does_not_stumble_over_it(bench: Bench) -> None:
 
 
 def test_without_the_lock_damage_is_only_reported(bench: Bench) -> None:
-    """Whoever cannot write now raises all the same; the next one records it."""
+    """A process that cannot write now still raises the error; the next one records it."""
     flip(sealed(bench, 1)[0], 1)
     client = bench.another(lock_timeout_ms=0)
     lock = bench.client.store.disk.lock_file("lock")

@@ -22,7 +22,7 @@ def ended(bench: Bench, coordinator: int) -> TxnId:
 
 
 def remembered(bench: Bench) -> list[TxnId]:
-    """What a listing of everything shows."""
+    """The ids of all transactions in a listing."""
     return [row["txn"] for row in bench.client.transactions(all=True)]
 
 
@@ -42,7 +42,7 @@ def test_the_newest_of_the_whole_store_are_remembered(tmp_path: Path) -> None:
     assert bench.client.commit(order[4])["already"]
 
 
-def test_one_coordinator_may_have_all_of_them(tmp_path: Path) -> None:
+def test_one_coordinator_may_use_the_whole_count(tmp_path: Path) -> None:
     """4: with transactions of one coordinator only, it remembers the whole count."""
     bench = Bench(tmp_path / "store", txn_ended_retention_count=40)
     order = [ended(bench, 3) for _ in range(40)]
@@ -51,14 +51,14 @@ def test_one_coordinator_may_have_all_of_them(tmp_path: Path) -> None:
 
 
 def test_a_partial_view_never_forgets_too_early(tmp_path: Path) -> None:
-    """4: a process that knows one coordinator keeps what may be among the newest."""
+    """4: a process that has loaded one coordinator keeps all that may be among the newest."""
     bench = Bench(tmp_path / "store", coordinators=2, txn_ended_retention_count=4)
     first = [ended(bench, 0) for _ in range(3)]
     second = [ended(bench, 1) for _ in range(3)]
     client = bench.reopen()
     client.store._sweeper._forget_lsn = 0
-    assert client.commit(first[2])["already"]  # knows coordinator 0 only
-    client.checkpoint()  # knows both
+    assert client.commit(first[2])["already"]  # this client has loaded coordinator 0 only
+    client.checkpoint()  # this client has loaded both
     assert remembered(bench) == sorted([first[2], *second])
 
 
@@ -89,23 +89,23 @@ def test_age_counts_from_the_end_and_strictly(tmp_path: Path) -> None:
 
 
 def test_one_wrong_clock_does_not_keep_others(tmp_path: Path) -> None:
-    """6: no floor of time; one that ended under a clock far ahead is alone in staying long."""
+    """6: times have no floor; only a transaction that ended under a fast clock stays for long."""
     bench = Bench(tmp_path / "store", coordinators=1, txn_ended_retention_ms=1000)
-    before = ended(bench, 0)
+    ended_before = ended(bench, 0)
     bench.clock.set_wall(START_MS + 10**9)
     ahead = ended(bench, 0)
     bench.clock.set_wall(START_MS)
-    after = ended(bench, 0)
+    ended_after = ended(bench, 0)
     bench.clock.advance(1001)
-    # the one before was forgotten by the process whose clock was wrong, or is old by now
+    # the process with the wrong clock has forgotten `before`, or it is old by now
     assert remembered(bench) == [ahead]
-    for txn in (before, after):
+    for txn in (ended_before, ended_after):
         with pytest.raises(TransactionNotFound, match="forgotten"):
             bench.client.commit(txn)
 
 
-def test_an_idle_store_forgets_when_somebody_looks(tmp_path: Path) -> None:
-    """6 (3): no write is needed, and nothing runs in the background."""
+def test_an_idle_store_forgets_on_the_next_call(tmp_path: Path) -> None:
+    """6 (3): no write is needed, and no work runs in the background."""
     bench = Bench(tmp_path / "store", txn_ended_retention_ms=1000)
     txns = [ended(bench, number) for number in range(3)]
     bench.clock.advance(1001)
@@ -131,8 +131,8 @@ def test_a_checkpoint_forgets(tmp_path: Path) -> None:
         assert [row["txn"].coordinator for row in reader.transactions(all=True)] == [5, 6, 7]
 
 
-def test_an_id_as_pulsar_prints_it_is_told_apart(tmp_path: Path) -> None:
-    """2: (3,18) is a counter that coordinator 0 never reaches; 3:18 is meant."""
+def test_an_id_in_pulsars_form_is_not_found_with_a_hint(tmp_path: Path) -> None:
+    """2: (3,18) is a counter that coordinator 0 never reaches; the user means 3:18."""
     client = Bench(tmp_path / "store").client
     for text, hint in {
         "(3,18)": "did you mean 3:18?",

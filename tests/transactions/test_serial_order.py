@@ -1,7 +1,7 @@
-"""Serial order and one frame for all, while partitions go away and come back; I-6, I-7, I-17.
+"""Serial order and one frame for all, while partitions go offline and come back; I-6, I-7, I-17.
 
-Random transactions over two topics, ended in any order; after every step what a reader sees is what
-the answers allow. `TXLOG_SEED` repeats a run.
+Random transactions over two topics, ended in any order. After every step a reader must get exactly
+the messages that the answers allow. `TXLOG_SEED` repeats a run.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ Sent = dict[TxnId, list[tuple[str, int, bytes]]]
 
 
 def all_txns(view: View) -> Iterator[Txn]:
-    """Every transaction that is remembered."""
+    """Every transaction that a coordinator remembers."""
     view.load_coordinators()
     for _, state in view.loaded_coordinators():
         yield from (*state.unfinished.values(), *state.ended.values())
 
 
 def check_view(view: View) -> None:
-    """What must hold after every frame."""
+    """The invariants after every frame."""
     decided = {(t.coordinator, t.sequence): t for t in all_txns(view)}
     away = view.catalog.unavailable
     for topic in view.catalog.topics.values():
         for number in range(topic.first_partition, topic.first_partition + topic.partitions):
             lsns = []
-            for _, known in sorted(view.buffer(number).markers.items()):
-                for marker in known:
+            for _, markers in sorted(view.buffer(number).markers.items()):
+                for marker in markers:
                     txn = decided[(marker.coordinator, marker.sequence)]
                     assert txn.status not in (OPEN, ABORTED), "I-3"
                     lsns.append(txn.decision_lsn)
@@ -62,7 +62,7 @@ def check_view(view: View) -> None:
 
 
 def check_reads(bench: Bench, sent: Sent, away: set[tuple[str, int]]) -> None:
-    """I-6: on the partitions that can be read each committed transaction is there, no other."""
+    """I-6: readable partitions have the messages of every committed transaction, and no other."""
     rows = {row["txn"]: row["state"] for row in bench.client.transactions(all=True)}
     for topic in TOPICS:
         for partition in range(PARTITIONS):
@@ -81,30 +81,30 @@ def check_reads(bench: Bench, sent: Sent, away: set[tuple[str, int]]) -> None:
 
 
 def check_replay(bench: Bench) -> None:
-    """Law 1: the newest checkpoint and the frames behind it give the live state."""
+    """Law 1: the newest checkpoint and the frames after it give the live state."""
     live = live_dumps(bench.client)
     with fresh(bench) as view:
         view.take(view.journal.read_durable())
         assert dumps(view) == live
 
 
-def switch(client: Client, away: set[tuple[str, int]], place: str) -> int:
-    """Take a partition away or bring it back; returns how many messages wait there in turn."""
-    topic, _, partition = place.partition("/")
+def switch(client: Client, away: set[tuple[str, int]], location: str) -> int:
+    """Take a partition offline or online; returns how many transactions waited there together."""
+    topic, _, partition = location.partition("/")
     key = (topic, int(partition))
     if key not in away:
-        client.admin.set_offline(place)
+        client.admin.set_offline(location)
         away.add(key)
         return 0
-    waiting = [row for row in client.transactions() if place in row["waiting_list"]]
-    client.admin.set_online(place)
+    waiting = [row for row in client.transactions() if location in row["waiting_list"]]
+    client.admin.set_online(location)
     away.remove(key)
     return max(0, len([row for row in waiting if row["state"] == "committing"]) - 1)
 
 
 @pytest.mark.parametrize("number", range(3))
 def test_random_ends_while_partitions_come_and_go(tmp_path: Path, number: int) -> None:
-    """I-6, I-7, I-10, I-17, and the same after everything is back and after a reopening."""
+    """I-6, I-7, I-10, I-17, also after all partitions are back and after a reopening."""
     print("seed", SEED, number)
     chance = random.Random(f"{SEED} {number}")
     bench = Bench(tmp_path / "store", coordinators=3, ledger_entries_max=7)
@@ -138,13 +138,15 @@ def test_random_ends_while_partitions_come_and_go(tmp_path: Path, number: int) -
         else:
             with suppress(PartitionUnavailable, TransactionConflict, TxlogError):
                 if act == "send":
-                    for place in chance.sample(PLACES, 3):
-                        value = b"%d %s %d" % (step, place[0].encode(), place[1])
-                        client.producer(place[0]).send(value, partition=place[1], txn=txn)
-                        sent[txn].append((*place, value))
+                    for location in chance.sample(PLACES, 3):
+                        value = b"%d %s %d" % (step, location[0].encode(), location[1])
+                        client.producer(location[0]).send(value, partition=location[1], txn=txn)
+                        sent[txn].append((*location, value))
                 elif act == "ack":
-                    known = [m.message_id for m in read(client, topic, partitions=[partition])]
-                    ids = [one for one in known if isinstance(one, MessageId)]
+                    message_ids = [
+                        m.message_id for m in read(client, topic, partitions=[partition])
+                    ]
+                    ids = [open_txn for open_txn in message_ids if isinstance(open_txn, MessageId)]
                     if ids:
                         client.acknowledge(topic, "s", [chance.choice(ids)], txn=txn)
                 elif act == "commit":
@@ -152,7 +154,7 @@ def test_random_ends_while_partitions_come_and_go(tmp_path: Path, number: int) -
                 else:
                     client.abort(txn)
         states = {row["txn"]: row["state"] for row in bench.client.transactions(all=True)}
-        open_ones = [one for one in open_ones if states[one] == "open"]
+        open_ones = [open_txn for open_txn in open_ones if states[open_txn] == "open"]
         bench.client.store.read(check_view)
         if step % 5 == 0:
             check_reads(bench, sent, away)

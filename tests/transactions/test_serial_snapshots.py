@@ -1,8 +1,8 @@
 """Committed transactions have one order; snapshots at any LSN show a prefix of it (I-6, I-7).
 
-A history is made by several clients with random sends, acknowledgements, ends, a partition that
-goes away and comes back, and crashes; then it is checked. The checker itself is checked by
-histories that were broken by hand.
+Several clients make a history with random sends, acknowledgements, ends, a partition that goes
+offline and comes back, and crashes. Then the test checks it. Histories that were broken by hand
+check the checker itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STEPS = 250
 
 @dataclass
 class Committed:
-    """A committed transaction: its decision, what it wrote and acknowledged, when it was called."""
+    """A committed transaction: its decision, its messages and acknowledgements, and its call."""
 
     lsn: int
     called: int
@@ -38,7 +38,7 @@ class Committed:
 
 @dataclass
 class History:
-    """What happened; markers and snapshots name transactions."""
+    """The events; markers and snapshots name transactions."""
 
     committed: dict[TxnId, Committed] = field(default_factory=dict)
     writer: dict[MessageId, TxnId] = field(default_factory=dict)
@@ -49,23 +49,27 @@ class History:
 
 
 def check(history: History) -> None:
-    """Raise AssertionError where the history has no serial order, or not that of the decisions."""
-    known = history.committed
+    """Raise AssertionError unless the history has the serial order of its decisions."""
+    committed = history.committed
     for partition, order in history.markers.items():
-        lsns = [known[txn].lsn for txn in order]
+        lsns = [committed[txn].lsn for txn in order]
         assert lsns == sorted(set(lsns)), f"partition {partition} is not in order of decisions"
-    for (lsn, partition), shown in history.snapshots.items():
-        expected = [t for t in history.markers[partition] if known[t].lsn <= lsn]
-        assert shown == expected, f"snapshot {lsn} of partition {partition}"
-    taken: dict[MessageId, TxnId] = {}
-    for txn, one in known.items():
-        for message in one.acked:
-            assert message not in taken, f"{message} was acknowledged by {taken[message]} and {txn}"
-            taken[message] = txn
+    for (lsn, partition), snapshot in history.snapshots.items():
+        expected = [t for t in history.markers[partition] if committed[t].lsn <= lsn]
+        assert snapshot == expected, f"snapshot {lsn} of partition {partition}"
+    holders: dict[MessageId, TxnId] = {}
+    for txn, txn_state in committed.items():
+        for message in txn_state.acked:
+            assert message not in holders, (
+                f"{message} was acknowledged by {holders[message]} and {txn}"
+            )
+            holders[message] = txn
             source = history.writer.get(message)
             if source is not None:
-                assert known[source].lsn < one.lsn, f"{txn} read from {source}, which is later"
-    by_call = sorted(known.values(), key=lambda one: one.lsn)
+                assert committed[source].lsn < txn_state.lsn, (
+                    f"{txn} read from {source}, which is later"
+                )
+    by_call = sorted(committed.values(), key=lambda txn_state: txn_state.lsn)
     for at, later in enumerate(by_call):
         for earlier in by_call[at + 1 :]:
             assert earlier.returned > later.called, "returned before the other was called"
@@ -92,7 +96,7 @@ class Player:
         return self.chance.choice(self.clients)
 
     def step(self) -> None:
-        """One random thing."""
+        """Take one random step."""
         self.count += 1
         do = self.chance.choices(
             (self.begin, self.send, self.ack, self.commit, self.abort, self.go, self.crash),
@@ -102,7 +106,7 @@ class Player:
         self.lsns.append(self.bench.clients[0].store.refresh())
 
     def begin(self) -> None:
-        """Open one more."""
+        """Open another transaction."""
         txn = self.client().begin()["txn"]
         assert isinstance(txn, TxnId)
         self.open.append(txn)
@@ -123,15 +127,15 @@ class Player:
             return
         txn = self.chance.choice(self.open)
         readable = [n for n in range(PARTITIONS) if n != self.away]
-        found = [
+        message_ids = [
             message.message_id
             for table in self.client().read("t", partitions=readable)
             for message in messages(table)
             if message.message_id is not None
         ]
-        if not found:
+        if not message_ids:
             return
-        chosen = self.chance.choice(found)
+        chosen = self.chance.choice(message_ids)
         try:
             self.client().acknowledge("t", "s", [chosen], txn=txn)
             self.acked[txn].add(chosen)
@@ -139,7 +143,7 @@ class Player:
             self.open.remove(txn)
 
     def commit(self) -> None:
-        """Decide one; what waits for a partition is decided all the same."""
+        """Decide one; a transaction that waits for a partition is decided all the same."""
         if not self.open:
             return
         txn = self.open.pop(self.chance.randrange(len(self.open)))
@@ -149,12 +153,12 @@ class Player:
         self.history.committed[txn] = Committed(0, called, self.count, self.acked[txn])
 
     def abort(self) -> None:
-        """End one the other way."""
+        """Abort one transaction."""
         if self.open:
             self.client().abort(self.open.pop(self.chance.randrange(len(self.open))))
 
     def go(self) -> None:
-        """A partition goes away, or comes back."""
+        """Take a partition offline or online."""
         if self.away is None:
             self.away = self.chance.randrange(PARTITIONS)
             self.client().admin.set_offline("t", self.away)
@@ -163,29 +167,29 @@ class Player:
             self.away = None
 
     def crash(self) -> None:
-        """A process dies and is started again; what it had open goes on."""
+        """A process dies and is started again; its open transactions go on."""
         at = self.chance.randrange(len(self.clients))
         self.clients[at] = self.bench.another()
 
     def finish(self) -> History:
-        """Bring everything back and read off what became of it."""
+        """Bring every partition back, and record the decisions, markers and snapshots."""
         if self.away is not None:
             self.go()
         client = self.bench.client
         history = self.history
-        for txn, one in history.committed.items():
-            shown = client.show_transaction(txn)
-            assert shown["state"] == "committed"
-            assert shown["decision_lsn"] is not None
-            one.lsn = shown["decision_lsn"]
+        for txn, outcome in history.committed.items():
+            txn_row = client.show_transaction(txn)
+            assert txn_row["state"] == "committed"
+            assert txn_row["decision_lsn"] is not None
+            outcome.lsn = txn_row["decision_lsn"]
         end = client.store.read(lambda view: view)
         for number in range(1, PARTITIONS + 1):
-            known = [
+            known_markers = [
                 m
                 for ledger in sorted(end.buffer(number).markers)
                 for m in end.buffer(number).markers[ledger]
             ]
-            history.markers[number] = [TxnId(m.coordinator, m.sequence) for m in known]
+            history.markers[number] = [TxnId(m.coordinator, m.sequence) for m in known_markers]
             for ledger, markers in end.buffer(number).markers.items():
                 for marker in markers:
                     for index in range(1, marker.count + 1):
@@ -196,19 +200,19 @@ class Player:
         return history
 
     def look(self, lsn: int, end: View) -> None:
-        """What a snapshot at an LSN shows; a partition that is away then shows nothing."""
+        """Record the content of a snapshot at an LSN; an offline partition has none."""
         store = self.bench.client.store
         view = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
         view.take(view.journal.read_until(lsn))
         for number in range(1, PARTITIONS + 1):
             if number in view.catalog.unavailable or not view.topic(number).ledgers:
                 continue
-            shown = [
+            txn_ids = [
                 TxnId(piece.marker.coordinator, piece.marker.sequence)
                 for piece in plan(view, number, BEFORE_ALL, 1 << 30).pieces
                 if piece.marker is not None
             ]
-            self.history.snapshots[(lsn, number)] = shown
+            self.history.snapshots[(lsn, number)] = txn_ids
         view.close()
 
 
@@ -232,7 +236,7 @@ ID = MessageId(1, 0, 1)
 
 
 def two() -> History:
-    """X, then Y that acknowledged X's message."""
+    """X, then Y, which acknowledged a message of X."""
     return History(
         committed={X: Committed(5, 1, 2), Y: Committed(9, 3, 4, {ID})},
         writer={ID: X},
@@ -270,7 +274,7 @@ def test_the_checker_catches_broken_histories(broken: str) -> None:
 
 
 def test_an_end_that_was_refused_is_in_no_order(tmp_path: Path) -> None:
-    """A commit after an abort changes nothing that the order is made of."""
+    """A commit after an abort does not affect the order."""
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     txn = bench.client.begin()["txn"]

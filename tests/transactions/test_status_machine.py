@@ -1,4 +1,4 @@
-"""The machine of statuses: what the fold takes and refuses; spec/transactions 4, I-2."""
+"""The machine of statuses: the ops that the fold accepts and refuses; spec/transactions 4, I-2."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def coordinator_in(status: str) -> Coordinator:
     state: Coordinator = FOLD.new()
     FOLD.apply(state, 1, 10, IdsReserved(0, 8))
     FOLD.apply(state, 2, 10, TxnOpened(0, 0, 1000, "ana", 1000, 10, "boot", 10))
-    before, lsn = OPEN, 3
-    for after in WAY[status]:
-        FOLD.apply(state, lsn, 10 + lsn, StatusUpdated(0, 0, before, after, "user"))
-        before, lsn = after, lsn + 1
+    state_before, lsn = OPEN, 3
+    for state_after in WAY[status]:
+        FOLD.apply(state, lsn, 10 + lsn, StatusUpdated(0, 0, state_before, state_after, "user"))
+        state_before, lsn = state_after, lsn + 1
     return state
 
 
@@ -61,7 +61,7 @@ def status_of(state: Coordinator) -> str:
 
 @pytest.mark.parametrize(("before", "after"), list(product(STATUSES, STATUSES)))
 def test_every_pair_of_statuses(before: str, after: str) -> None:
-    """4: the table; what is not an arrow is refused, with both statuses in the message."""
+    """4: the table; a pair without an arrow is refused, with both statuses in the message."""
     for through_dump in (False, True):
         state = coordinator_in(before)
         if through_dump:
@@ -84,9 +84,9 @@ def test_an_op_that_expects_another_status_is_refused(real: str, expected: str) 
     """4: each op carries the status it expects, so a lost or doubled frame cannot pass."""
     if real == expected:
         return
-    for after in STATUSES:
+    for status_after in STATUSES:
         with pytest.raises(Corruption):
-            FOLD.apply(coordinator_in(real), 9, 99, StatusUpdated(0, 0, expected, after))
+            FOLD.apply(coordinator_in(real), 9, 99, StatusUpdated(0, 0, expected, status_after))
 
 
 def test_a_status_of_an_unknown_transaction_is_refused() -> None:
@@ -95,7 +95,7 @@ def test_a_status_of_an_unknown_transaction_is_refused() -> None:
 
 
 def test_the_decision_is_kept_when_the_end_comes_later() -> None:
-    """11: reason, counts and LSN are those of the decision; late markers extend the record."""
+    """11: reason, counts and LSN come from the decision; late markers extend the record."""
     state = coordinator_in(OPEN)
     FOLD.apply(state, 20, 50, StatusUpdated(0, 0, OPEN, COMMITTING, None, 3, 2, [(1, 4, 0, 2)]))
     FOLD.apply(state, 30, 90, StatusUpdated(0, 0, COMMITTING, COMMITTED, markers=[(2, 5, 7, 1)]))
@@ -105,8 +105,8 @@ def test_the_decision_is_kept_when_the_end_comes_later() -> None:
     assert txn.markers == ((1, 4, 0, 2), (2, 5, 7, 1))
 
 
-def test_the_ended_stand_in_order_of_decision() -> None:
-    """4: the newest `count` by decision LSN; one that waited goes before those decided later."""
+def test_ended_transactions_are_in_order_of_decision() -> None:
+    """4: the newest `count` by decision LSN; one that waited comes before those decided later."""
     state: Coordinator = FOLD.new()
     FOLD.apply(state, 1, 10, IdsReserved(0, 8))
     for sequence in range(4):
@@ -120,7 +120,7 @@ def test_the_ended_stand_in_order_of_decision() -> None:
 
 
 def one_frame(first: str, last: str) -> list[Op]:
-    """A transaction that a frame opens and ends; what other folds take lies between."""
+    """A transaction that one frame opens and ends, with ops of other folds in between."""
     opened = TxnOpened(0, 3, 1000, "ana", 1000, 10, "boot", 10, "k", 7)
     parts: list[Op] = [
         PartitionAdded(0, 3, 1),
@@ -136,7 +136,7 @@ def one_frame(first: str, last: str) -> list[Op]:
 
 
 def one_by_one(ops: list[Op]) -> bytes | None:
-    """The dump after ops, one after another; None: they are refused."""
+    """The dump after ops, one after another; None: the fold refuses them."""
     state = coordinator_in(COMMITTED)
     try:
         for op in ops:
@@ -152,11 +152,11 @@ def test_a_transaction_taken_whole_is_as_by_its_ops(way: tuple[str, str]) -> Non
     """Law 1: the same record and the same figures."""
     for ops in (
         one_frame(*way),
-        [one for one in one_frame(*way) if type(one) is not PartitionAdded],
+        [each_op for each_op in one_frame(*way) if type(each_op) is not PartitionAdded],
     ):
         state = coordinator_in(COMMITTED)
-        rest = take_whole(state, 20, 55, ops)
-        assert rest == [op for op in ops if isinstance(op, BufferCommitted)]
+        rest_state = take_whole(state, 20, 55, ops)
+        assert rest_state == [op for op in ops if isinstance(op, BufferCommitted)]
         assert FOLD.dump(state) == one_by_one(ops)
 
 
@@ -176,19 +176,19 @@ def test_a_frame_that_is_not_one_transaction_is_not_taken_whole(way: tuple[str, 
                 frames.append(
                     [*good[:at], msgspec.structs.replace(op, **{name: value}), *good[at + 1 :]]
                 )
-    # given out before, and never
+    # ids that were given out before, and never
     frames += [[msgspec.structs.replace(op, sequence=number) for op in good] for number in (0, 8)]
     for strange in (TxnsForgotten(0, [0]), IdsReserved(0, 99)):
         frames += [[*good[:at], strange, *good[at:]] for at in range(1, len(good))]
-    taken = 0
+    count = 0
     for ops in frames:
         state = coordinator_in(COMMITTED)
-        before = FOLD.dump(state)
+        dump_before = FOLD.dump(state)
         if take_whole(state, 20, 55, ops) is not None:
-            taken += 1
+            count += 1
             others = [op for op in ops if not isinstance(op, BufferCommitted)]
             assert {op.coordinator for op in others} == {0}  # type: ignore[union-attr]
             assert FOLD.dump(state) == one_by_one(ops)
         else:
-            assert FOLD.dump(state) == before
-    assert 0 < taken < len(frames) // 2
+            assert FOLD.dump(state) == dump_before
+    assert 0 < count < len(frames) // 2

@@ -1,4 +1,4 @@
-"""A frame that opens, fills and ends a transaction is taken at once; Law 1: as by its ops."""
+"""A frame that opens, fills and ends a transaction is applied at once; Law 1: as op by op."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from txlog.engine.view.view import FOLDS, View
 LSN, TIME_MS = 20, 55
 APPENDED = BufferAppended(1, 8, 4, 0, 3, 30, 0, 3, 1, "p", 7)
 COMMIT = BufferCommitted(1, 0, 3, 8, 7, 5, 2)
-# Of each field values that do not go with the rest, or do: then it is as by the ops.
+# Values of each field that do not fit the others, or do: then the result is as op by op.
 OTHERS = {
     "ledger": (7, 9), "first_entry": (0, 3, 5), "rows": (1, 4), "coordinator": (1,),
     "sequence": (2, 4), "first_index": (0, 2), "entry": (4, 6, 8), "marker_ledger": (6, 4),
@@ -45,7 +45,7 @@ OTHERS = {
 
 
 def sidecar() -> buffer.Buffer:
-    """One with a marker at 5:1, and an open transaction 0:2 that has a message."""
+    """A sidecar with a marker at 5:1, and an open transaction 0:2 that has a message."""
     state: buffer.Buffer = buffer.FOLD.new()
     for op in (
         LedgerRolled(1, "s", 0, 8),
@@ -58,7 +58,7 @@ def sidecar() -> buffer.Buffer:
 
 
 def test_a_sidecar_takes_an_append_and_its_commit_at_once() -> None:
-    """Each field changed: where that does not go with the rest nothing is taken."""
+    """With each field changed: where it does not fit the others, no op is applied."""
     pairs = [(APPENDED, COMMIT)]
     for name, values in OTHERS.items():
         for value in values:
@@ -67,25 +67,25 @@ def test_a_sidecar_takes_an_append_and_its_commit_at_once() -> None:
             if name in BufferCommitted.__struct_fields__:
                 pairs.append((APPENDED, msgspec.structs.replace(COMMIT, **{name: value})))
     replace = msgspec.structs.replace
-    pairs += [  # both at another end, and of the transaction that has a message there
+    pairs += [  # both at another end, and of the transaction that already has a message
         (replace(APPENDED, ledger=9), replace(COMMIT, ledger=9)),
         (replace(APPENDED, first_entry=5), replace(COMMIT, entry=8)),
         (replace(APPENDED, sequence=2), replace(COMMIT, sequence=2)),
     ]
-    taken = 0
+    count = 0
     for appended, committed in pairs:
         state, single = sidecar(), sidecar()
-        before = buffer.FOLD.dump(state)
+        dump_before = buffer.FOLD.dump(state)
         if buffer.take_whole(state, LSN, TIME_MS, appended, committed):
-            taken += 1
+            count += 1
             for op in (appended, committed):
                 buffer.FOLD.apply(single, LSN, TIME_MS, op)
             assert buffer.FOLD.dump(state) == buffer.FOLD.dump(single)
         else:
-            assert buffer.FOLD.dump(state) == before
+            assert buffer.FOLD.dump(state) == dump_before
     assert (
-        taken == 8
-    )  # as it is, and with five fields that concern nothing else (two values of two)
+        count == 8
+    )  # unchanged, and with five fields that do not affect others (two values of two)
 
 
 def test_an_empty_sidecar_takes_nothing_at_once() -> None:
@@ -119,15 +119,15 @@ def fresh(bench: Bench) -> Iterator[View]:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store", coordinators=1)
-    client = made.client
+    new_bench = Bench(tmp_path / "store", coordinators=1)
+    client = new_bench.client
     client.create_topic("t", 2)
     client.create_subscription("t", "s")
     client.producer("t").send_batch(rows_over(2, 3))
     with client.transaction() as txn:
         client.producer("t").send_batch(rows_over(2, 3), txn=txn)
-    yield made
-    made.close()
+    yield new_bench
+    new_bench.close()
 
 
 def frame(view: View) -> list[Op]:
@@ -194,7 +194,7 @@ def dumps(view: View) -> dict[object, bytes]:
 
 @pytest.mark.parametrize("form", ["plain", "split", "delayed", "not loaded"])
 def test_a_frame_taken_at_once_is_as_by_its_ops(bench: Bench, form: str) -> None:
-    """Law 1, also where only a part of it can be taken at once, or a fold is not loaded."""
+    """Law 1, also where only a part of it can be applied at once, or a fold is not loaded."""
     with fresh(bench) as whole, fresh(bench) as single:
         for view in (whole, single):
             view.take(view.journal.read_durable())
@@ -206,7 +206,7 @@ def test_a_frame_taken_at_once_is_as_by_its_ops(bench: Bench, form: str) -> None
             whole.coordinator(0)
         ops = {"split": split, "delayed": delayed}.get(form, lambda ops, _: ops)(ops, 2)
         for view in (whole, single):
-            view.take_ops(LSN - 1, TIME_MS, [DelaysCounted(9)])  # what changed last so far
+            view.take_ops(LSN - 1, TIME_MS, [DelaysCounted(9)])  # the newest change so far
         whole.take_ops(LSN, TIME_MS, ops)
         for op in ops:
             for key in op.components():
@@ -214,4 +214,5 @@ def test_a_frame_taken_at_once_is_as_by_its_ops(bench: Bench, form: str) -> None
                 FOLDS[key[0]].apply(single.component(key), LSN, TIME_MS, op)
         assert dumps(whole) == dumps(single)
         changed = {key for op in ops for key in op.components()}
-        assert whole.changed_since(LSN - 1) == changed - {CATALOG}  # it only counts transactions
+        # its op only counts transactions
+        assert whole.changed_since(LSN - 1) == changed - {CATALOG}

@@ -65,7 +65,7 @@ def test_a_jump_back_only_delays(bench: Bench) -> None:
 
 @pytest.mark.parametrize("wall", [-10 * HOUR, 500, 10 * HOUR])
 def test_after_a_reboot_nothing_is_open(bench: Bench, wall: int) -> None:
-    """5.2: whatever the clocks say then, the reason is recovery, not the time-out."""
+    """5.2: the reason is recovery, not the time-out, whatever the clocks are."""
     client = bench.client
     txn = begin(client, 1000)
     client.producer("t").send(b"x", partition=0, txn=txn)
@@ -79,7 +79,7 @@ def test_after_a_reboot_nothing_is_open(bench: Bench, wall: int) -> None:
 
 
 def test_an_expiry_takes_no_part_in_later_clocks(bench: Bench) -> None:
-    """6: one wrong reading far ahead expires what is open, and freezes nothing later."""
+    """6: one wrong reading far ahead expires open transactions, and has no later effect."""
     bench.close()
     bench.clock.reboot("", START_MS)
     client = bench.client = bench.another()
@@ -95,45 +95,45 @@ def test_an_expiry_takes_no_part_in_later_clocks(bench: Bench) -> None:
 
 
 def test_a_dead_holder_blocks_an_acknowledgement_no_longer(bench: Bench) -> None:
-    """6, I-18: the coordinator of what holds a wanted message is loaded, and swept first."""
+    """6, I-18: the call loads and sweeps the coordinator of the holder first."""
     client = bench.client
-    held = send(client, b"a", b"b", partition=0)
+    message_ids = send(client, b"a", b"b", partition=0)
     dead = client.begin(1000, coordinator=3)["txn"]
-    client.acknowledge("t", "s", held[:1], txn=dead)
+    client.acknowledge("t", "s", message_ids[:1], txn=dead)
     client.flush()
     bench.clock.advance(1001)
     other = bench.another()
-    mine = other.begin(coordinator=1)["txn"]
-    assert other.acknowledge("t", "s", held[:1], txn=mine)["acked"] == 1
-    assert other.commit(mine)["acks"] == 1
+    own_txn = other.begin(coordinator=1)["txn"]
+    assert other.acknowledge("t", "s", message_ids[:1], txn=own_txn)["acked"] == 1
+    assert other.commit(own_txn)["acks"] == 1
     assert [m.value for m in pending(other)] == [b"b"]
     assert other.show_transaction(dead)["reason"] == "timeout"
 
 
 def test_holders_are_swept_beyond_the_bound(tmp_path: Path) -> None:
-    """6: beyond sweep_max always the call's own and those that hold messages it wants."""
+    """6: beyond sweep_max, always the call's own and the holders of its messages."""
     bench = Bench(tmp_path / "store", coordinators=1, sweep_max=2)
     client = bench.client
     client.create_topic("t")
     client.create_subscription("t", "s")
-    (wanted,) = send(client, b"a")
+    (message_id,) = send(client, b"a")
     crowd = [begin(client, 1000) for _ in range(8)]
-    client.acknowledge("t", "s", [wanted], txn=crowd[7])
+    client.acknowledge("t", "s", [message_id], txn=crowd[7])
     bench.clock.advance(1001)
-    mine = begin(client)  # a call that concerns none of them ends two, the oldest
+    own_txn = begin(client)  # a call that needs none of them ends two, the oldest
     with bench.another(read_only=True) as reader:
-        left = [row["txn"] for row in reader.transactions() if row["overdue"]]
-    assert left == crowd[2:]
-    assert client.acknowledge("t", "s", [wanted], txn=mine)["acked"] == 1
+        remaining = [row["txn"] for row in reader.transactions() if row["overdue"]]
+    assert remaining == crowd[2:]
+    assert client.acknowledge("t", "s", [message_id], txn=own_txn)["acked"] == 1
     with bench.another(read_only=True) as reader:
-        left = [row["txn"] for row in reader.transactions() if row["overdue"]]
-    assert left == crowd[4:7]
+        remaining = [row["txn"] for row in reader.transactions() if row["overdue"]]
+    assert remaining == crowd[4:7]
     with pytest.raises(TransactionConflict):
-        client.acknowledge("t", "s", [wanted], txn=begin(client))
+        client.acknowledge("t", "s", [message_id], txn=begin(client))
 
 
-def test_expire_ends_all_of_them(tmp_path: Path) -> None:
-    """6: every coordinator, without the bound; twice changes nothing."""
+def test_expire_ends_every_overdue_transaction(tmp_path: Path) -> None:
+    """6: every coordinator, without the limit; a second call changes nothing."""
     bench = Bench(tmp_path / "store", coordinators=16, sweep_max=1)
     late = [begin(bench.client, 1000) for _ in range(40)]
     young = begin(bench.client)
@@ -153,7 +153,7 @@ def test_expire_ends_all_of_them(tmp_path: Path) -> None:
 
 
 def test_a_reading_call_does_not_wait_for_the_lock(bench: Bench) -> None:
-    """6: with the lock taken it shows what is overdue as it is recorded."""
+    """6: with the lock held elsewhere, it shows overdue transactions as recorded."""
     client = bench.client
     txn = begin(client, 1000)
     client.flush()
@@ -164,8 +164,10 @@ def test_a_reading_call_does_not_wait_for_the_lock(bench: Bench) -> None:
     try:
         (row,) = other.transactions()
         assert (row["txn"], row["state"], row["overdue"]) == (txn, "open", True)
-        found = other.admin.find_hanging()
-        assert [(one["cause"], one["repair"]) for one in found] == [("overdue", "txlog txn expire")]
+        hanging_rows = other.admin.find_hanging()
+        assert [(hanging_row["cause"], hanging_row["repair"]) for hanging_row in hanging_rows] == [
+            ("overdue", "txlog txn expire")
+        ]
     finally:
         lock.release()
         lock.close()
@@ -173,7 +175,7 @@ def test_a_reading_call_does_not_wait_for_the_lock(bench: Bench) -> None:
 
 
 def test_commit_against_expiry(bench: Bench) -> None:
-    """6, K11: whoever holds the lock first decides; an ended transaction never expires."""
+    """6, K11: the first holder of the lock decides; an ended transaction never expires."""
     client, other = bench.client, bench.another()
     txn = begin(client, 1000)
     client.producer("t").send(b"x", partition=0, txn=txn)

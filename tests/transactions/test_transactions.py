@@ -24,41 +24,41 @@ pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 2},
 def test_a_commit_shows_everything_at_once(bench: Bench) -> None:
     """1.1, I-6: sends to two partitions and acks on one subscription are one frame."""
     client, other = bench.client, bench.another()
-    (wanted,) = send(client, b"in")
+    (message_id,) = send(client, b"in")
     with client.transaction() as txn:
         for number in (0, 1):
             client.producer("t").send(b"out %d" % number, partition=number, txn=txn)
-        client.acknowledge("t", "s", [wanted], txn=txn)
+        client.acknowledge("t", "s", [message_id], txn=txn)
         assert values(other) == [b"in"]
         assert txn.state == "OPEN"
     lsn = client.wait_for_change(0)
     assert values(other) == [b"in", b"out 0", b"out 1"]
     assert [m.value for m in pending(other)] == [b"out 0", b"out 1"]
-    shown = client.show_transaction(txn.id)
-    assert shown["decision_lsn"] == lsn
-    assert [(p["partition"], p["messages"]) for p in shown["partition_list"]] == [(0, 1), (1, 1)]
+    txn_row = client.show_transaction(txn.id)
+    assert txn_row["decision_lsn"] == lsn
+    assert [(p["partition"], p["messages"]) for p in txn_row["partition_list"]] == [(0, 1), (1, 1)]
     assert txn.state == "COMMITTED"
 
 
 def test_an_abort_leaves_nothing(bench: Bench) -> None:
     """I-5: an aborted transaction leaves entries, counts and last id of the partition unchanged."""
     client = bench.client
-    (wanted,) = send(client, b"in")
-    before = client.describe_topic("t")["partition_list"][0]
+    (message_id,) = send(client, b"in")
+    partition_before = client.describe_topic("t")["partition_list"][0]
     with pytest.raises(KeyError), client.transaction() as txn:
         client.producer("t").send(b"x", partition=0, txn=txn)
-        client.acknowledge("t", "s", [wanted], txn=txn)
+        client.acknowledge("t", "s", [message_id], txn=txn)
         raise KeyError
-    after = client.describe_topic("t")["partition_list"][0]
+    partition_after = client.describe_topic("t")["partition_list"][0]
     for name in ("first", "last", "messages", "size_bytes", "ledgers"):
-        assert after[name] == before[name]
+        assert partition_after[name] == partition_before[name]
     assert [(m.value, m.redelivery_count) for m in pending(client)] == [(b"in", 1)]
-    assert send(client, b"next") == [MessageId(wanted.ledger, wanted.entry + 1)]
+    assert send(client, b"next") == [MessageId(message_id.ledger, message_id.entry + 1)]
     assert client.show_transaction(txn.id)["reason"] == "user"
 
 
 def test_markers_complete_the_ids(bench: Bench) -> None:
-    """2: a send answers (partition, I); the marker that commit answers completes the id."""
+    """2: a send answers (partition, I); the marker in the answer of the commit completes the id."""
     client = bench.client
     txn = begin(client)
     producer = client.producer("t")
@@ -67,15 +67,15 @@ def test_markers_complete_the_ids(bench: Bench) -> None:
     answer = client.commit(txn)
     rows = {row["partition"]: row for row in answer["marker_list"]}
     assert [rows[n]["messages"] for n in (0, 1)] == [1, 2]
-    one = rows[1]["marker"]
+    marker = rows[1]["marker"]
     assert [(m.message_id, m.value) for m in read(client, partitions=[1])] == [
-        (MessageId(one.ledger, one.entry, 1), b"a"),
-        (MessageId(one.ledger, one.entry, 2), b"c"),
+        (MessageId(marker.ledger, marker.entry, 1), b"a"),
+        (MessageId(marker.ledger, marker.entry, 2), b"c"),
     ]
 
 
 def test_an_empty_transaction_ends_with_success(bench: Bench) -> None:
-    """5.1: nothing to do is success, and no marker."""
+    """5.1: an empty transaction is success, without a marker."""
     for end in (bench.client.commit, bench.client.abort):
         answer = end(begin(bench.client))
         assert (answer["messages"], answer["acks"], answer["marker_list"]) == (0, 0, [])
@@ -102,7 +102,7 @@ def test_the_decision_table_of_an_end(
 ) -> None:
     """5, EndTxn table; I-14: the same from every process and after every restart."""
     client = bench.client
-    (known,) = send(client, b"in")
+    (message_id,) = send(client, b"in")
     txn = TxnId(3, 77) if ended == "never" else begin(client, 1000)
     if ended in ("commit", "abort"):
         getattr(client, ended)(txn)
@@ -122,7 +122,7 @@ def test_the_decision_table_of_an_end(
         with pytest.raises(use):
             client.producer("t").send(b"x", txn=txn)
         with pytest.raises(use):
-            client.acknowledge("t", "s", [known], txn=txn)
+            client.acknowledge("t", "s", [message_id], txn=txn)
     assert values(client) == [b"in"]
     if ended == "timeout":
         assert client.show_transaction(txn)["reason"] == "timeout"
@@ -154,7 +154,7 @@ def test_the_wall_clock_expires_nothing_within_a_boot(bench: Bench) -> None:
 
 
 def test_an_expiry_is_never_undone(bench: Bench) -> None:
-    """6: a clock that goes back never un-expires anything."""
+    """6: a clock that goes back never un-expires a transaction."""
     client = bench.client
     txn = begin(client, 1000)
     bench.clock.advance(1001)
@@ -165,11 +165,11 @@ def test_an_expiry_is_never_undone(bench: Bench) -> None:
 
 
 def test_expiry_gives_back_what_was_held(bench: Bench) -> None:
-    """I-11, 18: without anybody's action."""
+    """I-11, 18: without any call by a user."""
     client = bench.client
-    (wanted,) = send(client, b"in")
+    (message_id,) = send(client, b"in")
     txn = begin(client, 1000)
-    client.acknowledge("t", "s", [wanted], txn=txn)
+    client.acknowledge("t", "s", [message_id], txn=txn)
     assert pending(client) == []
     bench.clock.advance(1001)
     other = bench.another()
@@ -238,7 +238,7 @@ def test_the_number_of_unfinished_is_bounded(tmp_path: Path) -> None:
 
 
 def test_ended_transactions_are_forgotten(tmp_path: Path) -> None:
-    """4: by age, when anybody looks; the message says which kind of not found it is."""
+    """4: by age, on the next call; the error says which kind of not found it is."""
     bench = Bench(tmp_path / "store", coordinators=1, txn_ended_retention_ms=1000)
     client = bench.client
     ended = [begin(client) for _ in range(64)]
@@ -272,7 +272,7 @@ def test_failures_leave_the_transaction_open(bench: Bench) -> None:
 
 
 def test_listing(bench: Bench) -> None:
-    """15: what list and show say, open and ended."""
+    """15: the answers of list and show, for open and ended transactions."""
     client = bench.client
     first, second = begin(client), begin(client, 5000)
     client.producer("t").send(b"x", txn=second)

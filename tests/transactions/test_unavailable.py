@@ -31,12 +31,12 @@ pytestmark = [
 ]
 
 
-def fill(client: Client, txn: TxnId, *held: MessageId, value: bytes = b"x") -> TxnId:
-    """A message in each partition, and acknowledgements."""
+def fill(client: Client, txn: TxnId, *message_ids: MessageId, value: bytes = b"x") -> TxnId:
+    """Send a message to each partition, and acknowledge messages."""
     for partition in (0, 1):
         client.producer("t").send(value, partition=partition, txn=txn)
-    if held:
-        client.acknowledge("t", "s", list(held), txn=txn)
+    if message_ids:
+        client.acknowledge("t", "s", list(message_ids), txn=txn)
     return txn
 
 
@@ -48,7 +48,7 @@ def last_frame(client: Client) -> list[Op]:
 
 
 def names(ops: list[Op]) -> list[str]:
-    """What the ops are, with the transaction they are about."""
+    """The class of each op, with the sequence of its transaction."""
     return [
         f"{type(op).__name__} {op.sequence}" if hasattr(op, "sequence") else type(op).__name__
         for op in ops
@@ -90,11 +90,11 @@ def test_calls_on_an_offline_partition(bench: Bench) -> None:
     assert client.commit(txn)["state"] == "committed"
     assert values(client, partitions=[0]) == [b"a", b"more"]
     assert [row["online"] for row in client.describe_topic("t")["partition_list"]] == [True, False]
-    assert [one["code"] for one in client.status()["problem_list"]] == ["unavailable"]
+    assert [problem["code"] for problem in client.status()["problem_list"]] == ["unavailable"]
 
 
-def test_what_can_be_read_comes_before_the_error(bench: Bench) -> None:
-    """A reader of all partitions never ends as if it had seen everything."""
+def test_readable_messages_come_before_the_error(bench: Bench) -> None:
+    """A reader of all partitions never ends as if no message were missing."""
     client = bench.client
     send(client, b"a", b"b", partition=0)
     send(client, b"c", partition=1)
@@ -112,7 +112,7 @@ def test_what_can_be_read_comes_before_the_error(bench: Bench) -> None:
 
 
 def test_a_consumer_gets_the_other_partitions(bench: Bench) -> None:
-    """11: consumers of other partitions notice nothing; with none left it is an error."""
+    """11: consumers of other partitions are not affected; with no partition left it is an error."""
     client = bench.client
     send(client, b"a", partition=0)
     send(client, b"b", partition=1)
@@ -128,7 +128,7 @@ def test_a_consumer_gets_the_other_partitions(bench: Bench) -> None:
 
 
 def test_a_commit_does_what_it_can_and_waits_for_the_rest(bench: Bench) -> None:
-    """11: visible and settled at once where it can be; success with the status and waitingFor."""
+    """11: online partitions are settled at once; success with the status and waitingFor."""
     client, other = bench.client, bench.another()
     (here,) = send(client, b"in", partition=0)
     (there,) = send(client, b"in", partition=1)
@@ -140,24 +140,24 @@ def test_a_commit_does_what_it_can_and_waits_for_the_rest(bench: Bench) -> None:
     assert (answer["messages"], answer["acks"]) == (2, 2)
     assert [row["partition"] for row in answer["marker_list"]] == [0]
     assert values(other, partitions=[0]) == [b"in", b"out"]
-    assert [m.value for m in pending(other)] == [b"out"]  # here is deleted, not given back
-    fill_plain = send(other, b"plain", partition=0)  # others notice nothing
+    assert [m.value for m in pending(other)] == [b"out"]  # `here` is acknowledged, not given back
+    fill_plain = send(other, b"plain", partition=0)  # other clients are not affected
     assert fill_plain[0].entry == 2
     free = begin(other)
     other.producer("t").send(b"free", partition=0, txn=free)
     assert other.commit(free)["state"] == "committed"
 
-    again = client.commit(txn)
-    assert (again["already"], again["state"]) == (True, "committing")
+    answer_again = client.commit(txn)
+    assert (answer_again["already"], answer_again["state"]) == (True, "committing")
     for name in ("waiting_list", "marker_list", "messages", "acks"):
-        assert again[name] == answer[name]
+        assert answer_again[name] == answer[name]
     with pytest.raises(InvalidTxnStatus):
         client.abort(txn)
     (row,) = client.transactions()
     assert (row["state"], row["waiting_list"]) == ("committing", ["t/1", "t/1:s"])
-    shown = client.show_transaction(txn)
-    assert [one["done"] for one in shown["partition_list"]] == [True, False]
-    assert [one["done"] for one in shown["ack_list"]] == [True, False]
+    txn_row = client.show_transaction(txn)
+    assert [each_row["done"] for each_row in txn_row["partition_list"]] == [True, False]
+    assert [each_row["done"] for each_row in txn_row["ack_list"]] == [True, False]
 
     back = other.admin.set_online("t/1")
     assert back["finished_list"] == [txn]
@@ -170,7 +170,7 @@ def test_a_commit_does_what_it_can_and_waits_for_the_rest(bench: Bench) -> None:
 
 
 def test_an_abort_waits_likewise(bench: Bench) -> None:
-    """11: ABORTING; what was held there stays held until the partition is back."""
+    """11: ABORTING; acknowledgements there stay pending until the partition is back."""
     client = bench.client
     (there,) = send(client, b"in", partition=1)
     txn = fill(client, begin(client), there)
@@ -178,8 +178,8 @@ def test_an_abort_waits_likewise(bench: Bench) -> None:
     answer = client.abort(txn)
     assert (answer["state"], answer["reason"]) == ("aborting", "user")
     assert answer["waiting_list"] == ["t/1", "t/1:s"]
-    again = client.abort(txn)
-    assert (again["already"], again["state"]) == (True, "aborting")
+    answer_again = client.abort(txn)
+    assert (answer_again["already"], answer_again["state"]) == (True, "aborting")
     with pytest.raises(InvalidTxnStatus):
         client.commit(txn)
     assert client.admin.set_online("t/1")["finished_list"] == [txn]
@@ -191,8 +191,11 @@ def test_an_abort_waits_likewise(bench: Bench) -> None:
 def test_coming_back_is_one_frame_in_order_of_decision(bench: Bench) -> None:
     """11, I-7: markers, aborts and cursor changes of all that wait, then `available`."""
     client = bench.client
-    held = send(client, *[b"%d" % n for n in range(6)], partition=1)
-    txns = [fill(client, begin(client), held[n], held[5 - n], value=b"out%d" % n) for n in range(3)]
+    message_ids = send(client, *[b"%d" % n for n in range(6)], partition=1)
+    txns = [
+        fill(client, begin(client), message_ids[n], message_ids[5 - n], value=b"out%d" % n)
+        for n in range(3)
+    ]
     still_open = begin(client)
     client.producer("t").send(b"open", partition=1, txn=still_open)
     client.admin.set_offline("t/1")
@@ -201,9 +204,9 @@ def test_coming_back_is_one_frame_in_order_of_decision(bench: Bench) -> None:
         client.commit(txn)
     client.abort(txns[1])
     client.checkpoint(roll_all=True)
-    before = client.wait_for_change(0)
+    lsn_before = client.wait_for_change(0)
     assert client.admin.set_online("t/1")["finished_list"] == [*order, txns[1]]
-    assert client.wait_for_change(0) == before + 1
+    assert client.wait_for_change(0) == lsn_before + 1
     ops = last_frame(client)
     assert isinstance(ops[-1], PartitionAvailable)
     assert names(ops) == [
@@ -218,8 +221,8 @@ def test_coming_back_is_one_frame_in_order_of_decision(bench: Bench) -> None:
         ),
         "PartitionAvailable",
     ]
-    shown = [m.value for m in read(client, partitions=[1])]
-    assert shown[6:] == [b"out2", b"out0"]
+    shown_values = [m.value for m in read(client, partitions=[1])]
+    assert shown_values[6:] == [b"out2", b"out0"]
     assert [m.value for m in read(client, partitions=[0])] == [b"out2", b"out0"]
     assert client.show_transaction(still_open)["state"] == "open"
     # 2 and 3 were deleted by the first, 0 and 5 by the second; 1 and 4 come again
@@ -238,24 +241,24 @@ def test_acknowledgements_of_one_cursor_follow_one_another(bench: Bench) -> None
         client.producer("t").send(b"%d" % number, partition=1, txn=marker_txn)
     marker = client.commit(marker_txn)["marker_list"][0]["marker"]
     inner = [MessageId(marker.ledger, marker.entry, number) for number in (1, 2, 3, 4)]
-    (after,) = send(client, b"after", partition=1)
-    parts = ([inner[0], inner[3]], [inner[1]], [inner[2], after])
+    (message_id_after,) = send(client, b"after", partition=1)
+    parts = ([inner[0], inner[3]], [inner[1]], [inner[2], message_id_after])
     txns = [begin(client) for _ in parts]
-    for txn, held in zip(txns, parts, strict=True):
-        client.acknowledge("t", "s", held, txn=txn)
+    for txn, message_ids in zip(txns, parts, strict=True):
+        client.acknowledge("t", "s", message_ids, txn=txn)
     client.admin.set_offline("t/1")
     for txn in txns:
         assert client.commit(txn)["waiting_list"] == ["t/1:s"]
     assert client.admin.set_online("t/1")["finished_list"] == txns
     assert pending(client) == []
     cursor = client.store.read(lambda view: view.cursor(1, 2))
-    assert cursor.mark_delete == (after.ledger, after.entry, 0)
+    assert cursor.mark_delete == (message_id_after.ledger, message_id_after.entry, 0)
     assert cursor.acked.count() == (0, 0)
     assert client.subscriptions()[0]["backlog"] == 0
 
 
 def test_two_partitions_come_back_one_by_one(bench: Bench) -> None:
-    """11: complete only with the last; the record then knows every marker."""
+    """11: complete only with the last; then the record has every marker."""
     client = bench.client
     txn = fill(client, begin(client))
     for number in (0, 1):
@@ -263,18 +266,21 @@ def test_two_partitions_come_back_one_by_one(bench: Bench) -> None:
     assert client.commit(txn)["waiting_list"] == ["t/0", "t/1"]
     assert client.admin.set_online("t/1")["finished_list"] == []
     assert values(client, partitions=[1]) == [b"x"]
-    again = client.commit(txn)
-    assert (again["state"], again["waiting_list"]) == ("committing", ["t/0"])
-    assert [row["partition"] for row in again["marker_list"]] == [1]
-    shown = client.show_transaction(txn)["partition_list"]
-    assert [(one["done"], one["marker"] is None) for one in shown] == [(False, True), (True, False)]
+    answer_again = client.commit(txn)
+    assert (answer_again["state"], answer_again["waiting_list"]) == ("committing", ["t/0"])
+    assert [row["partition"] for row in answer_again["marker_list"]] == [1]
+    partitions = client.show_transaction(txn)["partition_list"]
+    assert [(partition["done"], partition["marker"] is None) for partition in partitions] == [
+        (False, True),
+        (True, False),
+    ]
     assert client.admin.set_online("t/0")["finished_list"] == [txn]
     final = bench.reopen().commit(txn)
     assert [row["partition"] for row in final["marker_list"]] == [0, 1]
 
 
 def test_open_transactions_stay_open(bench: Bench) -> None:
-    """11: they may end at any time; one without anything there does not wait."""
+    """11: they may end at any time; one without a message there does not wait."""
     client = bench.client
     (there,) = send(client, b"in", partition=1)
     both, only_here, acks = (begin(client) for _ in range(3))
@@ -292,21 +298,25 @@ def test_open_transactions_stay_open(bench: Bench) -> None:
 
 
 def test_a_time_out_waits_too(bench: Bench) -> None:
-    """6, 11: ABORTING with reason timeout, ended by the coming back."""
+    """6, 11: ABORTING with reason timeout, ended when the partition comes back."""
     client = bench.client
     txn = fill(client, begin(client, 1000))
     client.admin.set_offline("t/1")
     bench.clock.advance(1001)
     client.flush()
-    shown = client.show_transaction(txn)
-    assert (shown["state"], shown["reason"], shown["overdue"]) == ("aborting", "timeout", False)
-    assert shown["waiting_list"] == ["t/1"]
+    txn_row = client.show_transaction(txn)
+    assert (txn_row["state"], txn_row["reason"], txn_row["overdue"]) == (
+        "aborting",
+        "timeout",
+        False,
+    )
+    assert txn_row["waiting_list"] == ["t/1"]
     assert client.admin.set_online("t/1")["finished_list"] == [txn]
     assert client.show_transaction(txn)["state"] == "aborted"
 
 
 def test_a_reboot_keeps_what_is_decided(bench: Bench) -> None:
-    """5.2, K8: a lossy recovery aborts what is open; a waiting commit stays one."""
+    """5.2, K8: a lossy recovery aborts open transactions; a waiting commit stays one."""
     client = bench.client
     decided, undecided = fill(client, begin(client)), fill(client, begin(client), value=b"no")
     client.admin.set_offline("t/1")
@@ -321,7 +331,7 @@ def test_a_reboot_keeps_what_is_decided(bench: Bench) -> None:
     assert values(client, partitions=[1]) == [b"x"]
 
 
-def test_the_sweep_drives_on_what_a_frame_left(bench: Bench) -> None:
+def test_the_sweep_completes_decided_transactions(bench: Bench) -> None:
     """6 (2), K8: decided, with its participants available: the next call completes it."""
     client = bench.client
     (there,) = send(client, b"in", partition=1)
@@ -334,8 +344,8 @@ def test_the_sweep_drives_on_what_a_frame_left(bench: Bench) -> None:
     reader = bench.another(read_only=True)
     states = [(row["state"], row["waiting_list"]) for row in reader.transactions()]
     assert states == [("aborting", []), ("committing", [])]
-    found = reader.admin.find_hanging(-1)
-    assert [row["cause"] for row in found] == ["overdue", "overdue"]
+    hanging_rows = reader.admin.find_hanging(-1)
+    assert [row["cause"] for row in hanging_rows] == ["overdue", "overdue"]
     assert client.expire() == {
         "expired": 0,
         "rolled_forward": 1,
@@ -349,7 +359,9 @@ def test_the_sweep_drives_on_what_a_frame_left(bench: Bench) -> None:
 
 
 def test_a_call_drives_on_in_order_of_decision(tmp_path: Path) -> None:
-    """I-7: one beyond the bound takes all decided before it along; each is already committed."""
+    """I-7: a call beyond the limit completes all that were decided before; each is already
+    committed.
+    """
     bench = Bench(tmp_path / "store", coordinators=1, sweep_max=1)
     client = bench.client
     client.create_topic("t", 2)
@@ -366,7 +378,7 @@ def test_a_call_drives_on_in_order_of_decision(tmp_path: Path) -> None:
 
 
 def test_dry_runs_change_nothing(bench: Bench) -> None:
-    """spec/cli 4: the plan as the result would be."""
+    """spec/cli 4: the plan equals the later result."""
     client = bench.client
     txn = fill(client, begin(client))
     client.flush()
@@ -393,7 +405,7 @@ def test_names_of_partitions(bench: Bench) -> None:
 
 
 def test_waiting_for_the_end_of_a_commit(bench: Bench) -> None:
-    """commit(wait_ms): gives up with the state as it is; the commit stands."""
+    """commit(wait_ms) gives up and returns the current state; the commit stays decided."""
     client = bench.client
     txn = fill(client, begin(client))
     client.admin.set_offline("t/1")
@@ -403,7 +415,7 @@ def test_waiting_for_the_end_of_a_commit(bench: Bench) -> None:
 
 
 def test_a_deleted_participant_is_skipped(bench: Bench) -> None:
-    """5.1: counts as done and is listed; refusing it would leave COMMITTING for ever."""
+    """5.1: it counts as done and is listed; a refusal would leave COMMITTING for ever."""
     client = bench.client
     (here,) = send(client, b"in", partition=0)
     txn = fill(client, begin(client), here)
@@ -421,7 +433,7 @@ def test_a_deleted_participant_is_skipped(bench: Bench) -> None:
 
 
 def test_a_key_and_its_waiting_transactions(bench: Bench) -> None:
-    """10, 11: a decided one goes on, an open one is fenced and waits; the key learns of both."""
+    """10, 11: a decided one goes on, an open one is fenced and waits; the key records both."""
     client = bench.client
     decided = fill(client, client.begin(key="nightly")["txn"])
     client.admin.set_offline("t/1")
@@ -437,8 +449,8 @@ def test_a_key_and_its_waiting_transactions(bench: Bench) -> None:
     fill(client, fenced, value=b"no")
     client.admin.set_offline("t/1")
     assert client.connect("nightly")["fenced_txn"] == fenced
-    shown = client.show_transaction(fenced)
-    assert (shown["state"], shown["reason"]) == ("aborting", "fenced")
+    txn_row = client.show_transaction(fenced)
+    assert (txn_row["state"], txn_row["reason"]) == ("aborting", "fenced")
     for end in (client.commit, client.abort):
         with pytest.raises(ExpiredTransaction):
             end(fenced)

@@ -1,4 +1,4 @@
-"""Logs of changes: what keys, cursors and the catalog were told, as files that anybody can read."""
+"""Logs of changes: changes of keys, cursors and the catalog, in files of standard formats."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Row = dict[str, Any]
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows are many: files are merged, sealed and split all the time."""
+    """Lower the limits, so that a few rows make the program merge, seal and split files."""
     monkeypatch.setattr(log, "PARTS_MAX", 2)
     monkeypatch.setattr(log, "SEALED_BYTES", 21_000)
     monkeypatch.setattr(log, "OWN_ROWS", 4)
@@ -62,30 +62,30 @@ def files(client: Client, kind: str | None = None) -> list[ChangeRef]:
 
 
 def rows(client: Client, kind: str) -> list[Row]:
-    found = [log.read(client.store.disk, ref).to_pylist() for ref in files(client, kind)]
-    return [row for table in found for row in table]
+    found_rows = [log.read(client.store.disk, ref).to_pylist() for ref in files(client, kind)]
+    return [row for table in found_rows for row in table]
 
 
 def of_cursor(client: Client, partition: int = 0, subscription: str = "s") -> list[Row]:
-    wanted = (partition, subscription)
-    return [r for r in rows(client, "cursor") if (r["partition"], r["subscription"]) == wanted]
+    key = (partition, subscription)
+    return [r for r in rows(client, "cursor") if (r["partition"], r["subscription"]) == key]
 
 
 def problems(bench: Bench, client: Client | None = None) -> list[str]:
-    """What a deep look finds, errors and warnings; nobody is asked to write before."""
+    """The errors and warnings of a deep verify, before any writer opens the store."""
     findings = Findings()
     disk = PosixDisk(bench.path)
     try:
-        known = verify(disk, bench.clock.now(), findings, deep=True)
-        assert known is not None
-        known.close()
+        report = verify(disk, bench.clock.now(), findings, deep=True)
+        assert report is not None
+        report.close()
     finally:
         disk.close()
-    return [one.message for one in findings.problems]
+    return [problem.message for problem in findings.problems]
 
 
-def spans(found: list[Row] | None) -> list[tuple[int, int]]:
-    return [(one["first"], one["last"]) for one in found or ()]
+def spans(rows: list[Row] | None) -> list[tuple[int, int]]:
+    return [(row["first"], row["last"]) for row in rows or ()]
 
 
 UNRECORDED = {
@@ -104,11 +104,11 @@ UNRECORDED = {
 
 
 def test_every_op_of_a_key_a_cursor_or_the_catalog_is_a_row_or_not_meant_to_be() -> None:
-    """Kills: a change that nobody finds in the log of changes."""
+    """Guards against a change that is missing in the log of changes."""
     folds = [HOMES[kind] for kind in changes.SCHEMAS]
-    taken = {op for op in get_args(Op) if any(hasattr(fold, op.__name__) for fold in folds)}
-    assert {op.__name__ for op in taken - changes.TAKES.keys()} == UNRECORDED.keys()
-    assert changes.TAKES.keys() <= taken
+    received = {op for op in get_args(Op) if any(hasattr(fold, op.__name__) for fold in folds)}
+    assert {op.__name__ for op in received - changes.TAKES.keys()} == UNRECORDED.keys()
+    assert changes.TAKES.keys() <= received
     of_catalog = {
         op for op, take in changes.TAKES.items() if take is changes.CollectedChanges.of_catalog
     }
@@ -127,16 +127,18 @@ def test_each_change_of_a_key_is_a_row_with_the_state_behind_it(bench: Bench) ->
     client.connect("k")
     client.admin.delete_transaction_key("k")
     client.checkpoint()
-    found = rows(client, "key")
-    assert [(r["change"], r["epoch"], r["txn"], r["open_txn"], r["deleted"]) for r in found] == [
+    found_rows = rows(client, "key")
+    assert [
+        (r["change"], r["epoch"], r["txn"], r["open_txn"], r["deleted"]) for r in found_rows
+    ] == [
         ("connected", 0, None, None, False),
         ("bound", 0, str(first), str(first), False),
         ("released", 0, str(first), None, False),
         ("connected", 1, None, None, False),
         ("deleted", 1, None, None, True),
     ]
-    assert {r["transaction_key"] for r in found} == {"k"}
-    lsns = [r["lsn"] for r in found]
+    assert {r["transaction_key"] for r in found_rows} == {"k"}
+    lsns = [r["lsn"] for r in found_rows]
     assert lsns == sorted(lsns)
     assert problems(bench) == []
 
@@ -148,26 +150,26 @@ def test_each_change_of_a_cursor_is_a_row_and_the_last_has_its_state(bench: Benc
     txn = begin(client)
     client.acknowledge("t", "s", sent[5:6], txn=txn)
     client.checkpoint()
-    found = of_cursor(client)
-    assert [(r["change"], spans(r["ranges"]), r["complete"]) for r in found] == [
+    cursor_rows = of_cursor(client)
+    assert [(r["change"], spans(r["ranges"]), r["complete"]) for r in cursor_rows] == [
         ("opened", [], False),
         ("acknowledged", [(2, 3)], False),
         ("held", [(5, 5)], True),
     ]
-    assert spans(found[2]["acknowledged"]) == [(2, 3)]
-    (held,) = found[2]["pending"]
-    assert (held["txn"], spans(held["ranges"])) == (str(txn), [(5, 5)])
-    assert found[1]["acknowledged"] is None and found[1]["pending"] is None
+    assert spans(cursor_rows[2]["acknowledged"]) == [(2, 3)]
+    (pending_entry,) = cursor_rows[2]["pending"]
+    assert (pending_entry["txn"], spans(pending_entry["ranges"])) == (str(txn), [(5, 5)])
+    assert cursor_rows[1]["acknowledged"] is None and cursor_rows[1]["pending"] is None
     client.commit(txn)
     client.acknowledge("t", "s", sent[:2])
     client.checkpoint()
-    found = of_cursor(client)[3:]
-    assert [(r["change"], r["txn"], r["complete"]) for r in found] == [
+    cursor_rows = of_cursor(client)[3:]
+    assert [(r["change"], r["txn"], r["complete"]) for r in cursor_rows] == [
         ("committed", str(txn), False),
         ("acknowledged", None, True),
     ]
-    assert (found[1]["mark_entry"], spans(found[1]["acknowledged"])) == (3, [(5, 5)])
-    assert found[1]["pending"] == [] and found[1]["acknowledged_messages"] == 5
+    assert (cursor_rows[1]["mark_entry"], spans(cursor_rows[1]["acknowledged"])) == (3, [(5, 5)])
+    assert cursor_rows[1]["pending"] == [] and cursor_rows[1]["acknowledged_messages"] == 5
     client.subscription("t", "s").seek("earliest")
     client.checkpoint()
     assert [r["change"] for r in of_cursor(client)][5:] == ["sought"]
@@ -175,13 +177,13 @@ def test_each_change_of_a_cursor_is_a_row_and_the_last_has_its_state(bench: Benc
 
 
 def test_acknowledgements_within_a_second_are_one_row(bench: Bench) -> None:
-    """What a busy subscription writes one a frame; leases are none."""
+    """A busy subscription writes one frame for each acknowledgement; leases are not changes."""
     client = bench.client
     sent = send(client, *(b"%d" % n for n in range(10)))
-    for number, one in enumerate([*sent[:6], *sent[7:]]):
+    for number, message_id in enumerate([*sent[:6], *sent[7:]]):
         if number == 6:
             bench.clock.advance(changes.MERGED_MS)
-        client.acknowledge("t", "s", [one])
+        client.acknowledge("t", "s", [message_id])
     client.checkpoint()
     first, second = of_cursor(client)[1:]
     assert (first["changes"], first["messages"], first["mark_entry"]) == (6, 6, 5)
@@ -190,13 +192,13 @@ def test_acknowledgements_within_a_second_are_one_row(bench: Bench) -> None:
     assert second["mark_entry"] == 5
 
 
-def test_a_row_stands_for_so_many_acknowledgements(
+def test_a_row_merges_at_most_merged_max_acknowledgements(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "MERGED_MAX", 4)
     client = bench.client
-    for one in send(client, *(b"%d" % n for n in range(9))):
-        client.acknowledge("t", "s", [one])
+    for message_id in send(client, *(b"%d" % n for n in range(9))):
+        client.acknowledge("t", "s", [message_id])
     client.checkpoint()
     assert [r["changes"] for r in of_cursor(client)[1:]] == [4, 4, 1]
 
@@ -226,26 +228,26 @@ def test_schemas_that_come_and_go_are_rows(bench: Bench) -> None:
     schemas = client.topic("t").schemas
     schemas.add(pa.schema([("a", pa.int64())]))
     client.checkpoint()
-    before = len(rows(client, "catalog"))
+    count_before = len(rows(client, "catalog"))
     schemas.add(pa.schema([("a", pa.int64()), ("b", pa.string())]))
     newest = schemas.get()
     schemas.delete()
     client.checkpoint()
-    found = rows(client, "catalog")[before:]
-    assert [(r["change"], r["entity"], r["topic"], r["deleted"]) for r in found] == [
+    found_rows = rows(client, "catalog")[count_before:]
+    assert [(r["change"], r["entity"], r["topic"], r["deleted"]) for r in found_rows] == [
         ("schema_added", "topic/1/schema/2", "t", False),
         ("schemas_deleted", "topic/1/schema/1", "t", True),
         ("schemas_deleted", "topic/1/schema/2", "t", True),
     ]
-    said = json.loads(found[0]["value"])
-    assert said == {"type": "json", "definition": newest.definition}
+    parsed = json.loads(found_rows[0]["value"])
+    assert parsed == {"type": "json", "definition": newest.definition}
     assert problems(bench) == []
 
 
 def test_each_change_of_the_catalog_is_a_row(bench: Bench) -> None:
     client = bench.client
     client.checkpoint()
-    before = len(rows(client, "catalog"))
+    count_before = len(rows(client, "catalog"))
     client.set_policies("t", ttl_ms=5000)
     client.set_policies("t", ttl_ms=None)
     client.create_topic("u", 3)
@@ -253,8 +255,8 @@ def test_each_change_of_the_catalog_is_a_row(bench: Bench) -> None:
     client.subscription("u", "v").delete()
     client.admin.delete_topic("u")
     client.checkpoint()
-    found = rows(client, "catalog")[before:]
-    assert [(r["change"], r["topic"], r["name"], r["value"], r["deleted"]) for r in found] == [
+    found_rows = rows(client, "catalog")[count_before:]
+    assert [(r["change"], r["topic"], r["name"], r["value"], r["deleted"]) for r in found_rows] == [
         ("policy_set", "t", "ttl_ms", "5000", False),
         ("policy_set", "t", "ttl_ms", None, True),
         ("topic_created", "u", None, '{"number":2,"partitions":3}', False),
@@ -275,21 +277,25 @@ def test_each_change_of_the_catalog_is_a_row(bench: Bench) -> None:
     "seed", [0, pytest.param(1, marks=pytest.mark.deep), pytest.param(2, marks=pytest.mark.deep)]
 )
 @pytest.mark.usefixtures("small")
-def test_what_a_random_history_tells_at_last_is_the_state(tmp_path: Path, seed: int) -> None:
-    """Law 1 for rows: however files were merged, sealed, split, the newest row is the dump."""
+def test_the_newest_rows_of_a_random_history_are_the_state(tmp_path: Path, seed: int) -> None:
+    """Law 1 for rows: after any merges, seals and splits, the newest row equals the dump."""
     print(f"seed {seed}")
     bench = Bench(tmp_path / "store", coordinators=2, ledger_entries_max=7)
     random_history(bench, seed, checkpoints=True)
     bench.client.checkpoint()
     bench.client.close()
-    assert [one for one in problems(bench) if "log of changes" in one or "system/" in one] == []
+    assert [
+        problem
+        for problem in problems(bench)
+        if "log of changes" in problem or "system/" in problem
+    ] == []
 
 
 # --- files -----------------------------------------------------------------------------------
 
 
 def acked_rounds(client: Client, count: int) -> None:
-    """So many checkpoints, each with changes of both cursors."""
+    """Write this many checkpoints, each with changes of both cursors."""
     for _ in range(count):
         for partition in (0, 1):
             client.acknowledge("t", "s", send(client, b"a", b"b", partition=partition)[1:])
@@ -310,7 +316,7 @@ def test_a_checkpoint_adds_one_file_to_each_log_that_gained_rows(bench: Bench) -
     assert [r.path for r in files(client)][1:-1] == ["system/cursors/_part.0000000002.arrow"]
     send(client, b"x")
     client.checkpoint()
-    assert len(files(client)) == 3  # nothing changed
+    assert len(files(client)) == 3  # nothing has changed
 
 
 def test_many_files_become_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,22 +335,22 @@ def test_enough_bytes_are_sealed_and_a_busy_cursor_gets_files_of_its_own(bench: 
     client = bench.client
     client.create_subscription("t", "quiet")
     acked_rounds(client, 12)
-    own = [ref.path for ref in files(client, "cursor") if ref.subscription]
-    assert {path.rpartition("/")[0] for path in own} == {
+    own_paths = [ref.path for ref in files(client, "cursor") if ref.subscription]
+    assert {path.rpartition("/")[0] for path in own_paths} == {
         f"topics/public/default/t/partition={n}/_cursors/s" for n in (0, 1)
     }
-    assert all(path.endswith(".parquet") for path in own)
+    assert all(path.endswith(".parquet") for path in own_paths)
     assert len(of_cursor(client)) == 13
     assert problems(bench) == []
     client.checkpoint()
-    assert all(Path(bench.path, path).exists() for path in own)  # the sweep knows them
+    assert all(Path(bench.path, path).exists() for path in own_paths)  # the sweep knows them
 
 
 @pytest.mark.parametrize("how", ["compacted", "sealed"])
 def test_files_of_many_cursors_cost_few_flushes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """A flush a file, and three for its directories, were most of the time it took."""
+    """One flush for each file, and three for its directories, once took most of the time."""
     flushed: Counter[str] = Counter()
     fsync = os.fsync
 
@@ -399,7 +405,7 @@ def test_names_of_cursors_are_percent_encoded(bench: Bench) -> None:
 # --- what is kept ----------------------------------------------------------------------------
 
 
-def test_what_is_past_the_retention_is_the_newest_row_of_each_key(bench: Bench) -> None:
+def test_only_the_newest_row_of_each_key_outlives_the_retention(bench: Bench) -> None:
     client = bench.client
     client.connect("quiet")
     acked_rounds(client, 3)
@@ -419,8 +425,8 @@ def test_rows_have_a_bound_in_bytes(tmp_path: Path) -> None:
     bench.client.create_topic("t", 2)
     bench.client.create_subscription("t", "s")
     acked_rounds(bench.client, 12)
-    kept = files(bench.client, "cursor")
-    assert kept[0].newest and sum(ref.bytes for ref in kept[1:]) <= 30_000
+    kept_files = files(bench.client, "cursor")
+    assert kept_files[0].newest and sum(ref.bytes for ref in kept_files[1:]) <= 30_000
     assert problems(bench) == []
 
 
@@ -433,14 +439,16 @@ def test_no_retention_no_rows_and_a_snapshot_once_there_is_one_again(tmp_path: P
     assert files(client) == [] and problems(bench) == []
     client.admin.set_setting("change_retention_ms", 1000)
     acked_rounds(client, 2)
-    found = of_cursor(client)
-    assert [r["change"] for r in found] == ["snapshot", "acknowledged"]
-    assert spans(found[0]["acknowledged"]) == [(1, 1), (3, 3), (5, 5)]
+    cursor_rows = of_cursor(client)
+    assert [r["change"] for r in cursor_rows] == ["snapshot", "acknowledged"]
+    assert spans(cursor_rows[0]["acknowledged"]) == [(1, 1), (3, 3), (5, 5)]
     assert problems(bench) == []
 
 
 def test_a_store_of_an_earlier_program_begins_its_logs_with_a_snapshot(bench: Bench) -> None:
-    """A manifest without them: a row of everything there is, so a log is complete by itself."""
+    """A manifest without logs: the first rows have the whole state, so a log is complete
+    by itself.
+    """
     client = bench.client
     client.connect("k")
     acked_rounds(client, 2)
@@ -478,22 +486,22 @@ def test_the_log_of_a_deleted_subscription_goes(bench: Bench, whole_topic: bool)
     assert {(r["topic"], r["subscription"]) for r in rows(client, "cursor")} == {("u", "s")}
     send(client, b"x", topic="u")
     client.checkpoint()
-    left = [path for path in Path(bench.path).rglob("_cursors/*/*") if path.is_file()]
-    assert left == []
+    remaining = [path for path in Path(bench.path).rglob("_cursors/*/*") if path.is_file()]
+    assert remaining == []
     assert problems(bench) == []
 
 
-# --- who reads them --------------------------------------------------------------------------
+# --- readers of the logs ----------------------------------------------------------------------
 
 
 def asked(client: Client, sql: str) -> list[Row]:
     with Query(client, sql) as query:
-        found: list[Row] = query.rows().read_all().to_pylist()
-        return found
+        found_rows: list[Row] = query.rows().read_all().to_pylist()
+        return found_rows
 
 
 def test_relations_have_files_and_the_frames_behind_them(bench: Bench) -> None:
-    """Whether a change is in a file by now is not to be seen."""
+    """A query gives the same rows, whether a change is already in a file or still in a frame."""
     client = bench.client
     client.connect("k")
     acked_rounds(client, 2)
@@ -508,19 +516,19 @@ def test_relations_have_files_and_the_frames_behind_them(bench: Bench) -> None:
         "transaction_key_log": "FROM transaction_key_log ORDER BY ALL",
         "catalog_log": "FROM catalog_log ORDER BY ALL",
     }
-    before = {name: asked(client, text) for name, text in sql.items()}
-    assert [r["change"] for r in before["transaction_key_log"]] == [
+    rows_before = {name: asked(client, text) for name, text in sql.items()}
+    assert [r["change"] for r in rows_before["transaction_key_log"]] == [
         "connected",
         "bound",
         "released",
     ]
-    last = before["cursor_log"][-1]
+    last = rows_before["cursor_log"][-1]
     assert (last["change"], last["txn"], last["complete"]) == ("committed", str(txn), True)
-    assert {r["subscription"] for r in before["cursor_log"]} == {"s"}
+    assert {r["subscription"] for r in rows_before["cursor_log"]} == {"s"}
     client.checkpoint()
-    after = {name: asked(client, text) for name, text in sql.items()}
-    # a row that was the last of its cursor behind the files is it in a checkpoint, too
-    assert after == before
+    rows_after = {name: asked(client, text) for name, text in sql.items()}
+    # The last row of a cursor after the files is also its last row in a checkpoint.
+    assert rows_after == rows_before
 
 
 def test_the_relations_of_a_store_without_logs_begin_with_its_state(tmp_path: Path) -> None:
@@ -530,19 +538,19 @@ def test_the_relations_of_a_store_without_logs_begin_with_its_state(tmp_path: Pa
     client.create_subscription("t", "s")
     acked_rounds(client, 1)
     client.acknowledge("t", "s", send(client, b"x"))
-    found = asked(client, "FROM cursor_log WHERE partition = 0 ORDER BY lsn")
-    assert [r["change"] for r in found] == ["snapshot", "acknowledged"]
+    found_rows = asked(client, "FROM cursor_log WHERE partition = 0 ORDER BY lsn")
+    assert [r["change"] for r in found_rows] == ["snapshot", "acknowledged"]
 
 
-def test_inspect_shows_the_newest_changes_and_what_a_file_has(bench: Bench) -> None:
+def test_inspect_shows_the_newest_changes_and_the_content_of_a_file(bench: Bench) -> None:
     client = bench.client
     client.connect("k")
     acked_rounds(client, 7)
     client.connect("k")
     key = client.inspect("key:k")["change_list"]
     assert [(row["change"], row["epoch"]) for row in key] == [("connected", 1), ("connected", 0)]
-    held = client.inspect("sub:s")["change_list"]
-    assert len(held) == 10 and held[0]["lsn"] > held[-1]["lsn"]
+    held_changes = client.inspect("sub:s")["change_list"]
+    assert len(held_changes) == 10 and held_changes[0]["lsn"] > held_changes[-1]["lsn"]
     file = client.inspect(f"file:{bench.path}/{files(client, 'cursor')[0].path}")
     assert (file["type"], file["log"], file["rows"]) == ("changes", "cursor", 4)
     assert file["change_list"] == [
@@ -572,11 +580,11 @@ def test_a_compaction_leaves_the_newest_row_of_each_and_a_stock_duckdb_reads_it(
     sql = f"SELECT transaction_key, epoch, deleted FROM {keys} ORDER BY 1"
     assert stock.sql(sql).fetchall() == [("gone", 0, True), ("k", 1, False)]
     cursors = f"read_parquet('{root}/topics/*/*/*/partition=*/_cursors/*/*.parquet')"
-    found = stock.sql(
+    found_rows = stock.sql(
         f"SELECT partition, unnest(acknowledged).last FROM {cursors} WHERE subscription = 's'"
         " ORDER BY ALL"
     ).fetchall()
-    assert found == [*((0, n) for n in range(1, 10, 2)), *((1, n) for n in (1, 3, 5, 7, 10))]
+    assert found_rows == [*((0, n) for n in range(1, 10, 2)), *((1, n) for n in (1, 3, 5, 7, 10))]
     topics = f"read_parquet('{root}/system/catalog/*.parquet')"
     assert stock.sql(
         f"SELECT topic, value ->> 'partitions' FROM {topics} WHERE starts_with(entity, 'topic/')"
@@ -613,7 +621,7 @@ def test_repair_makes_a_lost_file_again_of_the_state(bench: Bench, kind: str, ho
         damage(bench, ref)
     else:
         Path(bench.path, ref.path).unlink()
-    assert any(ref.path in one for one in problems(bench))
+    assert any(ref.path in problem for problem in problems(bench))
     steps = repaired(bench)
     assert ("rebuild-changes", ref.path) in steps
     assert problems(bench) == []
@@ -625,8 +633,8 @@ def test_repair_makes_a_lost_file_again_of_the_state(bench: Bench, kind: str, ho
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("how", ["damaged", "missing"])
-def test_a_lost_file_keeps_no_checkpoint_from_being_written(bench: Bench, how: str) -> None:
-    """The journal would grow without bound for what nothing is recovered from."""
+def test_checkpoints_go_on_without_a_lost_file(bench: Bench, how: str) -> None:
+    """Recovery needs no such file, and without checkpoints the journal would grow without bound."""
     client = bench.client
     acked_rounds(client, 1)
     ref = files(client, "cursor")[0]
@@ -635,8 +643,8 @@ def test_a_lost_file_keeps_no_checkpoint_from_being_written(bench: Bench, how: s
     else:
         Path(bench.path, ref.path).unlink()
     acked_rounds(client, 5)
-    assert any("start anew" in one and ref.path in one for one in client.reports())
-    assert ref.path not in [one.path for one in files(client)]
+    assert any("start anew" in report and ref.path in report for report in client.reports())
+    assert ref.path not in [report.path for report in files(client)]
     assert problems(bench) == []
 
 
@@ -659,21 +667,21 @@ def test_repair_makes_the_file_of_one_cursor_again(bench: Bench) -> None:
 def test_rows_that_contradict_the_state_are_found_and_made_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checksums that are right say nothing of what was written."""
+    """Correct checksums do not prove that the rows are correct."""
     client = bench.client
     with monkeypatch.context() as forgetful:
         forgetful.setattr(changes, "TAKES", {**changes.TAKES, KeyConnected: lambda *_: None})
         client.connect("k")
         acked_rounds(client, 1)
     client.close()
-    (found,) = problems(bench)
-    assert found.startswith("the log of changes: key ") and found.endswith(" k has no row")
+    (problem,) = problems(bench)
+    assert problem.startswith("the log of changes: key ") and problem.endswith(" k has no row")
     assert repaired(bench, rebuild="changes")
     assert problems(bench) == []
 
 
 def repaired(bench: Bench, rebuild: str | None = None) -> list[tuple[str, str | None]]:
-    """What a repair did."""
+    """The actions of a repair, with their paths."""
     answer = integrity.repair(bench.path, apply=True, rebuild=rebuild, clock=bench.clock)
-    assert all(one["done"] for one in answer["action_list"])
-    return [(one["action"], one["path"]) for one in answer["action_list"]]
+    assert all(action["done"] for action in answer["action_list"])
+    return [(action["action"], action["path"]) for action in answer["action_list"]]

@@ -1,4 +1,4 @@
-"""Checkpoint, roll and seal: rows move into files, and nothing that anybody can see changes.
+"""Checkpoint, roll and seal: rows move into files, and no user can see a difference.
 
 Laws 1, 5, 6; I-20; spec/reliability 2.4.
 """
@@ -53,30 +53,32 @@ pytestmark = [
 
 
 def files(bench: Bench, suffix: str) -> list[str]:
-    """Paths below the store that end so, but for logs of changes."""
-    found = (os.path.relpath(path, bench.path) for path in Path(bench.path).rglob(f"*{suffix}"))
-    return sorted(path for path in found if not path.startswith("system/"))
+    """Paths below the store with this suffix, without the logs of changes."""
+    paths = (os.path.relpath(path, bench.path) for path in Path(bench.path).rglob(f"*{suffix}"))
+    return sorted(path for path in paths if not path.startswith("system/"))
 
 
 def test_reading_goes_on_over_sealed_part_and_tail(bench: Bench) -> None:
     """I-20: messages in a sealed file, a part and the journal are one log; ids never change."""
     client = bench.client
-    known: list[tuple[object, bytes]] = []
+    rows: list[tuple[object, bytes]] = []
     for number, act in enumerate(("roll", "cut", "cut", "", "roll", "cut", "")):
         plain = send(client, b"p%d" % number)
         _, inner = send_txn(client, b"x%d" % number, b"y%d" % number)
-        known += zip(
+        rows += zip(
             [*plain, *inner], (b"p%d" % number, b"x%d" % number, b"y%d" % number), strict=True
         )
         if act:
             client.checkpoint(roll_all=act == "roll")
         for looker in (client, bench.another()):
-            assert [(m.message_id, m.value) for m in read(looker)] == known
+            assert [(m.message_id, m.value) for m in read(looker)] == rows
     assert len(files(bench, ".parquet")) == 4  # two of the partition, two of its sidecar
     assert files(bench, ".arrow")
-    found = read(bench.reopen())
-    assert [(m.message_id, m.value) for m in found] == known
-    assert [m.message_id for m in found] == sorted(m.message_id for m in found if m.message_id)
+    messages = read(bench.reopen())
+    assert [(m.message_id, m.value) for m in messages] == rows
+    assert [m.message_id for m in messages] == sorted(
+        m.message_id for m in messages if m.message_id
+    )
 
 
 def test_a_marker_over_several_sidecar_ledgers(bench: Bench) -> None:
@@ -88,7 +90,8 @@ def test_a_marker_over_several_sidecar_ledgers(bench: Bench) -> None:
         producer.send(b"s%d" % turn, txn=slow)
         producer.send(b"q%d" % turn, txn=quick)
         client.checkpoint(roll_all=True)
-    assert files(bench, ".parquet") == []  # a sidecar ledger waits for its transactions
+    # a sidecar ledger is sealed only after its transactions end
+    assert files(bench, ".parquet") == []
     client.commit(quick)
     client.checkpoint()
     client.commit(slow)
@@ -105,13 +108,13 @@ def test_a_marker_over_several_sidecar_ledgers(bench: Bench) -> None:
 def test_a_sealed_sidecar_is_clean(bench: Bench) -> None:
     """R17: committed rows only, in commit order, marker and visible time in the row."""
     client = bench.client
-    first, second, gone = (begin(client) for _ in range(3))
+    first, second, deleted = (begin(client) for _ in range(3))
     producer = client.producer("t")
-    for value, txn in ((b"1a", first), (b"x", gone), (b"2a", second), (b"1b", first)):
+    for value, txn in ((b"1a", first), (b"x", deleted), (b"2a", second), (b"1b", first)):
         producer.send(value, txn=txn)
     bench.clock.advance(5)
     client.commit(second)
-    client.abort(gone)
+    client.abort(deleted)
     bench.clock.advance(5)
     client.commit(first)
     client.checkpoint(roll_all=True)
@@ -120,7 +123,7 @@ def test_a_sealed_sidecar_is_clean(bench: Bench) -> None:
     assert rows.column("value").to_pylist() == [b"2a", b"1a", b"1b"]
     assert set(rows.column("kind").to_pylist()) == {0}
     assert rows.column("txn_index").to_pylist() == [1, 1, 2]
-    found = read(client)
+    messages = read(client)
     markers = list(
         zip(
             rows.column("marker_ledger").to_pylist(),
@@ -128,16 +131,17 @@ def test_a_sealed_sidecar_is_clean(bench: Bench) -> None:
             strict=True,
         )
     )
-    assert markers == [(m.message_id.ledger, m.message_id.entry) for m in found if m.message_id]
+    assert markers == [(m.message_id.ledger, m.message_id.entry) for m in messages if m.message_id]
     times = rows.column("visible_time").cast("int64").to_pylist()
-    assert times == [m.visible_time for m in found]
+    assert times == [m.visible_time for m in messages]
     assert times[1] - times[0] == 5
 
 
-def test_a_sealed_file_of_a_partition_says_its_ledger(bench: Bench) -> None:
-    """docs/format.md 5: kills a column that is null or another ledger's, and wrong counts.
+def test_a_sealed_file_of_a_partition_has_its_ledger_as_a_column(bench: Bench) -> None:
+    """docs/format.md 5. Guards against a null or wrong ledger column, and wrong counts.
 
-    Readers by Spark trust both: the name of the file is not asked for, nor `kind` if all is data.
+    Spark readers trust both: they use neither the name of the file, nor `kind` if all rows are
+    data.
     """
     client = bench.client
     with client.transaction() as txn:
@@ -153,9 +157,9 @@ def test_a_sealed_file_of_a_partition_says_its_ledger(bench: Bench) -> None:
         (1, 1, True),
         (1, 1, True),
     ]
-    for ref, said in ((mixed, mixed.ledger), (plain, plain.ledger), (clean, None)):
+    for ref, expected_ledger in ((mixed, mixed.ledger), (plain, plain.ledger), (clean, None)):
         rows = pq.read_table(Path(bench.path) / ref.path)
-        assert rows.column("ledger").to_pylist() == [said] * ref.rows
+        assert rows.column("ledger").to_pylist() == [expected_ledger] * ref.rows
     store = client.store
     file = store.disk.open(plain.path)
     rows = SegmentReader(file, plain).rows(0, 1)
@@ -167,7 +171,7 @@ def test_a_sealed_file_of_a_partition_says_its_ledger(bench: Bench) -> None:
 
 
 def test_a_sidecar_of_aborted_rows_alone_is_sealed_too(bench: Bench) -> None:
-    """Nothing is left of it, and nothing breaks."""
+    """The seal leaves no row and no file, and no later call fails."""
     client = bench.client
     txn = begin(client)
     client.producer("t").send(b"x", txn=txn)
@@ -190,28 +194,29 @@ def test_ledgers_roll(tmp_path: Path, setting: str, value: int, ledgers: int) ->
     for number in range(6):
         send(client, b"%d" % number + bytes(2048 if setting == "ledger_bytes_max" else 0))
         bench.clock.advance(50)
-    seen = [one.ledger for one in ids(client)]
+    seen = [message_id.ledger for message_id in ids(client)]
     assert seen == sorted(seen)
     assert len(set(seen)) == ledgers
     assert client.describe_topic("t")["partition_list"][0]["ledgers"] == ledgers
     assert client.checkpoint()["sealed_ledgers"] == ledgers - 1
-    assert [one.ledger for one in ids(bench.reopen())] == seen
+    assert [message_id.ledger for message_id in ids(bench.reopen())] == seen
 
 
 def test_acknowledgements_go_on_over_a_checkpoint(bench: Bench) -> None:
-    """Law 1: holes, inner messages, what is held, redelivery counts."""
+    """Law 1: holes, inner messages, pending acknowledgements and redelivery counts survive."""
     client = bench.client
     plain = send(client, b"a", b"b", b"c")
     _, inner = send_txn(client, b"d", b"e", b"f")
     client.acknowledge("t", "s", [plain[1], inner[1]])
-    gone, holder = begin(client), begin(client)
-    client.acknowledge("t", "s", [inner[0]], txn=gone)
-    client.abort(gone)
+    txn, holder = begin(client), begin(client)
+    client.acknowledge("t", "s", [inner[0]], txn=txn)
+    client.abort(txn)
     client.acknowledge("t", "s", [plain[2]], txn=holder)
     client.checkpoint(roll_all=True)
-    for times, looker in enumerate((client, bench.another())):  # each look counts, for it closes
-        found = [(m.value, m.redelivery_count) for m in pending(looker)]
-        assert found == [(b"a", times), (b"d", times + 1), (b"f", times)]
+    # each look raises the count, as its consumer closes
+    for times, looker in enumerate((client, bench.another())):
+        rows = [(m.value, m.redelivery_count) for m in pending(looker)]
+        assert rows == [(b"a", times), (b"d", times + 1), (b"f", times)]
         assert looker.subscriptions()[0]["backlog"] == 4
         assert looker.subscriptions()[0]["pending_acks"] == 1
     bench.reopen().abort(holder)
@@ -219,7 +224,7 @@ def test_acknowledgements_go_on_over_a_checkpoint(bench: Bench) -> None:
 
 
 def test_an_open_transaction_goes_on_over_a_checkpoint(bench: Bench) -> None:
-    """Law 1: a transaction begun before a checkpoint ends behind it, from another process."""
+    """Law 1: a transaction that began before a checkpoint ends after it, from another process."""
     client = bench.client
     txn = begin(client)
     client.producer("t").send(b"a", txn=txn)
@@ -232,7 +237,7 @@ def test_an_open_transaction_goes_on_over_a_checkpoint(bench: Bench) -> None:
 
 
 def test_two_processes_over_checkpoints(bench: Bench) -> None:
-    """A process that only looks now and then goes on, however many checkpoints it missed."""
+    """A process that looks only now and then goes on, however many checkpoints it missed."""
     client, other = bench.client, bench.another()
     expected: list[bytes] = []
     for number in range(4):
@@ -245,7 +250,7 @@ def test_two_processes_over_checkpoints(bench: Bench) -> None:
         expected.append(b"other %d" % number)
         send(other, expected[-1])
         assert values(client) == expected
-    for turn in range(5):  # journals and parts it stands on are deleted, and it writes first
+    for turn in range(5):  # the journals and parts of its view are deleted, and it writes first
         expected.append(b"last %d" % turn)
         send(client, expected[-1])
         client.checkpoint(roll_all=True)
@@ -256,7 +261,7 @@ def test_two_processes_over_checkpoints(bench: Bench) -> None:
 
 
 def test_a_reader_keeps_its_place_over_checkpoints(bench: Bench) -> None:
-    """I-8, 20: a place in the log outlives the files it was read from."""
+    """I-8, 20: the position of a reader outlives the files that it was reading."""
     client, other = bench.client, bench.another()
     send(client, b"0", b"1", b"2")
     with other.reader("t") as reader:
@@ -269,7 +274,7 @@ def test_a_reader_keeps_its_place_over_checkpoints(bench: Bench) -> None:
 
 
 def test_old_journals_and_manifests_are_deleted(bench: Bench) -> None:
-    """R16: the two newest manifests are kept, with the journals the older one needs."""
+    """R16: the two newest manifests stay, with the journals that the older one needs."""
     client = bench.client
     for number in range(6):
         send(client, b"%d" % number)
@@ -281,7 +286,7 @@ def test_old_journals_and_manifests_are_deleted(bench: Bench) -> None:
 
 
 def test_dropped_files_have_their_grace(bench: Bench) -> None:
-    """R18: parts that a sealed file replaced stay for reader_grace_ms, then go."""
+    """R18: parts that a sealed file replaced stay for reader_grace_ms, then upkeep removes them."""
     client = bench.client
     send(client, b"a")
     client.checkpoint()
@@ -302,13 +307,13 @@ def test_dropped_files_have_their_grace(bench: Bench) -> None:
 
 
 def test_a_checkpoint_with_nothing_new_is_skipped(bench: Bench) -> None:
-    """It burns no generation and writes no file."""
+    """It uses no generation and writes no file."""
     client = bench.client
     send(client, b"a")
     first = client.checkpoint()
     assert (first["skipped"], first["rows"], first["parts"]) == (False, 1, 1)
-    again = client.checkpoint()
-    assert (again["skipped"], again["generation"]) == (True, first["generation"])
+    answer_again = client.checkpoint()
+    assert (answer_again["skipped"], answer_again["generation"]) == (True, first["generation"])
 
 
 def test_checkpoints_fall_due(tmp_path: Path) -> None:
@@ -325,7 +330,7 @@ def test_checkpoints_fall_due(tmp_path: Path) -> None:
 
 
 def test_a_missing_part_is_corruption(bench: Bench) -> None:
-    """Law 5: a named file that is gone is named, and never passed over."""
+    """Law 5: a reader names a missing file in its error, and never skips its rows."""
     client = bench.client
     send(client, b"a")
     client.checkpoint()
@@ -363,7 +368,7 @@ def test_the_same_history_makes_the_same_files(tmp_path: Path) -> None:
 def test_packed_rows_are_the_rows_of_their_frames(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, pack_bytes: int, budget: int
 ) -> None:
-    """A checkpoint keeps the rows that it has read, whatever their shape, as many as fit."""
+    """A checkpoint keeps as many of the rows that it has read as fit, whatever their shape."""
     client = bench.client
     client.create_topic("two", partitions=2)
     two = client.producer("two")
@@ -389,33 +394,33 @@ def test_packed_rows_are_the_rows_of_their_frames(
             if turn == 4:
                 txn.abort()
     store = client.store
-    expected = found = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
+    expected = found_client = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
     try:
         expected.take(expected.journal.read_durable())
         monkeypatch.setattr(tail, "PACK_BYTES", pack_bytes)
-        found = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
-        found.journal.current.keep_rows(budget)
-        frames = found.journal.read_durable()
-        found.take(frames)
+        found_client = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
+        found_client.journal.current.keep_rows(budget)
+        frames = found_client.journal.read_durable()
+        found_client.take(frames)
         for raw in frames:
-            found.tail.pack(raw)
-        assert bool(found.tail._rows.packed()) == (budget > 0)
-        assert len(found.tail.runs) == 4  # two partitions, two sidecars
+            found_client.tail.pack(raw)
+        assert bool(found_client.tail._rows.packed()) == (budget > 0)
+        assert len(found_client.tail.runs) == 4  # two partitions, two sidecars
         for ledger, runs in expected.tail.runs.items():
             end = runs[-1].first + runs[-1].rows
             for start, stop in ((0, end), (1, end - 1), (end // 2, end // 2 + 3)):
-                known = expected.ledger_table(ledger, start, stop)
-                assert known.num_rows == min(stop, end) - start
-                assert found.ledger_table(ledger, start, stop).equals(known)
+                table = expected.ledger_table(ledger, start, stop)
+                assert table.num_rows == min(stop, end) - start
+                assert found_client.ledger_table(ledger, start, stop).equals(table)
     finally:
         expected.close()
-        found.close()
+        found_client.close()
 
 
 def test_a_checkpoint_reads_each_large_frame_at_most_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once for its ops, once for its rows. What comes meanwhile only who seals has to read."""
+    """Once for its ops, once for its rows. Frames that arrive meanwhile are read only by a seal."""
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t", 1)
     producer = bench.client.producer("t")
@@ -432,8 +437,8 @@ def test_a_checkpoint_reads_each_large_frame_at_most_twice(
         read += length if file.path.endswith(".journal") else 0
         return real(file, offset, length)
 
-    def beside(*given: Any, **named: Any) -> Manifest:
-        manifest = written(*given, **named)
+    def beside(*arguments: Any, **options: Any) -> Manifest:
+        manifest = written(*arguments, **options)
         send_some()
         return manifest
 
@@ -447,10 +452,10 @@ def test_a_checkpoint_reads_each_large_frame_at_most_twice(
     assert read < 2.2 * 40 * 700_000
 
 
-def test_what_others_append_behind_the_cut_stays_behind_it(
+def test_frames_appended_after_the_cut_are_not_in_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The dumps are of the live folds: they must be those of the cut, whoever writes meanwhile."""
+    """The dumps come from the live folds, and must have the state at the cut while others write."""
     bench = Bench(tmp_path / "store")
     client, other = bench.client, bench.another()
     client.create_topic("t")
@@ -471,12 +476,12 @@ def test_what_others_append_behind_the_cut_stays_behind_it(
     manifest = newest_manifest(client.store.disk, client.store.identity.salt, 0)[0]
     assert manifest.cut_lsn == lsn
     assert sum(ref.rows for refs in manifest.files.values() for ref in refs) == 1
-    for one in (client, other, bench.another()):
-        assert values(one) == [b"a", b"b", b"c"]
+    for each_client in (client, other, bench.another()):
+        assert values(each_client) == [b"a", b"b", b"c"]
     with fresh(bench) as replayed:
         replayed.take(replayed.journal.read_durable())
         assert live_dumps(client) == dumps(replayed)
-    # what came behind the first cut has to be in the dumps of the second
+    # frames after the first cut must be in the dumps of the second
     send(client, b"d", topic="u")
     client.checkpoint()
     with fresh(bench) as replayed:
@@ -485,8 +490,8 @@ def test_what_others_append_behind_the_cut_stays_behind_it(
     assert values(bench.reopen()) == [b"a", b"b", b"c"]
 
 
-def test_a_checkpoint_keeps_nothing_that_nobody_uses(tmp_path: Path) -> None:
-    """A process that never reads a topic holds no state of it, though it writes its dump."""
+def test_a_checkpoint_keeps_no_state_of_unused_topics(tmp_path: Path) -> None:
+    """A process that never reads a topic keeps no state of it, though it writes its dump."""
     bench = Bench(tmp_path / "store")
     for name in ("t", "u"):
         bench.client.create_topic(name)
@@ -496,18 +501,18 @@ def test_a_checkpoint_keeps_nothing_that_nobody_uses(tmp_path: Path) -> None:
     view = other.store._view
     assert {key[0] for key in view._loaded} <= {"catalog", "coordinator"}
     assert view.changed() == []
-    before = {ref.path for ref in view.manifest.dumps}
+    paths_before = {ref.path for ref in view.manifest.dumps}
     send(bench.client, b"w", topic="u")
     other.checkpoint()
-    again = [ref for ref in other.store._view.manifest.dumps if ref.path not in before]
-    assert {(ref.kind, ref.a) for ref in again} == {("topic", 2)}
+    dumps_again = [ref for ref in other.store._view.manifest.dumps if ref.path not in paths_before]
+    assert {(ref.kind, ref.a) for ref in dumps_again} == {("topic", 2)}
     assert values(bench.reopen(), "u") == [b"v", b"w"]
 
 
-def test_what_nobody_has_loaded_is_dumped_beside_the_callers(
+def test_state_that_no_process_has_loaded_is_dumped_without_the_mutex(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9, Law 1: kills dumps made under the mutex, and ops behind the cut in them."""
+    """9, Law 1. Guards against dumps made under the mutex, and ops after the cut in a dump."""
     bench = Bench(tmp_path / "store")
     client = bench.client
     for number in range(6):
@@ -524,7 +529,7 @@ def test_what_nobody_has_loaded_is_dumped_beside_the_callers(
 
     def made(disk: Disk, key: Component, origin: dumps_module.StateSources) -> Any:
         assert not mutex.is_inside()
-        if not seen:  # the live view goes on, and what waits in it grows
+        if not seen:  # the live view goes on, and its waiting ops grow
             for number in range(6):
                 client.acknowledge(f"t{number}", "s", send(client, b"x", topic=f"t{number}"))
             other.store.refresh()
@@ -549,7 +554,10 @@ def test_what_nobody_has_loaded_is_dumped_beside_the_callers(
 def test_markers_are_encoded_ahead_of_the_cut(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A block at a time, with the store free for others in between; the last when they wait."""
+    """One block at a time, and other callers may use the store between two blocks.
+
+    The last block is encoded when callers wait.
+    """
     monkeypatch.setattr(buffer_module, "BLOCK", 4)
     client = bench.client
     for number in range(18):
@@ -585,10 +593,10 @@ def test_markers_are_encoded_ahead_of_the_cut(
     assert [is_at_cut for _, is_at_cut in encoded] == [False] * 5 + [True]
 
 
-def test_what_a_checkpoint_moved_is_let_go_a_little_at_a_time(
+def test_rows_that_a_checkpoint_moved_are_freed_a_little_at_a_time(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever commits next waits for what is freed: tens of thousands of runs took 30 ms."""
+    """The next commit waits while the memory is freed: tens of thousands of runs took 30 ms."""
     monkeypatch.setattr(tail, "FREED_A_FRAME", 3)
     client = bench.client
     for number in range(20):
@@ -598,39 +606,39 @@ def test_what_a_checkpoint_moved_is_let_go_a_little_at_a_time(
         return sum(map(len, view.tail._moved))
 
     client.checkpoint()
-    left = [client.store.read(kept)]
-    assert left[0] >= 10
-    while left[-1]:
+    counts = [client.store.read(kept)]
+    assert counts[0] >= 10
+    while counts[-1]:
         send(client, b"more")
-        left.append(client.store.read(kept))
-    assert all(0 < before - after <= 3 for before, after in itertools.pairwise(left))
-    assert len(values(client)) == 20 + len(left) - 1
+        counts.append(client.store.read(kept))
+    assert all(0 < previous - following <= 3 for previous, following in itertools.pairwise(counts))
+    assert len(values(client)) == 20 + len(counts) - 1
 
 
-def test_the_sweep_reads_manifests_beside_the_callers(
+def test_the_sweep_reads_manifests_without_the_mutex(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9: kills a look at every directory, and at two manifests, while callers wait."""
+    """9. Guards against a read of every directory and of two manifests while callers wait."""
     client, mutex = bench.client, bench.client.store._mutex
     for number in range(4):
         client.create_topic(f"u{number}")
         send(client, b"v", topic=f"u{number}")
     client.checkpoint()
-    asked: list[str] = []
+    lines: list[str] = []
     for name in ("read_manifest", "cursor_dirs"):
         real = getattr(sweep_module, name)
 
-        def watched(*given: Any, _name: str = name, _real: Any = real) -> Any:
+        def watched(*arguments: Any, _name: str = name, _real: Any = real) -> Any:
             assert not mutex.is_inside()
-            asked.append(_name)
-            return _real(*given)
+            lines.append(_name)
+            return _real(*arguments)
 
         monkeypatch.setattr(sweep_module, name, watched)
     assert sweep_module.sweep_unnamed(client.store, directories_max=64) == 0
-    assert (asked.count("read_manifest"), asked.count("cursor_dirs")) == (1, 5)
-    asked.clear()
+    assert (lines.count("read_manifest"), lines.count("cursor_dirs")) == (1, 5)
+    lines.clear()
     assert sweep_module.sweep_unnamed(client.store, directories_max=3) == 0
-    assert asked == ["read_manifest"]  # too many directories: none is looked into
+    assert lines == ["read_manifest"]  # too many directories: the sweep lists none
 
 
 # --- automatic checkpoints -------------------------------------------------------------------
@@ -646,12 +654,12 @@ def in_memory(checkpoint_frames: int) -> tuple[MemoryDisk, Client, ManualClock]:
 
 
 def frames(client: Client) -> int:
-    """How many frames lie behind the newest checkpoint."""
+    """How many frames the journal has after the newest checkpoint."""
     return int(client.status()["journal"]["frames"])
 
 
 def plain_sends(client: Client) -> Iterator[None]:
-    """One message a call."""
+    """Send one message in each call."""
     producer = client.producer("t")
     while True:
         producer.send(b"v")
@@ -659,7 +667,7 @@ def plain_sends(client: Client) -> Iterator[None]:
 
 
 def batches(client: Client) -> Iterator[None]:
-    """Many messages a call."""
+    """Send many messages in each call."""
     producer = client.producer("t")
     while True:
         producer.send_batch(pa.table({"value": [b"v"] * 10}))
@@ -667,10 +675,10 @@ def batches(client: Client) -> Iterator[None]:
 
 
 def plain_acks(client: Client) -> Iterator[None]:
-    """One acknowledgement a call, of what is there already."""
-    known = send(client, *[b"v"] * 100)
-    for one in known:
-        client.acknowledge("t", "s", [one])
+    """Acknowledge one existing message in each call."""
+    message_ids = send(client, *[b"v"] * 100)
+    for message_id in message_ids:
+        client.acknowledge("t", "s", [message_id])
         yield
 
 
@@ -683,8 +691,12 @@ def leases(client: Client) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("use", [plain_sends, batches, plain_acks, leases])
-def test_the_journal_is_bounded_whoever_writes(use: Callable[[Client], Iterator[None]]) -> None:
-    """2: kills a look behind commits only; memory and time to open follow the journal."""
+def test_every_kind_of_write_keeps_the_journal_bounded(
+    use: Callable[[Client], Iterator[None]],
+) -> None:
+    """2. Guards against a check after commits only: memory and the time to open follow the
+    journal.
+    """
     _, client, _ = in_memory(checkpoint_frames=10)
     client.create_topic("t")
     client.create_subscription("t", "s")
@@ -692,11 +704,11 @@ def test_the_journal_is_bounded_whoever_writes(use: Callable[[Client], Iterator[
     for _, _ in zip(use(client), range(60), strict=False):
         longest = max(longest, frames(client))
     assert client.status()["checkpoint"]["generation"] >= 4
-    assert longest <= 14  # a checkpoint's own frames lie behind its cut
+    assert longest <= 14  # the frames of a checkpoint itself come after its cut
 
 
-def test_who_looks_now_and_then_keeps_no_more_than_the_journal() -> None:
-    """7: ops that wait and rows of frames go with the checkpoint of another process."""
+def test_an_idle_reader_keeps_no_more_than_the_journal() -> None:
+    """7: a checkpoint of another process frees the reader's waiting ops and rows of frames."""
     disk, client, _ = in_memory(checkpoint_frames=10)
     client.create_topic("t")
     other = open_client(disk.process(read_only=True))
@@ -712,7 +724,10 @@ def test_who_looks_now_and_then_keeps_no_more_than_the_journal() -> None:
 
 
 def test_a_failed_checkpoint_is_a_note_and_waits_before_it_is_tried_again() -> None:
-    """R33, 11: what was decided decides; kills a raise from a send, a commit and from close."""
+    """R33, 11: the call's own decision stands.
+
+    Guards against an error raised by a send, a commit or `close` because a checkpoint failed.
+    """
     disk, client, clock = in_memory(checkpoint_frames=5)
     client.create_topic("t")
     tried: list[str] = []
@@ -726,7 +741,7 @@ def test_a_failed_checkpoint_is_a_note_and_waits_before_it_is_tried_again() -> N
     disk.damage("reserve", None)
     send(client, *[b"v"] * 40)
     send_txn(client, b"w")
-    assert len(tried) == 1  # not with each call
+    assert len(tried) == 1  # one attempt, not one for each call
     for turn in range(2, 5):
         clock.advance(60_000)
         send(client, b"v", b"v", b"v")
@@ -746,7 +761,9 @@ def test_a_failed_checkpoint_is_a_note_and_waits_before_it_is_tried_again() -> N
 
 
 def test_a_client_that_only_looks_writes_no_checkpoint(tmp_path: Path) -> None:
-    """11.9: kills a checkpoint, an expiry and a trim by a reading command; no file changes."""
+    """11.9. Guards against a reading command that checkpoints, expires or trims; no file
+    changes.
+    """
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     bench.client.create_subscription("t", "s")
@@ -759,41 +776,44 @@ def test_a_client_that_only_looks_writes_no_checkpoint(tmp_path: Path) -> None:
     bench.clock.advance(60_000)
 
     def tree() -> dict[str, bytes]:
-        found = sorted(Path(bench.path).rglob("*"))
+        paths = sorted(Path(bench.path).rglob("*"))
         return {
-            os.path.relpath(one, bench.path): one.read_bytes() for one in found if one.is_file()
+            os.path.relpath(path, bench.path): path.read_bytes() for path in paths if path.is_file()
         }
 
-    before = tree()
+    tree_before = tree()
     with open_store(bench.path, clock=bench.clock) as client:
         assert client.topics()[0]["messages"] == 20
         assert len(read(client)) == 20
         client.status()
-    assert tree() == before
-    with open_store(bench.path, clock=bench.clock) as client:  # who changes something does
+    assert tree() == tree_before
+    # a client that writes also writes checkpoints
+    with open_store(bench.path, clock=bench.clock) as client:
         send(client, b"w")
-    assert tree() != before
+    assert tree() != tree_before
     assert frames(bench.another()) <= 4
 
 
 def held_up_in_background(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Checkpoints run beside their caller, and wait for this before they write the state."""
+    """Run checkpoints in the background; each waits for this event before it writes the state."""
     monkeypatch.setattr(service, "IN_BACKGROUND", True)
     go_on = threading.Event()
     real = checkpoint_module.write_state
 
-    def held_up(*given: Any) -> Any:
+    def held_up(*arguments: Any) -> Any:
         assert go_on.wait(60)
-        return real(*given)
+        return real(*arguments)
 
     monkeypatch.setattr(checkpoint_module, "write_state", held_up)
     return go_on
 
 
-def test_the_caller_goes_on_beside_the_files_of_a_checkpoint(
+def test_the_caller_goes_on_while_a_checkpoint_writes_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9: kills a checkpoint in the caller; `close` waits for the one under way."""
+    """9. Guards against a checkpoint in the thread of the caller; `close` waits for a
+    running one.
+    """
     go_on = held_up_in_background(monkeypatch)
     bench = Bench(tmp_path / "store", checkpoint_frames=10)
     client = bench.client
@@ -817,67 +837,67 @@ def test_the_caller_goes_on_beside_the_files_of_a_checkpoint(
     assert txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"] == 0
 
 
-def test_a_caller_gets_the_interpreter_sooner_beside_a_checkpoint(
+def test_a_caller_gets_the_interpreter_sooner_during_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each call of the kernel in a commit gives it up, and would wait 5 ms to have it again."""
+    """Each system call of a commit releases the interpreter; getting it back would take 5 ms."""
     go_on = held_up_in_background(monkeypatch)
     bench = Bench(tmp_path / "store", checkpoint_frames=5)
-    client, before = bench.client, sys.getswitchinterval()
+    client, interval_before = bench.client, sys.getswitchinterval()
     client.checkpoint_automatically = True
     client.create_topic("t")
     send(client, *[b"v"] * 10)
     assert sys.getswitchinterval() == service.SWITCH_S
     go_on.set()
     client.close()
-    assert sys.getswitchinterval() == before
+    assert sys.getswitchinterval() == interval_before
 
 
-def test_what_a_program_sets_stays() -> None:
-    """Whatever it sets, and whenever; two checkpoints at once count as one."""
-    sharing, before = service.FastThreadSwitching(), sys.getswitchinterval()
+def test_the_switch_interval_that_a_program_sets_stays() -> None:
+    """At any value and any time; two checkpoints at once count as one."""
+    sharing, interval_before = service.FastThreadSwitching(), sys.getswitchinterval()
     try:
         with sharing, sharing:
             assert sys.getswitchinterval() == service.SWITCH_S
-        assert sys.getswitchinterval() == before
+        assert sys.getswitchinterval() == interval_before
         with sharing:
             sys.setswitchinterval(0.02)
         assert sys.getswitchinterval() == 0.02
         for seconds in (0.0001, 0.0071):
             sys.setswitchinterval(seconds)
-            found = sys.getswitchinterval()
+            interval = sys.getswitchinterval()
             with sharing:
-                assert sys.getswitchinterval() == min(found, service.SWITCH_S)
-            assert sys.getswitchinterval() == found
+                assert sys.getswitchinterval() == min(interval, service.SWITCH_S)
+            assert sys.getswitchinterval() == interval
     finally:
-        sys.setswitchinterval(before)
+        sys.setswitchinterval(interval_before)
 
 
-def test_a_child_forked_beside_a_checkpoint_has_what_its_program_set() -> None:
-    """Nobody in it runs that checkpoint, or lets go of a lock that was held just then."""
-    before = sys.getswitchinterval()
+def test_a_child_forked_during_a_checkpoint_has_the_switch_interval_of_its_program() -> None:
+    """The child has no thread that runs this checkpoint, or that would release the held lock."""
+    interval_before = sys.getswitchinterval()
     sharing = service._SHARING
     with sharing, sharing._lock:
         pid = os.fork()
         if not pid:
             status = 1
             with suppress(BaseException):
-                found = [sys.getswitchinterval()]
+                intervals = [sys.getswitchinterval()]
                 if sharing._lock.acquire(timeout=0):
                     sharing._lock.release()
                     with sharing:
-                        found.append(sys.getswitchinterval())
-                    found.append(sys.getswitchinterval())
-                    status = int(found != [before, service.SWITCH_S, before])
+                        intervals.append(sys.getswitchinterval())
+                    intervals.append(sys.getswitchinterval())
+                    status = int(intervals != [interval_before, service.SWITCH_S, interval_before])
             os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert sys.getswitchinterval() == before
+    assert sys.getswitchinterval() == interval_before
 
 
 def test_maintenance_by_command_waits_for_the_automatic_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R24: a process is not locked out by itself, however short it wants to wait."""
+    """R24: a process does not lock itself out, however short its lock time-out is."""
     monkeypatch.setattr(service, "IN_BACKGROUND", True)
     bench = Bench(tmp_path / "store", checkpoint_frames=10)
     client = bench.another(lock_timeout_ms=0)
@@ -891,7 +911,10 @@ def test_maintenance_by_command_waits_for_the_automatic_one(
 
 
 def test_a_checkpoint_may_use_the_reserve_of_a_full_disk() -> None:
-    """R30: what gives space back is let through; kills a reserve that only frames may use."""
+    """R30: a call that gives space back may write.
+
+    Guards against a reserve that only frames may use.
+    """
     disk = new_disk(Settings(coordinators=1, free_bytes_min=0))
     client = open_client(disk)
     client.create_topic("t")
@@ -902,12 +925,12 @@ def test_a_checkpoint_may_use_the_reserve_of_a_full_disk() -> None:
     assert not disk.exists("reserve")
     assert any("the reserve was given up" in line for line in client.reports())
     assert values(open_client(disk.process())) == [b"v" * 50]
-    left = [path for path in disk.files() if path.endswith(".state")]
-    assert len(left) == 1  # what the first try had written did not stay
+    remaining = [path for path in disk.files() if path.endswith(".state")]
+    assert len(remaining) == 1  # the files of the first attempt were removed
 
 
 def test_sealing_looks_only_where_a_ledger_was_closed(bench: Bench) -> None:
-    """9: kills a look at the fold of every topic with a part, changed or not."""
+    """9. Guards against loading the fold of every topic with a part, whether it changed or not."""
     client = bench.client
     for number in range(12):
         client.create_topic(f"u{number}")
@@ -925,20 +948,22 @@ def test_sealing_looks_only_where_a_ledger_was_closed(bench: Bench) -> None:
         assert len(parts) == 11
         assert sealable(view.manifest, view) == []  # the last rows of u7 are in no part yet
         loaded = {key[1] for key in view._loaded if key[0] in ("topic", "buffer")}
-        found = view.catalog.topics[view.catalog.by_name["public/default/u7"]]
-        assert loaded == set(numbers(found))
+        topic = view.catalog.topics[view.catalog.by_name["public/default/u7"]]
+        assert loaded == set(numbers(topic))
     assert client.checkpoint()["sealed_ledgers"] == 1
 
 
 def test_dumps_that_did_not_change_move_as_they_are(bench: Bench) -> None:
-    """9: kills a fold that is loaded to be written again, and state files that stay for ever."""
+    """9. Guards against a fold loaded only to be written again, and state files that stay
+    for ever.
+    """
     client = bench.client
     for number in range(12):
         client.create_topic(f"u{number}")
         send(client, b"v", topic=f"u{number}")
     client.checkpoint()
     other = bench.another()
-    for turn in range(12):  # each leaves less of the first state file
+    for turn in range(12):  # each leaves fewer dumps in the first state file
         for number in range(3):
             send(client, b"w", topic=f"u{(turn + number) % 12}")
         bench.clock.advance(5000)
@@ -951,18 +976,18 @@ def test_dumps_that_did_not_change_move_as_they_are(bench: Bench) -> None:
     assert txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"] == 0
 
 
-def test_who_writes_without_a_pause_makes_room_for_the_checkpoint(
+def test_a_writer_without_pauses_yields_to_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """7: kills a writer that keeps the mutex from it, while the journal grows without a bound."""
+    """7. Guards against a writer that keeps the mutex while the journal grows without bound."""
     monkeypatch.setattr(service, "IN_BACKGROUND", True)
     go_on = threading.Event()
     real_write, real_wait = checkpoint_module.write_state, service.Checkpoints._wait
     waits: list[float | None] = []
 
-    def held_up(*given: Any) -> Any:
+    def held_up(*arguments: Any) -> Any:
         assert go_on.wait(60)
-        return real_write(*given)
+        return real_write(*arguments)
 
     def wait(checkpoints: service.Checkpoints, seconds: float | None) -> None:
         waits.append(seconds)
@@ -988,7 +1013,10 @@ def test_who_writes_without_a_pause_makes_room_for_the_checkpoint(
 def test_an_interrupt_of_close_leaves_the_checkpoint_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """5: answered at once; kills a look at `Thread.is_alive`, which is wrong behind it."""
+    """5: the caller gets the interrupt at once.
+
+    Guards against the use of `Thread.is_alive`, which is wrong after an interrupt.
+    """
     go_on = held_up_in_background(monkeypatch)
 
     def handle(number: int, frame: object) -> None:
@@ -1003,16 +1031,17 @@ def test_an_interrupt_of_close_leaves_the_checkpoint_running(
     def is_running() -> bool:
         return client._checkpoints.is_running
 
-    before = signal.signal(signal.SIGALRM, handle)
+    handler_before = signal.signal(signal.SIGALRM, handle)
     try:
         with pytest.raises(KeyboardInterrupt):
             signal.setitimer(signal.ITIMER_REAL, 0.05)
             client._checkpoints.finish()  # would wait for ever
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, handler_before)
     assert is_running()
-    with monkeypatch.context() as child:  # which has no such thread, and must not wait for it
+    # a forked child has no such thread, and must not wait for it
+    with monkeypatch.context() as child:
         child.setattr(client._checkpoints, "_pid", lambda: -1)
         assert not is_running()
         client._checkpoints.finish()

@@ -1,6 +1,6 @@
-"""Compaction: nothing that can be seen changes, dead rows go, and whatever races it is right after.
+"""Compaction: no visible message changes, dead rows go, and a racing call is correct afterwards.
 
-`seen` is everything a user can look at; it is compared before and behind every compaction.
+`seen` is everything that a user can see; each test compares it before and after a compaction.
 """
 
 from __future__ import annotations
@@ -37,30 +37,31 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 def bench_of(folder: Path, **settings: int | float) -> Bench:
     """A store with a topic of one partition and a subscription."""
-    given: dict[str, Any] = {"coordinators": 1, "reader_grace_ms": 0, **settings}
-    bench = Bench(folder / "store", **given)
+    options: dict[str, Any] = {"coordinators": 1, "reader_grace_ms": 0, **settings}
+    bench = Bench(folder / "store", **options)
     bench.client.create_topic("t")
     bench.client.create_subscription("t", "s")
     return bench
 
 
-def put(client: Client, txn: TxnId, *given: bytes) -> None:
+def put(client: Client, txn: TxnId, *given_values: bytes) -> None:
     """Send values in a transaction."""
-    for value in given:
+    for value in given_values:
         client.producer("t").send(value, txn=txn)
 
 
-def aborted(client: Client, *given: bytes) -> None:
+def aborted(client: Client, *given_values: bytes) -> None:
     """A transaction that is aborted."""
     txn = begin(client)
-    put(client, txn, *given)
+    put(client, txn, *given_values)
     client.abort(txn)
 
 
 def seen(client: Client) -> dict[str, Any]:
-    """Everything that can be seen, ids and order and what is pending included."""
+    """Everything that a user can see, with ids, order and pending acknowledgements."""
     topics = [{**row, "sidecar": None} for row in client.topics()]
-    waiting = [replace(message, redelivery_count=0) for message in pending(client)]  # a look counts
+    # a look raises the count
+    waiting = [replace(message, redelivery_count=0) for message in pending(client)]
     return {
         "read": read(client),
         "pending": waiting,
@@ -104,7 +105,7 @@ def test_nothing_visible_changes_and_bytes_are_given_back(tmp_path: Path) -> Non
     """I-20, I-21: an open ledger of mostly aborted rows is closed and rewritten."""
     bench = bench_of(tmp_path)
     open_one = mixed(bench)
-    before, other = seen(bench.client), bench.another()
+    state_before, other = seen(bench.client), bench.another()
     bench.client.checkpoint()
     size = sidecar_files(bench)
     assert buffer_of(bench.client).dead_bytes == 15_000
@@ -114,16 +115,16 @@ def test_nothing_visible_changes_and_bytes_are_given_back(tmp_path: Path) -> Non
     assert (answer["transactions"], answer["messages"]) == (3, 5)
     assert answer["size_after_bytes"] < answer["size_before_bytes"] == size
     for client in (bench.client, other, bench.another()):
-        assert seen(client) == before
+        assert seen(client) == state_before
     put(bench.client, open_one, b"o4")
     bench.client.commit(open_one)
-    bench.client.checkpoint()  # the one before needs no longer what the new file was made of
+    bench.client.checkpoint()  # the manifest before no longer needs the old files
     assert sidecar_files(bench) < size / 2
     assert values(bench.client)[-4:] == [b"o1", b"o2", b"o3", b"o4"]
     assert values(bench.reopen())[-4:] == [b"o1", b"o2", b"o3", b"o4"]
 
 
-def test_a_dry_run_says_what_the_run_does(tmp_path: Path) -> None:
+def test_a_dry_run_gives_the_answer_of_the_run(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     mixed(bench)
     bench.client.checkpoint()
@@ -138,16 +139,18 @@ def test_running_twice_does_nothing(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     mixed(bench)
     bench.client.admin.compact("t")
-    before, state = seen(bench.client), buffer_of(bench.client).ledgers[:]
+    state_before, state = seen(bench.client), buffer_of(bench.client).ledgers[:]
     answer = bench.client.admin.compact("t")
     assert (answer["messages"], answer["aborted_dropped"]) == (0, 0)
     assert answer["size_before_bytes"] == answer["size_after_bytes"]
     assert buffer_of(bench.client).ledgers == state
-    assert seen(bench.client) == before
+    assert seen(bench.client) == state_before
 
 
-def test_rows_stand_in_commit_order(tmp_path: Path) -> None:
-    """Spec 12: (marker, index) first, then unfinished ones as they stood; no other rows."""
+def test_compacted_rows_are_in_commit_order(tmp_path: Path) -> None:
+    """Spec 12: rows by (marker, index) first, then unfinished ones in their old order; no other
+    rows.
+    """
     bench = bench_of(tmp_path)
     mixed(bench)
     bench.client.admin.compact("t")
@@ -179,38 +182,40 @@ def test_a_transaction_over_several_ledgers(tmp_path: Path) -> None:
     """Its rows move ledger by ledger and are read in the order of the index."""
     bench = bench_of(tmp_path, ledger_entries_max=4)
     client = bench.client
-    one, two = begin(client), begin(client)
+    first, second = begin(client), begin(client)
     for number in range(12):
-        put(client, one, b"a%d" % number)
-        put(client, two, b"b%d" % number)
+        put(client, first, b"a%d" % number)
+        put(client, second, b"b%d" % number)
         aborted(client, b"gone")
-    client.commit(two)
-    before = seen(client)
+    client.commit(second)
+    state_before = seen(client)
     client.admin.compact("t")
-    assert seen(client) == before
-    client.commit(one)
-    after = seen(client)
+    assert seen(client) == state_before
+    client.commit(first)
+    state_after = seen(client)
     client.admin.compact("t")
-    assert seen(client) == after
+    assert seen(client) == state_after
     expected = [b"b%d" % n for n in range(12)] + [b"a%d" % n for n in range(12)]
     assert values(bench.reopen()) == expected
     assert all(len(marker.ranges) <= 2 for marker in buffer_of(bench.client).markers[1])
 
 
 def switching(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) -> list[object]:
-    """Do something between the publication of a compacted file and its frame; returns answers."""
+    """Run a function between the publication of a compacted file and its frame; returns the
+    answers.
+    """
     answers: list[object] = []
     real = compare_rows
 
-    def then(*given: Any, **named: Any) -> None:
-        real(*given, **named)
+    def then(*arguments: Any, **options: Any) -> None:
+        real(*arguments, **options)
         monkeypatch.setattr(compaction, "compare_rows", real)
         meanwhile()
 
     decide = files.switch_sidecar
 
-    def noted(view: View, made: files.SidecarReplacement) -> Any:
-        decision = decide(view, made)
+    def noted(view: View, switch: files.SidecarReplacement) -> Any:
+        decision = decide(view, switch)
         answers.append(decision.answer)
         return decision
 
@@ -220,10 +225,10 @@ def switching(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) ->
 
 
 @pytest.mark.parametrize("ends", ["commit", "abort", "send", "trim"])
-def test_what_happens_between_build_and_frame(
+def test_a_call_between_build_and_frame_is_correct_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    """A transaction that ended meanwhile is right in either place; nobody waits."""
+    """A transaction that ends meanwhile is correct in the old and the new file; no call waits."""
     bench = bench_of(tmp_path)
     open_one = mixed(bench)
     other = bench.another()
@@ -247,28 +252,28 @@ def test_what_happens_between_build_and_frame(
         assert values(bench.client)[-4:] == [b"o1", b"o2", b"o3", b"o4"]
     if ends in ("abort", "trim"):
         assert buffer_of(bench.client).dead_bytes > 0
-    before = seen(bench.client)
+    state_before = seen(bench.client)
     bench.client.admin.compact("t")
     assert buffer_of(bench.client).dead_bytes == 0
-    assert seen(bench.client) == before == seen(bench.reopen())
+    assert seen(bench.client) == state_before == seen(bench.reopen())
 
 
-def test_a_partition_that_is_away_is_left_alone(tmp_path: Path) -> None:
-    """11: partition and sidecar are one unit; what waits there keeps its rows."""
+def test_an_offline_partition_is_not_compacted(tmp_path: Path) -> None:
+    """11: partition and sidecar are one unit; transactions that wait for them keep their rows."""
     bench = bench_of(tmp_path)
     client = bench.client
-    one = begin(client)
-    put(client, one, b"1")
+    txn = begin(client)
+    put(client, txn, b"1")
     aborted(client, b"x")
     client.admin.set_offline("t", 0)
-    client.commit(one)
-    assert client.show_transaction(one)["state"] == "committing"
+    client.commit(txn)
+    assert client.show_transaction(txn)["state"] == "committing"
     with pytest.raises(PartitionUnavailable):
         client.admin.compact("t")
     with pytest.raises(PartitionUnavailable):
         client.admin.trim("t", END)
     client.checkpoint(roll_all=True)
-    assert client.admin.set_online("t", 0)["finished_list"] == [one]
+    assert client.admin.set_online("t", 0)["finished_list"] == [txn]
     assert client.admin.compact("t")["aborted_dropped"] <= 1
     for other in (client, bench.another()):
         assert values(other) == [b"1"]
@@ -278,7 +283,7 @@ def test_a_partition_that_is_away_is_left_alone(tmp_path: Path) -> None:
 def test_a_ledger_that_was_dropped_meanwhile_refuses_the_switch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file then is nobody's and goes at once."""
+    """No manifest will name the file, so it is removed at once."""
     bench = bench_of(tmp_path)
     send_txn(bench.client, b"a")
     aborted(bench.client, b"x")
@@ -319,21 +324,21 @@ def test_a_trim_between_build_and_frame_of_a_seal(
 
 
 def test_compaction_after_a_trim(tmp_path: Path) -> None:
-    """Rows of trimmed markers go from a sealed file; those that stay keep their place."""
+    """A sealed file loses the rows of trimmed markers; the other rows keep their position."""
     bench = bench_of(tmp_path, ledger_entries_max=1000)
     for number in range(4):
         send_txn(bench.client, *(b"%d" % number for _ in range(5)))
         bench.client.checkpoint(roll_all=True)
-    one = begin(bench.client)
+    txn = begin(bench.client)
     for number in range(4, 7):
-        put(bench.client, one, b"%d" % number * 100)
+        put(bench.client, txn, b"%d" % number * 100)
     bench.client.checkpoint(roll_all=True)
-    bench.client.commit(one)
+    bench.client.commit(txn)
     bench.client.admin.trim("t", Bound("skip", 10), force_unacked=True)
-    before = seen(bench.client)
+    state_before = seen(bench.client)
     bench.client.admin.compact("t")
-    assert seen(bench.client) == before
-    assert seen(bench.reopen()) == before
+    assert seen(bench.client) == state_before
+    assert seen(bench.reopen()) == state_before
     assert buffer_of(bench.client).dead_bytes == 0
 
 
@@ -342,15 +347,15 @@ def test_a_checkpoint_compacts_past_the_ratio(tmp_path: Path, ratio: float) -> N
     """A closed ledger that an open transaction keeps from being sealed is rewritten in time."""
     bench = bench_of(tmp_path, sidecar_garbage_ratio=ratio)
     client = bench.client
-    held = begin(client, 10**7)
-    put(client, held, b"h" * 300)
+    txn = begin(client, 10**7)
+    put(client, txn, b"h" * 300)
     aborted(client, b"x" * 700)
-    before = seen(client)
+    state_before = seen(client)
     client.checkpoint(roll_all=True)
     client.checkpoint(roll_all=True)
-    assert seen(client) == before
+    assert seen(client) == state_before
     assert buffer_of(client).dead_bytes == (0 if ratio < 0.7 else 700)
-    client.commit(held)
+    client.commit(txn)
     assert values(bench.another()) == [b"h" * 300]
 
 
@@ -364,7 +369,7 @@ def test_a_ledger_of_aborted_rows_only_needs_no_file(tmp_path: Path) -> None:
 
 
 def test_a_damaged_compacted_file_is_found(tmp_path: Path) -> None:
-    """R5: every byte is checked before it is believed."""
+    """R5: the program checks every byte before it uses it."""
     bench = bench_of(tmp_path)
     mixed(bench)
     bench.client.admin.compact("t")
@@ -387,32 +392,36 @@ def test_a_damaged_compacted_file_is_found(tmp_path: Path) -> None:
     assert len(values(bench.another())) == 6
 
 
-def test_rows_of_others_are_never_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R17: a row is the message it is taken for, or nothing is switched."""
+def test_rows_in_a_wrong_order_are_never_switched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R17: each row is exactly the message that it replaces, or the switch is refused."""
     bench = bench_of(tmp_path)
     mixed(bench)
-    before, real = seen(bench.client), compaction._stored
+    state_before, real = seen(bench.client), compaction._stored
 
-    def reversed_rows(*given: Any) -> Any:
-        table = real(*given)
+    def reversed_rows(*arguments: Any) -> Any:
+        table = real(*arguments)
         return table.take(list(range(table.num_rows))[::-1])
 
     monkeypatch.setattr(compaction, "_stored", reversed_rows)
     with pytest.raises(Corruption):
         bench.client.admin.compact("t")
     monkeypatch.undo()
-    assert seen(bench.client) == before
+    assert seen(bench.client) == state_before
     bench.client.admin.compact("t")
-    assert seen(bench.reopen()) == before
+    assert seen(bench.reopen()) == state_before
 
 
 def test_a_reader_of_an_older_snapshot_finds_the_new_file(tmp_path: Path) -> None:
-    """R21: with no grace the old file may vanish between looking and opening; look again."""
+    """R21: without a grace, the old file may vanish before the reader opens it; the reader looks
+    again.
+    """
     bench = bench_of(tmp_path)
     mixed(bench)
     bench.client.checkpoint()
     other = bench.another()
-    before = read(other)
+    messages_before = read(other)
     other.close()
     other = bench.another()
     store, real = other.store, type(other.store)._refresh
@@ -421,30 +430,32 @@ def test_a_reader_of_an_older_snapshot_finds_the_new_file(tmp_path: Path) -> Non
     def once() -> None:
         real(store)
         calls.append(1)
-        if len(calls) == 1:  # the file goes after the view was made
+        if len(calls) == 1:  # the file is removed after the view was built
             bench.client.admin.compact("t")
 
     reader = other.reader("t")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(store), "_refresh", lambda self: once() if self is store else real(self))
-        assert reader.receive_batch().num_rows == len(before)
+        assert reader.receive_batch().num_rows == len(messages_before)
     assert len(calls) == 2
 
 
 def dirty(client: Client) -> list[tuple[bytes | None, str | None]]:
-    """What a reader of everything is shown of what is not committed."""
-    found = rows(client.read("t", isolation="uncommitted"))
-    return [(m.value, m.txn_state) for m in found if m.message_id is None]
+    """The uncommitted messages that a reader with isolation `uncommitted` gets."""
+    found_rows = rows(client.read("t", isolation="uncommitted"))
+    return [(m.value, m.txn_state) for m in found_rows if m.message_id is None]
 
 
 def test_previews_go_on_over_a_compaction(tmp_path: Path) -> None:
-    """Spec 8: open rows as they were sent, once each; aborted ones until they are removed."""
+    """Spec 8: open rows in the order of their sends, once each; aborted ones until they are
+    removed.
+    """
     bench = bench_of(tmp_path, ledger_entries_max=3)
     client = bench.client
-    one = begin(client, 10**7)
-    put(client, one, b"1", b"2")
+    txn = begin(client, 10**7)
+    put(client, txn, b"1", b"2")
     aborted(client, b"x", b"y")
-    put(client, one, b"3", b"4")
+    put(client, txn, b"3", b"4")
     assert dirty(client) == [
         (b"1", "open"),
         (b"2", "open"),
@@ -459,26 +470,26 @@ def test_previews_go_on_over_a_compaction(tmp_path: Path) -> None:
     client.admin.compact("t")
     open_ones = [(value, "open") for value in (b"1", b"2", b"3", b"4")]
     assert dirty(client) == dirty(bench.another()) == open_ones
-    put(client, one, b"5")
+    put(client, txn, b"5")
     aborted(client, b"z")
     client.admin.compact("t")
-    put(client, one, b"6")
+    put(client, txn, b"6")
     assert dirty(client) == [*open_ones, (b"5", "open"), (b"6", "open")]
     for reader in readers:
         assert reader.receive_batch().column("value").to_pylist() == [b"3", b"4", b"5", b"6"]
-    client.commit(one)
+    client.commit(txn)
     client.admin.compact("t")
     assert dirty(client) == []
 
 
 @pytest.mark.parametrize("when", ["loose", "sealed", "compacted"])
-def test_what_was_trimmed_is_no_preview(tmp_path: Path, when: str) -> None:
-    """Its rows may still be stored, and nobody is shown them."""
+def test_trimmed_rows_are_no_preview(tmp_path: Path, when: str) -> None:
+    """The store may still have the rows, but no reader gets them."""
     bench = bench_of(tmp_path, ledger_entries_max=3)
     client = bench.client
-    held = begin(client, 10**7)
+    txn = begin(client, 10**7)
     if when != "sealed":
-        put(client, held, b"held")
+        put(client, txn, b"held")
     for number in range(6):
         send_txn(client, b"%d" % number)
     if when != "loose":
@@ -487,10 +498,10 @@ def test_what_was_trimmed_is_no_preview(tmp_path: Path, when: str) -> None:
         aborted(client, b"gone")
         client.admin.compact("t")
     client.admin.trim("t", Bound("skip", 4), force_unacked=True)
-    left = [] if when == "sealed" else [(b"held", "open")]
-    assert dirty(client) == dirty(bench.another()) == left
+    remaining = [] if when == "sealed" else [(b"held", "open")]
+    assert dirty(client) == dirty(bench.another()) == remaining
     client.admin.compact("t")
-    assert dirty(client) == left
+    assert dirty(client) == remaining
     assert values(client) == [b"3", b"4", b"5"]
 
 
@@ -510,7 +521,7 @@ def compaction_lock(bench: Bench) -> Any:
     return lock
 
 
-def test_what_is_not_there_is_not_compacted(tmp_path: Path) -> None:
+def test_compacting_a_missing_topic_is_refused(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     for name, partition in (("no", None), ("t", 1), ("t-partition-1", None)):
         with pytest.raises(TopicNotFound):
@@ -520,7 +531,9 @@ def test_what_is_not_there_is_not_compacted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", graded(range(6), 3))
 def test_random_histories(tmp_path: Path, seed: int) -> None:
-    """Any history: compacting changes nothing that can be seen, in any process, and goes on."""
+    """Any history: a compaction changes no visible message in any process, and the store
+    goes on.
+    """
     print("seed", seed)
     chance = random.Random(seed)
     bench = bench_of(tmp_path, ledger_entries_max=chance.choice((3, 9, 1000)))
@@ -539,22 +552,22 @@ def test_random_histories(tmp_path: Path, seed: int) -> None:
                 )
             elif act == 7:
                 send(client, b"%d" % step)
-                if (known := ids(client)) and open_ones:
-                    client.acknowledge("t", "s", [chance.choice(known)], txn=open_ones[-1])
+                if (message_ids := ids(client)) and open_ones:
+                    client.acknowledge("t", "s", [chance.choice(message_ids)], txn=open_ones[-1])
             elif act == 8 and chance.random() < 0.4:
                 client.admin.trim("t", Bound("skip", chance.randint(1, 9)), force_unacked=True)
             elif act == 9:
-                before = seen(client)
+                state_before = seen(client)
                 if chance.random() < 0.5:
                     client.checkpoint(roll_all=chance.random() < 0.5)
                 else:
                     client.admin.compact("t")
-                assert seen(client) == before
-                assert seen(other) == before
-    before = seen(client)
+                assert seen(client) == state_before
+                assert seen(other) == state_before
+    state_before = seen(client)
     client.admin.compact("t")
     assert buffer_of(client).dead_bytes == 0
-    assert seen(bench.another()) == before
+    assert seen(bench.another()) == state_before
 
 
 def void(answer: object) -> None:

@@ -1,6 +1,6 @@
-"""A journal whose frames contradict each other: verify names the frame, and repair changes nothing.
+"""A journal whose frames contradict each other: verify names the frame, repair changes nothing.
 
-The write path makes no such frames, so they are written here by hand. Laws 1 and 4.
+The write path makes no such frames, so the tests write them by hand. Laws 1 and 4.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def message_at(entry: int) -> Appended:
 
 
 def test_an_entry_that_was_given_out_twice_is_damage(tmp_path: Path) -> None:
-    """Plain verify and deep verify name the second frame; repair leaves every byte."""
+    """Plain and deep verify name the second frame; repair changes no byte."""
     bench, lsns = store_with(
         tmp_path / "store", (message_at(2), b"c"), (message_at(2), b"d"), (message_at(3), b"e")
     )
@@ -67,14 +67,18 @@ def test_an_entry_that_was_given_out_twice_is_damage(tmp_path: Path) -> None:
         assert f"LSN {lsns[1]} contradicts what comes before it: " in problem["message"]
         assert str(problem["path"]).startswith("journal/")
         assert problem["offset"]
-    before = {file: file.read_bytes() for file in Path(bench.path).rglob("*") if file.is_file()}
+    contents_before = {
+        file: file.read_bytes() for file in Path(bench.path).rglob("*") if file.is_file()
+    }
     for apply in (False, True):
         outcome = txlog.repair(bench.path, apply=apply, accept_loss=True, clock=bench.clock)
         (action,) = outcome["action_list"]
         assert (action["action"], action["done"]) == ("restore", False)
         assert f"LSN {lsns[1]} contradicts" in action["detail"]
-    after = {file: file.read_bytes() for file in Path(bench.path).rglob("*") if file.is_file()}
-    assert after == before
+    contents_after = {
+        file: file.read_bytes() for file in Path(bench.path).rglob("*") if file.is_file()
+    }
+    assert contents_after == contents_before
 
 
 def test_verify_names_the_first_of_several_components(tmp_path: Path) -> None:

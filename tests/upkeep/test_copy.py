@@ -1,4 +1,4 @@
-"""A store is copied as it is at one LSN while others write; what was cut short is no store."""
+"""A store is copied as it is at one LSN while others write; an unfinished copy is no store."""
 
 from __future__ import annotations
 
@@ -53,9 +53,11 @@ with txlog.open({path!r}) as client:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    """Rows in every place: sealed, in parts, in frames, in buckets; some trimmed, some acked."""
-    made = Bench(tmp_path / "store", ledger_entries_max=3, reader_grace_ms=0, coordinators=1)
-    client = made.client
+    """Rows in all kinds of files: sealed, parts, frames, buckets; some trimmed, some
+    acknowledged.
+    """
+    new_bench = Bench(tmp_path / "store", ledger_entries_max=3, reader_grace_ms=0, coordinators=1)
+    client = new_bench.client
     for topic in ("t", "u"):
         client.create_topic(topic, partitions=2)
     client.create_subscription("t", "s", type="shared")
@@ -68,37 +70,37 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     client.checkpoint(roll_all=True)
     send(client, b"in", b"frames")
     send_txn(client, b"c", topic="t", partition=1)
-    yield made
-    made.close()
+    yield new_bench
+    new_bench.close()
 
 
 def rows(client: Client, lsn: int | None = None) -> list[dict[str, object]]:
-    """Every message, of those that were there at an LSN, and every acknowledgement."""
+    """Every message, up to an LSN if one is given."""
     only = "" if lsn is None else f"WHERE lsn <= {lsn}"
-    with Query(client, f"FROM messages {only} ORDER BY topic, ledger, entry, txn_index") as asked:
-        found: list[dict[str, object]] = asked.rows().read_all().to_pylist()
-        return found
+    with Query(client, f"FROM messages {only} ORDER BY topic, ledger, entry, txn_index") as query:
+        found_rows: list[dict[str, object]] = query.rows().read_all().to_pylist()
+        return found_rows
 
 
 def check(path: str) -> None:
-    """Nothing is wrong with a copy, not even something that upkeep would put in order."""
-    found = txlog.verify(path, deep=True)
-    assert (found["errors"], found["warnings"]) == (0, 0), found["problem_list"]
+    """Verify finds nothing wrong with a copy, not even a warning that upkeep would clear."""
+    report = txlog.verify(path, deep=True)
+    assert (report["errors"], report["warnings"]) == (0, 0), report["problem_list"]
 
 
 def test_a_copy_is_the_store_at_its_lsn(bench: Bench, tmp_path: Path) -> None:
-    dest, told = str(tmp_path / "copy"), list[tuple[int, int]]()
-    answer = bench.client.copy(dest, verify=True, tell=lambda done, of: told.append((done, of)))
+    dest, reports = str(tmp_path / "copy"), list[tuple[int, int]]()
+    answer = bench.client.copy(dest, verify=True, tell=lambda done, of: reports.append((done, of)))
     assert (answer["path"], answer["verified"], answer["offloaded"]) == (dest, True, 0)
-    assert told[-1] == (answer["size_bytes"], answer["size_bytes"])
-    assert len(told) == answer["files"]
+    assert reports[-1] == (answer["size_bytes"], answer["size_bytes"])
+    assert len(reports) == answer["files"]
     check(dest)
-    before = rows(bench.client)
+    rows_before = rows(bench.client)
     send(bench.client, b"later")
     with txlog.open(dest, clock=bench.clock) as copied:
         assert copied.status()["store"]["uuid"] == answer["uuid"]
         assert copied.status()["journal"]["lsn"] == answer["lsn"]
-        assert rows(copied) == before == rows(bench.client, answer["lsn"])
+        assert rows(copied) == rows_before == rows(bench.client, answer["lsn"])
         assert [s["backlog"] for s in copied.subscriptions()] == [
             s["backlog"] - 1 for s in bench.client.subscriptions()
         ]
@@ -118,8 +120,8 @@ def test_a_store_without_a_checkpoint_is_copied(tmp_path: Path) -> None:
         assert values(copied) == [b"1"]
 
 
-def test_what_was_open_is_aborted_by_who_writes_to_the_copy(bench: Bench, tmp_path: Path) -> None:
-    """Who began it works with the other store, where it goes on."""
+def test_the_first_writer_of_a_copy_aborts_open_transactions(bench: Bench, tmp_path: Path) -> None:
+    """Its client uses the first store, where the transaction goes on."""
     txn = begin(bench.client)
     bench.client.producer("t").send(b"open", partition=0, txn=txn)
     bench.client.copy(str(tmp_path / "copy"))
@@ -131,13 +133,13 @@ def test_what_was_open_is_aborted_by_who_writes_to_the_copy(bench: Bench, tmp_pa
 
 
 def test_files_that_upkeep_lets_go_meanwhile_are_copied(bench: Bench, tmp_path: Path) -> None:
-    """R18: they are pinned; kills a copy that meets a missing file."""
+    """R18: the files are pinned. Guards against a copy that fails on a missing file."""
     dest, other, steps = str(tmp_path / "copy"), bench.another(), 0
 
     def upkeep(done: int, total: int) -> None:
         nonlocal steps
         steps += 1
-        if steps == 6:  # the journals and the manifests are there
+        if steps == 6:  # the journals and the manifests are copied already
             send(other, b"meanwhile")
             other.admin.trim("t", Bound("end"), force_unacked=True)
             for _ in range(3):
@@ -145,22 +147,22 @@ def test_files_that_upkeep_lets_go_meanwhile_are_copied(bench: Bench, tmp_path: 
                 other.admin.gc(apply=True, keep_ms=0)
                 send(other, b"more")
 
-    before = rows(bench.client)
+    rows_before = rows(bench.client)
     answer = bench.client.copy(dest, tell=upkeep)
     assert steps == answer["files"] > 8
     check(dest)
     with txlog.open(dest, clock=bench.clock) as copied:
-        assert rows(copied) == before
+        assert rows(copied) == rows_before
 
 
-def test_what_is_cut_short_is_no_store_and_is_taken_over(bench: Bench, tmp_path: Path) -> None:
+def test_an_unfinished_copy_is_no_store_and_is_replaced(bench: Bench, tmp_path: Path) -> None:
     dest = str(tmp_path / "copy")
     files = bench.client.copy(str(tmp_path / "whole"))["files"]
-    for left in range(1, files):
+    for remaining in range(1, files):
 
-        def stop(done: int, total: int, left: list[int] = [left]) -> None:  # noqa: B006
-            left[0] -= 1
-            if not left[0]:
+        def stop(done: int, total: int, remaining: list[int] = [remaining]) -> None:  # noqa: B006
+            remaining[0] -= 1
+            if not remaining[0]:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
@@ -216,7 +218,7 @@ def test_a_damaged_file_is_not_copied(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_a_copy_removes_nothing_outside(bench: Bench, tmp_path: Path) -> None:
-    """Its files of another place are those of the first store, which goes on to need them."""
+    """Offloaded files belong to the first store, which still needs them."""
     (tmp_path / "far").mkdir()
     bench.client.admin.offload("u", str(tmp_path / "far"))
     outside = {path for path in (tmp_path / "far").rglob("*") if path.is_file()}
@@ -247,13 +249,13 @@ def test_a_copy_that_is_killed_leaves_no_store(bench: Bench, tmp_path: Path, lef
             txlog.open(dest)
         bench.client.copy(dest)
     check(dest)
-    bench.client.admin.gc(apply=True)  # the pin of the dead
+    bench.client.admin.gc(apply=True)  # it removes the pin of the dead process
     check(bench.path)
 
 
 @pytest.mark.deep
-def test_copies_beside_four_writers_are_whole(tmp_path: Path) -> None:
-    """Each is the store at its LSN, no transaction half in it; the writers die by SIGKILL."""
+def test_copies_made_while_four_processes_write_are_whole(tmp_path: Path) -> None:
+    """Each copy is the store at its LSN, without half a transaction; the writers die by SIGKILL."""
     path = str(tmp_path / "store")
     txlog.init(path, durability="os", free_bytes_min=0, reader_grace_ms=0)
     copies = []
@@ -281,10 +283,14 @@ def test_copies_beside_four_writers_are_whole(tmp_path: Path) -> None:
         for answer in copies:
             check(answer["path"])
             with txlog.open(answer["path"]) as copied:
-                found = rows(copied)
-                assert found == rows(client, answer["lsn"])
+                found_rows = rows(copied)
+                assert found_rows == rows(client, answer["lsn"])
                 of_txns = [
-                    {row["value"] for row in found if row["topic"] == topic and row["txn_index"]}
+                    {
+                        row["value"]
+                        for row in found_rows
+                        if row["topic"] == topic and row["txn_index"]
+                    }
                     for topic in ("t", "u")
                 ]
                 assert of_txns[0] == of_txns[1] != set()
@@ -295,7 +301,7 @@ def test_the_command_copies(
 ) -> None:
     dest = str(tmp_path / "copy")
     assert main(["copy", dest, "-S", bench.path, "--verify"]) == 0
-    said = capfd.readouterr()
-    assert "copied" in said.err and said.out.count("\n") <= 8
+    output = capfd.readouterr()
+    assert "copied" in output.err and output.out.count("\n") <= 8
     assert main(["copy", dest, "-S", bench.path]) == 4
     assert main(["copy", "-S", bench.path]) == 2

@@ -1,4 +1,4 @@
-"""`txn log`: what the coordinator was told, over checkpoints, merges and the end of retention."""
+"""`txn log`: the history of a transaction over checkpoints, merges and the end of retention."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def whole(client: Client, bench: Bench, each: int = 1) -> TxnId:
 
 
 def test_a_log_is_the_same_before_and_after_checkpoints(bench: Bench) -> None:
-    """Law 1 in small: where an op lies, journal or part, is not to be seen."""
+    """Law 1 in small: the log does not show whether an op is in the journal or in a part."""
     client = bench.client
     txn = begin(client)
     client.producer("t").send(b"x", partition=1, txn=txn)
@@ -51,11 +51,11 @@ def test_a_log_is_the_same_before_and_after_checkpoints(bench: Bench) -> None:
     client.checkpoint()
     bench.clock.advance(7)
     client.commit(txn)
-    before = client.admin.transaction_log(txn)
-    assert [list(row) for row in before] == [KEYS] * 5
+    log_before = client.admin.transaction_log(txn)
+    assert [list(row) for row in log_before] == [KEYS] * 5
     assert [
         (row["op"], row["topic"], row["partition"], row["subscription"], row["count"])
-        for row in before
+        for row in log_before
     ] == [
         ("TxnOpened", None, None, None, None),
         ("PartitionAdded", "t", 1, None, None),
@@ -63,32 +63,34 @@ def test_a_log_is_the_same_before_and_after_checkpoints(bench: Bench) -> None:
         ("StatusUpdated", None, None, None, 1),
         ("StatusUpdated", None, None, None, None),
     ]
-    assert [row["detail"] for row in before[3:]] == [
+    assert [row["detail"] for row in log_before[3:]] == [
         "OPEN to COMMITTING, acks 1",
         "COMMITTING to COMMITTED",
     ]
-    lsns = [row["lsn"] for row in before]
+    lsns = [row["lsn"] for row in log_before]
     assert lsns == sorted(lsns) and lsns[3] == lsns[4]
-    assert before[4]["time"] == before[0]["time"] + 7
+    assert log_before[4]["time"] == log_before[0]["time"] + 7
     for _ in range(3):
         client.checkpoint()
         send(client, b"z")
-        assert client.admin.transaction_log(txn) == before
-        assert bench.another(read_only=True).admin.transaction_log(txn) == before
-    assert bench.reopen().admin.transaction_log(txn) == before
+        assert client.admin.transaction_log(txn) == log_before
+        assert bench.another(read_only=True).admin.transaction_log(txn) == log_before
+    assert bench.reopen().admin.transaction_log(txn) == log_before
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_every_transaction_of_a_random_history_has_its_log(tmp_path: Path, seed: int) -> None:
-    """A record and its log agree, whatever is forgotten, merged or still open."""
+    """The record of a transaction and its log agree, whether it is forgotten, merged or
+    still open.
+    """
     print(f"seed {seed}")
     bench = Bench(tmp_path / "store", coordinators=2, ledger_entries_max=7)
     random_history(bench, seed, checkpoints=True)
     client = bench.client
     client.flush()
-    found = client.transactions(all=True)
-    assert found
-    for row in found:
+    txn_rows = client.transactions(all=True)
+    assert txn_rows
+    for row in txn_rows:
         log = told(client, row["txn"])
         assert log[0][0] == "TxnOpened"
         ends = [str(detail) for op, detail in log if op == "StatusUpdated"]
@@ -100,7 +102,7 @@ def test_every_transaction_of_a_random_history_has_its_log(tmp_path: Path, seed:
 
 
 def test_many_parts_become_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """16 parts at most; what was said stays said."""
+    """16 parts at most; a merge loses no row."""
     monkeypatch.setattr(history, "PARTS_MAX", 3)
     client = bench.client
     txns = []
@@ -111,15 +113,15 @@ def test_many_parts_become_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) ->
         assert 1 <= len(manifest.history) <= 3
         for txn in txns:
             assert [op for op, _ in told(client, txn)].count("StatusUpdated") == 2
-    named = {Path(bench.path, ref.path) for ref in manifest.history}
-    assert named <= set(parts(bench))
+    paths = {Path(bench.path, ref.path) for ref in manifest.history}
+    assert paths <= set(parts(bench))
     client.checkpoint()
     sweep_unnamed(client.store)
-    assert named <= set(parts(bench))
+    assert paths <= set(parts(bench))
 
 
 def test_history_ends_with_the_retention_of_records(bench: Bench) -> None:
-    """A part goes when all of it is older than txn_ended_retention_ms."""
+    """A part is removed when all of it is older than txn_ended_retention_ms."""
     client = bench.client
     old = whole(client, bench)
     client.checkpoint()
@@ -144,7 +146,7 @@ def test_history_ends_with_the_retention_of_records(bench: Bench) -> None:
 
 
 def test_a_clock_that_was_set_back_costs_no_history(bench: Bench) -> None:
-    """A part with times of 1970 does not take those before it with it."""
+    """A part with times of 1970 does not remove the parts before it."""
     client = bench.client
     young = whole(client, bench)
     client.checkpoint()
@@ -160,7 +162,7 @@ def test_a_clock_that_was_set_back_costs_no_history(bench: Bench) -> None:
 
 
 def test_history_is_bounded_by_count(tmp_path: Path) -> None:
-    """So that a busy hour does not fill the disk."""
+    """A busy hour may not fill the disk."""
     bench = Bench(tmp_path / "store", reader_grace_ms=0, txn_ended_retention_count=2)
     client = bench.client
     client.create_topic("t", 2)
@@ -183,7 +185,7 @@ def test_nothing_is_kept_when_nothing_is_remembered(tmp_path: Path, setting: str
 
 
 def test_a_damaged_part_is_named(bench: Bench) -> None:
-    """R5: no byte reaches Arrow unchecked; and everything but the log goes on."""
+    """R5: Arrow gets no unchecked byte, and everything except the log goes on."""
     client = bench.client
     txn = whole(client, bench)
     client.checkpoint()
@@ -197,10 +199,12 @@ def test_a_damaged_part_is_named(bench: Bench) -> None:
     assert client.show_transaction(txn)["state"] == "committed"
 
 
-def test_a_damaged_part_keeps_no_checkpoint_from_being_written(
+def test_checkpoints_go_on_with_a_damaged_part(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts are not merged until a repair forgets that one; the journal does not grow for it."""
+    """Parts are not merged until a repair forgets the damaged one; the journal does not grow
+    meanwhile.
+    """
     monkeypatch.setattr(history, "PARTS_MAX", 2)
     client = bench.client
     whole(client, bench)
@@ -215,16 +219,18 @@ def test_a_damaged_part_keeps_no_checkpoint_from_being_written(
     assert len(manifest.history) == 4
 
 
-def test_parts_that_nobody_names_are_swept(bench: Bench) -> None:
-    """R19: what a pass left that died before its manifest; named ones stay."""
+def test_unnamed_parts_are_swept(bench: Bench) -> None:
+    """R19: the sweep removes the files of a pass that died before its manifest; named
+    parts stay.
+    """
     client = bench.client
     txn = whole(client, bench)
     client.checkpoint()
-    (kept,) = parts(bench)
-    stray = kept.with_name("0000009999.arrow")
+    (part,) = parts(bench)
+    stray = part.with_name("0000009999.arrow")
     stray.write_bytes(b"left behind")
     client.checkpoint()
-    assert parts(bench) == [kept]
+    assert parts(bench) == [part]
     assert told(client, txn)
 
 
@@ -235,7 +241,7 @@ def test_ids_that_never_were(bench: Bench) -> None:
 
 
 def test_a_part_is_plain_arrow(bench: Bench) -> None:
-    """docs/format.md 5: readable without this program."""
+    """docs/format.md 5: a part can be read without this program."""
     whole(bench.client, bench)
     bench.client.checkpoint()
     with pa.ipc.open_file(parts(bench)[0]) as reader:

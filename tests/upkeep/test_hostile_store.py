@@ -1,4 +1,4 @@
-"""A store that somebody else made: nothing outside it is removed because it says so."""
+"""A store from a stranger: the program removes nothing outside it because the store names it."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def opened(store: Path) -> Client:
 
 
 def tamper(store: Path, dropped: list[str]) -> None:
-    """Let the newest manifest say that files have lost their names long ago."""
+    """Change the newest manifest, so that it lists these files as dropped long ago."""
     with opened(store) as client:
         salt = client.store.identity.salt
     disk = PosixDisk(str(store))
     number = manifests.generations(disk)[-1]
-    known = manifests.read_manifest(disk, number, salt)
+    manifest = manifests.read_manifest(disk, number, salt)
     changed = msgspec.structs.replace(
-        known, dropped=[(path, 1) for path in dropped], files=dict(known.files.items())
+        manifest, dropped=[(path, 1) for path in dropped], files=dict(manifest.files.items())
     )
     path = store / manifests.manifest_path(number)
     path.chmod(0o600)
@@ -60,7 +60,7 @@ def tamper(store: Path, dropped: list[str]) -> None:
 
 
 def clean_up(store: Path) -> list[str]:
-    """All that removes files, by command; returns what was reported."""
+    """Run every command that removes files; returns the reports."""
     with opened(store) as client:
         client.producer("orders").send(b"y")
         for _ in range(2):
@@ -73,22 +73,22 @@ def clean_up(store: Path) -> list[str]:
 
 
 def victims(folder: Path, uuid: str) -> dict[str, Path]:
-    """Files of the user, by what leads to them."""
+    """Files of the user, by the kind of path that leads to them."""
     home = folder / "home"
     inside = home / uuid / "topics/public/default/orders/partition=0"
     inside.mkdir(parents=True)
-    found = {"plain": home / "precious.txt", "as of a store": inside / "ledger-1.1.parquet"}
-    for path in found.values():
+    victim_paths = {"plain": home / "precious.txt", "as of a store": inside / "ledger-1.1.parquet"}
+    for path in victim_paths.values():
         path.write_text("precious")
-    return found
+    return victim_paths
 
 
 @pytest.mark.parametrize("which", ["plain", "as of a store"])
 @pytest.mark.parametrize("form", ["file://{}", "{}", "../home/precious.txt", "file://{}?region=x"])
-def test_a_manifest_that_names_files_of_others_removes_none(
+def test_a_manifest_cannot_remove_files_outside_the_store(
     tmp_path: Path, which: str, form: str
 ) -> None:
-    """Kills: an address in a manifest that is removed as if it were the store's own file."""
+    """Guards against removing the address in a manifest as if it were the store's own file."""
     store = made(tmp_path)
     with opened(store) as client:
         uuid = client.store.identity.uuid
@@ -99,8 +99,10 @@ def test_a_manifest_that_names_files_of_others_removes_none(
 
 
 @pytest.mark.parametrize("which", ["plain", "as of a store"])
-def test_a_catalog_that_names_places_of_others_removes_nothing(tmp_path: Path, which: str) -> None:
-    """Kills: a directory that gc clears because the catalog says that the store has files there."""
+def test_a_catalog_cannot_make_gc_clear_a_directory(tmp_path: Path, which: str) -> None:
+    """Guards against a gc that clears a directory because the catalog lists it as a place of the
+    store.
+    """
     store = made(tmp_path)
     with opened(store) as client:
         uuid = client.store.identity.uuid
@@ -108,27 +110,29 @@ def test_a_catalog_that_names_places_of_others_removes_nothing(tmp_path: Path, w
         home = f"file://{tmp_path / 'home'}"
         client.store.write(lambda view, now: files.add_place(view, home))
         client.store.write(lambda view, now: files.add_place(view, f"{home}/{uuid}"))
-    said = clean_up(store)
+    texts = clean_up(store)
     assert victim.read_text() == "precious"
-    assert any("is not looked at" in one for one in said)
+    assert any("is not looked at" in text for text in texts)
 
 
 def test_a_place_that_was_not_confirmed_is_not_even_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: a call to any address, with the user's credentials, because a catalog names it."""
+    """Guards against a call to any address, with the user's credentials, because a catalog names
+    it.
+    """
     store = made(tmp_path)
     with opened(store) as client:
         uuid = client.store.identity.uuid
-        place = f"s3://bucket/{uuid}?endpoint_override=127.0.0.1:1"
-        client.store.write(lambda view, now: Decision([PlaceAdded(place)], None, True))
-    tamper(store, [remote.address(place, "topics/a/b/c/partition=0/ledger-1.1.parquet")])
+        location = f"s3://bucket/{uuid}?endpoint_override=127.0.0.1:1"
+        client.store.write(lambda view, now: Decision([PlaceAdded(location)], None, True))
+    tamper(store, [remote.address(location, "topics/a/b/c/partition=0/ledger-1.1.parquet")])
     monkeypatch.setattr(remote, "located", lambda far: pytest.fail(f"reached for {far}"))
     clean_up(store)
 
 
 def test_a_link_in_a_confirmed_place_leads_nowhere(tmp_path: Path) -> None:
-    """Kills: a directory in an archive that was replaced by a link to the user's files."""
+    """Guards against a directory in an archive that was replaced by a link to the user's files."""
     store, archive = made(tmp_path), tmp_path / "archive"
     archive.mkdir(mode=0o700)
     with opened(store) as client:
@@ -138,14 +142,16 @@ def test_a_link_in_a_confirmed_place_leads_nowhere(tmp_path: Path) -> None:
     directory, elsewhere = first.parent, tmp_path / "elsewhere"
     shutil.move(directory, elsewhere)
     directory.symlink_to(elsewhere)
-    kept = sorted(elsewhere.iterdir())
-    said = clean_up(store)
-    assert sorted(elsewhere.iterdir()) == kept
-    assert any(uuid in one for one in said)
+    paths = sorted(elsewhere.iterdir())
+    texts = clean_up(store)
+    assert sorted(elsewhere.iterdir()) == paths
+    assert any(uuid in text for text in texts)
 
 
 def test_files_of_a_store_that_was_moved_go_once_its_place_is_confirmed(tmp_path: Path) -> None:
-    """A copy by hand has the same uuid: what it lets go may be what the original needs."""
+    """A copy by hand has the same uuid, so the original may still need the files that the copy
+    drops.
+    """
     store, archive = made(tmp_path), tmp_path / "archive"
     archive.mkdir(mode=0o700)
     with opened(store) as client:
@@ -156,9 +162,9 @@ def test_files_of_a_store_that_was_moved_go_once_its_place_is_confirmed(tmp_path
     with opened(moved) as client:
         assert len(list(client.reader("orders"))) == 2  # it reads them as before
         client.admin.confirm(str(archive))  # for reading only
-    said = clean_up(moved)
+    texts = clean_up(moved)
     assert sorted(archive.glob("**/*.parquet")) == files
-    assert any("txlog admin offload TOPIC --to PLACE confirms a place" in one for one in said)
+    assert any("txlog admin offload TOPIC --to PLACE confirms a place" in text for text in texts)
     with opened(moved) as client:
         client.admin.offload("orders", str(archive))
         client.checkpoint()
@@ -169,7 +175,7 @@ def test_files_of_a_store_that_was_moved_go_once_its_place_is_confirmed(tmp_path
 def test_nothing_is_offloaded_where_no_record_can_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: files that are moved to a place where nobody opens them any more."""
+    """Guards against files moved to a place where the program would refuse to open them."""
     store, archive = made(tmp_path), tmp_path / "archive"
     archive.mkdir(mode=0o700)
     (tmp_path / "state").write_text("a file")
@@ -182,26 +188,26 @@ def test_nothing_is_offloaded_where_no_record_can_be_made(
     assert list(archive.glob("**/*.parquet")) == []
 
 
-def named_at(store: Path, place: str | None, far: str = "") -> None:
-    """Let the newest manifest say that all rows are in files at an address.
+def named_at(store: Path, location: str | None, far: str = "") -> None:
+    """Change the newest manifest, so that all rows are in files at an address.
 
-    place: of a store, where each file keeps its name; None: all of them are at `far`
+    place: of a store, where each file keeps its name; None: all files have the address `far`
     """
     with opened(store) as client:
         salt = client.store.identity.salt
     disk = PosixDisk(str(store))
     number = manifests.generations(disk)[-1]
-    known = manifests.read_manifest(disk, number, salt)
+    manifest = manifests.read_manifest(disk, number, salt)
     files = {
         ledger: [
             msgspec.structs.replace(
-                ref, path=far if place is None else remote.address(place, ref.path)
+                ref, path=far if location is None else remote.address(location, ref.path)
             )
             for ref in refs
         ]
-        for ledger, refs in known.files.items()
+        for ledger, refs in manifest.files.items()
     }
-    changed = msgspec.structs.replace(known, files=files)
+    changed = msgspec.structs.replace(manifest, files=files)
     path = store / manifests.manifest_path(number)
     path.chmod(0o600)
     path.write_bytes(manifests.encode_manifest(changed, salt))
@@ -216,7 +222,7 @@ def queried(client: Client) -> list[dict[str, object]]:
 
 
 def read_by_all_doors(store: Path) -> list[str]:
-    """What the ways to read a topic answer: each an error, which is returned."""
+    """Read a topic in every possible way; returns the error of each."""
     ways: list[Callable[[Client], object]] = [
         lambda client: list(client.reader("orders")),
         lambda client: client.consumer("orders", "s").receive(0),
@@ -224,19 +230,21 @@ def read_by_all_doors(store: Path) -> list[str]:
         lambda client: client._content("orders"),
         lambda client: client._contents(None, everything=True),
     ]
-    said = []
+    answers = []
     for way in ways:
         with opened(store) as client, pytest.raises(DiskFailed) as caught:
             way(client)
-        said.append(f"{caught.value} {caught.value.hint}")
-    return said
+        answers.append(f"{caught.value} {caught.value.hint}")
+    return answers
 
 
 @pytest.mark.parametrize("kind", ["local", "s3", "odd"])
 def test_nothing_is_opened_because_a_manifest_names_it(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: a file of the user that is shown, an address that is called with its credentials."""
+    """Guards against showing a file of the user, and calling an address with the user's
+    credentials.
+    """
     store = made(tmp_path)
     with opened(store) as client:
         uuid = client.store.identity.uuid
@@ -249,27 +257,30 @@ def test_nothing_is_opened_because_a_manifest_names_it(
         options = "" if kind == "local" else "?endpoint_override=127.0.0.1:1&scheme=http"
         named_at(store, f"{base}/{uuid}{options}")
         command = f"txlog admin confirm '{base}{options}'"
-    for said in read_by_all_doors(store):
-        assert "only the store names this place" in said
-        assert command in said
+    for answer in read_by_all_doors(store):
+        assert "only the store names this place" in answer
+        assert command in answer
     report = txlog.verify(str(store), deep=True)
     assert any(
-        "only the store names this place" in one["message"] for one in report["problem_list"]
+        "only the store names this place" in problem["message"]
+        for problem in report["problem_list"]
     )
 
 
 def test_a_store_of_another_user_is_read_once_its_place_is_confirmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The hint of the error is the command that it takes; nothing of the store changes."""
+    """The hint of the error is the command that confirms the place; the store itself stays
+    unchanged.
+    """
     store, archive = made(tmp_path), tmp_path / "archive"
     archive.mkdir(mode=0o700)
     with opened(store) as client:
         assert client.admin.offload("orders", str(archive))["files"]
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
     monkeypatch.setattr(remote, "_trusted", set[str]())
-    for said in read_by_all_doors(store):
-        assert f"txlog admin confirm 'file://{archive}'" in said
+    for answer in read_by_all_doors(store):
+        assert f"txlog admin confirm 'file://{archive}'" in answer
     with txlog.open(str(store), read_only=True) as client:
         client.admin.confirm(f"file://{archive}")
     monkeypatch.setattr(remote, "_trusted", set[str]())
@@ -280,9 +291,9 @@ def test_a_store_of_another_user_is_read_once_its_place_is_confirmed(
 
 @pytest.mark.parametrize("name", ["a'b", "a\x1b[2J", "a b"])
 def test_a_hint_has_no_words_of_a_store_for_a_shell(tmp_path: Path, name: str) -> None:
-    """Kills: a command to copy that does what whoever made the store wants."""
+    """Guards against a hint that runs a command chosen by the maker of the store."""
     far = f"file:///x/{name}/uuid/topics/a/b/c/partition=0/ledger-1.1.parquet"
     with pytest.raises(DiskFailed) as caught:
         remote.check_named(far)
-    shown = "'file:///x/a b'" if name == "a b" else "PLACE"
-    assert str(caught.value.hint).endswith(f"txlog admin confirm {shown}")
+    shown_location = "'file:///x/a b'" if name == "a b" else "PLACE"
+    assert str(caught.value.hint).endswith(f"txlog admin confirm {shown_location}")

@@ -1,6 +1,6 @@
-"""What is no regular file where a store has one: verify says so and goes on, repair moves it away.
+"""A directory, link, pipe or socket in place of a file: verify reports it, repair moves it away.
 
-Directories, links, pipes and sockets in the place of each file that a store consists of. R26.
+Tried in place of each kind of file that a store has. R26.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def sample() -> Path:
 
 
 def put(path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a thing of a kind be where a file was, or none."""
+    """Replace a file, or a missing file, by something of this kind."""
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)
     if kind == "directory":
@@ -57,19 +57,19 @@ def put(path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         os.mkfifo(path)
     else:
         monkeypatch.chdir(path.parent)  # a long path is no address
-        with socket.socket(socket.AF_UNIX) as one:
-            one.bind(path.name)
+        with socket.socket(socket.AF_UNIX) as each_socket:
+            each_socket.bind(path.name)
 
 
 def codes(store: Path, **how: Any) -> dict[str, str | None]:
-    found = txlog.verify(str(store), clock=ManualClock(START_MS), **how)
-    return {one["code"]: one["path"] for one in found["problem_list"]}
+    report = txlog.verify(str(store), clock=ManualClock(START_MS), **how)
+    return {problem["code"]: problem["path"] for problem in report["problem_list"]}
 
 
 def repaired(store: Path, **how: Any) -> list[str]:
     done = txlog.repair(str(store), apply=True, clock=ManualClock(START_MS), **how)
-    assert all(one["done"] for one in done["action_list"]), done
-    return list(dict.fromkeys(one["action"] for one in done["action_list"]))
+    assert all(action["done"] for action in done["action_list"]), done
+    return list(dict.fromkeys(action["action"] for action in done["action_list"]))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,7 +77,7 @@ def repaired(store: Path, **how: Any) -> list[str]:
 def test_it_is_named_and_moved_to_the_quarantine(
     name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everything else is looked at; what a store needs there is made anew."""
+    """Verify checks all other files too; repair makes the missing file anew."""
     store = tmp_path / "store"
     shutil.copytree(sample(), store)
     put(store / name, kind, monkeypatch)
@@ -95,27 +95,27 @@ def test_it_is_named_and_moved_to_the_quarantine(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NEWEST)
-def test_in_the_place_of_what_is_named_it_is_damage(
+def test_in_place_of_a_named_file_it_is_damage(
     name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is mended as a file that is lost; the journal alone cannot be without a loss."""
+    """Repair treats it as a lost file; only a lost journal costs messages."""
     store = tmp_path / "store"
     shutil.copytree(sample(), store)
     path = max(store.glob(NEWEST[name]))
     put(path, kind, monkeypatch)
-    found = codes(store)
-    assert found["irregular"] == str(path.relative_to(store))
-    assert any(code.startswith("TXL-") for code in found)
+    found_codes = codes(store)
+    assert found_codes["irregular"] == str(path.relative_to(store))
+    assert any(code.startswith("TXL-") for code in found_codes)
     repaired(store, accept_loss=name == "journal")
     assert not any(code.startswith("TXL-") for code in codes(store, deep=True))
-    kept = [b"a", b"b", b"c"] if name == "journal" else [b"a", b"b", b"c", b"d"]
+    expected_values = [b"a", b"b", b"c"] if name == "journal" else [b"a", b"b", b"c", b"d"]
     with open_client(str(store), ManualClock(START_MS)) as client:
         send(client, b"e")
-        assert values(client) == [*kept, b"e"]
+        assert values(client) == [*expected_values, b"e"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_identity_is_restored_by_nobody(
+def test_no_repair_restores_the_identity(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = tmp_path / "store"
@@ -123,11 +123,11 @@ def test_the_identity_is_restored_by_nobody(
     put(store / "txlog.toml", kind, monkeypatch)
     assert codes(store)["irregular"] == "txlog.toml"
     plan = txlog.repair(str(store), apply=True, clock=ManualClock(START_MS))
-    assert [one["action"] for one in plan["action_list"]] == ["restore"]
+    assert [action["action"] for action in plan["action_list"]] == ["restore"]
 
 
-def test_bytes_behind_the_last_dump_are_said(tmp_path: Path) -> None:
-    """Nothing needs them, and no store has written them."""
+def test_bytes_after_the_last_dump_are_reported(tmp_path: Path) -> None:
+    """Verify reports them: no code needs them, and no store writes them."""
     store = tmp_path / "store"
     shutil.copytree(sample(), store)
     path = max(store.glob("state/*"))
@@ -140,8 +140,9 @@ NOBODY = 65534
 
 @contextmanager
 def of_nobody(store: Path) -> Iterator[None]:
-    """Be a user without rights, whose store it is; everything is loaded before, as its home may not
-    be open to everybody.
+    """Run as a user without rights who owns the store.
+
+    All modules are loaded before, as other users may not enter the home directory.
     """
     for folder, _, names in os.walk(store):
         for path in (folder, *(os.path.join(folder, name) for name in names)):
@@ -158,7 +159,7 @@ def of_nobody(store: Path) -> Iterator[None]:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that everybody may enter."""
+    """A folder that every user may enter."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to be somebody who may not read a file")
     folder = Path(mkdtemp())
@@ -168,8 +169,8 @@ def open_folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", [*FIXED[:4], "manifest", "state", "part", "journal"])
-def test_what_may_not_be_read_is_named_and_made_again(name: str, open_folder: Path) -> None:
-    """Mode 000, for a user who is not root; a journal is not given up, as chmod has it back."""
+def test_an_unreadable_file_is_named_and_made_again(name: str, open_folder: Path) -> None:
+    """Mode 000, for a user who is not root; a journal is not given up, as chmod brings it back."""
     warm, store = open_folder / "warm", open_folder / "store"
     shutil.copytree(sample(), warm)
     max(warm.glob("state/*")).unlink()
@@ -177,12 +178,12 @@ def test_what_may_not_be_read_is_named_and_made_again(name: str, open_folder: Pa
     repaired(warm)
     shutil.copytree(sample(), store)
     path = max(store.glob(NEWEST.get(name, name)))
-    place = str(path.relative_to(store))
+    relative_path = str(path.relative_to(store))
     path.chmod(0)
     clock = ManualClock(START_MS)
     with of_nobody(store):
         for deep in (False, True):
-            assert codes(store, deep=deep)["irregular"] == place
+            assert codes(store, deep=deep)["irregular"] == relative_path
         if name == "journal":
             with pytest.raises(TxlogError, match="Permission denied"):
                 txlog.repair(str(store), apply=True, accept_loss=True, clock=clock)

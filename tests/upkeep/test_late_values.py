@@ -1,4 +1,4 @@
-"""What a dump has many of is decoded when it is asked for, and nobody can tell but by the time."""
+"""Large collections of a dump are decoded on first use; only the timing shows it."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ MANY = 20
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store", coordinators=1)
-    yield made
-    made.close()
+    new_bench = Bench(tmp_path / "store", coordinators=1)
+    yield new_bench
+    new_bench.close()
 
 
 def late(plain: dict[int, list[int]]) -> LazyDict[list[int]]:
-    """The same as a dump that was gone over."""
+    """The same dict as a `LazyDict` over encoded values."""
     raw = msgspec.msgpack.decode(msgspec.msgpack.encode(plain), type=dict[int, msgspec.Raw])
     return LazyDict(raw, msgspec.msgpack.Decoder(list[int]).decode)
 
 
-def decoded(held: Any) -> list[int]:
-    """The keys whose values were asked for."""
-    return [key for key in held if type(dict.__getitem__(held, key)) is not msgspec.Raw]
+def decoded(reference: Any) -> list[int]:
+    """The keys whose values are decoded."""
+    return [key for key in reference if type(dict.__getitem__(reference, key)) is not msgspec.Raw]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_it_is_as_the_dict_it_stands_for(seed: int) -> None:
-    """Whatever is done with it, in whatever order."""
+def test_late_values_behave_like_a_dict(seed: int) -> None:
+    """For every operation, in any order."""
     chance = random.Random(seed)
     plain = {number: [number] * (number % 3) for number in chance.sample(range(100), MANY)}
     other = late(plain)
@@ -69,7 +69,7 @@ def test_it_is_as_the_dict_it_stands_for(seed: int) -> None:
 
 
 def test_a_process_decodes_what_it_uses(bench: Bench) -> None:
-    """Of the topics one, of the files none; then all."""
+    """One of the topics and none of the files; later all of them."""
     client = bench.client
     for number in range(MANY):
         client.create_topic(f"t{number}")
@@ -83,13 +83,13 @@ def test_a_process_decodes_what_it_uses(bench: Bench) -> None:
         other.producer("t7").send(b"m", txn=txn)
 
     def look(view: View) -> list[int]:
-        known = view.catalog
-        kept: tuple[Any, ...] = (
-            known.topics,
-            known.subscriptions,
+        known_catalog = view.catalog
+        references: tuple[Any, ...] = (
+            known_catalog.topics,
+            known_catalog.subscriptions,
             view.manifest.files,
         )
-        return [len(decoded(one)) for one in kept]
+        return [len(decoded(reference)) for reference in references]
 
     topics, subscriptions, files = other.store.read(look)
     assert topics == 1
@@ -103,39 +103,39 @@ def test_a_process_decodes_what_it_uses(bench: Bench) -> None:
 
 
 def test_markers_are_dumped_as_any_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever of them was encoded before, appended or replaced since."""
+    """Markers that were encoded before, appended or replaced since, all give the same dump."""
     monkeypatch.setattr(buffer, "BLOCK", 4)
     chance = random.Random(1)
     state = buffer.Buffer()
-    known = state.markers[7] = buffer.Markers()
+    markers = state.markers[7] = buffer.Markers()
     for entry in range(70):
-        known.append(buffer.Marker(entry, 1, entry, 1, 0, entry, ((9, entry, 1, 1),)))
+        markers.append(buffer.Marker(entry, 1, entry, 1, 0, entry, ((9, entry, 1, 1),)))
         if entry % 3 == 0:
-            at = chance.randrange(len(known))
-            known[at] = msgspec.structs.replace(known[at], ranges=((8, entry, 1, 1),))
-        found = buffer.FOLD.dump(state)
-        assert found == msgspec.msgpack.encode(state)
-        assert buffer.FOLD.load(found) == state
-    with pytest.raises(AttributeError):  # who changed one would be missing from the dump
-        known[0].count = 2  # type: ignore[misc]
+            at = chance.randrange(len(markers))
+            markers[at] = msgspec.structs.replace(markers[at], ranges=((8, entry, 1, 1),))
+        dump = buffer.FOLD.dump(state)
+        assert dump == msgspec.msgpack.encode(state)
+        assert buffer.FOLD.load(dump) == state
+    with pytest.raises(AttributeError):  # a marker changed in place would be missing from the dump
+        markers[0].count = 2  # type: ignore[misc]
 
 
 def test_the_consumers_of_a_dump_without_their_list_are_found() -> None:
-    """Stores of the first versions: a subscription had its one consumer itself."""
+    """Stores of the first versions: a subscription itself had its only consumer."""
     state = catalog.Catalog()
     state.topics[1] = catalog.Topic(1, "public/default/t", 1, 1, 0, [])
     catalog.apply(state, 1, 5, SubscriptionCreated(1, 1, "s", "exclusive", "committed"))
-    held = state.subscriptions[1]
-    held.consumer, held.consumer_name, held.consumer_since_ms = 4, "c", 9
+    subscription = state.subscriptions[1]
+    subscription.consumer, subscription.consumer_name, subscription.consumer_since_ms = 4, "c", 9
     fields = msgspec.msgpack.decode(catalog.FOLD.dump(state))
-    before = fields[: catalog.Catalog.__struct_fields__.index("consumers")]
-    old = catalog.FOLD.load(msgspec.msgpack.encode(before))
-    assert [one.number for one in catalog.consumers_of(old, 1)] == [4]
+    older_fields = fields[: catalog.Catalog.__struct_fields__.index("consumers")]
+    old = catalog.FOLD.load(msgspec.msgpack.encode(older_fields))
+    assert [entry.number for entry in catalog.consumers_of(old, 1)] == [4]
     assert old.subscriptions[1].consumer == 0
 
 
 def test_the_consumers_of_a_subscription_follow_every_op() -> None:
-    """By subscription, in order of number, whenever it is asked."""
+    """By subscription, in order of number, at any time."""
     for asks in (False, True):
         state = catalog.Catalog()
         for number in range(1, 7):
@@ -143,8 +143,8 @@ def test_the_consumers_of_a_subscription_follow_every_op() -> None:
             if asks:
                 catalog.consumers_of(state, 0)
         catalog.apply(state, 7, 0, ConsumerDetached(1, 3))
-        again = catalog.FOLD.load(catalog.FOLD.dump(state))
-        for one in (state, again):
-            assert [found.number for found in catalog.consumers_of(one, 1)] == [1, 5]
-            assert [found.number for found in catalog.consumers_of(one, 0)] == [2, 4, 6]
-            assert catalog.consumers_of(one, 9) == []
+        loaded_again = catalog.FOLD.load(catalog.FOLD.dump(state))
+        for each_state in (state, loaded_again):
+            assert [results.number for results in catalog.consumers_of(each_state, 1)] == [1, 5]
+            assert [results.number for results in catalog.consumers_of(each_state, 0)] == [2, 4, 6]
+            assert catalog.consumers_of(each_state, 9) == []

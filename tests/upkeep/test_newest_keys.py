@@ -1,4 +1,4 @@
-"""The newest message of each key with little memory: against a dict, and how much is held."""
+"""The newest message of each key with little memory: compared with a dict, within its limits."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Rows = list[tuple[bytes | None, int]]
 
 
 def table(rows: Rows) -> pa.Table:
-    """They as KEYED."""
+    """Rows with the schema KEYED."""
     keys, numbers = ([row[at] for row in rows] for at in (0, 1))
     return pa.table([pa.array(keys, pa.binary()), pa.array(numbers, pa.int64())], schema=KEYED)
 
 
 def some_keys(chance: random.Random, count: int) -> Iterator[bytes | None]:
-    """Keys of which some come often, some once; none at all; the empty one."""
+    """Keys: some repeated often, some once, some None, some empty."""
     for _ in range(count):
         yield chance.choice((
             None, b"", b"%d" % chance.randrange(5), b"%d" % chance.randrange(300),
@@ -39,21 +39,21 @@ def test_any_keys_are_grouped_as_a_dict_says(seed: int, monkeypatch: pytest.Monk
     monkeypatch.setattr(topic_compaction, "HELD_BYTES", chance.choice((1, 500, 5_000, 1 << 20)))
     monkeypatch.setattr(topic_compaction, "DIVIDED_BYTES", chance.choice((1, 3_000)))
     monkeypatch.setattr(topic_compaction, "CHECKED_ROWS", chance.choice((7, 1000)))
-    wanted: dict[bytes, dict[int, int]] = {}
+    expected: dict[bytes, dict[int, int]] = {}
     disk = MemoryDisk()
     with closing(NewestKeys(disk)) as keys:
         for partition in range(chance.randint(1, 3)):
             number = 0
             for _ in range(chance.randint(0, 12)):
-                some = some_keys(chance, chance.randint(0, 200))
-                rows = [(key, number + at) for at, key in enumerate(some)]
+                sample = some_keys(chance, chance.randint(0, 200))
+                rows = [(key, number + at) for at, key in enumerate(sample)]
                 number += len(rows)
                 keys.add(partition, table(rows))
                 for key, at in rows:
                     if key is not None:
-                        wanted.setdefault(key, {})[partition] = at
-        for _ in range(2):  # they may be asked for again
-            found: dict[bytes, dict[int, int]] = {}
+                        expected.setdefault(key, {})[partition] = at
+        for _ in range(2):  # the groups can be read twice
+            groups: dict[bytes, dict[int, int]] = {}
             for group in keys.groups():
                 of_group: dict[bytes, dict[int, int]] = {}
                 for partition, part in group.items():
@@ -62,16 +62,19 @@ def test_any_keys_are_grouped_as_a_dict_says(seed: int, monkeypatch: pytest.Monk
                     for key, at in zip(part.column("key").to_pylist(), numbers, strict=True):
                         assert partition not in of_group.setdefault(key, {})
                         of_group[key][partition] = at
-                assert not found.keys() & of_group.keys(), f"seed {seed}: a key in two groups"
-                found |= of_group
-            assert found == wanted, f"seed {seed}"
+                assert not groups.keys() & of_group.keys(), f"seed {seed}: a key in two groups"
+                groups |= of_group
+            assert groups == expected, f"seed {seed}"
     assert disk.listdir("") == []
 
 
-def test_what_is_held_is_bounded_however_many_keys_there_are(
+def test_memory_is_bounded_for_any_number_of_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also of a share, which is divided again; kills: dividing by the same bits of the checksum."""
+    """Also for a share, which is divided again.
+
+    Guards against dividing twice by the same bits of the checksum.
+    """
     monkeypatch.setattr(topic_compaction, "HELD_BYTES", 2_000)
     monkeypatch.setattr(topic_compaction, "DIVIDED_BYTES", 1_000)
     made: list[NewestKeys] = []
@@ -90,15 +93,15 @@ def test_what_is_held_is_bounded_however_many_keys_there_are(
         groups = 0
         for group in keys.groups():
             groups += 1
-            most = max(most, *(one.held_bytes for one in made))
+            most = max(most, *(newest_key.held_bytes for newest_key in made))
             assert sum(part.nbytes for part in group.values()) <= 2_000
     assert most <= 2_000
     assert groups > 20_000 * 20 // 2_000
-    assert {one._divisions for one in made} == {0, 1, 2}
+    assert {newest_key._divisions for newest_key in made} == {0, 1, 2}
 
 
 def test_keys_that_come_again_and_again_are_not_divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What counts are the keys, not the messages."""
+    """Only the number of keys counts, not the number of messages."""
     monkeypatch.setattr(topic_compaction, "HELD_BYTES", 4_000)
     with closing(NewestKeys(MemoryDisk())) as keys:
         for start in range(0, 20_000, 100):
@@ -119,24 +122,24 @@ def test_keys_with_equal_checksums_stay_together(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("bits", [3, 32])
 def test_numbers_are_a_set(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of more than a bitmap has; kills: forgetting the upper bits."""
+    """Also above the size of one bitmap. Guards against forgetting the upper bits."""
     monkeypatch.setattr(topic_compaction, "NUMBER_BITS", bits)
     chance = random.Random(bits)
-    known, numbers = set[int](), NumberSet()
+    plain_set, numbers = set[int](), NumberSet()
     assert numbers.within(0, 100).to_pylist() == []
     for _ in range(20):
-        some = [chance.randrange(200) for _ in range(chance.randrange(10))]
-        known.update(some)
-        numbers.add(pa.chunked_array([some[:2], some[2:]], pa.int64()))
-        assert len(numbers) == len(known)
+        some_numbers = [chance.randrange(200) for _ in range(chance.randrange(10))]
+        plain_set.update(some_numbers)
+        numbers.add(pa.chunked_array([some_numbers[:2], some_numbers[2:]], pa.int64()))
+        assert len(numbers) == len(plain_set)
         start = chance.randrange(200)
         stop = start + chance.randrange(40)
         assert numbers.within(start, stop).to_pylist() == sorted(
-            n for n in known if start <= n < stop
+            n for n in plain_set if start <= n < stop
         )
-        asked = [chance.randrange(220) for _ in range(9)]
-        found = numbers.has(pa.array(asked, pa.int64()).slice(2))
-        assert found.to_pylist() == [n in known for n in asked[2:]]
+        asked_numbers = [chance.randrange(220) for _ in range(9)]
+        flags = numbers.has(pa.array(asked_numbers, pa.int64()).slice(2))
+        assert flags.to_pylist() == [n in plain_set for n in asked_numbers[2:]]
 
 
 def test_numbers_beyond_a_bitmap() -> None:

@@ -1,4 +1,4 @@
-"""`_README` in the directory of a topic: there, and in nobody's way."""
+"""`_README` in the directory of a topic: it exists, and no command trips over it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
 def test_each_topic_with_files_has_a_note_and_nothing_needs_it(tmp_path: Path) -> None:
-    """Kills a note that verify calls foreign, gc removes, or each checkpoint writes again."""
+    """Guards against a note that verify calls foreign, gc removes, or each checkpoint rewrites."""
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t", partitions=2)
     bench.client.create_topic("empty")
     send(bench.client, b"a")
     assert bench.client.checkpoint()["generation"] == 1
     notes = list(Path(bench.path).rglob("_README"))
-    assert [one.parent.name for one in notes] == ["t"]
+    assert [note.parent.name for note in notes] == ["t"]
     assert notes[0].read_bytes() == TEXT
-    notes[0].write_bytes(TEXT[:10])  # what a crash may leave
+    notes[0].write_bytes(TEXT[:10])  # a crash may leave this
     send(bench.client, b"b")
     bench.client.checkpoint(roll_all=True)
     bench.client.admin.gc(apply=True, keep_ms=0)
     assert notes[0].read_bytes() == TEXT[:10]
-    found = txlog.verify(bench.path, deep=True, clock=bench.clock)
-    assert (found["errors"], found["problem_list"]) == (0, [])
+    report = txlog.verify(bench.path, deep=True, clock=bench.clock)
+    assert (report["errors"], report["problem_list"]) == (0, [])
     notes[0].unlink()  # as in a store made before
     assert values(bench.reopen()) == [b"a", b"b"]
     send(bench.client, b"c")
@@ -50,12 +50,13 @@ def test_the_note_of_a_deleted_topic_goes_with_its_last_file(tmp_path: Path) -> 
     client.admin.delete_topic("t")
     client.checkpoint()
     below = Path(bench.path, "topics/public/default/t")
-    assert len([one for one in below.rglob("*") if one.is_file()]) > 1  # a reader may have it open
+    # a reader may have a file open
+    assert len([path for path in below.rglob("*") if path.is_file()]) > 1
     for _ in range(3):
         bench.clock.advance(2_000)
         send(client, b"b", topic="kept")
         client.checkpoint()
-    assert [one for one in below.rglob("*") if one.is_file()] == []
+    assert [path for path in below.rglob("*") if path.is_file()] == []
     assert (below.parent / "kept" / "_README").read_bytes() == TEXT
     client.create_topic("t")
     send(client, b"c")

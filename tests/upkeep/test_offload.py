@@ -1,4 +1,4 @@
-"""Tests of offloading: sealed files in a directory or bucket are read as they were in the store."""
+"""Offloading: sealed files in a directory or bucket are read as they were in the store."""
 
 from __future__ import annotations
 
@@ -71,36 +71,38 @@ def near(client: Client) -> list[Path]:
 
 
 def there(archive: Path) -> list[Path]:
-    """The files outside."""
+    """The files in the archive."""
     return sorted(archive.glob("**/*.parquet"))
 
 
 def values(client: Client) -> list[object]:
-    """All messages, as (id, value), in order of partition and place."""
+    """All messages, as (id, value), by partition and position."""
     rows = [row for table in client.read("orders") for row in table.to_pylist()]
     rows.sort(key=lambda row: (row["partition"], row["ledger"], row["entry"], row["index"]))
     return [(row["partition"], row["ledger"], row["entry"], row["value"]) for row in rows]
 
 
 def test_messages_are_read_from_there(client: Client, archive: Path) -> None:
-    """R18; kills: a copy that is not read, local files that stay, an address lost at a restart."""
-    before, files = values(client), near(client)
+    """R18. Guards against a copy that no reader uses, local files that stay, and an address lost at
+    a restart.
+    """
+    values_before, files = values(client), near(client)
     answer = client.admin.offload("orders", str(archive))
     assert (answer["files"], answer["ledgers_left"]) == (5, 4)
     assert answer["size_bytes"] == sum(path.stat().st_size for path in there(archive))
     assert [path.name for path in there(archive)] == [path.name for path in files]
     client.checkpoint()
     client.create_topic("later")
-    client.checkpoint()  # the one before needs no longer what the copies were made of
+    client.checkpoint()  # the manifest before no longer needs the local files
     assert near(client) == []
-    assert values(client) == before
+    assert values(client) == values_before
     with txlog.open(client.path) as other:
-        assert values(other) == before
+        assert values(other) == values_before
         rows = [row for row in other.segments() if row.get("file")]
         assert all(row["file"].startswith(f"file://{archive}/") for row in rows)
     client.create_subscription("orders", "s")
     with client.consumer("orders", "s") as consumer:
-        assert consumer.receive_batch(100).num_rows == len(before)
+        assert consumer.receive_batch(100).num_rows == len(values_before)
     assert client.admin.offload("orders", str(archive))["files"] == 0
     sources = client._relation("orders").direct
     assert client.has_files(sources)
@@ -109,29 +111,29 @@ def test_messages_are_read_from_there(client: Client, archive: Path) -> None:
 
 
 def test_files_are_private_and_named_by_the_store(client: Client, archive: Path) -> None:
-    """Two stores may have one archive; what lies there is for its owner."""
+    """Two stores may share an archive; only its owner may read the files."""
     client.admin.offload("orders", archive.as_uri())
     [top] = archive.iterdir()
     assert top.name == client.store.identity.uuid
     assert {path.stat().st_mode & 0o077 for path in top.rglob("*") if path.is_dir()} == {0}
 
 
-def test_what_is_written_later_stays_here(client: Client, archive: Path) -> None:
-    """Kills: an offload that takes the topic, and not its files."""
+def test_later_messages_stay_in_the_store(client: Client, archive: Path) -> None:
+    """Guards against an offload of the topic instead of its files."""
     client.admin.offload("orders", str(archive))
-    before = values(client)
+    values_before = values(client)
     client.producer("orders").send(b"later", partition=1)
-    assert len(values(client)) == len(before) + 1
+    assert len(values(client)) == len(values_before) + 1
     client.checkpoint(roll_all=True)
     assert len(near(client)) >= 1
     assert client.admin.offload("orders", str(archive), 0)["files"] == 0
     assert client.admin.offload("orders", str(archive), 1)["files"] == 1
     client.checkpoint()
-    assert len(values(client)) == len(before) + 1
+    assert len(values(client)) == len(values_before) + 1
 
 
 def test_a_trim_removes_them_after_the_grace(client: Client, archive: Path) -> None:
-    """R18; kills: objects that nobody removes, and removing them before the frame."""
+    """R18. Guards against objects that no pass removes, and removing them before the frame."""
     client.admin.offload("orders", str(archive))
     client.producer("orders").send(b"x", partition=0)
     client.checkpoint(roll_all=True)
@@ -144,10 +146,10 @@ def test_a_trim_removes_them_after_the_grace(client: Client, archive: Path) -> N
     assert values(client) == []
 
 
-def test_a_checkpoint_behind_a_commit_makes_no_far_calls(
+def test_an_automatic_checkpoint_makes_no_remote_calls(
     client: Client, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: a producer that waits for a network."""
+    """Guards against a producer that waits for a network."""
     client.admin.offload("orders", str(archive))
     client.admin.trim("orders", END, force_unacked=True)
     with monkeypatch.context() as patched:
@@ -161,7 +163,7 @@ def test_a_checkpoint_behind_a_commit_makes_no_far_calls(
 
 
 def test_deleting_the_topic_removes_them(client: Client, archive: Path) -> None:
-    """Kills: files of deleted topics that stay outside for ever."""
+    """Guards against files of deleted topics that stay outside for ever."""
     client.admin.offload("orders", str(archive))
     client.admin.delete_topic("orders")
     client.checkpoint()
@@ -170,7 +172,9 @@ def test_deleting_the_topic_removes_them(client: Client, archive: Path) -> None:
 
 
 def test_a_compaction_brings_rows_back(tmp_path: Path, archive: Path) -> None:
-    """Kills: a compaction that cannot read there, or leaves the file that it replaced."""
+    """Guards against a compaction that cannot read offloaded files, or keeps the file it
+    replaced.
+    """
     path = str(tmp_path / "small")
     txlog.init(path, reader_grace_ms=0, ledger_entries_max=3)
     with txlog.open(path) as client:
@@ -185,8 +189,8 @@ def test_a_compaction_brings_rows_back(tmp_path: Path, archive: Path) -> None:
         client.checkpoint(roll_all=True)
         client.checkpoint()
         client.admin.offload("orders", str(archive))
-        before, files = values(client), there(archive)
-        at = MessageId(3, 0)  # behind the first ledger, whose marker has a row in ledger 2
+        values_before, files = values(client), there(archive)
+        at = MessageId(3, 0)  # after the first ledger, whose marker has a row in ledger 2
         assert client.admin.trim("orders", Bound("id", at), force_unacked=True)["ledgers"] == 1
         answer = client.admin.compact("orders")
         client.checkpoint()
@@ -195,18 +199,20 @@ def test_a_compaction_brings_rows_back(tmp_path: Path, archive: Path) -> None:
         assert (answer["messages"], answer["aborted_dropped"]) == (1, 1)
         assert len(there(archive)) == len(files) - 2
         assert len(near(client)) == 1
-        assert values(client) == before[3:]
+        assert values(client) == values_before[3:]
 
 
 def test_a_dry_run_changes_nothing(client: Client, archive: Path) -> None:
-    """Kills: a plan that copies."""
+    """Guards against a plan that copies."""
     answer = client.admin.offload("orders", str(archive), dry_run=True)
     assert (answer["files"], answer["dry_run"]) == (5, True)
     assert list(archive.iterdir()) == []
 
 
-def test_a_damaged_copy_is_told(client: Client, archive: Path) -> None:
-    """R5; kills: bytes from outside that nobody compares; a quarantine for a mount that is gone."""
+def test_a_damaged_copy_is_corruption(client: Client, archive: Path) -> None:
+    """R5. Guards against unchecked bytes from outside, and a quarantine for an unmounted
+    directory.
+    """
     client.admin.offload("orders", str(archive))
     client.checkpoint()
     [path, *_] = there(archive)
@@ -224,7 +230,7 @@ def test_a_damaged_copy_is_told(client: Client, archive: Path) -> None:
 
 
 def test_a_damaged_file_is_not_copied(client: Client, archive: Path) -> None:
-    """R5; kills: damage that gets a new checksum outside, and an answer before it is found."""
+    """R5. Guards against a new checksum for damaged bytes, and an answer before the check."""
     path = near(client)[0]
     whole = bytearray(path.read_bytes())
     whole[40] ^= 1
@@ -237,13 +243,13 @@ def test_a_damaged_file_is_not_copied(client: Client, archive: Path) -> None:
 def test_a_copy_that_arrives_damaged_is_refused(
     client: Client, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: a frame for bytes that were never read back."""
+    """Guards against a frame for bytes that were never read back."""
     put = far.put
 
-    def bad(place: str, path: str, pieces: Iterator[bytes]) -> None:
-        put(place, path, (piece[:-1] + b"?" for piece in pieces))
+    def bad(location: str, path: str, pieces: Iterator[bytes]) -> None:
+        put(location, path, (piece[:-1] + b"?" for piece in pieces))
 
-    before = values(client)
+    values_before = values(client)
     monkeypatch.setattr(far, "put", bad)
     with pytest.raises(DiskFailed, match="reads back differently"):
         client.admin.offload("orders", str(archive))
@@ -252,36 +258,39 @@ def test_a_copy_that_arrives_damaged_is_refused(
     listed = client.admin.gc(True, 0)["file_list"]
     assert [row["reason"] for row in listed if row["path"].startswith("file://")] == ["unnamed"]
     assert there(archive) == []
-    assert values(client) == before
+    assert values(client) == values_before
     assert client.admin.offload("orders", str(archive))["files"] == 5
 
 
-def test_gc_leaves_what_is_named(client: Client, archive: Path) -> None:
-    """R19; kills: a sweep outside that takes named files, or those of another store."""
+def test_gc_leaves_named_files(client: Client, archive: Path) -> None:
+    """R19. Guards against a sweep outside that removes named files, or files of another store."""
     client.admin.offload("orders", str(archive))
     client.checkpoint()
-    named = there(archive)
+    paths = there(archive)
     other = archive / "another-store"
     other.mkdir()
     (other / "ledger-000000000001.0000000001.parquet").write_bytes(b"of another store")
-    orphan = named[0].with_name("ledger-000000000099.0000000001.parquet")
+    orphan = paths[0].with_name("ledger-000000000099.0000000001.parquet")
     orphan.write_bytes(b"left by a pass that died")
     listed = client.admin.gc(False, 0)["file_list"]
     assert [(row["path"], row["size_bytes"]) for row in listed] == [(f"file://{orphan}", 24)]
     client.admin.gc(True, 0)
-    assert there(archive) == sorted([*named, other / "ledger-000000000001.0000000001.parquet"])
+    assert there(archive) == sorted([*paths, other / "ledger-000000000001.0000000001.parquet"])
 
 
-def test_gc_passes_over_what_is_gone(client: Client, archive: Path) -> None:
-    """A manifest lists a file outside for a while; kills: a gc that fails on what it removed."""
+def test_gc_skips_files_that_are_already_removed(client: Client, archive: Path) -> None:
+    """A manifest lists a removed file for a while.
+
+    Guards against a gc that fails on such a file.
+    """
     client.admin.offload("orders", str(archive))
     client.admin.trim("orders", END, force_unacked=True)
-    for _ in range(2):  # of which none makes far calls
+    for _ in range(2):  # neither makes remote calls
         client.producer("orders").send(b"x")
         run_checkpoint(client.store, wait=False)
-    left = [f"file://{path}" for path in there(archive)]
-    assert [row["path"] for row in client.admin.gc(False, 0)["file_list"]] == left
-    assert [row["path"] for row in client.admin.gc(True, 0)["file_list"]] == left
+    remaining = [f"file://{path}" for path in there(archive)]
+    assert [row["path"] for row in client.admin.gc(False, 0)["file_list"]] == remaining
+    assert [row["path"] for row in client.admin.gc(True, 0)["file_list"]] == remaining
     for apply in (False, True):
         assert client.admin.gc(apply, 0)["files"] == 0
     assert there(archive) == []
@@ -295,13 +304,17 @@ def test_gc_passes_over_what_is_gone(client: Client, archive: Path) -> None:
     ],
 )  # fmt: skip
 def test_addresses_that_are_none_are_refused(client: Client, to: str) -> None:
-    """Kills: credentials in a manifest, an address that two programs read differently."""
+    """Guards against credentials in a manifest, and an address that two programs read
+    differently.
+    """
     with pytest.raises(InvalidArgument):
         client.admin.offload("orders", to)
 
 
 def test_places_that_will_not_do_are_refused(client: Client, archive: Path) -> None:
-    """Kills: a mount point that is not mounted, a place that is swept with the store."""
+    """Guards against an unmounted mount point, and a place that is swept together with the
+    store.
+    """
     with pytest.raises(NotFound, match="no such directory"):
         client.admin.offload("orders", str(archive / "missing"))
     with pytest.raises(InvalidArgument, match="is inside the store"):
@@ -312,10 +325,10 @@ def test_places_that_will_not_do_are_refused(client: Client, archive: Path) -> N
 
 
 def test_addresses() -> None:
-    """What is stored for what is asked."""
-    place = far.place_of("s3://bucket/a/b/?region=eu-1&endpoint_override=h:1&scheme=http", "u")
-    assert place == "s3://bucket/a/b/u?endpoint_override=h:1&region=eu-1&scheme=http"
-    at = far.address(place, "topics/x/ledger.parquet")
+    """The addresses that are stored for the addresses that a user gives."""
+    location = far.place_of("s3://bucket/a/b/?region=eu-1&endpoint_override=h:1&scheme=http", "u")
+    assert location == "s3://bucket/a/b/u?endpoint_override=h:1&region=eu-1&scheme=http"
+    at = far.address(location, "topics/x/ledger.parquet")
     assert at == (
         "s3://bucket/a/b/u/topics/x/ledger.parquet?endpoint_override=h:1&region=eu-1&scheme=http"
     )

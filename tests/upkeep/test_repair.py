@@ -1,4 +1,4 @@
-"""Repair: without loss wherever the journal or older files still know; else counted and recorded.
+"""Repair: without loss wherever the journal or older files suffice; otherwise counted and recorded.
 
 R3, R13, R14; Laws 1, 2, 6. The store of the corruption suite, with one damage at a time.
 """
@@ -33,7 +33,8 @@ from txlog.errors import DiskFailed, ExpiredTransaction, InvalidTxnStatus, Produ
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 NO_WITNESS = ("zeroed", "deleted", "that of another store")
-# Without loss, of the sample store: what its newest checkpoint made, and all that is derived.
+# Kinds of files of the sample store that repair restores without loss: those of its newest
+# checkpoint, and all derived files.
 LOSSLESS = ("manifest", "state", "part", "side part", "witness", "reserve")
 
 
@@ -54,15 +55,15 @@ def damaged(path: str, data: bytes | None) -> MemoryDisk:
 
 
 @pytest.mark.parametrize("kind", LOSSLESS)
-def test_what_can_be_led_to_is_made_again(kind: str) -> None:
-    """Every message, cursor and transaction is what it was; deep verify finds nothing."""
+def test_files_that_can_be_derived_are_made_again(kind: str) -> None:
+    """Every message, cursor and transaction is as before; a deep verify is silent."""
     rng, clock, repaired = random.Random(f"{SEED} repair {kind}"), clock_of(), 0
     for path in files_of(kind):
         every = list(damages(path, rng))
         tried = 9 if kind in ("witness", "reserve") else 2
         for what, data in rng.sample(every, min(tried, len(every))):
             if data == sample().read(path) or (kind == "witness" and what in NO_WITNESS):
-                continue  # without any witness it may have been another boot: R9 aborts
+                continue  # without any witness this may be another boot, so R9 aborts
             disk = damaged(path, data)
             plan = repair_disk(disk, clock, apply=False)
             assert disk.files() == damaged(path, data).files(), "a plan changes nothing"
@@ -79,7 +80,7 @@ def test_what_can_be_led_to_is_made_again(kind: str) -> None:
 
 
 def test_a_file_that_was_sealed_since_is_made_from_its_parts(tmp_path: Path) -> None:
-    """The checkpoint before the seal still names the parts, of a partition and of a sidecar."""
+    """The checkpoint before the seal still names the parts of the partition and the sidecar."""
     bench = Bench(tmp_path / "store")
     client = bench.client
     client.create_topic("t")
@@ -100,8 +101,10 @@ def test_a_file_that_was_sealed_since_is_made_from_its_parts(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("idle", [False, True])
-def test_the_newest_state_is_led_to_after_a_trim_and_a_sweep(tmp_path: Path, idle: bool) -> None:
-    """Rebuilt before any checkpoint, which would push out what it is made from; gc spares that."""
+def test_the_newest_state_is_rebuilt_after_a_trim_and_a_sweep(tmp_path: Path, idle: bool) -> None:
+    """Repair rebuilds it before any checkpoint, which would drop the older files; gc keeps
+    those.
+    """
     bench = Bench(tmp_path / "store")
     client = bench.client
     client.create_topic("t")
@@ -133,7 +136,9 @@ def test_the_newest_state_is_led_to_after_a_trim_and_a_sweep(tmp_path: Path, idl
 
 
 def test_no_checkpoint_is_written_over_a_dump_that_is_missing(tmp_path: Path) -> None:
-    """It would be the second that names it, and the one that leads to it would go."""
+    """A second checkpoint would name the missing dump, and drop the manifest that can
+    rebuild it.
+    """
     bench = Bench(tmp_path / "store")
     client = bench.client
     client.create_topic("t")
@@ -159,7 +164,7 @@ def test_no_checkpoint_is_written_over_a_dump_that_is_missing(tmp_path: Path) ->
 
 
 def lossy_store(bench: Bench) -> tuple[Client, Path]:
-    """A sealed ledger of several row groups, whose parts have gone; returns its file."""
+    """A sealed ledger of several row groups whose parts are removed; returns its file."""
     client = bench.client
     client.create_topic("t")
     client.create_subscription("t", "s")
@@ -174,8 +179,8 @@ def lossy_store(bench: Bench) -> tuple[Client, Path]:
     return client, next(Path(bench.path, "topics").rglob("ledger-*.parquet"))
 
 
-def test_what_is_lost_is_refused_counted_and_recorded(tmp_path: Path) -> None:
-    """Good row groups stay; a lost message stays at its id, without value, and says why."""
+def test_a_loss_is_refused_counted_and_recorded(tmp_path: Path) -> None:
+    """Good row groups stay. A lost message keeps its id, without a value, and has the reason."""
     bench = Bench(tmp_path / "store", reader_grace_ms=0)
     client, path = lossy_store(bench)
     before = [str(m.message_id) for m in read(client)]
@@ -213,7 +218,9 @@ def test_what_is_lost_is_refused_counted_and_recorded(tmp_path: Path) -> None:
 
 
 def test_a_quarantined_partition_comes_back_by_repair(tmp_path: Path) -> None:
-    """A reader found the damage; once there is nothing wrong any more, repair brings it back."""
+    """A reader found the damage; once no file is damaged any more, repair brings the partition
+    back.
+    """
     bench = Bench(tmp_path / "store", reader_grace_ms=0)
     client, path = lossy_store(bench)
     good = path.read_bytes()
@@ -258,7 +265,7 @@ def journal_damage(bench: Bench) -> tuple[list[str], Any]:
 
 
 def test_the_journal_is_cut_before_the_damage(tmp_path: Path) -> None:
-    """Law 2: what stands before it is a legal state; Law 6: no number is given out twice."""
+    """Law 2: the frames before it are a legal state; Law 6: no number is given out twice."""
     bench = Bench(tmp_path / "store")
     kept, open_one = journal_damage(bench)
     with pytest.raises(txlog.errors.Corruption) as asked:
@@ -294,8 +301,8 @@ def test_the_journal_is_cut_before_the_damage(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_a_journal_that_is_missing_is_gone_without(tmp_path: Path) -> None:
-    """One file lost: what the checkpoint has is there; with nothing behind it, nothing is lost."""
+def test_a_missing_journal_loses_only_its_own_frames(tmp_path: Path) -> None:
+    """The checkpoint has everything before; without later frames nothing is lost."""
     bench = Bench(tmp_path / "store")
     journal_damage(bench)
     path = max(Path(bench.path, "journal").glob("*.journal"))
@@ -319,7 +326,7 @@ def test_a_journal_that_is_missing_is_gone_without(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["sealed", "sealed side"])
 def test_a_salvaged_file_keeps_every_id(kind: str) -> None:
-    """Counts, markers, transactions and cursors agree as before: deep verify finds nothing."""
+    """Counts, markers, transactions and cursors agree as before: a deep verify is silent."""
     rng, clock = random.Random(f"{SEED} salvage {kind}"), clock_of()
     whole = [(m.partition, str(m.message_id)) for m in every(sample().copy())]
     salvaged = 0
@@ -339,7 +346,7 @@ def test_a_salvaged_file_keeps_every_id(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["sealed", "sealed side"])
 def test_nothing_is_replaced_that_cannot_be_kept(kind: str) -> None:
-    """R4: without its copy in the quarantine a damaged file stays what it is; then it is done."""
+    """R4: repair replaces a damaged file only after a copy of it is in the quarantine."""
     path, clock = files_of(kind)[0], clock_of()
     data = sample().read(path)
     disk = damaged(path, data[: len(data) // 2] + b"\xff" * (len(data) - len(data) // 2))
@@ -364,7 +371,7 @@ def every(disk: MemoryDisk) -> list[Any]:
 
 
 def test_a_checkpoint_of_another_makes_a_plan_void() -> None:
-    """Law 6: a manifest is never made from an older one than there is."""
+    """Law 6: repair never makes a manifest from an older one than the newest."""
     clock = clock_of()
     path = "state/0000000003.state"
     data = sample().read(path)
@@ -390,8 +397,8 @@ def test_rebuilding_everything_changes_no_answer() -> None:
     assert verify_disk(disk, clock, deep=True)["errors"] == 0
 
 
-def test_what_cannot_be_made_again_is_said_and_left() -> None:
-    """The identity has nothing to be made from."""
+def test_a_file_that_cannot_be_made_again_is_reported_and_left() -> None:
+    """No other file has the identity of the store."""
     disk, clock = damaged("txlog.toml", b"no store"), clock_of()
     before = disk.files()
     done = repair_disk(disk, clock, apply=True, accept_loss=True)
@@ -418,7 +425,7 @@ KILLED: list[tuple[str, Any]] = [
 def test_a_repair_that_is_killed_anywhere_is_done_by_the_next(
     path: str, change: Any, stride: int
 ) -> None:
-    """kill -9 before each call with an effect: a second repair leads to where one does."""
+    """kill -9 before each call with an effect: a second repair ends like a single one."""
     clock = clock_of()
     path = first_part() if path == "part" else path
     path = max(files_of("journal")) if path == "journal" else path
@@ -458,7 +465,7 @@ def outcome(disk: MemoryDisk) -> list[tuple[object, ...]]:
 
 @pytest.mark.slow
 def test_real_processes_killed_amid_a_repair(tmp_path: Path) -> None:
-    """SIGKILL amid `txlog admin repair --apply`, again and again, then one that is left alone."""
+    """SIGKILL during `txlog admin repair --apply`, several times, then a repair without a kill."""
     bench = Bench(tmp_path / "store")
     kept, _ = journal_damage(bench)
     rng = random.Random(SEED)

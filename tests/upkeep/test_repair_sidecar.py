@@ -1,4 +1,4 @@
-"""Repair of what only sidecars have: compacted files, and the files of large messages."""
+"""Repair of files that only sidecars have: compacted files, and the files of large messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def compacted(bench: Bench) -> Path:
 
 
 def flip(path: Path, at: int) -> bytes:
-    """Damage a byte; returns what the file was."""
+    """Damage a byte; returns the former content of the file."""
     whole = path.read_bytes()
     path.chmod(0o600)
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
@@ -37,22 +37,22 @@ def flip(path: Path, at: int) -> bytes:
 
 
 def sound(bench: Bench) -> bool:
-    """True when a deep look finds no error."""
+    """True when a deep verify finds no error."""
     return bool(txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"] == 0)
 
 
-def test_a_compacted_file_is_made_again_from_what_it_was_made_of(tmp_path: Path) -> None:
-    """The frame tells where the rows went, and the files before it are in their grace: R18."""
+def test_a_compacted_file_is_made_again_from_its_sources(tmp_path: Path) -> None:
+    """R18: the frame records where the rows went, and the old files are within their grace."""
     bench = bench_of(tmp_path, reader_grace_ms=600_000)
     mixed(bench)
     bench.client.checkpoint()
     bench.client.admin.compact("t")
-    before, path = seen(bench.client), compacted(bench)
+    state_before, path = seen(bench.client), compacted(bench)
     bench.close()
     whole = flip(path, 300)
     done = txlog.repair(bench.path, apply=True, clock=bench.clock)
     assert ("rebuild-file" in actions(done), done["messages_lost"]) == (True, 0)
-    assert seen(bench.reopen()) == before
+    assert seen(bench.reopen()) == state_before
     assert compacted(bench) != path
     assert compacted(bench).read_bytes() == whole
     assert sound(bench)
@@ -60,10 +60,12 @@ def test_a_compacted_file_is_made_again_from_what_it_was_made_of(tmp_path: Path)
 
 
 @pytest.mark.parametrize("ends", ["commit", "abort", "trim"])
-def test_what_ended_while_a_file_was_compacted_is_right_in_what_replaces_it(
+def test_a_transaction_that_ended_during_a_compaction_is_right_after_repair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    """Law 1: the frame of the compaction finds a state that its file was not made from."""
+    """Law 1: the state at the frame of the compaction is newer than the state its file was made
+    from.
+    """
     bench = bench_of(tmp_path, reader_grace_ms=600_000)
     open_one = mixed(bench)
     bench.client.checkpoint()
@@ -78,12 +80,12 @@ def test_what_ended_while_a_file_was_compacted_is_right_in_what_replaces_it(
 
     assert switching(monkeypatch, meanwhile) == []
     bench.client.admin.compact("t")
-    before, path = seen(bench.client), compacted(bench)
+    state_before, path = seen(bench.client), compacted(bench)
     bench.close()
     flip(path, 300)
     done = txlog.repair(bench.path, apply=True, clock=bench.clock)
     assert ("rebuild-file" in actions(done), done["messages_lost"]) == (True, 0)
-    assert seen(bench.reopen()) == before
+    assert seen(bench.reopen()) == state_before
     assert sound(bench)
     ledger = int(path.name[7:19])
     table = bench.client.store.read(lambda view: view.ledger_table(ledger, 0, 8))
@@ -97,12 +99,12 @@ def test_what_ended_while_a_file_was_compacted_is_right_in_what_replaces_it(
         }[ends]
     )
     bench.client.admin.compact("t")
-    assert seen(bench.client) == before
+    assert seen(bench.client) == state_before
     bench.close()
 
 
-def test_without_what_it_was_made_of_each_message_keeps_its_id(tmp_path: Path) -> None:
-    """Nothing is left to lead to the rows: they are lost one by one, and the rest stands."""
+def test_without_its_sources_each_message_keeps_its_id(tmp_path: Path) -> None:
+    """No file can restore the rows: each is lost by itself, and the other rows stay."""
     bench = bench_of(tmp_path)
     open_one = mixed(bench)
     bench.client.admin.compact("t")
@@ -134,7 +136,9 @@ def of_large(client: Client) -> list[tuple[bytes | None, Any, str]]:
 def test_a_large_message_that_lost_a_chunk_is_lost_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
-    """A part of a value is no message; which bytes of it there are is said, and kept (R4)."""
+    """A part of a value is no message; repair reports how many bytes are readable, and keeps them
+    (R4).
+    """
     monkeypatch.setattr(chunks, "GROUP_BYTES", 1000)
     bench = Bench(tmp_path / "store", max_message_bytes=1000, coordinators=1)
     client = bench.client
@@ -147,7 +151,7 @@ def test_a_large_message_that_lost_a_chunk_is_lost_and_nothing_else(
         producer.send(LARGE, key=b"k", txn=txn)
     producer.send(LARGE[::-1])
     client.checkpoint()
-    before = of_large(client)
+    large_rows_before = of_large(client)
     (path, other) = sorted(Path(bench.path).rglob("_txnlog/ledger-*.parquet"))
     groups = client.store.read(lambda view: view.files.of(int(path.name[7:19])))[0].groups
     assert len(groups) > 3
@@ -158,27 +162,29 @@ def test_a_large_message_that_lost_a_chunk_is_lost_and_nothing_else(
         flip(path, groups[0 if at == "first" else -1][1] + 20)
     assert txlog.verify(bench.path, clock=bench.clock)["errors"] == 1
     plan = txlog.repair(bench.path, clock=bench.clock)
-    step = next(one for one in plan["action_list"] if one["action"] == "salvage-file")
-    said = {
+    step = next(action for action in plan["action_list"] if action["action"] == "salvage-file")
+    reports = {
         "first": "; 2501 bytes can be read, the first 0 ",
         "last": "; 2999 bytes can be read, the first 2999 ",
         "whole": "; 0 bytes can be read, the first 0 ",
     }[at]
-    assert said in step["detail"], step["detail"]
+    assert reports in step["detail"], step["detail"]
     done = txlog.repair(bench.path, apply=True, accept_loss=True, clock=bench.clock)
     assert done["messages_lost"] == 1
     client = bench.reopen()
-    after = of_large(client)
-    assert [one[2] for one in after] == [one[2] for one in before]
-    assert after[2][:2] == (None, None)
-    assert after[:2] + after[3:] == before[:2] + before[3:]
+    large_rows_after = of_large(client)
+    assert [action[2] for action in large_rows_after] == [action[2] for action in large_rows_before]
+    assert large_rows_after[2][:2] == (None, None)
+    assert (
+        large_rows_after[:2] + large_rows_after[3:] == large_rows_before[:2] + large_rows_before[3:]
+    )
     with client.consumer("t", "s") as consumer:
         lost = rows([consumer.receive_batch(10)])[2]
     assert lost.value is None
     assert "was damaged" in (lost.properties or {})["txlog.lost"]
     with Query(client, "SELECT value FROM t", {}, "committed") as query:
-        found = query.rows().read_all().column("value").to_pylist()
-    assert sorted(map(str, found)) == sorted(str(one[0]) for one in after)
+        found_rows = query.rows().read_all().column("value").to_pylist()
+    assert sorted(map(str, found_rows)) == sorted(str(action[0]) for action in large_rows_after)
     assert sound(bench)
     assert txlog.repair(bench.path, clock=bench.clock)["messages_lost"] == 0
     assert at == "whole" or [*Path(bench.path, "quarantine").glob("*.damaged")]

@@ -1,4 +1,4 @@
-"""The sweep of unnamed files: what a pass that died left goes, what is named or locked stays."""
+"""The sweep of unnamed files: leftovers of a dead pass go, named or locked files stay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from txlog.engine.storage.disk.posix import PosixDisk
 
 
 def test_unnamed_files_go_and_named_ones_stay(tmp_path: Path) -> None:
-    """R19; kills: sweeping a named file, sweeping a temporary that is being written."""
+    """R19. Guards against sweeping a named file, or a temporary that a process is writing."""
     root = tmp_path / "store"
     txlog.init(str(root))
     with txlog.open(str(root)) as client:

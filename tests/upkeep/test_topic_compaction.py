@@ -1,4 +1,4 @@
-"""Compaction by key: what readers get of it, against a dict, and what it survives."""
+"""Compaction by key: the messages that readers get, compared with a dict, through all upkeep."""
 
 from __future__ import annotations
 
@@ -42,36 +42,36 @@ from txlog.errors import (
 from txlog.lake.sql.segments import listed
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-LARGE = 99  # times, which is more than a message may have without chunks
+LARGE = 99  # copies of a value: more bytes than a message may have without chunks
 
 
 def bench_of(folder: Path, partitions: int = 1, **settings: int) -> Bench:
     """A store with a topic, and ledgers of five entries."""
-    given: dict[str, Any] = {"coordinators": 1, "reader_grace_ms": 0, "ledger_entries_max": 5}
-    bench = Bench(folder / "store", **{**given, **settings})
+    options: dict[str, Any] = {"coordinators": 1, "reader_grace_ms": 0, "ledger_entries_max": 5}
+    bench = Bench(folder / "store", **{**options, **settings})
     bench.client.create_topic("t", partitions)
     return bench
 
 
-def put(client: Client, *pairs: tuple[bytes | None, bytes | None], **given: Any) -> None:
+def put(client: Client, *pairs: tuple[bytes | None, bytes | None], **options: Any) -> None:
     """Send (key, value) one by one."""
     for key, value in pairs:
-        client.producer("t").send(value, key=key, **given)
+        client.producer("t").send(value, key=key, **options)
 
 
-def compacted(client: Client, start: Any = None, **given: Any) -> list[Message]:
-    """What a reader with read_compacted gets."""
-    with client.reader("t", start, read_compacted=True, **given) as reader:
+def compacted(client: Client, start: Any = None, **options: Any) -> list[Message]:
+    """The messages of a reader with read_compacted."""
+    with client.reader("t", start, read_compacted=True, **options) as reader:
         return list(reader)
 
 
-def pairs(found: list[Message]) -> list[tuple[bytes | None, bytes | None]]:
+def pairs(found_messages: list[Message]) -> list[tuple[bytes | None, bytes | None]]:
     """The keys and values."""
-    return [(message.key, message.value) for message in found]
+    return [(message.key, message.value) for message in found_messages]
 
 
 def state(client: Client, number: int = 1) -> Compaction | None:
-    """What the fold knows."""
+    """The compaction that the fold has recorded."""
     return client.store.read(lambda view: view.topic(number).compaction)
 
 
@@ -81,32 +81,36 @@ def files(bench: Bench) -> list[Path]:
 
 
 def trim_all(client: Client) -> int:
-    """Trim everything there is; returns how many messages went."""
+    """Trim all messages; returns how many were trimmed."""
     client.checkpoint(roll_all=True)
     return client.admin.trim("t", END, force_unacked=True)["messages"]
 
 
-# --- what is kept ------------------------------------------------------------------------------
+# --- which messages stay --------------------------------------------------------------------------
 
 
 def test_newest_of_each_key_comes_first_and_then_the_log(tmp_path: Path) -> None:
     client = bench_of(tmp_path).client
     put(client, (b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (None, b"no key"), (b"c", b""))
-    before = compacted(client)
-    assert pairs(before) == [
+    compacted_rows_before = compacted(client)
+    assert pairs(compacted_rows_before) == [
         (b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (None, b"no key"), (b"c", b""),
     ]  # fmt: skip
     answer = client.admin.compact_topic("t")
     assert (answer["messages"], answer["keys_kept"], answer["without_key"]) == (5, 3, 1)
     assert (answer["keys_deleted"], answer["partitions"], answer["files"]) == (0, 1, 1)
     put(client, (b"a", b"4"), (None, b"later"))
-    after = compacted(client)
-    assert pairs(after) == [
+    compacted_rows_after = compacted(client)
+    assert pairs(compacted_rows_after) == [
         (b"b", b"2"), (b"a", b"3"), (b"c", b""), (b"a", b"4"), (None, b"later"),
     ]  # fmt: skip
-    assert after[:3] == [before[1], before[2], before[4]]  # ids, times, all
+    assert compacted_rows_after[:3] == [
+        compacted_rows_before[1],
+        compacted_rows_before[2],
+        compacted_rows_before[4],
+    ]  # ids, times, all
     assert len(rows(client.read("t"))) == 7  # the log is as it was
-    assert rows(client.read("t", range=Range(kind="compacted"))) == after
+    assert rows(client.read("t", range=Range(kind="compacted"))) == compacted_rows_after
 
 
 def test_null_deletes_its_key_and_an_empty_value_does_not(tmp_path: Path) -> None:
@@ -120,7 +124,8 @@ def test_null_deletes_its_key_and_an_empty_value_does_not(tmp_path: Path) -> Non
     client.admin.compact_topic("t")
     assert pairs(compacted(client)) == [(b"a", b"again")]
     put(client, (b"a", None))
-    assert client.admin.compact_topic("t")["files"] == 0  # nothing is left, and that is known
+    # no message is left, and the fold has recorded it
+    assert client.admin.compact_topic("t")["files"] == 0
     assert compacted(client) == []
 
 
@@ -139,11 +144,11 @@ def test_transactions_count_once_they_are_visible_and_aborted_ones_never(tmp_pat
     expected = pairs(compacted(client))
     assert expected[2:] == [(b"a", b"of the first"), (b"b", b"of the first")]
     client.admin.compact_topic("t")
-    found = compacted(client)
-    assert pairs(found) == [expected[1], *expected[2:]]
-    assert [message.txn for message in found] == [second, first, first]
+    compacted_rows = compacted(client)
+    assert pairs(compacted_rows) == [expected[1], *expected[2:]]
+    assert [message.txn for message in compacted_rows] == [second, first, first]
     trim_all(client)
-    assert compacted(client) == found
+    assert compacted(client) == compacted_rows
 
 
 def test_delayed_and_large_messages_are_messages_like_others(tmp_path: Path) -> None:
@@ -154,13 +159,13 @@ def test_delayed_and_large_messages_are_messages_like_others(tmp_path: Path) -> 
     large.send(b"l" * LARGE, key=b"b")
     put(client, (b"c", b"2"))
     large.send(b"L" * LARGE, key=b"c")
-    found = compacted(client)
+    compacted_rows = compacted(client)
     client.admin.compact_topic("t")
-    after = compacted(client)
-    assert after == [found[1], found[2], found[4]]
-    assert pairs(after)[1:] == [(b"b", b"l" * LARGE), (b"c", b"L" * LARGE)]
+    compacted_rows_after = compacted(client)
+    assert compacted_rows_after == [compacted_rows[1], compacted_rows[2], compacted_rows[4]]
+    assert pairs(compacted_rows_after)[1:] == [(b"b", b"l" * LARGE), (b"c", b"L" * LARGE)]
     trim_all(client)
-    assert compacted(bench.reopen()) == after
+    assert compacted(bench.reopen()) == compacted_rows_after
 
 
 def test_values_that_fill_a_ledger_make_several_files(tmp_path: Path) -> None:
@@ -170,14 +175,14 @@ def test_values_that_fill_a_ledger_make_several_files(tmp_path: Path) -> None:
     answer = client.admin.compact_topic("t")
     assert answer["files"] == len(files(bench)) > 1
     assert [message.key for message in compacted(client)] == [b"%d" % n for n in range(200)]
-    place = compacted(client)[150].message_id
-    assert [m.key for m in compacted(client, place)] == [b"%d" % n for n in range(150, 200)]
+    message_id = compacted(client)[150].message_id
+    assert [m.key for m in compacted(client, message_id)] == [b"%d" % n for n in range(150, 200)]
     with client.reader("t", read_compacted=True) as reader:
-        some = [*messages(reader.receive_batch(7)), *messages(reader.receive_batch(180))]
+        sample = [*messages(reader.receive_batch(7)), *messages(reader.receive_batch(180))]
         assert reader.has_message_available()
-        some += list(reader)
+        sample += list(reader)
         assert not reader.has_message_available()
-    assert some == compacted(client)
+    assert sample == compacted(client)
 
 
 # --- positions ---------------------------------------------------------------------------------
@@ -186,52 +191,60 @@ def test_values_that_fill_a_ledger_make_several_files(tmp_path: Path) -> None:
 def test_a_start_is_a_position_of_the_log_also_where_it_was_trimmed(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     client = bench.client
-    known: list[MessageId] = []
+    message_ids: list[MessageId] = []
     for number in range(12):
         bench.clock.advance(1000)
         sent = client.producer("t").send(b"%d" % number, key=b"%d" % (number % 6))
         assert sent.message_id is not None
-        known.append(sent.message_id)
+        message_ids.append(sent.message_id)
     client.admin.compact_topic("t")
     put(client, (b"0", b"12"))
     through = [row["compacted_through"] for row in client.describe_topic("t")["partition_list"]]
-    assert through == [known[11]]
+    assert through == [message_ids[11]]
     for trimmed in (False, True):
         if trimmed:
-            assert client.admin.trim("t", Bound("id", known[10]), force_unacked=True)["ledgers"]
+            assert client.admin.trim("t", Bound("id", message_ids[10]), force_unacked=True)[
+                "ledgers"
+            ]
         assert [m.value for m in compacted(client)] == [b"%d" % n for n in range(6, 13)]
-        assert [m.value for m in compacted(client, known[8])] == [b"%d" % n for n in range(8, 13)]
-        assert [m.value for m in compacted(client, known[2])] == [b"%d" % n for n in range(6, 13)]
+        assert [m.value for m in compacted(client, message_ids[8])] == [
+            b"%d" % n for n in range(8, 13)
+        ]
+        assert [m.value for m in compacted(client, message_ids[2])] == [
+            b"%d" % n for n in range(6, 13)
+        ]
         at = compacted(client)[3].publish_time
         assert at is not None
         assert [m.value for m in compacted(client, at)] == [b"%d" % n for n in range(9, 13)]
         assert compacted(client, "latest") == []
-        part = Range(Bound("id", known[3]), Bound("id", known[9]), kind="compacted")
+        part = Range(Bound("id", message_ids[3]), Bound("id", message_ids[9]), kind="compacted")
         assert [m.value for m in rows(client.read("t", range=part))] == [b"6", b"7", b"8"]
     with client.reader("t", read_compacted=True) as reader:
         assert len(list(reader)) == 7
-        reader.seek(known[9])
+        reader.seek(message_ids[9])
         assert [m.value for m in reader] == [b"9", b"10", b"11", b"12"]
         reader.seek("earliest")
         assert reader.read_next() is not None
 
 
 def test_a_start_within_a_transaction(tmp_path: Path) -> None:
-    """Kills: comparing marks as tuples; the last entry is that of the horizon."""
+    """Guards against comparing marks as tuples; the last entry is the entry of the horizon."""
     client = bench_of(tmp_path).client
     with client.transaction() as txn:
         put(client, *((b"%d" % number, b"x") for number in range(6)), txn=txn)
-    place = compacted(client)[0].message_id
-    assert place is not None
+    message_id = compacted(client)[0].message_id
+    assert message_id is not None
     for trimmed in (False, True):
         client.admin.compact_topic("t")
         if trimmed:
             trim_all(client)
         for number in range(6):
-            one = MessageId(place.ledger, place.entry, number + 1)
-            left = [b"%d" % n for n in range(number, 6)]
-            assert [m.key for m in compacted(client, one)] == left
-            assert [m.key for m in compacted(client, Bound("after", one))] == left[1:]
+            each_message_id = MessageId(message_id.ledger, message_id.entry, number + 1)
+            remaining_values = [b"%d" % n for n in range(number, 6)]
+            assert [m.key for m in compacted(client, each_message_id)] == remaining_values
+            assert [
+                m.key for m in compacted(client, Bound("after", each_message_id))
+            ] == remaining_values[1:]
 
 
 @pytest.mark.parametrize("is_trimmed", [False, True])
@@ -254,14 +267,14 @@ def test_a_consumer_in_memory_gets_back_what_the_log_has_no_more(
         consumer.acknowledge(expected[0])
         for count in (1, 2):
             consumer.negative_acknowledge(expected[1:])
-            again = [*messages(consumer.receive_batch(2)), *messages(consumer.receive_batch(9))]
-            assert [message.value for message in again] == [m.value for m in expected[1:]]
-            assert {message.redelivery_count for message in again} == {count}
+            repeated = [*messages(consumer.receive_batch(2)), *messages(consumer.receive_batch(9))]
+            assert [message.value for message in repeated] == [m.value for m in expected[1:]]
+            assert {message.redelivery_count for message in repeated} == {count}
     with pytest.raises(InvalidArgument):
         client.consumer("t", "s", create=True, read_compacted=True)
 
 
-def test_what_has_no_meaning_is_refused(tmp_path: Path) -> None:
+def test_meaningless_options_are_refused(tmp_path: Path) -> None:
     client = bench_of(tmp_path).client
     for wrong in (Bound("skip", 3), Bound("last", 3), Bound("sub", "s")):
         with pytest.raises(InvalidArgument):
@@ -278,7 +291,9 @@ def test_what_has_no_meaning_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_reader_keeps_the_compaction_that_it_began_with(tmp_path: Path) -> None:
-    """What was deleted since comes as a message: a later compaction would not show it."""
+    """A later compaction hides deleted keys, so this reader gets each later deletion as a
+    message.
+    """
     bench = bench_of(tmp_path, reader_grace_ms=60_000)
     client = bench.client
     put(client, (b"a", b"1"), (b"b", b"2"), (b"c", b"3"))
@@ -288,12 +303,12 @@ def test_a_reader_keeps_the_compaction_that_it_began_with(tmp_path: Path) -> Non
         put(client, (b"a", None), (b"b", b"4"))
         client.admin.compact_topic("t")
         client.checkpoint()
-        rest = pairs(list(reader))
-    assert rest == [(b"b", b"2"), (b"c", b"3"), (b"a", None), (b"b", b"4")]
+        rest_pairs = pairs(list(reader))
+    assert rest_pairs == [(b"b", b"2"), (b"c", b"3"), (b"a", None), (b"b", b"4")]
     assert pairs(compacted(client)) == [(b"c", b"3"), (b"b", b"4")]
 
 
-def test_a_reader_whose_files_are_gone_is_told(tmp_path: Path) -> None:
+def test_a_reader_whose_files_were_removed_gets_snapshot_expired(tmp_path: Path) -> None:
     client = bench_of(tmp_path).client
     put(client, (b"a", b"1"), (b"b", b"2"))
     client.admin.compact_topic("t")
@@ -323,17 +338,19 @@ def test_the_next_compaction_reads_what_came_since(tmp_path: Path) -> None:
     assert pairs(compacted(client)) == [
         (b"0", b"36"), (b"2", b"38"), (b"3", b"39"), (b"1", b"new"),
     ]  # fmt: skip
-    known = state(client)
-    assert known is not None
-    assert len(known.ledgers) == 1
+    known_state = state(client)
+    assert known_state is not None
+    assert len(known_state.ledgers) == 1
     for _ in range(2):
         client.checkpoint()
     client.admin.gc(apply=True, keep_ms=0)
-    assert len(files(bench)) == 1  # the former is gone
+    assert len(files(bench)) == 1  # the earlier file was removed
 
 
-def test_retention_waits_for_what_was_not_compacted(tmp_path: Path) -> None:
-    """Pulsar's compaction is a subscription; a trim by command asks nobody."""
+def test_retention_waits_for_messages_that_are_not_compacted(tmp_path: Path) -> None:
+    """In Pulsar, compaction is a subscription that retention waits for; a trim by command waits for
+    none.
+    """
     bench = bench_of(tmp_path)
     client = bench.client
     client.admin.set_retention_policies("t", retention_ms=1000)
@@ -349,7 +366,7 @@ def test_retention_waits_for_what_was_not_compacted(tmp_path: Path) -> None:
     assert [m.value for m in compacted(client)] == [b"x"] * 5 + [b"y"] * 7
     put(client, (b"0", b"z"), (b"1", b"z"))
     assert trim_all(client) == 2
-    assert len(compacted(client)) == 12  # from the start: with what there is
+    assert len(compacted(client)) == 12  # a read from the start gets the messages that exist
     with pytest.raises(MessageNotFound):
         compacted(client, compacted(client)[-1].message_id)  # R22: never a silent jump
 
@@ -378,11 +395,11 @@ def test_all_partitions_are_of_one_moment(tmp_path: Path) -> None:
                 client.producer("t").send(value, key=b"k", partition=partition, txn=txn)
         if number % 2:
             client.admin.compact_topic("t")
-            found = compacted(client)
-            assert [m.value for m in found] == [b"%d" % number] * 2
-            assert [m.partition for m in found] == [0, 1]
+            compacted_rows = compacted(client)
+            assert [m.value for m in compacted_rows] == [b"%d" % number] * 2
+            assert [m.partition for m in compacted_rows] == [0, 1]
     horizons = [state(client, number) for number in (1, 2)]
-    assert len({one.lsn for one in horizons if one is not None}) == 1
+    assert len({horizon.lsn for horizon in horizons if horizon is not None}) == 1
 
 
 def test_a_deleted_topic_takes_its_compacted_messages_along(tmp_path: Path) -> None:
@@ -404,13 +421,13 @@ def test_a_deleted_topic_takes_its_compacted_messages_along(tmp_path: Path) -> N
 def test_a_topic_that_is_deleted_meanwhile_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kills: not looking again under the write lock."""
+    """Guards against a missing second check under the write lock."""
     bench = bench_of(tmp_path)
     client, other = bench.client, bench.another()
     put(client, (b"a", b"1"))
 
-    def gone(*given: Any, **named: Any) -> None:
-        compare_rows(*given, **named)
+    def gone(*arguments: Any, **options: Any) -> None:
+        compare_rows(*arguments, **options)
         other.admin.delete_topic("t")
         other.create_topic("t")
 
@@ -421,21 +438,24 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_alone(
     assert files(bench) == []
 
 
-def test_a_dry_run_says_the_same_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_gives_the_same_answer_and_writes_nothing(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, 2)
     client = bench.client
     put(client, *((b"%d" % (number % 5), b"x") for number in range(20)), (b"1", None))
     lsn = client.store.read(lambda view: view.lsn)
-    said = client.admin.compact_topic("t", dry_run=True)
+    plan = client.admin.compact_topic("t", dry_run=True)
     assert client.store.read(lambda view: view.lsn) == lsn
     assert files(bench) == []
-    assert {**client.admin.compact_topic("t"), "dry_run": True} == said
+    assert {**client.admin.compact_topic("t"), "dry_run": True} == plan
 
 
 def test_a_dry_run_that_is_overtaken_is_not_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes no lock; kills: telling of damage where a checkpoint removed what was replaced."""
+    """A dry run takes no lock.
+
+    Guards against a report of damage where a checkpoint removed old files.
+    """
     bench = bench_of(tmp_path)
     client, other = bench.client, bench.another()
     put(client, (b"a", b"1"))
@@ -443,14 +463,14 @@ def test_a_dry_run_that_is_overtaken_is_not_damage(
     put(client, (b"b", b"2"))
     scan, left = _TopicCompaction._scan, 3
 
-    def overtaken(self: _TopicCompaction, *given: Any) -> None:
+    def overtaken(self: _TopicCompaction, *arguments: Any) -> None:
         nonlocal left
         times, left = left, 0
-        for _ in range(times):  # two manifests keep files
+        for _ in range(times):  # files stay as long as one of two manifests names them
             put(other, (b"c", b"3"))
             other.admin.compact_topic("t")
             other.checkpoint()
-        scan(self, *given)
+        scan(self, *arguments)
 
     monkeypatch.setattr(_TopicCompaction, "_scan", overtaken)
     with pytest.raises(SnapshotExpired):
@@ -463,24 +483,24 @@ def test_a_dry_run_that_is_overtaken_is_not_damage(
         bench.reopen().admin.compact_topic("t", dry_run=True)
 
 
-def test_everybody_knows_the_files(tmp_path: Path) -> None:
+def test_every_command_knows_the_compacted_files(tmp_path: Path) -> None:
     """Segments, inspect, offload, verify and a copy of the store."""
     bench = bench_of(tmp_path)
     client = bench.client
     put(client, (b"a", b"1"), (b"b", b"2"))
     client.admin.compact_topic("t")
     client.checkpoint()
-    found = compacted(client)
-    known = state(client)
-    assert known is not None
+    compacted_rows = compacted(client)
+    known_state = state(client)
+    assert known_state is not None
     (row,) = [row for row in listed(client, None) if row["state"] == "compacted"]
-    assert (row["ledger"], row["rows"]) == (known.ledgers[0], 2)
-    assert client.inspect(f"ledger:{known.ledgers[0]}")["state"] == "compacted"
-    place = tmp_path / "archive"
-    place.mkdir()
-    answer = client.admin.offload("t", str(place))
+    assert (row["ledger"], row["rows"]) == (known_state.ledgers[0], 2)
+    assert client.inspect(f"ledger:{known_state.ledgers[0]}")["state"] == "compacted"
+    location = tmp_path / "archive"
+    location.mkdir()
+    answer = client.admin.offload("t", str(location))
     assert answer["files"] == 1
-    assert compacted(client) == found
+    assert compacted(client) == compacted_rows
     for value in (b"2", b"3"):
         put(client, (b"b", value))
         client.checkpoint()
@@ -499,22 +519,26 @@ def test_everybody_knows_the_files(tmp_path: Path) -> None:
 
 
 class Oracle:
-    """What is compacted of a topic: a dict for each partition, message by message."""
+    """The compacted messages of a topic as a dict for each partition, message by message."""
 
     def __init__(self) -> None:
         self.newest: dict[int, dict[bytes, Message]] = {}
-        self.seen: dict[int, int] = {}  # messages of the log that were looked at
+        self.seen: dict[int, int] = {}  # how many messages of the log it has read
 
     def compact(self, log: dict[int, list[Message]]) -> None:
-        changed = [number for number, every in log.items() if len(every) > self.seen.get(number, 0)]
+        changed = [
+            number
+            for number, all_messages in log.items()
+            if len(all_messages) > self.seen.get(number, 0)
+        ]
         for partition in changed:
-            every = log[partition]
+            all_messages = log[partition]
             newest = self.newest.setdefault(partition, {})
-            for message in every[self.seen.get(partition, 0) :]:
+            for message in all_messages[self.seen.get(partition, 0) :]:
                 if message.key is not None:
                     newest.pop(message.key, None)
                     newest[message.key] = message
-            self.seen[partition] = len(every)
+            self.seen[partition] = len(all_messages)
         for partition in changed:
             newest = self.newest[partition]
             for key in [key for key, message in newest.items() if message.value is None]:
@@ -533,9 +557,9 @@ class Oracle:
 def test_any_history_is_compacted_as_a_dict_says(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Against the oracle, through trims, checkpoints, reopening and added partitions.
+    """Compared with the oracle, through trims, checkpoints, reopening and added partitions.
 
-    Every other one with so little memory that everything is done in many pieces.
+    Every second history runs with so little memory that all work is done in many pieces.
     """
     if seed % 2:
         little_memory(monkeypatch)
@@ -564,7 +588,7 @@ def test_any_history_is_compacted_as_a_dict_says(
             elif act == 8:
                 client.checkpoint(roll_all=chance.random() < 0.5)
         for number, reader in readers.items():
-            log[number] += list(reader)  # before a trim takes it
+            log[number] += list(reader)  # before a trim removes it
         if act == 9:
             client.admin.compact("t")
         elif act == 10:
@@ -576,15 +600,15 @@ def test_any_history_is_compacted_as_a_dict_says(
             client = bench.reopen()
             readers = {number: client.reader(f"t-partition-{number}", "latest") for number in log}
         for number in log if act >= 8 else ():
-            found = compacted(client, partitions=[number])
-            assert found == oracle.read(log, number), f"seed {seed}, step {step}"
+            compacted_rows = compacted(client, partitions=[number])
+            assert compacted_rows == oracle.read(log, number), f"seed {seed}, step {step}"
     client.checkpoint()
     bench.close()
     assert not txlog.verify(bench.path, deep=True)["errors"]
 
 
-def test_damage_is_named_and_repair_keeps_what_is_good(tmp_path: Path) -> None:
-    """Then the next compaction finds in the log what is still there, and not what is not."""
+def test_damage_is_named_and_repair_keeps_undamaged_rows(tmp_path: Path) -> None:
+    """The next compaction reads the messages that the log still has."""
     bench = bench_of(tmp_path)
     client = bench.client
     put(client, *((b"%d" % number, b"x") for number in range(10)))
@@ -593,7 +617,7 @@ def test_damage_is_named_and_repair_keeps_what_is_good(tmp_path: Path) -> None:
     put(client, *((b"%d" % number, b"y") for number in range(5, 12)))
     client.admin.compact_topic("t")
     client.checkpoint()
-    before = compacted(client)
+    compacted_rows_before = compacted(client)
     client.close()
     (path,) = files(bench)
     data = bytearray(path.read_bytes())
@@ -614,19 +638,19 @@ def test_damage_is_named_and_repair_keeps_what_is_good(tmp_path: Path) -> None:
     client = bench.reopen()
     assert [m.value for m in compacted(client)] == [b"z"]
     client.admin.compact_topic("t")
-    assert compacted(client)[:-1] == before[5:]
+    assert compacted(client)[:-1] == compacted_rows_before[5:]
     assert not txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"]
 
 
-# --- how much it holds ----------------------------------------------------------------------
+# --- memory ----------------------------------------------------------------------------------
 
 
 def test_neither_keys_nor_rows_are_held_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is held is bounded by the limits, also of one file: not by keys, messages or bytes.
+    """The limits bound its memory, even for one file, for any number of keys, messages or bytes.
 
-    Kills: a table of all that is newest, a file that is made and compared as a whole.
+    Guards against a table of all newest messages, and a file that is made and compared as a whole.
     """
     monkeypatch.setattr(topic_compaction, "HELD_BYTES", 4_000)
     monkeypatch.setattr(topic_compaction, "DIVIDED_BYTES", 4_000)
@@ -638,12 +662,12 @@ def test_neither_keys_nor_rows_are_held_as_a_whole(
         keys = [b"%d" % (n // 2) for n in range(start, start + 500)]
         client.producer("t").send_batch(pa.table({"key": keys, "value": [b"x" * 50] * 500}))
     client.checkpoint(roll_all=True)
-    held, pieces, written, put_aside = (list[int]() for _ in range(4))
+    held_sizes, pieces, written, put_aside = (list[int]() for _ in range(4))
     add, sealed, pwrite = NewestKeys.add, SegmentStream.sealed, PosixFile.pwrite
 
     def counted(self: NewestKeys, partition: int, table: pa.Table) -> None:
         add(self, partition, table)
-        held.append(self.held_bytes)
+        held_sizes.append(self.held_bytes)
 
     def streamed(self: SegmentStream, tables: Iterable[pa.Table], keys: int) -> Iterator[bytes]:
         def each() -> Iterator[pa.Table]:
@@ -658,14 +682,14 @@ def test_neither_keys_nor_rows_are_held_as_a_whole(
     def aside(self: PosixFile, offset: int, data: Any) -> None:
         pwrite(self, offset, data)
         if TEMPORARY_PREFIX in self.path:
-            put_aside.append(sum(len(one) for one in data))
+            put_aside.append(sum(len(value) for value in data))
 
     monkeypatch.setattr(NewestKeys, "add", counted)
     monkeypatch.setattr(SegmentStream, "sealed", streamed)
     monkeypatch.setattr(PosixFile, "pwrite", aside)
     answer = client.admin.compact_topic("t")
     assert (answer["keys_kept"], answer["files"]) == (3000, 2)
-    assert max(held) <= topic_compaction.HELD_BYTES
+    assert max(held_sizes) <= topic_compaction.HELD_BYTES
     assert sum(pieces) == 3000 and max(pieces) == 20 and len(pieces) <= 152
     assert sum(written) == answer["size_after_bytes"]
     assert max(put_aside) < 6_000 and sum(put_aside) > 3000 * 50
@@ -675,7 +699,9 @@ def test_neither_keys_nor_rows_are_held_as_a_whole(
 def test_row_groups_that_were_passed_are_not_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the newest message of a key a row group may hold one: it does not keep the others."""
+    """A row group may have the newest message of one key only: its other rows must not stay in
+    memory.
+    """
     monkeypatch.setattr(newest, "SCAN_MESSAGES", 100)
     bench = bench_of(tmp_path, ledger_entries_max=100)
     client = bench.client
@@ -683,16 +709,18 @@ def test_row_groups_that_were_passed_are_not_held(
         keys = [b"hot"] * 99 + [b"%d" % ledger]
         client.producer("t").send_batch(pa.table({"key": keys, "value": [bytes(1000)] * 100}))
         client.checkpoint(roll_all=True)
-    most, files_kept, kept = 0, 0, list[pa.Table]()
-    made = _TopicCompaction._staying_rows
+    most, files_kept, kept_tables = 0, 0, list[pa.Table]()
+    staying_rows = _TopicCompaction._staying_rows
 
-    def looked_at(self: _TopicCompaction, *given: Any) -> Iterator[pa.Table]:
+    def looked_at(self: _TopicCompaction, *arguments: Any) -> Iterator[pa.Table]:
         nonlocal most, files_kept
-        for table in made(self, *given):
-            kept.append(table)
-            decoded = [one.cached_bytes for _, one in self._view.files._readers.values()]
+        for table in staying_rows(self, *arguments):
+            kept_tables.append(table)
+            decoded = [
+                kept_table.cached_bytes for _, kept_table in self._view.files._readers.values()
+            ]
             files_kept = max(files_kept, sum(size > 0 for size in decoded))
-            most = max(most, sum(one.get_total_buffer_size() for one in kept))
+            most = max(most, sum(kept_table.get_total_buffer_size() for kept_table in kept_tables))
             yield table
 
     monkeypatch.setattr(_TopicCompaction, "_staying_rows", looked_at)
@@ -704,7 +732,7 @@ def test_row_groups_that_were_passed_are_not_held(
 def test_large_messages_are_fetched_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many small messages do not make a batch of as many large ones."""
+    """Many small messages before do not make a batch of as many large ones."""
     monkeypatch.setattr(newest, "FETCH_BYTES", 10_000)
     bench = bench_of(tmp_path, ledger_entries_max=10_000, max_message_bytes=8_000)
     client = bench.client
@@ -721,37 +749,41 @@ def test_large_messages_are_fetched_one_by_one(
     sizes, rows = list[int](), View.rows
 
     def noted(self: View, requests: Any, names: Any) -> list[pa.Table]:
-        found = rows(self, requests, names)
+        found_rows = rows(self, requests, names)
         if "value" in names:
-            sizes.append(sum(pc.sum(pc.binary_length(one["value"])).as_py() for one in found))
-        return found
+            sizes.append(
+                sum(
+                    pc.sum(pc.binary_length(found_row["value"])).as_py() for found_row in found_rows
+                )
+            )
+        return found_rows
 
     monkeypatch.setattr(View, "rows", noted)
     assert client.admin.compact_topic("t")["keys_kept"] == 1013
     assert sorted(sizes) == [1_000, *[7_000] * 10, *[30_000] * 3]
 
 
-def test_a_dry_run_of_a_store_that_is_only_read_says_the_same(
+def test_a_dry_run_of_a_read_only_store_gives_the_same_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R23: what it puts aside is elsewhere."""
+    """R23: its scratch files are outside the store."""
     little_memory(monkeypatch)
     bench = bench_of(tmp_path, 2)
     put(bench.client, *((b"%d" % (number % 15), b"x") for number in range(40)), (b"1", None))
-    said = bench.client.admin.compact_topic("t", dry_run=True)
+    plan = bench.client.admin.compact_topic("t", dry_run=True)
     bench.close()
     names = sorted(os.listdir(bench.path))
     for is_dry in (False, True):
         with txlog.open(bench.path, read_only=True, dry_run=is_dry) as client:
-            assert client.admin.compact_topic("t", dry_run=True) == said
+            assert client.admin.compact_topic("t", dry_run=True) == plan
     assert sorted(os.listdir(bench.path)) == names
-    assert said["keys_kept"] == 14
+    assert plan["keys_kept"] == 14
 
 
-def test_what_was_put_aside_of_a_file_is_compared_with_it(
+def test_scratch_rows_are_compared_with_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R17; kills: no comparison, one of the first piece only."""
+    """R17. Guards against no comparison, or a comparison of the first piece only."""
     bench = bench_of(tmp_path)
     client = bench.client
     put(client, *((b"%d" % number, b"x") for number in range(10)))
@@ -778,13 +810,16 @@ def test_what_was_put_aside_of_a_file_is_compared_with_it(
 
 
 def test_a_topic_past_its_threshold_is_compacted_after_a_checkpoint(tmp_path: Path) -> None:
-    """All partitions together; what came since counts, and a topic without a policy is left."""
+    """All partitions together. Only messages since the last compaction count.
+
+    A topic without a policy is not compacted.
+    """
     bench = bench_of(tmp_path, 2)
     client = bench.client
     client.create_topic("other")
     client.producer("other").send(b"x" * 1000, key=b"a")
-    given = client.admin.set_retention_policies("t", compaction_threshold_bytes=100)
-    assert given["policies"]["compaction_threshold_bytes"] == 100
+    answer = client.admin.set_retention_policies("t", compaction_threshold_bytes=100)
+    assert answer["policies"]["compaction_threshold_bytes"] == 100
     put(client, (b"a", b"1" * 48), partition=0)
     put(client, (b"b", b"2" * 48), partition=1)  # with their keys 98 bytes
     client.checkpoint()
@@ -802,10 +837,10 @@ def test_a_topic_past_its_threshold_is_compacted_after_a_checkpoint(tmp_path: Pa
     client.checkpoint()
     assert state(client, 1) != first
     client.admin.set_retention_policies("t", compaction_threshold_bytes=-1)
-    before = state(client, 1)
+    state_before = state(client, 1)
     put(client, (b"a", b"6" * 500), partition=0)
     client.checkpoint()
-    assert state(client, 1) == before
+    assert state(client, 1) == state_before
 
 
 def test_a_topic_that_cannot_be_compacted_is_noted_and_keeps_no_other(tmp_path: Path) -> None:
@@ -826,7 +861,7 @@ def test_a_topic_that_cannot_be_compacted_is_noted_and_keeps_no_other(tmp_path: 
 def test_no_commit_compacts_and_none_pauses_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is work of the checkpoint's thread; writers go on, until the journal is far too long."""
+    """The thread of the checkpoint compacts; writers go on until the journal is far too long."""
     monkeypatch.setattr(service, "IN_BACKGROUND", True)
     client = bench_of(tmp_path, checkpoint_frames=30, compaction_threshold_bytes=1).client
     client.checkpoint_automatically = True
@@ -834,11 +869,11 @@ def test_no_commit_compacts_and_none_pauses_for_it(
     compact, wait = topic_compaction.compact_topic, service.Checkpoints._wait
     by = list[threading.Thread]()
 
-    def held(*given: Any, **more: Any) -> bool:
+    def held(*arguments: Any, **more: Any) -> bool:
         by.append(threading.current_thread())
         begun.set()
         assert go_on.wait(60)
-        return compact(*given, **more)
+        return compact(*arguments, **more)
 
     def counted(self: service.Checkpoints, seconds: float | None) -> None:
         paused.append(seconds)

@@ -1,8 +1,8 @@
-"""Verify: silent about sound stores, loud about every damage and every contradiction.
+"""Verify: silent about sound stores, an error or warning for every damage and contradiction.
 
-Law 1 and Law 4 on stored bytes; promise 5 of the design: whatever is flipped, cut or lost is
-flagged. A damage that docs/format.md says carries nothing (the length of the zeros behind the
-journal, state files that only wait to be unlinked) is left out.
+Law 1 and Law 4 on stored bytes; promise 5 of the design: verify flags every flipped, cut or lost
+file. Damages that carry nothing according to docs/format.md are left out: the length of the zeros
+after the journal, and state files that only wait to be unlinked.
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 25))]
 )
 def test_a_sound_store_has_no_findings(tmp_path: Path, seed: int) -> None:
-    """Every kind of call, checkpoints between them: nothing is wrong, and nothing is changed."""
+    """Every kind of call with checkpoints between: verify finds nothing, and changes nothing."""
     bench = Bench(tmp_path / "store")
     random_history(bench, seed, checkpoints=True)
-    before = contents(bench.path)
-    found = txlog.verify(bench.path, deep=True, clock=bench.clock)
-    assert (found["problem_list"], found["errors"], found["warnings"]) == ([], 0, 0)
-    assert contents(bench.path) == before
+    files_before = contents(bench.path)
+    report = txlog.verify(bench.path, deep=True, clock=bench.clock)
+    assert (report["problem_list"], report["errors"], report["warnings"]) == ([], 0, 0)
+    assert contents(bench.path) == files_before
     waiting = waiting_for_their_end(bench)
     on_disk = sum(
         len(data)
-        for path, data in before.items()
-        if path not in waiting and "/_stage/" not in path  # of no batch yet
+        for path, data in files_before.items()
+        if path not in waiting and "/_stage/" not in path  # files of no batch yet
     )
-    assert found["size_bytes"] >= on_disk * 0.9, "not every file was read"
+    assert report["size_bytes"] >= on_disk * 0.9, "not every file was read"
     bench.close()
 
 
 def waiting_for_their_end(bench: Bench) -> set[str]:
-    """Files that nobody reads any more; a look at what opening needs may read them or not."""
+    """Files that no reader uses any more; verify may read them or not."""
     disk = PosixDisk(bench.path, read_only=True)
     salt = bench.client.store.identity.salt
     newest = read_manifest(disk, generations(disk)[-1], salt)
@@ -82,17 +82,17 @@ def contents(path: str) -> dict[str, bytes]:
     return {str(p.relative_to(path)): p.read_bytes() for p in Path(path).rglob("*") if p.is_file()}
 
 
-def carries_nothing(path: str, what: str) -> bool:
-    """Damages that no promise is about; docs/format.md 2, 4 and 7."""
+def carries_nothing(path: str, label: str) -> bool:
+    """Damages that no promise covers; docs/format.md 2, 4 and 7."""
     if path == "state/0000000001.state":
         return True  # dropped: it waits for its grace
     if path == "reserve":
-        return what.startswith("cut") or what == "longer by zeros"
+        return label.startswith("cut") or label == "longer by zeros"
     if path.startswith("state/"):
-        return what.startswith("longer")
-    zeros = re.fullmatch(r"cut to (\d+)", what)
+        return label.startswith("longer")
+    zeros = re.fullmatch(r"cut to (\d+)", label)
     return path.endswith(".journal") and (
-        what == "longer by zeros" or (zeros is not None and int(zeros[1]) > 100_000)
+        label == "longer by zeros" or (zeros is not None and int(zeros[1]) > 100_000)
     )
 
 
@@ -103,23 +103,27 @@ def test_every_damage_is_flagged(kind: str) -> None:
     clock = open_client(sample().copy()).store.clock
     flagged = 0
     for path in files_of(kind):
-        every = [one for one in damages(path, rng) if not carries_nothing(path, one[0])]
-        for what, data in every[:: 6 if len(every) > 30 else 2]:
+        all_damages = [case for case in damages(path, rng) if not carries_nothing(path, case[0])]
+        for label, data in all_damages[:: 6 if len(all_damages) > 30 else 2]:
             if data == sample().read(path):
                 continue
             disk = sample().copy()
             disk.damage(path, data)
-            found = verify_disk(disk, clock)
-            assert found["problem_list"], f"seed {SEED}: SILENT about {path} {what}"
-            named = [row["path"] or "" for row in found["problem_list"]]
-            assert path == "txlog.toml" or any(one in path for one in named), (path, what, named)
+            report = verify_disk(disk, clock)
+            assert report["problem_list"], f"seed {SEED}: SILENT about {path} {label}"
+            reported_paths = [row["path"] or "" for row in report["problem_list"]]
+            assert path == "txlog.toml" or any(case in path for case in reported_paths), (
+                path,
+                label,
+                reported_paths,
+            )
             flagged += 1
     assert flagged
 
 
 @pytest.mark.parametrize("kind", ["part", "sealed", "side part", "sealed side"])
 def test_a_lost_row_is_an_error(kind: str) -> None:
-    """What the newest checkpoint needs is never only a warning."""
+    """A damage to a file of the newest checkpoint is never only a warning."""
     clock = open_client(sample().copy()).store.clock
     live = open_client(sample().copy()).store.read(
         lambda view: {ref.path for ledger in view.catalog.owners for ref in view.files.of(ledger)}
@@ -130,15 +134,15 @@ def test_a_lost_row_is_an_error(kind: str) -> None:
         disk = sample().copy()
         data = disk.read(path)
         disk.damage(path, data[:60] + bytes([data[60] ^ 1]) + data[61:])
-        found = verify_disk(disk, clock)
-        assert bool(found["errors"]) is (path in live)
-        row = found["problem_list"][0]
+        report = verify_disk(disk, clock)
+        assert bool(report["errors"]) is (path in live)
+        row = report["problem_list"][0]
         assert (row["path"], row["topic"]) == (path, TOPIC)
         assert row["code"] == ("TXL-601" if path in live else "predecessor")
 
 
 def test_a_durable_frame_is_an_error_and_an_unfinished_one_is_not() -> None:
-    """Promise 6: torn and rotten are told apart, by what was known to be durable."""
+    """Promise 6: a frame that was durable is rotten, any other one is torn."""
     clock = open_client(sample().copy()).store.clock
     path = max(files_of("journal"))
     data = sample().read(path)
@@ -146,23 +150,30 @@ def test_a_durable_frame_is_an_error_and_an_unfinished_one_is_not() -> None:
     for at in (560, used // 2, used - 20):
         disk = sample().copy()
         disk.damage(path, data[:at] + bytes([data[at] ^ 8]) + data[at + 1 :])
-        [row] = [one for one in verify_disk(disk, clock)["problem_list"] if one["path"] == path]
+        [row] = [
+            problem
+            for problem in verify_disk(disk, clock)["problem_list"]
+            if problem["path"] == path
+        ]
         assert (row["severity"], row["code"]) == ("error", "TXL-602"), at
         assert "were durable and cannot be read" in row["message"]
     disk = sample().copy()
     end = (used + 7) // 8 * 8
     disk.damage(path, data[:end] + b"TXLF" + bytes(8) + b"half" + data[end + 16 :])
-    found = verify_disk(disk, clock)
-    assert (found["errors"], [one["code"] for one in found["problem_list"]]) == (0, ["tail"])
+    report = verify_disk(disk, clock)
+    assert (report["errors"], [problem["code"] for problem in report["problem_list"]]) == (
+        0,
+        ["tail"],
+    )
 
 
 # --- components that disagree ----------------------------------------------------------------
 
 
 def edited(bench: Bench, kind: str, a: int | None, change: Callable[[Any], None]) -> None:
-    """Write the newest checkpoint anew with one state changed: every checksum is right.
+    """Write the newest checkpoint anew with one state changed, so that every checksum is right.
 
-    a: its number; None: there is one only, whose number depends on the user
+    a: the number of the component; None: there is only one, whose number depends on the user
     """
     disk = PosixDisk(bench.path)
     salt = bench.client.store.identity.salt
@@ -188,8 +199,8 @@ def _messages(state: Topic) -> None:
 
 
 def _marker(state: Buffer) -> None:
-    for known in state.markers.values():
-        known[0] = msgspec.structs.replace(known[0], sequence=known[0].sequence + 1)
+    for marker in state.markers.values():
+        marker[0] = msgspec.structs.replace(marker[0], sequence=marker[0].sequence + 1)
 
 
 def _lost_marker(state: Buffer) -> None:
@@ -197,10 +208,10 @@ def _lost_marker(state: Buffer) -> None:
 
 
 def _range(state: Buffer) -> None:
-    for held in state.held.values():
-        for one in held.values():
-            ledger, row, rows, index = one.ranges[0]
-            one.ranges[0] = (ledger, row, rows, index + 1)
+    for range_entry in state.held.values():
+        for entry in range_entry.values():
+            ledger, row, rows, index = entry.ranges[0]
+            entry.ranges[0] = (ledger, row, rows, index + 1)
 
 
 def _mark_delete(state: Cursor) -> None:
@@ -212,8 +223,8 @@ def _acked(state: Cursor) -> None:
 
 
 def _pending(state: Cursor) -> None:
-    for one in state.pending.values():
-        one.count += 1
+    for entry in state.pending.values():
+        entry.count += 1
 
 
 def _in_hand(state: Cursor) -> None:
@@ -227,18 +238,18 @@ def _ended(state: Coordinator) -> None:
 
 
 def _markers_of_txn(state: Coordinator) -> None:
-    known = list(state.ended.values())
-    for txn in known:
+    ended_txns = list(state.ended.values())
+    for txn in ended_txns:
         txn.markers = tuple(
             (number, ledger, entry, count + 1) for number, ledger, entry, count in txn.markers
         )
-    state.ended = EndedTxns(known)
+    state.ended = EndedTxns(ended_txns)
 
 
 def _bound(state: Keys) -> None:
-    for named in state.of.values():
-        for one in named.values():
-            one.sequence = -1
+    for entry in state.of.values():
+        for txn_id in entry.values():
+            txn_id.sequence = -1
 
 
 def _delayed(state: Delayed) -> None:
@@ -250,8 +261,8 @@ def _not_indexed(state: Delayed) -> None:
 
 
 def _watermark(state: Watermark) -> None:
-    known = state.state.active["till"]
-    state.state.active["till"] = ActiveProducer(1001, known.ledger, known.entry, known.time_ms)
+    till = state.state.active["till"]
+    state.state.active["till"] = ActiveProducer(1001, till.ledger, till.entry, till.time_ms)
 
 
 DISAGREE: list[tuple[str, int | None, Callable[[Any], None], str]] = [
@@ -300,34 +311,34 @@ def test_components_that_disagree_are_found(
     change: Callable[[Any], None],
     message: str,
 ) -> None:
-    """A state that is not what the rows, the journal or another state says; Laws 1 and 4."""
+    """Laws 1 and 4: a state that contradicts the rows, the journal or another state."""
     bench = restored(made)
     edited(bench, kind, a, change)
     fast = txlog.verify(bench.path, clock=bench.clock)
     assert fast["errors"] == 0, "every checksum is right"
-    found = txlog.verify(bench.path, deep=True, clock=bench.clock)
-    said = [row["message"] for row in found["problem_list"]]
-    assert any(re.search(message, one) for one in said), said
-    assert {row["code"] for row in found["problem_list"]} == {"TXL-604"}
+    report = txlog.verify(bench.path, deep=True, clock=bench.clock)
+    messages = [row["message"] for row in report["problem_list"]]
+    assert any(re.search(message, each_message) for each_message in messages), messages
+    assert {row["code"] for row in report["problem_list"]} == {"TXL-604"}
 
 
 def test_a_state_that_the_journal_does_not_lead_to_is_found(
     made: tuple[Bench, dict[str, bytes]],
 ) -> None:
-    """Law 1: what no other component contradicts, the older checkpoint does."""
+    """Law 1: no other component contradicts this state, but the older checkpoint does."""
     bench = restored(made)
 
     def change(state: Topic) -> None:
         state.dedup_dropped += 1
 
     edited(bench, "topic", 1, change)
-    found = txlog.verify(bench.path, deep=True, clock=bench.clock)
-    [row] = found["problem_list"]
+    report = txlog.verify(bench.path, deep=True, clock=bench.clock)
+    [row] = report["problem_list"]
     assert "the state of topic 1 in manifest/0000000002.manifest is not what" in row["message"]
 
 
-def test_rows_that_are_others_are_found(made: tuple[Bench, dict[str, bytes]]) -> None:
-    """A part with the right checksums and a wrong order: every entry is looked at."""
+def test_rows_in_a_wrong_order_are_found(made: tuple[Bench, dict[str, bytes]]) -> None:
+    """A part with the right checksums and a wrong order: verify checks every entry."""
     bench = restored(made)
     disk = PosixDisk(bench.path)
     salt = bench.client.store.identity.salt
@@ -346,13 +357,13 @@ def test_rows_that_are_others_are_found(made: tuple[Bench, dict[str, bytes]]) ->
     Path(bench.path, manifest_path(generation)).write_bytes(encode_manifest(manifest, salt))
     disk.close()
     assert txlog.verify(bench.path, clock=bench.clock)["errors"] == 0
-    found = txlog.verify(bench.path, deep=True, clock=bench.clock)
-    assert "row 1 of ledger 1 is entry 2" in [row["message"] for row in found["problem_list"]]
-    assert str(found["problem_list"][0]["first"]) == "1:1"
+    report = txlog.verify(bench.path, deep=True, clock=bench.clock)
+    assert "row 1 of ledger 1 is entry 2" in [row["message"] for row in report["problem_list"]]
+    assert str(report["problem_list"][0]["first"]) == "1:1"
 
 
-def test_only_what_a_topic_has_is_read(made: tuple[Bench, dict[str, bytes]]) -> None:
-    """--topic leaves the files of others alone; a topic that is none is refused."""
+def test_only_the_files_of_the_given_topics_are_read(made: tuple[Bench, dict[str, bytes]]) -> None:
+    """--topic skips the files of other topics; an unknown topic is refused."""
     bench = restored(made)
     path = next(name for name in made[1] if name.endswith(".arrow") and "/t/" in name)
     Path(bench.path, path).write_bytes(b"x" + made[1][path][1:])
@@ -361,34 +372,34 @@ def test_only_what_a_topic_has_is_read(made: tuple[Bench, dict[str, bytes]]) -> 
         txlog.verify(bench.path, topics=["none"], clock=bench.clock)
 
 
-def test_what_stands_around_is_named(made: tuple[Bench, dict[str, bytes]]) -> None:
-    """Files that nobody names, temporaries of the dead, foreign ones, an unfinished frame."""
+def test_leftover_files_are_named(made: tuple[Bench, dict[str, bytes]]) -> None:
+    """Unnamed files, temporaries of dead processes, foreign files, an unfinished frame."""
     bench = restored(made)
     part = next(name for name in made[1] if name.endswith(".arrow") and "/t/" in name)
-    left = {
+    leftover_paths = {
         re.sub(r"\d{10}\.arrow", "0000000009.arrow", part): "unnamed",
         f"{part.rpartition('/')[0]}/.tmp-0011": "temporary",
         "state/notes.txt": "foreign",
         "quarantine/00000000000000000009-00000000.tail": "quarantine",
     }
-    for name in left:
+    for name in leftover_paths:
         Path(bench.path, name).write_bytes(b"left")
     journal = max(name for name in made[1] if name.endswith(".journal"))
     data = made[1][journal]
     end = max(512, len(data.rstrip(b"\0")) // 8 * 8 + 8)
     Path(bench.path, journal).write_bytes(data[:end] + b"TXLF garbage" + data[end + 12 :])
-    found = txlog.verify(bench.path, clock=bench.clock)
-    told = {row["path"]: row["code"] for row in found["problem_list"]}
-    assert told == {**left, journal: "tail"}
-    assert (found["errors"], found["warnings"]) == (0, len(told))
-    for name in left:
+    report = txlog.verify(bench.path, clock=bench.clock)
+    codes = {row["path"]: row["code"] for row in report["problem_list"]}
+    assert codes == {**leftover_paths, journal: "tail"}
+    assert (report["errors"], report["warnings"]) == (0, len(codes))
+    for name in leftover_paths:
         Path(bench.path, name).unlink()
 
 
 def test_a_store_at_work_has_no_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints, seals, trims and a thread that sends: what moves meanwhile is no damage.
+    """Checkpoints, seals, trims and a thread that sends: a file that moves meanwhile is no damage.
 
-    Here nothing has a grace and checkpoints do not end, so it may have to look very often.
+    Here nothing has a grace and checkpoints do not end, so verify may have to retry very often.
     """
     monkeypatch.setattr("txlog.engine.upkeep.verify.verify.TRIES_MAX", 1000)
     bench = Bench(tmp_path / "store", reader_grace_ms=0)
@@ -416,28 +427,28 @@ def test_a_store_at_work_has_no_findings(tmp_path: Path, monkeypatch: pytest.Mon
     thread.start()
     looks = 0
     while not done.is_set() or not looks:
-        found = txlog.verify(bench.path, deep=True, clock=bench.clock)
-        assert [row for row in found["problem_list"] if row["severity"] == "error"] == []
+        report = txlog.verify(bench.path, deep=True, clock=bench.clock)
+        assert [row for row in report["problem_list"] if row["severity"] == "error"] == []
         looks += 1
     thread.join()
     assert not errors
     assert looks
 
 
-def test_who_wrote_during_the_look_is_seen_by_the_witness(
+def test_a_write_during_verify_is_seen_by_the_witness(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The view is opened behind the journal's look, so it may know all that was written since."""
+    """Verify opens the view after it has read the journal, so the view may have newer frames."""
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     looks: list[int] = []
 
-    def half_written(*given: Any, **named: Any) -> Any:
+    def half_written(*arguments: Any, **options: Any) -> Any:
         if not looks:
             send(bench.client, b"quick, and then quiet")
-            given[4].error(602, "a frame that was half there", path="journal")
+            arguments[4].error(602, "a frame that was half there", path="journal")
         looks.append(1)
-        return check_journals(*given, **named)
+        return check_journals(*arguments, **options)
 
     monkeypatch.setattr("txlog.engine.upkeep.verify.verify.check_journals", half_written)
     assert txlog.verify(bench.path, clock=bench.clock)["problem_list"] == []
@@ -453,25 +464,25 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bench, dict
     yield bench, contents(bench.path)
 
 
-def restored(made: tuple[Bench, dict[str, bytes]]) -> Bench:
-    bench, files = made
+def restored(parts: tuple[Bench, dict[str, bytes]]) -> Bench:
+    bench, files = parts
     for name, data in files.items():
         Path(bench.path, name).write_bytes(data)
     return bench
 
 
 def test_files_outside_of_the_store_are_read_too(tmp_path: Path) -> None:
-    """What was offloaded is compared where it is; a place that is gone is an error."""
+    """Verify compares offloaded files where they are; a missing place is an error."""
     bench = Bench(tmp_path / "store")
     client = bench.client
     client.create_topic("t")
     send(client, b"a", b"b")
     client.checkpoint(roll_all=True)
-    place = tmp_path / "archive"
-    place.mkdir()
-    assert client.admin.offload("t", str(place))["files"] == 1
+    location = tmp_path / "archive"
+    location.mkdir()
+    assert client.admin.offload("t", str(location))["files"] == 1
     assert txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"] == 0
-    far = next(place.rglob("*.parquet"))
+    far = next(location.rglob("*.parquet"))
     data = far.read_bytes()
     far.write_bytes(data[:50] + b"x" + data[51:])
     [row] = txlog.verify(bench.path, clock=bench.clock)["problem_list"]
@@ -480,28 +491,28 @@ def test_files_outside_of_the_store_are_read_too(tmp_path: Path) -> None:
     [row] = txlog.verify(bench.path, clock=bench.clock)["problem_list"]
     assert row["severity"] == "error"
     plan = txlog.repair(bench.path, clock=bench.clock)
-    assert [one["action"] for one in plan["action_list"]] == ["restore"]
+    assert [action["action"] for action in plan["action_list"]] == ["restore"]
     bench.close()
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_doctor_takes_no_checkpoint_beside_it_for_damage(
+def test_doctor_does_not_report_a_concurrent_checkpoint_as_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    """R21: what is gone because somebody wrote meanwhile is looked at again."""
+    """R21: if a file vanished because another client wrote meanwhile, doctor looks again."""
     bench = Bench(tmp_path / "store", reader_grace_ms=0)
     bench.client.create_topic("t")
     bench.client.checkpoint()
-    left = [times]
+    remaining = [times]
 
-    def checkpointed(*args: Any, **rest: Any) -> Any:
-        while left[0]:
-            left[0] -= 1
+    def checkpointed(*args: Any, **options: Any) -> Any:
+        while remaining[0]:
+            remaining[0] -= 1
             send(bench.client, b"m")
             bench.client.checkpoint(roll_all=True)
             bench.clock.advance(1)
             bench.client.admin.gc(apply=True, keep_ms=0)
-        return check_journals(*args, **rest)
+        return check_journals(*args, **options)
 
     monkeypatch.setattr("txlog.engine.upkeep.verify.verify.check_journals", checkpointed)
     answers = {row["name"]: row["status"] for row in txlog.doctor(bench.path, clock=bench.clock)}
@@ -509,7 +520,7 @@ def test_doctor_takes_no_checkpoint_beside_it_for_damage(
 
 
 def three_messages(tmp_path: Path) -> tuple[Bench, Path, list[bytes]]:
-    """Three durable messages; returns the witness and what it was after each."""
+    """Three durable messages; returns the witness file and its content after each."""
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     path, copies = Path(bench.path, "journal", "witness"), []
@@ -529,39 +540,41 @@ def read_only(bench: Bench) -> tuple[list[bytes | None], list[str]]:
 
 
 def test_an_older_witness_hides_nothing_that_frames_prove(tmp_path: Path) -> None:
-    """R8, Law 3: each frame says what was durable when it was written; the last proves none."""
+    """R8, Law 3: each frame records what was durable when it was written; the last one
+    proves none.
+    """
     bench, path, copies = three_messages(tmp_path)
     path.write_bytes(copies[0])
-    found, reports = read_only(bench)
-    assert found == [b"1", b"2"]
+    reader_state, reports = read_only(bench)
+    assert reader_state == [b"1", b"2"]
     assert any("is older than the journal" in line for line in reports)
     for deep in (False, True):
         problems = txlog.verify(bench.path, clock=bench.clock, deep=deep)["problem_list"]
-        assert [one["code"] for one in problems] == ["witness"]
+        assert [item["code"] for item in problems] == ["witness"]
         assert "older than the journal" in problems[0]["message"]
     done = txlog.repair(bench.path, apply=True, clock=bench.clock)
-    assert [one["action"] for one in done["action_list"]] == ["settle"]
+    assert [item["action"] for item in done["action_list"]] == ["settle"]
     assert txlog.verify(bench.path, clock=bench.clock)["problem_list"] == []
     assert read_only(bench) == ([b"1", b"2", b"3"], [])
 
 
-def test_a_damaged_record_of_the_witness_is_said(tmp_path: Path) -> None:
-    """The other record may be the older: what nothing proves is not shown, but not in silence."""
+def test_a_damaged_record_of_the_witness_is_reported(tmp_path: Path) -> None:
+    """The other record may be older: a reader hides unproven frames, and reports the damage."""
     bench, path, copies = three_messages(tmp_path)
     data = bytearray(copies[-1])
     newest = max((0, 4096), key=lambda at: int.from_bytes(data[at + 8 : at + 16], "little"))
     data[newest + 60] ^= 1
     path.write_bytes(data)
-    found, reports = read_only(bench)
-    assert found == [b"1", b"2"]
+    reader_state, reports = read_only(bench)
+    assert reader_state == [b"1", b"2"]
     assert any("a record of journal/witness is damaged" in line for line in reports)
     with bench.another() as client:
         client.flush()
     assert read_only(bench)[0] == [b"1", b"2", b"3"]
 
 
-def test_a_sound_witness_is_not_spoken_of(tmp_path: Path) -> None:
-    """Frames that nobody has flushed yet are no sign of age."""
+def test_a_sound_witness_gives_no_report(tmp_path: Path) -> None:
+    """Frames that no writer has flushed yet do not make the witness old."""
     bench, _, _ = three_messages(tmp_path)
     client = bench.another()
     txn = client.begin(600_000)["txn"]

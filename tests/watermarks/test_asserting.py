@@ -31,11 +31,14 @@ END_OF_STREAM = (1 << 63) - 1
 
 
 def active(client: Client) -> list[dict[str, int]]:
-    """By partition the times of the producers that are waited for."""
+    """The times of the active producers, by partition."""
     client.flush()
     return client.store.read(
         lambda view: [
-            {name: one.event_time for name, one in view.watermark(number).state.active.items()}
+            {
+                name: producer_state.event_time
+                for name, producer_state in view.watermark(number).state.active.items()
+            }
             for number in numbers(topic_of(view.catalog, 1))
         ]
     )
@@ -46,14 +49,14 @@ def lsn(client: Client) -> int:
     return client.store.refresh()
 
 
-def test_a_time_stands_in_every_partition_and_only_rises(bench: Bench) -> None:
-    """5, 10: in one frame, whatever the routing; the greatest wins."""
+def test_a_time_is_in_every_partition_and_only_rises(bench: Bench) -> None:
+    """5, 10: in one frame, whatever the routing; the greatest time wins."""
     producer = bench.client.producer("t/1", name="A")
-    before = lsn(bench.client)
+    lsn_before = lsn(bench.client)
     placed = producer.new_watermark().event_time(50).send()
-    assert lsn(bench.client) == before + 1
+    assert lsn(bench.client) == lsn_before + 1
     assert placed.partitions == [0, 1, 2] and placed.txn is None
-    assert [one.entry for one in placed.positions.values()] == [0, 0, 0]
+    assert [position.entry for position in placed.positions.values()] == [0, 0, 0]
     producer.new_watermark().event_time(40).send()
     assert active(bench.client) == [{"A": 50}] * 3
     producer.new_watermark().event_time(END_OF_STREAM).send()
@@ -61,14 +64,14 @@ def test_a_time_stands_in_every_partition_and_only_rises(bench: Bench) -> None:
 
 
 def test_producers_without_a_name_are_one_member(bench: Bench) -> None:
-    """3: right for one producer."""
+    """3: this is right for one producer."""
     for time in (10, 20):
         bench.client.producer("t").new_watermark().event_time(time).send()
     assert active(bench.client) == [{"(unnamed)": 20}] * 3
 
 
 def test_idle_leaves_and_a_time_comes_back_lower(bench: Bench) -> None:
-    """5: its time is forgotten."""
+    """5: an idle producer loses its time."""
     producer = bench.client.producer("t", name="A")
     producer.new_watermark().event_time(50).send()
     producer.new_watermark().mark_idle().send()
@@ -92,15 +95,15 @@ def test_idle_leaves_and_a_time_comes_back_lower(bench: Bench) -> None:
 )
 @pytest.mark.parametrize("inside", [False, True])
 def test_bad_input_appends_nothing(bench: Bench, make: object, inside: bool) -> None:
-    """12: neither or both of the two, and a time that is none."""
+    """12: neither or both of the two, and a wrong time."""
     txn = begin(bench.client) if inside else None
     new = bench.client.producer("t", name="A").new_watermark(txn)
-    before = lsn(bench.client)
-    made = make(new)  # type: ignore[operator]
-    assert isinstance(made, WatermarkBuilder)
+    lsn_before = lsn(bench.client)
+    call = make(new)  # type: ignore[operator]
+    assert isinstance(call, WatermarkBuilder)
     with pytest.raises(InvalidArgument):
-        made.send()
-    assert lsn(bench.client) == before
+        call.send()
+    assert lsn(bench.client) == lsn_before
 
 
 def test_a_fenced_producer_asserts_nothing(bench: Bench) -> None:
@@ -119,18 +122,18 @@ def test_a_transaction_that_has_ended_takes_none(bench: Bench) -> None:
     """12: ended, unknown, expired: as for send."""
     client = bench.client
     producer = client.producer("t", name="A")
-    ended, gone, late = begin(client), begin(client), begin(client, 1000)
+    ended, deleted_txn, late = begin(client), begin(client), begin(client, 1000)
     client.commit(ended)
-    client.abort(gone)
+    client.abort(deleted_txn)
     bench.clock.advance(2000)
     unknown = type(ended)(0, 10_000)
-    wanted: list[tuple[object, type[TxlogError]]] = [
+    expected: list[tuple[object, type[TxlogError]]] = [
         (ended, InvalidTxnStatus),
-        (gone, InvalidTxnStatus),
+        (deleted_txn, InvalidTxnStatus),
         (late, TransactionTimedOut),
         (unknown, TransactionNotFound),
     ]
-    for txn, error in wanted:
+    for txn, error in expected:
         with pytest.raises(error):
             producer.new_watermark(txn).event_time(5).send()  # type: ignore[arg-type]
     assert active(client) == [{}] * 3
@@ -142,18 +145,18 @@ def test_a_partition_that_is_away_refuses_all_of_it(bench: Bench) -> None:
     producer = client.producer("t", name="A")
     txn = begin(client)
     client.admin.set_offline("t", 2)
-    before = lsn(client)
+    lsn_before = lsn(client)
     for within in (None, txn):
         with pytest.raises(PartitionUnavailable):
             producer.new_watermark(within).event_time(5).send()
-    assert lsn(client) == before
+    assert lsn(client) == lsn_before
     client.admin.set_online("t", 2)
     producer.new_watermark().event_time(5).send()
     assert active(client) == [{"A": 5}] * 3
 
 
 def test_in_a_transaction_it_comes_with_the_commit(bench: Bench) -> None:
-    """3, 10: every partition has a marker, those without a message one of count 0."""
+    """3, 10: every partition gets a marker; its count is 0 in a partition without a message."""
     client = bench.client
     producer = client.producer("t", name="A")
     with client.transaction() as txn:
@@ -163,16 +166,16 @@ def test_in_a_transaction_it_comes_with_the_commit(bench: Bench) -> None:
         assert placed.txn == txn.id
         assert active(client) == [{}] * 3
     assert txn.outcome is not None
-    assert [one[3] for one in txn.outcome.markers] == [0, 1, 0]
+    assert [marker[3] for marker in txn.outcome.markers] == [0, 1, 0]
     assert placed.positions == {
-        at: Position(*one[1:3]) for at, one in enumerate(txn.outcome.markers)
+        at: Position(*marker[1:3]) for at, marker in enumerate(txn.outcome.markers)
     }
     assert active(client) == [{"A": 9}] * 3
     assert values(client) == [b"a"]
 
 
 def test_an_abort_drops_it(bench: Bench) -> None:
-    """3: and changes no value; nor does a power cut, which aborts what is open."""
+    """3: the abort changes no value; nor does a power cut, which aborts open transactions."""
     client = bench.client
     producer = client.producer("t", name="A")
     producer.new_watermark().event_time(5).send()
@@ -183,14 +186,14 @@ def test_an_abort_drops_it(bench: Bench) -> None:
     assert active(client) == [{"A": 5}] * 3
 
 
-def test_it_stands_behind_what_was_left_for_later(bench: Bench) -> None:
+def test_a_watermark_comes_after_queued_sends(bench: Bench) -> None:
     """The operations of a handle are written in order, whichever of them opens the transaction."""
     client = bench.client
     producer = client.producer("t", name="A")
     txn = client.transaction()
     later = [producer.send_async(b"%d" % n, event_time=n + 1, txn=txn) for n in range(3)]
     placed = producer.new_watermark(txn).event_time(3).send()
-    assert all(one.done() for one in later) and placed.txn == txn.id
+    assert all(future.done() for future in later) and placed.txn == txn.id
     producer.send_async(b"3", event_time=2, txn=txn)
     with client.transaction() as first:
         opened = producer.new_watermark(first).event_time(1).send()
@@ -200,8 +203,8 @@ def test_it_stands_behind_what_was_left_for_later(bench: Bench) -> None:
     assert sorted(values(client)) == [b"0", b"1", b"2", b"3"]
 
 
-def test_what_was_left_for_later_and_refused_fails_the_commit(bench: Bench) -> None:
-    """A watermark behind it does not hide it, and never takes effect."""
+def test_a_refused_queued_send_fails_the_commit(bench: Bench) -> None:
+    """A watermark after the send does not hide the refusal, and never takes effect."""
     client = bench.client
     client.create_topic("gone")
     lost = client.producer("gone")
@@ -217,7 +220,7 @@ def test_what_was_left_for_later_and_refused_fails_the_commit(bench: Bench) -> N
 
 
 def test_ahead_of_ones_own_open_transaction_is_counted(bench: Bench) -> None:
-    """2: rule 2, worked example B; a warning once, a transaction that has ended is none."""
+    """2: rule 2, worked example B; one warning only; an ended transaction does not count."""
     client = bench.client
     producer = client.producer("t", name="A")
     txn = begin(client)
@@ -227,14 +230,15 @@ def test_ahead_of_ones_own_open_transaction_is_counted(bench: Bench) -> None:
         producer.new_watermark().event_time(50).send()
     with pytest.warns(
         WatermarkAheadWarning, match=f"{txn} is open and has a message of 50"
-    ) as said:
+    ) as caught:
         producer.new_watermark().event_time(80).send()
-    assert said[0].filename == __file__
+    assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         producer.new_watermark().event_time(81).send()
         assert producer.watermarks_ahead == 2
-        producer.new_watermark(txn).event_time(90).send()  # rides on its own marker
+        # it takes effect at the marker of its own transaction
+        producer.new_watermark(txn).event_time(90).send()
         client.commit(txn)
         producer.new_watermark().event_time(99).send()
     assert producer.watermarks_ahead == 2
@@ -242,7 +246,7 @@ def test_ahead_of_ones_own_open_transaction_is_counted(bench: Bench) -> None:
 
 @pytest.mark.parametrize("way", ["handle", "later", "batch", "id", "large"])
 def test_refused_ahead_of_an_open_transaction(tmp_path: Path, way: str) -> None:
-    """2: refuse names the transaction, its least event time and t; nothing is appended."""
+    """2: the refusal names the transaction, its least event time and t; no row is appended."""
     bench = Bench(
         tmp_path / "store",
         watermark_open_transaction_check=1,
@@ -264,11 +268,11 @@ def test_refused_ahead_of_an_open_transaction(tmp_path: Path, way: str) -> None:
         producer.send(b"x", event_time=50, txn=txn.id)
     else:
         producer.send(b"x" * 5000, event_time=50, txn=txn)
-    before = lsn(client)
+    lsn_before = lsn(client)
     with pytest.raises(NotAllowed) as refused:
         producer.new_watermark().event_time(51).send()
     assert refused.value.fields["least_event_time"] == 50
-    assert lsn(client) == before
+    assert lsn(client) == lsn_before
     producer.new_watermark().event_time(50).send()
     producer.new_watermark(txn).event_time(70).send()
     producer.new_watermark(txn.id).event_time(70).send()
@@ -289,7 +293,7 @@ def test_not_looked_at(tmp_path: Path) -> None:
 
 
 def test_a_producer_that_never_asserts_forgets_its_transactions(bench: Bench) -> None:
-    """What has ended is not kept: neither handles nor ids."""
+    """The producer keeps neither handles nor ids of ended transactions."""
     client = bench.client
     producer = client.producer("t")
     for number in range(300):
@@ -304,7 +308,7 @@ def test_a_producer_that_never_asserts_forgets_its_transactions(bench: Bench) ->
 
 
 def test_producers_max_counts_active_and_pending_names(tmp_path: Path) -> None:
-    """11: the next new one is LimitExceeded; those known, and W_IDLE, are not; 0 lifts it."""
+    """11: the next new name is LimitExceeded; known names and W_IDLE are not; 0 lifts the limit."""
     bench = Bench(tmp_path / "store", watermark_producers_max=2)
     client = bench.client
     client.create_topic("t", 2)
@@ -325,7 +329,7 @@ def test_producers_max_counts_active_and_pending_names(tmp_path: Path) -> None:
 
 
 def test_a_new_partition_begins_with_the_least_times(bench: Bench) -> None:
-    """10: committed state only; an open transaction takes part where it was."""
+    """10: committed state only; an open transaction affects only the partitions that it was in."""
     client = bench.client
     a, b = client.producer("t", name="A"), client.producer("t", name="B")
     a.new_watermark().event_time(5).send()
@@ -350,7 +354,7 @@ def test_a_topic_without_watermarks_has_new_partitions_without(bench: Bench) -> 
 
 
 def test_closing_leaves_the_producer_active_unless_told(bench: Bench) -> None:
-    """10: idle_on_close appends W_IDLE, once; a job that failed is waited for."""
+    """10: idle_on_close appends W_IDLE, once; consumers still wait for a job that failed."""
     client = bench.client
     with client.producer("t", name="A") as producer:
         producer.new_watermark().event_time(5).send()
@@ -367,8 +371,8 @@ def test_closing_leaves_the_producer_active_unless_told(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_partitions_hold_is_what_was_asserted(tmp_path: Path, seed: int) -> None:
-    """4: producers, transactions and partitions that come, against a dictionary."""
+def test_partitions_have_the_asserted_times(tmp_path: Path, seed: int) -> None:
+    """4: producers, transactions and added partitions, against a dictionary."""
     print("seed", seed)
     chance = random.Random(seed)
     bench = Bench(tmp_path / "store", ledger_entries_max=5, watermark_open_transaction_check=2)
@@ -398,14 +402,14 @@ def test_what_partitions_hold_is_what_was_asserted(tmp_path: Path, seed: int) ->
                 client.abort(txn)  # type: ignore[arg-type]
                 continue
             client.commit(txn)  # type: ignore[arg-type]
-            for one in rows:
-                take(known, *one)
+            for row in rows:
+                take(known, *row)
         assert active(client) == [known] * 2, f"seed {seed}"
     assert active(bench.reopen()) == [known] * 2
 
 
-def take(known: dict[str, int], name: str, time: int | None) -> None:
+def take(active: dict[str, int], name: str, time: int | None) -> None:
     if time is None:
-        known.pop(name, None)
+        active.pop(name, None)
     else:
-        known[name] = max(time, known.get(name, time))
+        active[name] = max(time, active.get(name, time))

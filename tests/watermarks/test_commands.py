@@ -1,4 +1,4 @@
-"""What the commands of event time refuse, and what they take: each call in this process."""
+"""Arguments that the commands of event time accept or refuse: each call in this process."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Tool:
         self.path = str(path)
         self.capfd = capfd
 
-    def __call__(self, *words: str) -> tuple[int, str, str]:
-        code = main(["-S", self.path, "--now", NOW, *words])
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        code = main(["-S", self.path, "--now", NOW, *arguments])
         return (code, *self.capfd.readouterr())
 
-    def json(self, *words: str) -> Any:
-        code, out, err = self(*words, "--json")
+    def json(self, *arguments: str) -> Any:
+        code, out, err = self(*arguments, "--json")
         assert code == 0, err
         return json.loads(out)
 
-    def refused(self, *words: str) -> tuple[int, str]:
+    def refused(self, *arguments: str) -> tuple[int, str]:
         """(TXL code, message) of an error."""
-        code, out, err = self(*words, "--json")
+        code, out, err = self(*arguments, "--json")
         error = json.loads(err.splitlines()[-1])["error"]
         assert (out, code) == ("", error["exit"])
         return int(error["code"][4:]), str(error["message"])
@@ -65,7 +65,7 @@ def tool(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Tool:
 def test_options_of_produce_that_make_no_sense(
     tool: Tool, flags: tuple[str, ...], code: int
 ) -> None:
-    """spec/cli 5: exit 2, and nothing was written."""
+    """spec/cli 5: exit 2, and no row was written."""
     assert tool.refused("produce", "t", "-m", "x", *flags)[0] == code
     assert tool.json("topic", "list")[0]["messages"] == 0
 
@@ -103,15 +103,15 @@ def test_history_in_other_words(tool: Tool) -> None:
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_time_before_now_is_no_flag(tool: Tool, time: str, place: int) -> None:
     """spec/cli 2: arguments and flags mix freely."""
-    words = [["t"], [time], ["--producer", "A"]]
-    words.insert(place if time != "-3m" else 0, words.pop())
-    answer = tool.json("watermark", "set", *[word for one in words for word in one])
+    arguments = [["t"], [time], ["--producer", "A"]]
+    arguments.insert(place if time != "-3m" else 0, arguments.pop())
+    answer = tool.json("watermark", "set", *[word for argument in arguments for word in argument])
     assert (answer["topic"], answer["producer"]) == ("t", "A")
     assert answer["event_time"] == "2026-11-20T09:09:04.123Z"
 
 
 def test_what_looks_like_a_time_and_is_none(tool: Tool) -> None:
-    """The words are told as they were given."""
+    """The error repeats the words as the user gave them."""
     of_a = ("--producer", "A")
     assert tool.refused("watermark", "set", "t", "-3x", *of_a) == (203, 'not a time: "-3x"')
     assert "(-4m)" in tool.refused("watermark", "set", "t", "-3m", "-4m", *of_a)[1]

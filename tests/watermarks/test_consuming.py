@@ -1,4 +1,4 @@
-"""Consumers with watermarks: the contract of receive, listeners, late messages, what goes wrong.
+"""Consumers with watermarks: the contract of receive, listeners, late messages, failures.
 
 Source: spec/watermarks 8, 9, 12.
 """
@@ -34,7 +34,7 @@ def watch(client: Client, kind: str = "exclusive", name: str = "s") -> Consumer:
 
 
 class Told:
-    """A listener that keeps what it is told, and looks at what the consumer says then."""
+    """A listener that keeps its events, and compares each with the consumer's last watermark."""
 
     def __init__(self) -> None:
         self.found: list[object] = []
@@ -45,7 +45,7 @@ class Told:
 
 
 def test_without_the_flag_nothing_changes(bench: Bench) -> None:
-    """Section 9: no event, no column, and nothing is written."""
+    """Section 9: no event, no column, and no write."""
     say(bench.client, "A", 100)
     post(bench.client, 50)
     with bench.client.consumer("t", "s", create=True) as consumer:
@@ -78,7 +78,10 @@ def test_every_type_gets_values_and_judges_its_messages(bench: Bench, kind: str)
 
 @pytest.mark.parametrize("kind", ("shared", "key-shared"))
 def test_every_consumer_of_a_subscription_ends_at_the_same_value(bench: Bench, kind: str) -> None:
-    """Section 9: whatever the type; a slow one skips values. One held message stops them all."""
+    """Section 9: for every type; a slow consumer skips values.
+
+    One leased message stops all of them.
+    """
     first, second = watch(bench.client, kind), watch(bench.another(), kind)
     say(bench.client, "A", 10)
     assert values(first) == [10]
@@ -86,10 +89,10 @@ def test_every_consumer_of_a_subscription_ends_at_the_same_value(bench: Bench, k
     say(bench.client, "A", 20)
     message = first.receive() or second.receive()
     assert message is not None or second.get_last_watermark() == Watermark(10, 1)
-    held = [*drain(first)[1], *drain(second)[1], *([message] if message else [])]
-    assert times(held) == [20]
-    assert [one.get_last_watermark() for one in (first, second)] == [Watermark(10, 1)] * 2
-    first.acknowledge(held)
+    held_messages = [*drain(first)[1], *drain(second)[1], *([message] if message else [])]
+    assert times(held_messages) == [20]
+    assert [consumer.get_last_watermark() for consumer in (first, second)] == [Watermark(10, 1)] * 2
+    first.acknowledge(held_messages)
     assert values(first) == [20]
     say(bench.client, "A", 30)
     assert values(second) == [30]
@@ -98,32 +101,32 @@ def test_every_consumer_of_a_subscription_ends_at_the_same_value(bench: Bench, k
     second.close()
 
 
-def test_a_listener_is_told_once_an_event_in_order(bench: Bench) -> None:
-    client, told = bench.client, Told()
+def test_a_listener_gets_each_event_once_and_in_order(bench: Bench) -> None:
+    client, reports = bench.client, Told()
     with client.consumer(
-        "t", "s", create=True, enable_watermarking=True, listener=told
+        "t", "s", create=True, enable_watermarking=True, listener=reports
     ) as consumer:
         say(client, "A", 10)
         post(client, 11)
         assert consumer.receive() is None
-        assert told.found == [10]
+        assert reports.found == [10]
         message = consumer.receive()
         assert message is not None
         consumer.acknowledge(message)
         say(client, "A", 12)
         assert consumer.receive_batch().num_rows == 0
         assert values(consumer) == []
-        assert told.found == [10, 12]
+        assert reports.found == [10, 12]
 
 
 def test_a_message_held_back_stops_the_value_until_it_is_done(bench: Bench) -> None:
-    """Held by a transaction, given back, skipped: invariant 3."""
+    """Invariant 3: pending in a transaction, given back, skipped."""
     client = bench.client
     with watch(client, "shared") as consumer:
         post(client, 10)
         say(client, "A", 20)
-        found, got = drain(consumer)
-        assert (found, consumer.watermark_status) == ([], "unknown")
+        found_values, got = drain(consumer)
+        assert (found_values, consumer.watermark_status) == ([], "unknown")
         txn = begin(client)
         consumer.acknowledge(got, txn=txn)
         assert values(consumer) == []
@@ -147,7 +150,9 @@ def test_a_returning_consumer_gets_the_value_again_and_first(bench: Bench) -> No
 
 
 def test_a_new_session_begins_at_no_less_than_was_handed_out(bench: Bench) -> None:
-    """Invariant 5: what was handed out binds the consumers to come, whoever joined below it."""
+    """Invariant 5: a delivered value is a lower bound for later consumers, whichever producer
+    joins.
+    """
     client = bench.client
     say(client, "A", 50)
     with watch(client) as consumer:
@@ -167,7 +172,7 @@ def test_a_new_session_begins_at_no_less_than_was_handed_out(bench: Bench) -> No
 def test_a_seek_between_the_look_and_the_frame_starts_the_offer_over(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, is_first: bool
 ) -> None:
-    """Section 8: the decision checks the epoch again, also where nothing was handed out before."""
+    """Section 8: the decision checks the epoch again, also where no value was delivered before."""
     client, other = bench.client, bench.another()
     say(client, "A", 10)
     post(client, 11)
@@ -177,18 +182,18 @@ def test_a_seek_between_the_look_and_the_frame_starts_the_offer_over(
             plain.acknowledge(plain.receive_batch())
     with watch(client) as consumer:
         if not is_first:
-            found, got = drain(consumer)
-            assert found == [10]
+            found_values, got = drain(consumer)
+            assert found_values == [10]
             consumer.acknowledge(got)
         offered, looks = WatermarkSession._offered, 0
 
         def seek_behind_the_first(session: WatermarkSession) -> WatermarkOffer | None:
             nonlocal looks
             looks += 1
-            made = offered(session)
+            offer = offered(session)
             if looks == 1:
                 other.subscription("t", "s").seek(START)
-            return made
+            return offer
 
         monkeypatch.setattr(WatermarkSession, "_offered", seek_behind_the_first)
         assert consumer.receive() is None
@@ -210,13 +215,13 @@ def test_a_seek_between_the_offer_and_the_messages_is_noticed(
         take, turns = Receiving.take, 0
 
         def seek_before_the_first(
-            self: Receiving, limit: int, guard: Guard | None, **given: Any
+            self: Receiving, limit: int, guard: Guard | None, **options: Any
         ) -> pa.Table:
             nonlocal turns
             turns += 1
             if turns == 1:
                 other.subscription("t", "s").seek(START)
-            return take(self, limit, guard, **given)
+            return take(self, limit, guard, **options)
 
         monkeypatch.setattr(Receiving, "take", seek_before_the_first)
         assert consumer.receive_batch().num_rows == 0
@@ -225,7 +230,7 @@ def test_a_seek_between_the_offer_and_the_messages_is_noticed(
 
 
 def test_events_are_spaced(tmp_path: Path) -> None:
-    """watermark_emit_interval_ms: the least time between two events; never of a new epoch."""
+    """watermark_emit_interval_ms: the least time between two events, except at a new epoch."""
     bench = Bench(tmp_path / "spaced", watermark_emit_interval_ms=1000)
     client = bench.client
     client.create_topic("t")
@@ -246,7 +251,7 @@ def test_events_are_spaced(tmp_path: Path) -> None:
 def test_a_failed_flush_hands_out_nothing_and_the_next_call_does(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invariant 6: what was handed out is durable."""
+    """Invariant 6: a delivered value is durable."""
     say(bench.client, "A", 10)
     with watch(bench.client) as consumer:
         store = consumer.session.store
@@ -262,8 +267,8 @@ def test_a_failed_flush_hands_out_nothing_and_the_next_call_does(
         assert values(consumer) == [10]
 
 
-def test_a_partition_that_is_away_holds_and_says_so(bench: Bench) -> None:
-    """Section 12: the value stays; it goes on when the partition is back."""
+def test_an_offline_partition_holds_the_value_and_shows_in_the_status(bench: Bench) -> None:
+    """Section 12: the value stays; it rises again when the partition is online."""
     client = bench.client
     client.create_topic("two", partitions=2)
     client.create_subscription("two", "s")
@@ -272,8 +277,8 @@ def test_a_partition_that_is_away_holds_and_says_so(bench: Bench) -> None:
         assert values(consumer) == [10]
         client.admin.set_offline("two", 1)
         client.producer("two").send(b"x", event_time=20, partition=0)
-        found, got = drain(consumer)
-        assert (found, times(got), consumer.watermark_status) == ([], [20], "unavailable")
+        found_values, got = drain(consumer)
+        assert (found_values, times(got), consumer.watermark_status) == ([], [20], "unavailable")
         consumer.acknowledge(got)
         assert consumer.get_last_watermark() == Watermark(10, 1)
         client.admin.set_online("two", 1)
@@ -296,18 +301,20 @@ def test_added_partitions_join_without_stopping_the_value(bench: Bench) -> None:
 
 
 def test_another_process_makes_its_own_offer_without_a_frame(bench: Bench) -> None:
-    """Section 8: a consumer elsewhere sees the clamp; no clamp rises, nothing is written."""
+    """Section 8: a consumer in another process sees the clamp; no clamp rises, no frame is
+    written.
+    """
     first, second = watch(bench.client, "shared"), watch(bench.another(), "shared")
     say(bench.client, "A", 10)
     assert values(first) == [10]
-    before = bench.client.store.read(lambda view: view.watermark(1)).changes
+    changes_before = bench.client.store.read(lambda view: view.watermark(1)).changes
     assert values(second) == [10]
-    assert bench.client.store.read(lambda view: view.watermark(1)).changes == before
+    assert bench.client.store.read(lambda view: view.watermark(1)).changes == changes_before
     kill(second)
     first.close()
 
 
-def test_closed_and_deleted_consumers_say_so(bench: Bench) -> None:
+def test_receive_on_a_closed_or_deleted_consumer_raises(bench: Bench) -> None:
     say(bench.client, "A", 10)
     consumer = watch(bench.client)
     assert values(consumer) == [10]

@@ -1,11 +1,10 @@
-"""Readers, consumers in memory and of several topics, against a model that looks at every row.
+"""Readers, consumers in memory and of several topics, against a model that reads every row.
 
-Before each turn the model says from the rows alone, folded from the start of the log, what the
-handle has to be handed: that value, and nothing else. Messages have to be late just if they are
-older than the last value, and those of honest producers never are. Histories are random:
+Before each turn the model computes, from the rows alone and from the start of the log, the value
+that the handle must deliver: that value, and no other. A message must be late exactly if it is
+older than the last value; a message of an honest producer never is. Histories are random:
 transactions that overlap, small ledgers, snapshots, checkpoints, seeks, redeliveries, topics and
-partitions that are added.
-Source: spec/watermarks 4, 6, 8, 9.
+partitions that are added. Source: spec/watermarks 4, 6, 8, 9.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ Place = tuple[str, int]  # topic, partition
 
 
 class Wild(Honest):
-    """Producers that promise nothing: times fall, they are idle and come back."""
+    """Producers that promise nothing: their times fall, and they become idle and active again."""
 
     def post(self, client: Client, txn: TxnId | None) -> None:
         client.producer(self.topic).send(
@@ -63,7 +62,7 @@ class Wild(Honest):
 
 
 class Raw(NamedTuple):
-    """The status of a place, and its value while it is active."""
+    """The status of a partition, and its value while it is active."""
 
     status: str
     value: int | None
@@ -89,12 +88,13 @@ def folded(view: View, number: int, position: Position) -> Raw:
                 elif kind == TXN_COMMIT and value is not None:
                     effects = read_effects(value)
                 elif kind == W_SNAPSHOT and not seen:
-                    known = read_snapshot(value)
-                    assert known is not None
+                    snapshot = read_snapshot(value)
+                    assert snapshot is not None
                     effects = [
-                        (who, False, one.event_time) for who, one in known.state.active.items()
+                        (who, False, producer_state.event_time)
+                        for who, producer_state in snapshot.state.active.items()
                     ]
-                    seen = known.state.seen
+                    seen = snapshot.state.seen
                 for who, is_idle, to in effects:
                     seen = True
                     if is_idle:
@@ -111,15 +111,15 @@ def raws(client: Client, topic: str, done: dict[int, set[MessageId]]) -> dict[in
     firsts: dict[int, MessageId] = {}
     for table in client.read(topic):
         for message in messages(table):
-            one = message.message_id
-            assert one is not None
-            if one not in done.get(message.partition, ()):
-                firsts.setdefault(message.partition, one)
+            message_id = message.message_id
+            assert message_id is not None
+            if message_id not in done.get(message.partition, ()):
+                firsts.setdefault(message.partition, message_id)
 
     def look(view: View) -> dict[int, Raw]:
-        found = find_topic(view, TopicName.parse(topic))
+        found_topic = find_topic(view, TopicName.parse(topic))
         out = {}
-        for index, number in enumerate(numbers(found)):
+        for index, number in enumerate(numbers(found_topic)):
             last = view.topic(number).ledgers[-1]
             first = firsts.get(index)
             where = (
@@ -132,7 +132,7 @@ def raws(client: Client, topic: str, done: dict[int, set[MessageId]]) -> dict[in
 
 
 def expected(standings: dict[Place, Raw], clamps: dict[Place, int], last: int | None) -> int | None:
-    """Section 8, as it is written there."""
+    """Section 8, word for word."""
     if not standings or any(raw.status == "unknown" for raw in standings.values()):
         return None
     active = {at: raw.value for at, raw in standings.items() if raw.value is not None}
@@ -146,7 +146,7 @@ def expected(standings: dict[Place, Raw], clamps: dict[Place, int], last: int | 
 
 
 class Follower:
-    """A reader or a consumer in memory, and what it has to be handed."""
+    """A reader or a consumer in memory, and the values that it must deliver."""
 
     def __init__(self, client: Client, kind: str, chance: random.Random) -> None:
         self.client, self.kind, self.chance = client, kind, chance
@@ -166,7 +166,7 @@ class Follower:
         self.events = 0
 
     def turn(self, is_honest: bool) -> bool:
-        """Receive once, as the model says; returns whether there was anything."""
+        """Receive once, and compare with the model; returns whether a message or value came."""
         standings = {("t", at): one for at, one in raws(self.client, "t", self.done).items()}
         want = expected(standings, self.clamps, self.last)
         handle, limit = self.handle, self.chance.choice((None, None, 1, 3, 100))
@@ -187,11 +187,11 @@ class Follower:
         assert (None if now is None else now.event_time) == self.last
         for message in got:
             check_late(message, self.last)
-            place, done = message.message_id, self.done.setdefault(message.partition, set())
-            assert place is not None
-            assert place not in done or self.kind != "reader", "handed out twice"
-            assert not (is_honest and message.is_late and place not in done), message
-            done.add(place)
+            message_id, done = message.message_id, self.done.setdefault(message.partition, set())
+            assert message_id is not None
+            assert message_id not in done or self.kind != "reader", "handed out twice"
+            assert not (is_honest and message.is_late and message_id not in done), message
+            done.add(message_id)
         self.held += got
         return bool(got)
 
@@ -199,13 +199,14 @@ class Follower:
         assert isinstance(self.handle, Reader)
         if self.held and self.chance.random() < 0.5:
             message = self.chance.choice(self.held)
-            one, index = message.message_id, message.partition
-            assert one is not None
-            self.handle.seek(one)
+            message_id, index = message.message_id, message.partition
+            assert message_id is not None
+            self.handle.seek(message_id)
             self.done[index] = {
                 other
                 for other in everything(self.client, "t").get(index, ())
-                if (other.ledger, other.entry, other.index) < (one.ledger, one.entry, one.index)
+                if (other.ledger, other.entry, other.index)
+                < (message_id.ledger, message_id.entry, message_id.index)
             }
             self.clamps.pop(("t", index), None)
         else:
@@ -221,12 +222,12 @@ class Follower:
         if act < 0.3:
             self.handle.redeliver_unacknowledged_messages()
         elif self.held:
-            some = self.chance.sample(self.held, self.chance.randint(1, len(self.held)))
+            sample = self.chance.sample(self.held, self.chance.randint(1, len(self.held)))
             if act < 0.6:
-                self.handle.negative_acknowledge(some)
+                self.handle.negative_acknowledge(sample)
             else:
-                self.handle.acknowledge(some)
-            self.held = [one for one in self.held if one not in some]
+                self.handle.acknowledge(sample)
+            self.held = [message for message in self.held if message not in sample]
 
 
 def check_late(message: Message, last: int | None) -> None:
@@ -244,7 +245,7 @@ def everything(client: Client, topic: str) -> dict[int, set[MessageId]]:
 
 
 def happen(honest: Honest, client: Client, act: float) -> bool:
-    """Let a producer or a transaction do something, below 0.5; returns whether it did."""
+    """Let a producer or a transaction act if `act` is below 0.5; returns whether it did."""
     txn = honest.chance.choice([None, *honest.open])
     if act < 0.15:
         honest.post(client, txn)
@@ -271,7 +272,7 @@ def made(tmp_path: Path, chance: random.Random) -> Bench:
 @pytest.mark.parametrize("kind", ["reader", "in memory"])
 @pytest.mark.parametrize("producers", [Honest, Wild])
 @pytest.mark.parametrize("number", range(HISTORIES))
-def test_who_has_no_subscription_is_handed_what_the_model_says(
+def test_a_handle_without_subscription_delivers_the_model_values(
     tmp_path: Path, kind: str, producers: type[Honest], number: int
 ) -> None:
     is_honest = producers is Honest
@@ -287,32 +288,32 @@ def test_who_has_no_subscription_is_handed_what_the_model_says(
     honest = producers(chance)
     followers = [Follower(client, kind, chance)]
     for _ in range(STEPS):
-        act, one = chance.random(), chance.choice(followers)
+        act, follower = chance.random(), chance.choice(followers)
         if happen(honest, client, act):
             continue
         if act < 0.9:
-            one.turn(is_honest)
+            follower.turn(is_honest)
         elif act < 0.96:
-            (one.seek if kind == "reader" else one.give_back)()
+            (follower.seek if kind == "reader" else follower.give_back)()
         elif act < 0.98 and len(followers) < 3:
             followers.append(Follower(client, kind, chance))
         elif client.describe_topic("t")["partitions"] < 4:
             client.admin.update_topic("t", partitions=client.describe_topic("t")["partitions"] + 1)
     for txn in honest.open:
         client.commit(txn)
-    for one in followers:
+    for follower in followers:
         for _ in range(1000):
-            if not one.turn(is_honest):
+            if not follower.turn(is_honest):
                 break
         else:
             pytest.fail("it never ends")
-        one.handle.close()
-    assert sum(one.events for one in followers)
+        follower.handle.close()
+    assert sum(follower.events for follower in followers)
     bench.close()
 
 
 class Several:
-    """A consumer of several topics, and what it has to be handed.
+    """A consumer of several topics, and the values that it must deliver.
 
     clamps, acked: of the subscription, shared with other consumers
     """
@@ -338,20 +339,20 @@ class Several:
         self.held: list[Message] = []
 
     def turn(self) -> bool:
-        """Receive once, as the model says; returns whether there was anything."""
+        """Receive once, and compare with the model; returns whether a message or value came."""
         topics, consumer = self.consumer.topics, self.consumer
         standings = {
-            (topic, at): one
+            (topic, at): each_message
             for topic in topics
-            for at, one in raws(self.client, topic, self.acked[topic]).items()
+            for at, each_message in raws(self.client, topic, self.acked[topic]).items()
         }
         want = expected(standings, self.clamps, self.last)
         limit = self.chance.choice((None, None, 1, 3, 100))
         if limit is not None:
             got = [*messages(consumer.receive_batch(limit))]
         else:
-            one = consumer.receive()
-            got = [] if one is None else [one]
+            each_message = consumer.receive()
+            got = [] if each_message is None else [each_message]
         now = consumer.get_last_watermark()
         if now is not None and now.number > self.number:
             if consumer.topics == topics:
@@ -371,21 +372,21 @@ class Several:
         self.held += got
         return bool(got)
 
-    def acknowledge(self, some: list[Message]) -> None:
-        self.consumer.acknowledge(ids(some))
-        for one in some:
-            assert one.message_id is not None
-            self.acked[one.topic].setdefault(one.partition, set()).add(one.message_id)
-        self.held = [one for one in self.held if one not in some]
+    def acknowledge(self, some_messages: list[Message]) -> None:
+        self.consumer.acknowledge(ids(some_messages))
+        for message in some_messages:
+            assert message.message_id is not None
+            self.acked[message.topic].setdefault(message.partition, set()).add(message.message_id)
+        self.held = [message for message in self.held if message not in some_messages]
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "shared"])
 @pytest.mark.parametrize("producers", [Honest, Wild])
 @pytest.mark.parametrize("number", range(HISTORIES))
-def test_a_consumer_of_a_pattern_is_handed_what_the_model_says(
+def test_a_consumer_of_a_pattern_delivers_the_model_values(
     tmp_path: Path, kind: str, producers: type[Honest], number: int
 ) -> None:
-    """Topics join in the middle: their messages may be late, those of the others are not."""
+    """Topics join in the middle: their messages may be late, messages of older topics may not."""
     is_honest = producers is Honest
     label = f"{SEED} pattern {kind} {producers.__name__} {number}"
     print("seed", label)
@@ -409,24 +410,26 @@ def test_a_consumer_of_a_pattern_is_handed_what_the_model_says(
     count = 1 if kind == "exclusive" else 2
     several = [Several(client, kind, chance, clamps, acked) for _ in range(count)]
     for _ in range(STEPS):
-        act, one = chance.random(), chance.choice(several)
+        act, consumer = chance.random(), chance.choice(several)
         if happen(chance.choice(worlds), client, act):
             continue
         if act < 0.7:
-            held = len(one.held)
-            one.turn()
-            for message in one.held[held:]:
+            held_count = len(consumer.held)
+            consumer.turn()
+            for message in consumer.held[held_count:]:
                 is_first = message.topic in ("t0", "t1")
                 assert not (is_honest and is_first and message.is_late), message
-        elif act < 0.87 and one.held:
-            one.acknowledge(chance.sample(one.held, chance.randint(1, len(one.held))))
+        elif act < 0.87 and consumer.held:
+            consumer.acknowledge(
+                chance.sample(consumer.held, chance.randint(1, len(consumer.held)))
+            )
         elif act < 0.91:
-            some = chance.sample(one.held, chance.randint(0, len(one.held)))
-            one.consumer.negative_acknowledge(some, 0)
-            one.held = [message for message in one.held if message not in some]
+            chosen = chance.sample(consumer.held, chance.randint(0, len(consumer.held)))
+            consumer.consumer.negative_acknowledge(chosen, 0)
+            consumer.held = [message for message in consumer.held if message not in chosen]
         elif act < 0.94:
-            one.consumer.close()
-            one.open()
+            consumer.consumer.close()
+            consumer.open()
         elif act < 0.97:
             topic, to = chance.choice([*acked]), chance.choice((START, END))
             if all(topic in other.consumer.topics for other in several):
@@ -443,16 +446,16 @@ def test_a_consumer_of_a_pattern_is_handed_what_the_model_says(
         for txn in world.open:
             client.commit(txn)
     for _ in range(1000):
-        busy = [one.turn() for one in several]
-        for one in several:
-            one.acknowledge(one.held)
+        busy = [consumer.turn() for consumer in several]
+        for consumer in several:
+            consumer.acknowledge(consumer.held)
         if not any(busy):
             break
     else:
         pytest.fail("it never ends")
-    last = {one.last for one in several}
+    last = {consumer.last for consumer in several}
     if is_honest:
         assert None not in last
-        # who attaches when a topic that is behind has joined begins below what others keep
+        # a consumer that attaches after a slow topic has joined starts below its peers
         assert len(last) == 1 or len(worlds) > 2
     bench.close()

@@ -19,34 +19,34 @@ def post(client: Client, *times: int, txn: TxnId | None = None, partition: int =
 
 
 def drain(consumer: Consumer) -> tuple[list[int], list[Message]]:
-    """Everything that is there for a consumer now: values and messages; events come first."""
-    found: list[int] = []
+    """All values and messages that a consumer gets now; events come first."""
+    numbers: list[int] = []
     got: list[Message] = []
     while True:
-        before = consumer.get_last_watermark()
+        watermark_before = consumer.get_last_watermark()
         message = consumer.receive()
         now = consumer.get_last_watermark()
         if message is not None:
-            assert now == before, "an event is not a message"
+            assert now == watermark_before, "an event is not a message"
             got.append(message)
-        elif now is not None and (before is None or now.number > before.number):
-            found.append(now.event_time)
+        elif now is not None and (watermark_before is None or now.number > watermark_before.number):
+            numbers.append(now.event_time)
         else:
-            return found, got
+            return numbers, got
 
 
 def kill(consumer: Consumer) -> None:
-    """What the kernel does for a process that dies: its lock is free."""
+    """Free the consumer's lock, as the kernel does when a process dies."""
     lock = session_of(consumer).member._lock
     assert lock is not None
     lock.close()
 
 
 def values(consumer: Consumer) -> list[int]:
-    """The values that it is handed now, when no message is there for it."""
-    found, got = drain(consumer)
+    """The values that a consumer gets now, when it has no message."""
+    found_values, got = drain(consumer)
     assert not got
-    return found
+    return found_values
 
 
 def times(messages: list[Message]) -> list[int | None]:
@@ -63,7 +63,7 @@ def raw(client: Client, subscription: int = 1, partition: int = 1) -> int | None
 
 
 def test_a_tracking_and_a_transaction(bench: Bench) -> None:
-    """A: the value waits for the oldest message, and for a producer that stands behind it."""
+    """A: the value waits for the oldest message, and for a producer with a lower time."""
     client = bench.client
     say(client, "A", 100)
     post(client, 105)
@@ -74,8 +74,8 @@ def test_a_tracking_and_a_transaction(bench: Bench) -> None:
     say(client, "B", 90)
     post(client, 111)
     with client.consumer("t", "s", enable_watermarking=True) as consumer:
-        found, got = drain(consumer)
-        assert found == [100]
+        found_values, got = drain(consumer)
+        assert found_values == [100]
         assert times(got) == [105, 103, 110, 111]
         consumer.acknowledge([got[0], got[2]])
         assert values(consumer) == []
@@ -91,7 +91,10 @@ def test_a_tracking_and_a_transaction(bench: Bench) -> None:
 
 
 def test_b_own_open_transaction(bench: Bench) -> None:
-    """B: an open transaction holds nothing back; its messages may be late, or not if it says so."""
+    """B: an open transaction holds no value back, so its messages may be late.
+
+    They are not late if the producer asserts its time in the same transaction.
+    """
     client = bench.client
     with client.consumer("t", "s", enable_watermarking=True) as consumer:
         txn = begin(client)
@@ -99,23 +102,23 @@ def test_b_own_open_transaction(bench: Bench) -> None:
         say(client, "A", 80)
         assert values(consumer) == [80]
         client.commit(txn)
-        found, (late,) = drain(consumer)
-        assert (found, late.event_time, late.is_late) == ([], 50, True)
+        found_values, (late,) = drain(consumer)
+        assert (found_values, late.event_time, late.is_late) == ([], 50, True)
         consumer.acknowledge(late)
         txn = begin(client)
         post(client, 85, txn=txn)
         say(client, "A", 90, txn=txn)
         assert values(consumer) == []
         client.commit(txn)
-        found, (on_time,) = drain(consumer)
-        assert (found, on_time.is_late) == ([], False)
+        found_values, (on_time,) = drain(consumer)
+        assert (found_values, on_time.is_late) == ([], False)
         consumer.acknowledge(on_time)
         assert values(consumer) == [90]
         assert consumer.late_messages == 1
 
 
 def test_c_one_step_many_rows(bench: Bench) -> None:
-    """C: values passed on the way do not exist."""
+    """C: values in between are never delivered."""
     client = bench.client
     post(client, 10)
     with client.consumer("t", "s", enable_watermarking=True) as consumer:
@@ -124,8 +127,8 @@ def test_c_one_step_many_rows(bench: Bench) -> None:
         say(client, "A", None)
         say(client, "B", 60)
         post(client, 70)
-        found, got = drain(consumer)
-        assert found == []
+        found_values, got = drain(consumer)
+        assert found_values == []
         assert consumer.watermark_status == "unknown"
         consumer.acknowledge_cumulative(got[1])
         assert values(consumer) == [60]
@@ -133,7 +136,9 @@ def test_c_one_step_many_rows(bench: Bench) -> None:
 
 
 def test_d_idle_and_back(bench: Bench) -> None:
-    """D: no producer is not the maximum; one that returns with less holds, and does not pull."""
+    """D: no producer is not the maximum; a returning one with a lower time holds the value
+    there.
+    """
     client = bench.client
     with client.consumer("t", "s", enable_watermarking=True) as consumer:
         say(client, "A", 50)
@@ -157,7 +162,7 @@ def test_d_idle_and_back(bench: Bench) -> None:
 
 
 def test_all_idle_on_attach_gives_what_was_handed_out(bench: Bench) -> None:
-    """Section 8: on attach the least clamp, if every partition has one."""
+    """Section 8: on attach, the least clamp, if every partition has one."""
     client = bench.client
     say(client, "A", 50)
     with client.consumer("t", "s", enable_watermarking=True) as consumer:
@@ -171,7 +176,7 @@ def test_all_idle_on_attach_gives_what_was_handed_out(bench: Bench) -> None:
 
 @pytest.mark.parametrize("how", ["closed", "dead"])
 def test_e_partitions_and_failover(bench: Bench, how: str) -> None:
-    """E: a consumer has the minimum of its partitions; one that went ahead waits."""
+    """E: a consumer has the minimum of its partitions; a consumer ahead of it waits."""
     client, other = bench.client, bench.another()
     client.create_topic("e", partitions=2)
     client.create_subscription("e", "s", type="failover")
@@ -186,15 +191,15 @@ def test_e_partitions_and_failover(bench: Bench, how: str) -> None:
     assert first.receive() is None
     assert first.get_last_watermark() == Watermark(60, 1)
     second = other.consumer("e", "s", name="c2", enable_watermarking=True)
-    found, got = drain(second)
-    assert (found, times(got), got[0].is_late) == ([60], [65], False)
+    found_values, got = drain(second)
+    assert (found_values, times(got), got[0].is_late) == ([60], [65], False)
     assert values(first) == [80]
     if how == "closed":
         second.close()
     else:
         kill(second)
-    found, got = drain(first)
-    assert (found, times(got), got[0].is_late) == ([], [65], True)
+    found_values, got = drain(first)
+    assert (found_values, times(got), got[0].is_late) == ([], [65], True)
     first.acknowledge(got)
     assert values(first) == []
     tell(90)
@@ -203,7 +208,7 @@ def test_e_partitions_and_failover(bench: Bench, how: str) -> None:
 
 
 def test_a_standby_gets_its_value_before_its_first_message(bench: Bench) -> None:
-    """Section 9; also when it notices the death only while it looks for messages."""
+    """Section 9; also when it notices the death of its peer only while it looks for messages."""
     client, other = bench.another(), bench.client
     other.create_topic("f")
     other.create_subscription("f", "s", type="failover")
@@ -235,22 +240,22 @@ def test_f_seek(bench: Bench) -> None:
     post(client, 270)
     handle = client.subscription("t", "s")
     with client.consumer("t", "s", enable_watermarking=True) as consumer:
-        found, got = drain(consumer)
-        assert found == [200]
+        found_values, got = drain(consumer)
+        assert found_values == [200]
         consumer.acknowledge(got)
         assert values(consumer) == [260]
         back = got[3].message_id
         assert back is not None
         assert client.store.read(lambda view: view.watermark(1)).snapshots.keys() == {back.ledger}
-        for seek in (handle.seek, consumer.seek):  # by another, and by itself
+        for seek in (handle.seek, consumer.seek):  # by another handle, and by the consumer itself
             seek(back)
             assert consumer.receive() is None
             assert consumer.get_last_watermark().event_time == 200  # type: ignore[union-attr]
-            found, again = drain(consumer)
-            assert found == []
-            assert times(again) == [222, 223, 224, 270]
-            assert not any(message.is_late for message in again)
-            consumer.acknowledge(again[:3])
+            found_values, values_again = drain(consumer)
+            assert found_values == []
+            assert times(values_again) == [222, 223, 224, 270]
+            assert not any(message.is_late for message in values_again)
+            consumer.acknowledge(values_again[:3])
             assert values(consumer) == [260]
         consumer.seek("latest")
         assert values(consumer) == [260]
@@ -264,7 +269,7 @@ def test_f_seek(bench: Bench) -> None:
 
 @pytest.mark.parametrize("ends", ["commit", "abort"])
 def test_g_two_transactions(bench: Bench, ends: str) -> None:
-    """G: a lower time changes nothing, and an abort is nowhere."""
+    """G: a lower time changes no value, and an aborted time appears nowhere."""
     client = bench.client
     say(client, "B", 12)
     with client.consumer("t", "s", enable_watermarking=True) as consumer:

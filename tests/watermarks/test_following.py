@@ -15,7 +15,7 @@ from typing import Any
 
 import txlog
 
-WAIT_S = 60  # only a failure waits so long
+WAIT_S = 60  # only a failing test waits for so long
 
 
 def next_line(process: subprocess.Popen[bytes]) -> Any:
@@ -26,7 +26,7 @@ def next_line(process: subprocess.Popen[bytes]) -> Any:
     return json.loads(process.stdout.readline())
 
 
-def test_a_new_watermark_wakes_who_follows(tmp_path: Path) -> None:
+def test_a_new_watermark_wakes_a_following_consumer(tmp_path: Path) -> None:
     path = str(tmp_path / "store")
     txlog.init(path)
     with txlog.open(path) as client:

@@ -1,4 +1,4 @@
-"""`produce --watermark-from event-time`: what is asserted of the data, when, and in which frame."""
+"""`produce --watermark-from event-time`: which times it asserts, when, and in which frame."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def produce(store: Path, times: list[int | None], *flags: str) -> int:
-    """Send a message for each time, by a file."""
+    """Send a message for each time, from a file."""
     path = store.parent / "in.csv"
     lines = [f"{number},{'' if time is None else time}" for number, time in enumerate(times)]
     path.write_text("\n".join(["value,event_time", *lines, ""]))
@@ -42,15 +42,15 @@ def history(store: Path, producer: str | None = None) -> list[WatermarkRow]:
 
 
 def expected(
-    times: list[int | None], lag: int, every: int | None, txn_every: int | None
+    times: list[int | None], lag: int, interval: int | None, txn_every: int | None
 ) -> Iterator[tuple[int | None, int]]:
-    """(number of its transaction, time): one message after the other."""
+    """(number of its transaction, time) of each assertion, computed message by message."""
     greatest, asserted, marked, sent, txn = 0, 0, 0, 0, 0
     for time in times:
         greatest = max(greatest, time or 0)
         marked, sent = marked + 1, sent + 1
         full = sent == txn_every
-        if marked == every or (full and every is None):
+        if marked == interval or (full and interval is None):
             marked = 0
             if greatest - lag > asserted:
                 asserted = greatest - lag
@@ -63,7 +63,7 @@ def expected(
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_inputs(store: Path, seed: int) -> None:
-    """Whatever the batches are: every so many messages, in each transaction, at the end."""
+    """In batches of any size: after every N messages, in each transaction, at the end."""
     print(f"seed {seed}")
     chance = random.Random(seed)
     for number in range(4):
@@ -71,33 +71,35 @@ def test_random_inputs(store: Path, seed: int) -> None:
         # 13 digits: such an integer is read as milliseconds
         times = [chance.choice([None, *[10**12 + chance.randrange(500)] * 4]) for _ in range(count)]
         lag = chance.choice([0, 100, 10**12 + 250])
-        every = chance.choice([None, 1, 2, 7])
+        choice = chance.choice([None, 1, 2, 7])
         txn_every = chance.choice([None, 1, 3, 10, 10**6])
         flags = ["--watermark-from", "event-time", "--watermark-lag", f"{lag}ms"]
-        flags += [] if every is None else ["--watermark-every", str(every)]
+        flags += [] if choice is None else ["--watermark-every", str(choice)]
         if txn_every is not None:
             flags += ["--txn"] if txn_every == 10**6 else ["--txn-every", str(txn_every)]
         name = f"till-{number}"
         flags += ["--batch", str(chance.choice([1, 4, 1000])), "--producer", name]
         assert produce(store, times, *flags) == 0
-        wanted: dict[object, int] = {}  # of a transaction the greatest counts
-        for at, (txn, time) in enumerate(expected(times, lag, every, txn_every)):
-            wanted[("plain", at) if txn is None else txn] = time
+        expected_rows: dict[object, int] = {}  # the greatest time of a transaction counts
+        for at, (txn, time) in enumerate(expected(times, lag, choice, txn_every)):
+            expected_rows[("plain", at) if txn is None else txn] = time
         rows = history(store, name)
-        assert [row["event_time"] for row in rows] == list(wanted.values())
-        assert [row["txn"] is not None for row in rows] == [isinstance(at, int) for at in wanted]
+        assert [row["event_time"] for row in rows] == list(expected_rows.values())
+        assert [row["txn"] is not None for row in rows] == [
+            isinstance(at, int) for at in expected_rows
+        ]
         assert not any(row["regressed"] for row in rows)
 
 
 def test_an_aborted_run_asserts_nothing(store: Path) -> None:
-    """Inside the transaction: all or none."""
+    """Inside the transaction: all of them or none."""
     flags = ("--watermark-from", "event-time", "--watermark-every", "1", "--txn", "--expect", "9")
     assert produce(store, [10**12], *flags, "--idle-on-close") == 8
     assert history(store) == []
 
 
 def test_idle_at_the_end(store: Path) -> None:
-    """A row of its own behind the commit; in a joined transaction with that."""
+    """A row of its own after the commit; in a joined transaction, with its commit."""
     flags = ("--watermark-from", "event-time", "--idle-on-close")
     assert produce(store, [10**12], *flags, "--txn", "--producer", "A") == 0
     assert [(row["marker_type"], row["txn"] is None) for row in history(store, "A")] == [
@@ -118,7 +120,7 @@ def test_idle_at_the_end(store: Path) -> None:
 
 
 class Told:
-    """A producer that notes what is asserted."""
+    """A producer that records the asserted times."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, TxnId | None]] = []
@@ -138,12 +140,12 @@ class Told:
 
 
 def test_every_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By time: not sooner, not without need, and also when no message comes."""
+    """By time: not sooner, only if the time has risen, and also without a new message."""
     now = [100.0]
     monkeypatch.setattr("txlog.cli.produce.watermarks.time.monotonic", lambda: now[0])
     request = Request("t", [], None, {}, watermarks=True, watermark_every_ms=5000)
-    told = Told()
-    marks = Marks(request, told)  # type: ignore[arg-type]
+    reports = Told()
+    marks = Marks(request, reports)  # type: ignore[arg-type]
 
     def message(time: int) -> None:
         at = pa.array([time], pa.timestamp("ms", "UTC"))
@@ -154,21 +156,21 @@ def test_every_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
     assert marks.wait_s() == 5
     now[0] += 4
     message(7)
-    assert (marks.wait_s(), told.sent) == (1, [])
+    assert (marks.wait_s(), reports.sent) == (1, [])
     now[0] += 2
     marks.send_if_due(None)
-    assert told.sent == [(10, None)]
-    assert marks.wait_s() is None  # nothing that rises
+    assert reports.sent == [(10, None)]
+    assert marks.wait_s() is None  # no time has risen
     now[0] += 60
     message(9)
     marks.send_if_due(None)
-    assert told.sent == [(10, None)]
+    assert reports.sent == [(10, None)]
     message(11)
-    assert told.sent == [(10, None), (11, None)]
+    assert reports.sent == [(10, None), (11, None)]
     message(30)
     txn = TxnId(0, 1)
-    marks.commit(txn)  # --watermark-every says when
-    assert len(told.sent) == 2
+    marks.commit(txn)  # --watermark-every decides
+    assert len(reports.sent) == 2
     marks.send(txn)
-    assert told.sent[2:] == [(30, txn)]
+    assert reports.sent[2:] == [(30, txn)]
     assert marks.last == 30

@@ -1,8 +1,8 @@
 """The guarantee of watermarks, over random histories of honest producers.
 
-No message of an honest producer is late for a consumer, whatever is acknowledged, given back,
-restarted or sought; the values of a consumer rise within an epoch; and what any consumer was handed
-is there after a restart and after a power cut at any moment. Source: spec/watermarks 4, 8, 9.
+No message of an honest producer is late for a consumer, after any acknowledgement, return, restart
+or seek. The values of a consumer rise within an epoch. A delivered value survives a restart, and a
+power cut at any moment. Source: spec/watermarks 4, 8, 9.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ PARTITIONS = 2
 
 
 class Honest:
-    """Producers that keep their promise: what becomes visible behind an assertion is not older.
+    """Producers that keep their promise: no message after an assertion is older.
 
-    said: by producer, the greatest time that it asserted anywhere; open: least time by transaction
+    said: by producer, the greatest time that it has asserted anywhere open: least time by
+    transaction
     """
 
     def __init__(
@@ -48,8 +49,8 @@ class Honest:
         who = self.chance.choice(PRODUCERS)
         time = self.said[who] + self.chance.randrange(8)
         if txn is not None:
-            held = self.open[txn]
-            held[who] = min(held.get(who, time), time)
+            open_times = self.open[txn]
+            open_times[who] = min(open_times.get(who, time), time)
         client.producer(self.topic).send(
             b"%d" % self.sent,
             event_time=time,
@@ -61,19 +62,21 @@ class Honest:
 
     def say(self, client: Client, txn: TxnId | None) -> None:
         who = self.chance.choice(PRODUCERS)
-        held = [least[who] for other, least in self.open.items() if other != txn and who in least]
+        open_times = [
+            least[who] for other, least in self.open.items() if other != txn and who in least
+        ]
         time = self.said[who] + self.chance.randrange(6)
         if txn is not None and who in self.open[txn] and self.chance.random() < 0.7:
-            time = self.open[txn][who] + 5  # ahead of the messages of its own transaction
-        time = min([time, *held])
+            time = self.open[txn][who] + 5  # later than the messages of its own transaction
+        time = min([time, *open_times])
         self.said[who] = max(self.said[who], time)
         say(client, who, time, txn=txn, topic=self.topic)
 
 
 class Watched:
-    """A consumer, and what it may be handed.
+    """A consumer, and the values that it may deliver.
 
-    most: by epoch, the greatest value that any consumer was handed; it does not fall
+    most: by epoch, the greatest value that any consumer has delivered; it never falls
     """
 
     def __init__(self, client: Client, kind: str, name: str, most: dict[int, int]) -> None:
@@ -89,38 +92,44 @@ class Watched:
         return self.client.store.read(lambda view: view.cursor(1, 1).epoch, fresh=False)
 
     def turn(self, limit: int | None) -> bool:
-        """Receive once; returns whether there was anything."""
-        before = self.consumer.get_last_watermark()
+        """Receive once; returns whether a message or value came."""
+        watermark_before = self.consumer.get_last_watermark()
         if limit is None:
             message = self.consumer.receive()
             got = [] if message is None else [message]
         else:
             got = [*messages(self.consumer.receive_batch(limit))]
         now = self.consumer.get_last_watermark()
-        if now is not None and (before is None or now.number > before.number):
+        if now is not None and (watermark_before is None or now.number > watermark_before.number):
             assert not got
-            self._event(now.event_time, None if before is None else before.event_time)
+            self._event(
+                now.event_time, None if watermark_before is None else watermark_before.event_time
+            )
             return True
-        for one in got:
-            assert not one.is_late, (one, now)
-            assert now is None or one.event_time is None or one.event_time >= now.event_time
+        for each_message in got:
+            assert not each_message.is_late, (each_message, now)
+            assert (
+                now is None
+                or each_message.event_time is None
+                or each_message.event_time >= now.event_time
+            )
         self.held += got
         return bool(got)
 
-    def _event(self, value: int, before: int | None) -> None:
+    def _event(self, value: int, state_before: int | None) -> None:
         epoch = self.epoch()
         most = self.most.get(epoch)
         if self.is_new or self.epoch_seen != epoch:
             assert most is None or value >= most, "taken back"
         else:
-            assert before is not None
-            assert value > before
+            assert state_before is not None
+            assert value > state_before
         self.is_new, self.epoch_seen = False, epoch
         self.most[epoch] = max(value, most or value)
 
 
-def ids(some: list[Message]) -> list[MessageId]:
-    return [one.message_id for one in some if one.message_id is not None]
+def ids(some_messages: list[Message]) -> list[MessageId]:
+    return [message.message_id for message in some_messages if message.message_id is not None]
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "shared", "key-shared"])
@@ -148,7 +157,7 @@ def test_no_message_of_an_honest_producer_is_late(tmp_path: Path, kind: str, num
     for _ in range(250):
         act, client = chance.random(), bench.client
         txn = chance.choice([None, *honest.open])
-        one = chance.choice(watched)
+        choice = chance.choice(watched)
         if act < 0.15:
             honest.post(client, txn)
         elif act < 0.3:
@@ -159,21 +168,21 @@ def test_no_message_of_an_honest_producer_is_late(tmp_path: Path, kind: str, num
             del honest.open[txn]
             (client.commit if chance.random() < 0.7 else client.abort)(txn)
         elif act < 0.66:
-            events += one.turn(chance.choice((None, 1, 3, 100)))
-        elif act < 0.82 and one.held:
-            some = chance.sample(one.held, chance.randint(1, len(one.held)))
-            acknowledge(one, some, chance)
-        elif act < 0.85 and one.held:
-            some = chance.sample(one.held, 1)
-            one.consumer.negative_acknowledge(some, 0)
-            one.held = [m for m in one.held if m not in some]
+            events += choice.turn(chance.choice((None, 1, 3, 100)))
+        elif act < 0.82 and choice.held:
+            sample = chance.sample(choice.held, chance.randint(1, len(choice.held)))
+            acknowledge(choice, sample, chance)
+        elif act < 0.85 and choice.held:
+            sample = chance.sample(choice.held, 1)
+            choice.consumer.negative_acknowledge(sample, 0)
+            choice.held = [m for m in choice.held if m not in sample]
         elif act < 0.87:
-            one.consumer.redeliver_unacknowledged_messages()
-            one.held = []
+            choice.consumer.redeliver_unacknowledged_messages()
+            choice.held = []
         elif act < 0.9:
-            at = watched.index(one)
-            one.consumer.close()
-            watched[at] = Watched(one.client, kind, f"c{at}", most)
+            at = watched.index(choice)
+            choice.consumer.close()
+            watched[at] = Watched(choice.client, kind, f"c{at}", most)
         elif act < 0.92:
             client.checkpoint(roll_all=chance.random() < 0.5)
         elif act < 0.94:
@@ -194,38 +203,46 @@ def test_no_message_of_an_honest_producer_is_late(tmp_path: Path, kind: str, num
     bench.close()
 
 
-def acknowledge(one: Watched, some: list[Message], chance: random.Random) -> None:
+def acknowledge(watched_consumer: Watched, messages: list[Message], chance: random.Random) -> None:
     if chance.random() < 0.8:
-        one.consumer.acknowledge(ids(some))
+        watched_consumer.consumer.acknowledge(ids(messages))
     else:
-        txn = begin(one.client, 600_000)
+        txn = begin(watched_consumer.client, 600_000)
         try:
-            one.consumer.acknowledge(ids(some), txn=txn)
-            (one.client.commit if chance.random() < 0.5 else one.client.abort)(txn)
+            watched_consumer.consumer.acknowledge(ids(messages), txn=txn)
+            (
+                watched_consumer.client.commit
+                if chance.random() < 0.5
+                else watched_consumer.client.abort
+            )(txn)
         except TransactionConflict:
             return
-    one.held = [message for message in one.held if message not in some]
+    watched_consumer.held = [
+        message for message in watched_consumer.held if message not in messages
+    ]
 
 
 def finish(watched: list[Watched]) -> None:
-    """Receive and acknowledge everything; all end at the same value."""
+    """Receive and acknowledge every message; all consumers end at the same value."""
     for _ in range(100):
-        busy = [one.turn(100) for one in watched]
-        for one in watched:
-            one.consumer.acknowledge(ids(one.held))
-            one.held = []
+        busy = [watched_consumer.turn(100) for watched_consumer in watched]
+        for watched_consumer in watched:
+            watched_consumer.consumer.acknowledge(ids(watched_consumer.held))
+            watched_consumer.held = []
         if not any(busy):
             break
     else:
         pytest.fail("it never ends")
-    found = {one.consumer.get_last_watermark() for one in watched}
-    assert len({known.event_time for known in found if known is not None}) == 1
-    assert None not in found
+    watermarks = {watched_consumer.consumer.get_last_watermark() for watched_consumer in watched}
+    assert (
+        len({known_items.event_time for known_items in watermarks if known_items is not None}) == 1
+    )
+    assert None not in watermarks
 
 
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_a_power_cut_takes_back_nothing_that_was_handed_out(number: int) -> None:
-    """Invariant 6: at any step of the disk, whatever of what is not flushed stays."""
+    """Invariant 6: at any step of the disk, whichever unflushed bytes survive."""
     print("seed", SEED, number)
     chance = random.Random(f"{SEED} power {number}")
     disk = new_disk(Settings(coordinators=1, reader_grace_ms=0, watermark_snapshot_markers_max=3))
@@ -235,7 +252,7 @@ def test_a_power_cut_takes_back_nothing_that_was_handed_out(number: int) -> None
     honest, most = Honest(chance), dict[int, int]()
     for who in PRODUCERS:
         say(client, who, 1)
-    one = Watched(client, "shared", "c", most)
+    watched = Watched(client, "shared", "c", most)
     crashes = []
 
     def cut(op: str, path: str, **info: int) -> None:
@@ -258,23 +275,23 @@ def test_a_power_cut_takes_back_nothing_that_was_handed_out(number: int) -> None
             del honest.open[txn]
             client.commit(txn)
         elif act < 0.8:
-            one.turn(chance.choice((None, 5)))
+            watched.turn(chance.choice((None, 5)))
         elif act < 0.97:
-            one.consumer.acknowledge(ids(one.held))
-            one.held = []
+            watched.consumer.acknowledge(ids(watched.held))
+            watched.held = []
         else:
             client.checkpoint()
     disk.step = lambda op, path, **info: None
     assert most
-    assert any(known for _, is_cut, known, _ in crashes if is_cut)
-    for crashed, is_cut, known, label in crashes:
+    assert any(known_items for _, is_cut, known_items, _ in crashes if is_cut)
+    for crashed, is_cut, known_items, label in crashes:
         clock = after_reboot() if is_cut else ManualClock(START_MS)
-        again = Watched(open_client(crashed, clock), "shared", "again", known)
-        before = known.get(0)
-        if again.turn(None) and before is not None:
-            assert again.consumer.get_last_watermark() is not None, label
-        last = again.consumer.get_last_watermark()
-        assert before is None or (last is not None and last.event_time >= before), label
-        while again.turn(100):
-            again.consumer.acknowledge(ids(again.held))
-            again.held = []
+        watched_again = Watched(open_client(crashed, clock), "shared", "again", known_items)
+        state_before = known_items.get(0)
+        if watched_again.turn(None) and state_before is not None:
+            assert watched_again.consumer.get_last_watermark() is not None, label
+        last = watched_again.consumer.get_last_watermark()
+        assert state_before is None or (last is not None and last.event_time >= state_before), label
+        while watched_again.turn(100):
+            watched_again.consumer.acknowledge(ids(watched_again.held))
+            watched_again.held = []

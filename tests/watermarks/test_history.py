@@ -1,8 +1,8 @@
 """Random histories of watermarks against a list that is folded from its start.
 
-Three producers, overlapping transactions, small ledgers and snapshots, checkpoints, reopenings;
-then the state at every position, the tracking position and the backlog of a subscription, and what
-is read, have to be what the list says. Source: spec/watermarks 2 to 7.
+Three producers, overlapping transactions, small ledgers and snapshots, checkpoints, reopenings.
+Then the state at every position, the tracking position and backlog of a subscription, and the
+messages of a read must agree with the list. Source: spec/watermarks 2 to 7.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Row = tuple[
 
 
 class Oracle:
-    """What the partition holds, as a list of events in visible order; folded from its start."""
+    """The content of the partition, as a list of events in visible order, folded from its start."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Position, list[tuple[str, int | None]], int]] = []
@@ -52,12 +52,12 @@ class Oracle:
         """The net effect of rows of a transaction, as rows: idle first, then the time."""
         out: list[tuple[str, int | None]] = []
         for producer in dict(rows):
-            mine = [time for name, time in rows if name == producer]
-            if None in mine:
+            own_rows = [time for name, time in rows if name == producer]
+            if None in own_rows:
                 out.append((producer, None))
-                mine = mine[len(mine) - mine[::-1].index(None) :]
-            if mine:
-                out.append((producer, max(time for time in mine if time is not None)))
+                own_rows = own_rows[len(own_rows) - own_rows[::-1].index(None) :]
+            if own_rows:
+                out.append((producer, max(time for time in own_rows if time is not None)))
         return out
 
 
@@ -77,7 +77,7 @@ def positions(client: Client) -> Iterator[Position]:
 
 
 @pytest.mark.parametrize("seed", graded(range(8), 4))
-def test_states_and_positions_are_those_of_a_full_fold(tmp_path: Path, seed: int) -> None:
+def test_states_and_positions_equal_a_full_fold(tmp_path: Path, seed: int) -> None:
     print("seed", seed)
     chance = random.Random(seed)
     bench = Bench(
@@ -125,10 +125,10 @@ def test_states_and_positions_are_those_of_a_full_fold(tmp_path: Path, seed: int
             else:
                 client.abort(txn)
         elif act < 0.9:
-            known = ids(client)
-            if known:
-                some = chance.sample(known, min(len(known), chance.randint(1, 5)))
-                client.acknowledge("t", "s", some)
+            message_ids = ids(client)
+            if message_ids:
+                sample = chance.sample(message_ids, min(len(message_ids), chance.randint(1, 5)))
+                client.acknowledge("t", "s", sample)
         elif act < 0.95:
             client.checkpoint(roll_all=chance.random() < 0.5)
         else:
@@ -147,38 +147,43 @@ def test_states_and_positions_are_those_of_a_full_fold(tmp_path: Path, seed: int
 
 def check(client: Client, generator: WatermarkGenerator, oracle: Oracle, where: Position) -> None:
     seen, active = oracle.state(where)
-    for one in (generator, WatermarkGenerator(1)):  # from a place nearby, and from nothing
-        client.store.read(lambda view, one=one: one.seek(view, where))  # type: ignore[misc]
-        assert {name: known.event_time for name, known in one.state.active.items()} == active, where
-        assert one.state.seen == seen or not seen, where
-        assert one.get_watermark() == min(active.values(), default=None)
+    for txn_state in (
+        generator,
+        WatermarkGenerator(1),
+    ):  # from a nearby position, and from the start
+        client.store.read(lambda view, txn_state=txn_state: txn_state.seek(view, where))  # type: ignore[misc]
+        assert {
+            name: known_items.event_time for name, known_items in txn_state.state.active.items()
+        } == active, where
+        assert txn_state.state.seen == seen or not seen, where
+        assert txn_state.get_watermark() == min(active.values(), default=None)
 
 
 def check_tracking(client: Client, oracle: Oracle) -> None:
-    """The greatest position up to which every message is acknowledged; and the backlog."""
+    """The greatest position up to which every message is acknowledged, and the backlog."""
     client.flush()
     acked = client.store.read(lambda view: view.cursor(1, 1))
 
     def is_acked(where: Position, count: int) -> bool:
         mark = acked.mark_delete
         for index in range(1, count + 1):
-            one = (*where, index)
+            position = (*where, index)
             if where > mark[:2] or (where == mark[:2] and mark[2] and index > mark[2]):
                 whole = where[1] in acked.acked.entries.get(where[0], ())
-                if not whole and one not in acked.acked:
+                if not whole and position not in acked.acked:
                     return False
         return True
 
     first = next((where for where, _, count in oracle.events if not is_acked(where, count)), None)
-    found = client.store.read(lambda view: tracking_position(view, 1, 1))
+    results = client.store.read(lambda view: tracking_position(view, 1, 1))
     end = end_of(client)
     if first is None:
-        assert found == end or (found[1] == -1 and end == (found[0], -1)), (found, end)
+        assert results == end or (results[1] == -1 and end == (results[0], -1)), (results, end)
     else:
-        assert found < first
-        between = [where for where, _, count in oracle.events if count and found < where < first]
-        assert not between, (found, first)
-        assert first[0] > found[0] or first[1] - found[1] == 1, (found, first)
+        assert results < first
+        between = [where for where, _, count in oracle.events if count and results < where < first]
+        assert not between, (results, first)
+        assert first[0] > results[0] or first[1] - results[1] == 1, (results, first)
     messages = sum(count for _, _, count in oracle.events)
     row = client.subscriptions("t")[0]
     assert row["backlog"] == messages - acked.acked_count

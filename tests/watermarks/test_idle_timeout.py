@@ -29,35 +29,34 @@ IDLES = list[tuple[int, str, str]]
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "store", **{NAME: LIMIT})
-    made.client.create_topic("t", 2)
-    made.client.create_topic("other")
-    yield made
-    made.close()
+    new_bench = Bench(tmp_path / "store", **{NAME: LIMIT})
+    new_bench.client.create_topic("t", 2)
+    new_bench.client.create_topic("other")
+    yield new_bench
+    new_bench.close()
 
 
 def idles(bench: Bench) -> IDLES:
-    """(partition, producer, by) of every W_IDLE that ever was, in order, as another process reads
-    the journal."""
+    """(partition, producer, by) of every W_IDLE so far, in order, read from the journal."""
     client = bench.another()
 
     def look(view: View) -> IDLES:
-        found: IDLES = []
+        timeouts: IDLES = []
         with_frames = View.open(view.disk, view.salt, "boot", generation=None)
         for raw in with_frames.journal.read_durable():
-            found += [
+            timeouts += [
                 (op.partition, op.producer, op.by)
                 for op in decode_ops(raw.ops, lsn=raw.lsn)
                 if isinstance(op, WatermarkIdled)
             ]
         with_frames.close()
-        return found
+        return timeouts
 
     return client.store.read(look)
 
 
 def active(client: Client, topic: int = 1) -> list[list[str]]:
-    """By partition the names of the producers that are waited for."""
+    """The names of the active producers, by partition."""
     return client.store.read(
         lambda view: [
             sorted(view.watermark(number).state.active)
@@ -71,7 +70,7 @@ def set_limit(client: Client, op: Op) -> None:
 
 
 def touch(client: Client) -> None:
-    """Any writing call."""
+    """Make a writing call."""
     send(client, b"x", topic="other")
 
 
@@ -104,8 +103,10 @@ def test_a_silent_producer_is_declared_idle_in_every_partition(bench: Bench) -> 
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
-def test_whoever_writes_first_does_it(bench: Bench, checkpointed: bool) -> None:
-    """Also a process that was started behind a checkpoint, and knows nothing of the topic."""
+def test_the_first_writing_process_declares_a_producer_idle(
+    bench: Bench, checkpointed: bool
+) -> None:
+    """Also a process that started after a checkpoint, and has not loaded the topic."""
     say(bench.client, "A", 10)
     if checkpointed:
         bench.client.checkpoint()
@@ -115,8 +116,8 @@ def test_whoever_writes_first_does_it(bench: Bench, checkpointed: bool) -> None:
     assert active(bench.reopen()) == [[]] * 2
 
 
-def test_what_is_asserted_again_is_no_silence(bench: Bench) -> None:
-    """The same time, or one that falls, says that it is there."""
+def test_a_repeated_assertion_keeps_a_producer_active(bench: Bench) -> None:
+    """The same time, or a lower one, shows that the producer is alive."""
     for time in (10, 10, 3):
         say(bench.client, "A", time)
         bench.clock.advance(LIMIT - 1)
@@ -129,7 +130,7 @@ def test_what_is_asserted_again_is_no_silence(bench: Bench) -> None:
 
 @pytest.mark.parametrize("end", ["commit", "abort", "timeout"])
 def test_an_open_transaction_keeps_its_producer(bench: Bench, end: str) -> None:
-    """10: one with anything in `pending` is not silent; after an abort its age counts at once."""
+    """10: a producer with a pending row is not silent; after an abort its age counts at once."""
     say(bench.client, "A", 10)
     txn = begin(bench.client, 5 * LIMIT)
     say(bench.client, "A", 20, txn=txn)
@@ -143,7 +144,7 @@ def test_an_open_transaction_keeps_its_producer(bench: Bench, end: str) -> None:
     else:
         bench.client.abort(txn)
     touch(bench.client)
-    bench.clock.advance(1000)  # it looks again after a second
+    bench.clock.advance(1000)  # the sweep looks again after a second
     touch(bench.client)
     assert active(bench.client) == [["A"] if end == "commit" else []] * 2
     bench.clock.advance(LIMIT - 1000)
@@ -152,7 +153,9 @@ def test_an_open_transaction_keeps_its_producer(bench: Bench, end: str) -> None:
 
 
 def test_a_marker_that_waits_for_its_partition_keeps_its_producer(bench: Bench) -> None:
-    """Committed, and not there yet: it is pending where the partition is away, and joins there."""
+    """Committed while the partition is offline: it stays pending there, and joins when it is
+    online.
+    """
     say(bench.client, "A", 10)
     say(bench.client, "B", 10)
     txn = begin(bench.client, 10 * LIMIT)
@@ -170,7 +173,7 @@ def test_a_marker_that_waits_for_its_partition_keeps_its_producer(bench: Bench) 
 
 
 def test_a_partition_that_is_away_waits_until_it_is_back(bench: Bench) -> None:
-    """10: nothing is appended there; those that are there go on."""
+    """10: an offline partition gets no row; the online ones go on."""
     say(bench.client, "A", 10)
     bench.client.admin.set_offline("t", 0)
     bench.clock.advance(LIMIT)
@@ -182,7 +185,9 @@ def test_a_partition_that_is_away_waits_until_it_is_back(bench: Bench) -> None:
 
 
 def test_topic_namespace_store(bench: Bench) -> None:
-    """11: the nearest policy holds, 0 is one; a change counts at once, in every process."""
+    """11: the nearest policy applies, also if it is 0; a change counts at once, in every
+    process.
+    """
     other = bench.another()
     say(bench.client, "A", 10)
     say(bench.client, "B", 10, topic="other")
@@ -203,18 +208,18 @@ def test_topic_namespace_store(bench: Bench) -> None:
 
 
 def test_a_sweep_is_bounded_and_goes_on(tmp_path: Path) -> None:
-    """As that of transactions: at most sweep_max a call; `txn expire` takes them all."""
+    """As for transactions: at most sweep_max in each call; `txn expire` declares all."""
     bench = Bench(tmp_path / "store", sweep_max=3, **{NAME: LIMIT})
     bench.client.create_topic("t", 2)
     bench.client.create_topic("other")
     for number in range(7):
         say(bench.client, f"P{number}", 10)
     bench.clock.advance(LIMIT)
-    left = []
+    remaining = []
     for _ in range(6):
         touch(bench.client)
-        left.append(sum(map(len, active(bench.client))))
-    assert left == [11, 8, 5, 2, 0, 0]
+        remaining.append(sum(map(len, active(bench.client))))
+    assert remaining == [11, 8, 5, 2, 0, 0]
     for number in range(7):
         say(bench.client, f"P{number}", 10)
     bench.clock.advance(LIMIT)
@@ -224,7 +229,7 @@ def test_a_sweep_is_bounded_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_of_more_partitions_than_the_bound_each_has_its_turn(tmp_path: Path) -> None:
-    """Also where every process makes one call."""
+    """Even if every process makes only one call."""
     bench = Bench(tmp_path / "store", sweep_max=2, **{NAME: LIMIT})
     bench.client.create_topic("t", 7)
     bench.client.create_topic("other")
@@ -238,7 +243,7 @@ def test_of_more_partitions_than_the_bound_each_has_its_turn(tmp_path: Path) -> 
 
 
 def test_a_consumer_that_waits_goes_on(bench: Bench) -> None:
-    """Nobody else writes, and the producer that held the value has died."""
+    """No other process writes, and the producer that held the value has died."""
     say(bench.client, "A", 10)
     say(bench.client, "B", 20)
     with bench.another().consumer("t", "s", create=True, enable_watermarking=True) as consumer:
@@ -255,7 +260,7 @@ def test_a_consumer_that_waits_goes_on(bench: Bench) -> None:
         assert (consumer.get_last_watermark(), consumer.watermark_status) == ((30, 2), "idle")
 
 
-def test_a_wall_clock_that_goes_back_declares_nobody(bench: Bench) -> None:
+def test_a_wall_clock_that_goes_back_makes_no_producer_idle(bench: Bench) -> None:
     say(bench.client, "A", 10)
     bench.clock.set_wall(START_MS - 10 * LIMIT)
     bench.clock.advance(2 * LIMIT)
@@ -268,7 +273,7 @@ def test_a_wall_clock_that_goes_back_declares_nobody(bench: Bench) -> None:
 
 
 def test_without_the_policy_nothing_is_looked_at(tmp_path: Path) -> None:
-    """13: no fold is loaded, and with it none of a topic without watermarks."""
+    """13: no fold is loaded; with the policy, none of a topic without watermarks."""
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t", 2)
     bench.client.create_topic("other")

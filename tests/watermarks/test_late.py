@@ -23,8 +23,8 @@ pytestmark = [
 SET, IDLE, SNAPSHOT = "set", "idle", "snapshot"
 
 
-def figures(bench: Bench, subscription: str | None = None, **given: Any) -> tuple[Any, Any]:
-    answer = bench.client.topic("t").watermarks.show(subscription, **given)
+def figures(bench: Bench, subscription: str | None = None, **options: Any) -> tuple[Any, Any]:
+    answer = bench.client.topic("t").watermarks.show(subscription, **options)
     return answer["max_event_time"], answer["late_messages"]
 
 
@@ -33,8 +33,8 @@ def send(bench: Bench, time: int | None, partition: int = 0, txn: TxnId | None =
     return sent.message_id or MessageId(0, 0)
 
 
-def history(bench: Bench, **given: Any) -> list[WatermarkRow]:
-    return bench.client.topic("t").watermarks.history(**given)
+def history(bench: Bench, **options: Any) -> list[WatermarkRow]:
+    return bench.client.topic("t").watermarks.history(**options)
 
 
 def short(rows: Sequence[Mapping[str, object]]) -> list[tuple[Any, ...]]:
@@ -43,10 +43,10 @@ def short(rows: Sequence[Mapping[str, object]]) -> list[tuple[Any, ...]]:
 
 
 def test_late_is_older_than_the_value_just_before(bench: Bench) -> None:
-    """2: equality is on time, and a message without event time is never late."""
+    """2: an equal time is on time, and a message without event time is never late."""
     assert figures(bench) == (None, 0)
     send(bench, 5)
-    assert figures(bench) == (5, 0)  # nobody had asserted anything
+    assert figures(bench) == (5, 0)  # no producer had asserted a time
     say(bench.client, "A", 10)
     for time in (9, 10, None, 12, 3):
         send(bench, time)
@@ -57,7 +57,7 @@ def test_late_is_older_than_the_value_just_before(bench: Bench) -> None:
     assert figures(bench, lateness=False) == (None, None)
 
 
-def test_what_a_marker_asserts_takes_effect_behind_its_messages(bench: Bench) -> None:
+def test_a_time_in_a_marker_takes_effect_after_its_messages(bench: Bench) -> None:
     """2, rule 1: messages of the same transaction may be older."""
     say(bench.client, "A", 10)
     txn = begin(bench.client)
@@ -84,8 +84,8 @@ def test_up_to_where_a_subscription_is(bench: Bench) -> None:
     assert figures(bench, "s") == (20, 2)
 
 
-def test_history_says_what_took_effect(bench: Bench) -> None:
-    """spec/cli 8.6: in the order of the journal; regressed against the time at that place."""
+def test_history_has_the_assertions_that_took_effect(bench: Bench) -> None:
+    """spec/cli 8.6: in journal order; `regressed` compares with the time at that position."""
     client = bench.client
     watermarks = client.topic("t").watermarks
     assert history(bench) == []
@@ -107,17 +107,17 @@ def test_history_says_what_took_effect(bench: Bench) -> None:
         (0, Position(1, 0), SET, "A", 10, False),
         (0, Position(1, 1), SET, "A", 9, True),
         (0, Position(1, 2), IDLE, "A", None, False),
-        (0, Position(1, 2), SET, "A", 5, False),  # its time was forgotten in the same marker
+        (0, Position(1, 2), SET, "A", 5, False),  # the same marker had set it idle before
         (0, Position(1, 2), SET, "B", 7, False),
         (0, Position(1, 3), SNAPSHOT, None, None, False),
         (0, Position(1, 4), IDLE, "A", None, False),
         (0, Position(1, 5), SET, "A", 3, False),
     ]
-    found = history(bench)
+    rows = history(bench)
     assert short(history(bench, partition=0)) == in_0
-    assert [row for row in short(found) if row[0] == 0] == in_0
-    assert [row["partition"] for row in found[:4]] == [0, 1, 0, 1]  # by frame
-    assert [row["txn"] for row in found if row["partition"] == 0] == [
+    assert [row for row in short(rows) if row[0] == 0] == in_0
+    assert [row["partition"] for row in rows[:4]] == [0, 1, 0, 1]  # by frame
+    assert [row["txn"] for row in rows if row["partition"] == 0] == [
         None,
         None,
         txn,
@@ -127,41 +127,41 @@ def test_history_says_what_took_effect(bench: Bench) -> None:
         None,
         None,
     ]
-    assert {row["txn_state"] for row in found if row["txn"] is not None} == {"committed"}
-    assert [row["by"] for row in found if row["marker_type"] == IDLE] == [
+    assert {row["txn_state"] for row in rows if row["txn"] is not None} == {"committed"}
+    assert [row["by"] for row in rows if row["marker_type"] == IDLE] == [
         None,
         None,
         *["admin"] * 2,
     ]
-    assert [row["publish_time"] for row in found[:5]] == [START_MS] * 4 + [START_MS + 1000]
-    for limit in range(len(found) + 2):
-        assert history(bench, limit=limit) == found[max(0, len(found) - limit) :]
-    assert history(bench, producer="A", limit=3) == [r for r in found if r["producer"] == "A"][-3:]
-    assert history(bench, since=START_MS + 1) == found[4:]
+    assert [row["publish_time"] for row in rows[:5]] == [START_MS] * 4 + [START_MS + 1000]
+    for limit in range(len(rows) + 2):
+        assert history(bench, limit=limit) == rows[max(0, len(rows) - limit) :]
+    assert history(bench, producer="A", limit=3) == [r for r in rows if r["producer"] == "A"][-3:]
+    assert history(bench, since=START_MS + 1) == rows[4:]
     assert short(history(bench, partition=0, limit=1)) == in_0[-1:]
     with pytest.raises(InvalidArgument):
         history(bench, limit=-1)
 
 
-def test_a_trimmed_head_counts_from_what_is_left(bench: Bench) -> None:
-    """7: a ledger begins with a snapshot, so the values behind it do not change."""
+def test_after_a_trim_lateness_counts_the_remaining_messages(bench: Bench) -> None:
+    """7: a ledger begins with a snapshot, so later values do not change."""
     client = bench.client
     say(client, "A", 10)
     send(bench, 5)
     client.checkpoint(roll_all=True)
-    kept = send(bench, 9)
+    message_ids = send(bench, 9)
     say(client, "A", 8)
-    before = history(bench, partition=0)
+    rows_before = history(bench, partition=0)
     assert figures(bench) == (9, 2)
-    client.admin.trim("t", Bound("id", kept), force_unacked=True)
+    client.admin.trim("t", Bound("id", message_ids), force_unacked=True)
     assert figures(bench) == (9, 1)
-    assert history(bench, partition=0) == before[1:]
-    assert [row["marker_type"] for row in before] == [SET, SNAPSHOT, SET]
-    assert before[-1]["regressed"]
+    assert history(bench, partition=0) == rows_before[1:]
+    assert [row["marker_type"] for row in rows_before] == [SET, SNAPSHOT, SET]
+    assert rows_before[-1]["regressed"]
 
 
 def test_a_large_message_is_judged_as_any_other(tmp_path: Path) -> None:
-    """Its row is made of its file; its value is not read."""
+    """The reader builds its row from its file, and does not read its value."""
     bench = Bench(tmp_path / "store", max_message_bytes=1024)
     client = bench.client
     client.create_topic("t", 2)
@@ -175,7 +175,7 @@ def test_a_large_message_is_judged_as_any_other(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_leaves_the_figures_out(bench: Bench) -> None:
-    """12: the value needs no message; what they say is not known, and not made up."""
+    """12: the value needs no message; unknown figures are null, never guessed."""
     client = bench.client
     say(client, "A", 10)
     send(bench, 9)
@@ -195,7 +195,7 @@ def test_a_damaged_file_leaves_the_figures_out(bench: Bench) -> None:
 def test_random_histories_equal_a_walk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """The vectorized count over pieces, chunks and ledgers, against one message after the other."""
+    """The vectorized count over pieces, chunks and ledgers, against a walk message by message."""
     print(f"seed {seed}")
     chance = random.Random(seed)
     monkeypatch.setattr(watermark_rows, "ROWS_AT_ONCE", chance.choice([1, 3, 7, 100_000]))
@@ -209,24 +209,24 @@ def test_random_histories_equal_a_walk(
     client.create_subscription("t", "s", type="shared")
     txns: list[TxnId] = []
     for _ in range(150):
-        what = chance.choice(["send"] * 6 + ["say"] * 2 + ["idle", "begin", "end", "ack", "point"])
+        act = chance.choice(["send"] * 6 + ["say"] * 2 + ["idle", "begin", "end", "ack", "point"])
         txn = chance.choice([None, *txns])
-        if what == "send":
+        if act == "send":
             time = chance.choice([None, chance.randrange(1, 100)])
             send(bench, time, chance.randrange(2), txn)
-        elif what in ("say", "idle"):
-            time = chance.randrange(1, 100) if what == "say" else None
+        elif act in ("say", "idle"):
+            time = chance.randrange(1, 100) if act == "say" else None
             say(client, chance.choice("ABC"), time, txn=txn)
-        elif what == "begin":
+        elif act == "begin":
             txns.append(begin(client))
-        elif what == "end" and txns:
+        elif act == "end" and txns:
             ended = txns.pop(chance.randrange(len(txns)))
             (client.commit if chance.random() < 0.7 else client.abort)(ended)
-        elif what == "ack":
-            ids = [one.message_id for one in read(client) if one.message_id is not None]
+        elif act == "ack":
+            ids = [message.message_id for message in read(client) if message.message_id is not None]
             if ids:
                 client.acknowledge("t", "s", chance.sample(ids, min(len(ids), 5)))
-        elif what == "point":
+        elif act == "point":
             client.checkpoint(roll_all=chance.random() < 0.3)
     client.flush()
     for index in range(2):
@@ -234,29 +234,29 @@ def test_random_histories_equal_a_walk(
 
 
 def check_walk(bench: Bench, index: int) -> None:
-    """Compare with the values of the places just before each message."""
+    """Compare with the values at the positions just before each message."""
     watermarks = bench.client.topic("t").watermarks
     greatest, late = None, 0
     seen: dict[tuple[int, int], int | None] = {}
     last = watermarks.show(partition=index)["partition_list"][0]["position"]
-    place = watermarks.show("s", partition=index)["partition_list"][0]["position"]
+    position = watermarks.show("s", partition=index)["partition_list"][0]["position"]
     wanted_at_s: tuple[int | None, int] = (None, 0)
     for message in read(bench.client, "t", partitions=[index]):
         at = message.message_id
         assert at is not None
         entry = (at.ledger, at.entry)
         if entry not in seen:
-            before = _before(bench, index, entry)
+            state_before = _before(bench, index, entry)
             seen[entry] = (
                 None
-                if before is None
-                else watermarks.show(at=MessageId(*before), lateness=False)["watermark"]
+                if state_before is None
+                else watermarks.show(at=MessageId(*state_before), lateness=False)["watermark"]
             )
         value, time = seen[entry], message.event_time
         if time is not None:
             greatest = time if greatest is None else max(greatest, time)
             late += value is not None and time < value
-        if place is not None and entry <= (place.ledger, place.entry):
+        if position is not None and entry <= (position.ledger, position.entry):
             wanted_at_s = (greatest, late)
     assert figures(bench, partition=index) == (greatest, late)
     assert figures(bench, "s", partition=index) == wanted_at_s
@@ -265,13 +265,13 @@ def check_walk(bench: Bench, index: int) -> None:
 
 
 def _before(bench: Bench, index: int, entry: tuple[int, int]) -> tuple[int, int] | None:
-    """The row just before one."""
+    """The position of the row before an entry."""
     ledger, number = entry
     if number:
         return (ledger, number - 1)
-    known = bench.client.store.read(
+    known_items = bench.client.store.read(
         lambda view: [
             (end.ledger, end.entries - 1) for end in view.topic(index + 1).ledgers if end.entries
         ]
     )
-    return max((one for one in known if one < entry), default=None)
+    return max((known_item for known_item in known_items if known_item < entry), default=None)

@@ -1,4 +1,4 @@
-"""Policies of watermarks: inheritance, what they do, bad values; spec/watermarks 11."""
+"""Policies of watermarks: inheritance, effects, bad values; spec/watermarks 11."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def snapshots(client: Client, topic: int = 1) -> int:
 
 
 def lsn(client: Client) -> int:
-    found = client.status()["journal"]["lsn"]
-    assert isinstance(found, int)
-    return found
+    found_lsn = client.status()["journal"]["lsn"]
+    assert isinstance(found_lsn, int)
+    return found_lsn
 
 
 def test_a_topic_inherits_from_its_namespace_and_that_from_the_store(bench: Bench) -> None:
@@ -52,14 +52,14 @@ def test_a_topic_inherits_from_its_namespace_and_that_from_the_store(bench: Benc
     admin.set_watermark_policies("acme/jobs/t", producers_max=0, open_transaction_check="count")
     for _ in range(2):
         admin = bench.client.admin
-        found = admin.get_watermark_policies("acme/jobs/t")
-        assert found["policies"] == {
+        watermark_policies = admin.get_watermark_policies("acme/jobs/t")
+        assert watermark_policies["policies"] == {
             **DEFAULTS,
             "producers_max": 0,
             "snapshot_entries_max": 7,
             "open_transaction_check": "count",
         }
-        assert found["origins"] == {
+        assert watermark_policies["origins"] == {
             **dict.fromkeys(DEFAULTS, "store"),
             "producers_max": "topic",
             "snapshot_entries_max": "namespace",
@@ -75,8 +75,8 @@ def test_a_topic_inherits_from_its_namespace_and_that_from_the_store(bench: Benc
         bench.reopen()
     admin = bench.client.admin
     assert not admin.set_watermark_policies("acme/jobs/t", producers_max=0)["changed"]
-    gone = admin.remove_watermark_policies(["producers_max"], "acme/jobs/t")
-    assert (gone["policies"]["producers_max"], gone["changed"]) == (6, True)
+    answer = admin.remove_watermark_policies(["producers_max"], "acme/jobs/t")
+    assert (answer["policies"]["producers_max"], answer["changed"]) == (6, True)
     assert admin.remove_watermark_policies([], "acme/jobs/t")["policies"] == {
         **DEFAULTS,
         "producers_max": 6,
@@ -94,7 +94,10 @@ SCOPES: list[dict[str, Any]] = [{"topic": "t"}, {"namespace": "public/default"},
 
 @pytest.mark.parametrize("scope", SCOPES)
 def test_each_policy_does_what_it_says(bench: Bench, scope: dict[str, Any]) -> None:
-    """In each scope, in a process that was open before; kills: a name nobody looks at."""
+    """In each scope, in a process that was open before.
+
+    Guards against a policy that no code reads.
+    """
     other = bench.another()
     consumer = other.consumer("t", "s", create=True, enable_watermarking=True)
     producer = other.producer("t", name="A")
@@ -131,9 +134,9 @@ def test_each_policy_does_what_it_says(bench: Bench, scope: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("bound", ["snapshot_entries_max", "snapshot_bytes_max"])
 def test_a_snapshot_after_so_many_rows_or_bytes(bench: Bench, bound: str) -> None:
-    """7: and at least ten times the size of the last one."""
-    given: dict[str, Any] = {bound: 10}
-    bench.client.admin.set_watermark_policies("t", **given)
+    """7: and at least ten times the size of the last snapshot."""
+    fields: dict[str, Any] = {bound: 10}
+    bench.client.admin.set_watermark_policies("t", **fields)
     say(bench.client, "A", 10)
     say(bench.client, "B", 20, topic="acme/jobs/t")
     for _ in range(12):
@@ -165,20 +168,20 @@ def test_a_snapshot_after_so_many_rows_or_bytes(bench: Bench, bound: str) -> Non
 def test_a_wrong_policy_changes_nothing(
     bench: Bench, scope: dict[str, Any], given: dict[str, Any], error: type[TxlogError]
 ) -> None:
-    before = lsn(bench.client)
-    for one in [scope] if scope else [{}, {"topic": "t"}, {"namespace": "acme/jobs"}]:
+    lsn_before = lsn(bench.client)
+    for each_scope in [scope] if scope else [{}, {"topic": "t"}, {"namespace": "acme/jobs"}]:
         with pytest.raises(error):
-            bench.client.admin.set_watermark_policies(**one, **given)
+            bench.client.admin.set_watermark_policies(**each_scope, **given)
     with pytest.raises(InvalidArgument, match="not a policy of watermarks"):
         bench.client.admin.remove_watermark_policies(["active"])
-    with pytest.raises(InvalidArgument):  # they have a call of their own
+    with pytest.raises(InvalidArgument):  # watermark policies have a call of their own
         bench.client.set_policies("t", producers_max=5)
-    assert lsn(bench.client) == before
+    assert lsn(bench.client) == lsn_before
 
 
-def test_the_settings_of_init_are_those_of_the_store(tmp_path: Path) -> None:
+def test_settings_given_to_init_become_watermark_policies(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", watermark_open_transaction_check=1)
-    found = bench.client.admin.get_watermark_policies()["policies"]
-    assert found == {**DEFAULTS, "open_transaction_check": "refuse"}
+    policies = bench.client.admin.get_watermark_policies()["policies"]
+    assert policies == {**DEFAULTS, "open_transaction_check": "refuse"}
     assert bench.client.admin.remove_watermark_policies()["policies"] == DEFAULTS
     bench.close()

@@ -1,4 +1,4 @@
-"""Readers and consumers in memory with watermarks: their place is what they handed out.
+"""Readers and consumers in memory with watermarks: their position is the last delivered message.
 
 Source: spec/watermarks 6, 8, 9.
 """
@@ -21,41 +21,45 @@ KINDS = ("reader", "in memory")
 Handle = Reader | NonDurableConsumer
 
 
-def watch(bench: Bench, kind: str, start: Any = None, **given: Any) -> Handle:
-    topic = given.pop("topic", "t")
+def watch(bench: Bench, kind: str, start: Any = None, **options: Any) -> Handle:
+    topic = options.pop("topic", "t")
     if kind == "reader":
-        return bench.client.reader(topic, start, enable_watermarking=True, **given)
+        return bench.client.reader(topic, start, enable_watermarking=True, **options)
     return bench.client.consumer(
-        topic, "memory", durable=False, start=start, enable_watermarking=True, **given
+        topic, "memory", durable=False, start=start, enable_watermarking=True, **options
     )
 
 
 def step(handle: Handle) -> Message | int | None:
-    """The next message, or the value of an event, or None when there is nothing."""
-    before = handle.get_last_watermark()
+    """The next message, or the value of an event, or None when neither comes."""
+    watermark_before = handle.get_last_watermark()
     message = handle.read_next() if isinstance(handle, Reader) else handle.receive()
     now = handle.get_last_watermark()
     if message is not None:
-        assert now in (before, None), "an event is not a message; a seek forgets the last one"
+        assert now in (watermark_before, None), (
+            "an event is not a message; a seek forgets the last one"
+        )
         return message
-    is_event = now is not None and (before is None or now.number > before.number)
+    is_event = now is not None and (
+        watermark_before is None or now.number > watermark_before.number
+    )
     return now.event_time if is_event and now is not None else None
 
 
 def story(handle: Handle, limit: int = 100) -> list[int | str]:
-    """What comes: event times of messages as numbers, late ones as text with !, values as =N."""
+    """Everything that comes: event times as numbers, late ones as text with !, values as =N."""
     out: list[int | str] = []
-    while len(out) < limit and (found := step(handle)) is not None:
-        if isinstance(found, int):
-            out.append(f"={found}")
+    while len(out) < limit and (outcome := step(handle)) is not None:
+        if isinstance(outcome, int):
+            out.append(f"={outcome}")
         else:
-            out.append(f"{found.event_time}!" if found.is_late else found.event_time or "-")
+            out.append(f"{outcome.event_time}!" if outcome.is_late else outcome.event_time or "-")
     return out
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_value_is_that_of_the_last_message_handed_out(bench: Bench, kind: str) -> None:
-    """One by one: what was read ahead does not count, rows that are no messages are passed."""
+def test_the_value_follows_the_last_delivered_message(bench: Bench, kind: str) -> None:
+    """Message by message: rows read ahead do not count, and rows without a message are passed."""
     client = bench.client
     post(client, 10)
     say(client, "A", 20)
@@ -72,7 +76,7 @@ def test_the_value_is_that_of_the_last_message_handed_out(bench: Bench, kind: st
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_behind_one_message_is_judged_by_the_same_values(bench: Bench, kind: str) -> None:
-    """What was read ahead and comes in a batch is handed out by then, and not before."""
+    """Messages that were read ahead and come in a batch count as delivered then, and not before."""
     client = bench.client
     post(client, 10)
     say(client, "A", 20)
@@ -89,7 +93,7 @@ def test_a_batch_behind_one_message_is_judged_by_the_same_values(bench: Bench, k
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_is_handed_out_as_a_whole(bench: Bench, kind: str) -> None:
-    """Values passed on the way do not exist, the one behind it comes with the next call."""
+    """Values inside a batch are never delivered; the value after it comes with the next call."""
     client = bench.client
     say(client, "A", 5)
     post(client, 10)
@@ -113,7 +117,7 @@ def test_a_batch_is_handed_out_as_a_whole(bench: Bench, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_marker_is_passed_when_its_last_message_is_handed_out(bench: Bench, kind: str) -> None:
-    """Section 6: a value in a transaction comes behind its messages, also out of the queue."""
+    """Section 6: a value in a transaction comes after its messages, also after queued ones."""
     client = bench.client
     say(client, "A", 1)
     txn = begin(client)
@@ -141,8 +145,8 @@ def test_it_starts_with_the_value_of_its_place(bench: Bench, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_value_stays_for_who_joins_late_and_while_all_are_idle(bench: Bench, kind: str) -> None:
-    """Example D, of who keeps the clamp in memory; two readers are handed values of their own."""
+def test_the_value_stays_for_a_late_joiner_and_while_all_are_idle(bench: Bench, kind: str) -> None:
+    """Example D with a clamp in memory; two readers deliver values of their own."""
     client = bench.client
     with watch(bench, kind) as handle:
         say(client, "A", 50)
@@ -161,19 +165,19 @@ def test_the_value_stays_for_who_joins_late_and_while_all_are_idle(bench: Bench,
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_written(bench: Bench, kind: str) -> None:
-    """Clamps are in memory: a client that may not write has watermarks, too."""
+    """Clamps are in memory, so a read-only client has watermarks, too."""
     say(bench.client, "A", 10)
     post(bench.client, 11)
     bench.client = bench.another(read_only=True)
-    before = bench.client.status()["journal"]["lsn"]
+    lsn_before = bench.client.status()["journal"]["lsn"]
     with watch(bench, kind) as handle:
         assert story(handle) == ["=10", 11]
-    assert bench.client.status()["journal"]["lsn"] == before
+    assert bench.client.status()["journal"]["lsn"] == lsn_before
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_least_of_its_partitions_counts(bench: Bench, kind: str) -> None:
-    """Also of those that are added; and only of those that it reads."""
+    """Also of added partitions; and only of the partitions that it reads."""
     client = bench.client
     client.create_topic("two", partitions=2)
     producer = client.producer("two")
@@ -181,9 +185,9 @@ def test_the_least_of_its_partitions_counts(bench: Bench, kind: str) -> None:
     producer.send(b"", event_time=15, partition=0)
     producer.send(b"", event_time=12, partition=1)
     say(client, "A", 20, topic="two")
-    with watch(bench, kind, topic="two") as handle, watch(bench, kind, topic="two/1") as one:
+    with watch(bench, kind, topic="two") as handle, watch(bench, kind, topic="two/1") as each_watch:
         assert story(handle, 2) == ["=10", 15]
-        assert story(one) == ["=10", 12, "=20"]
+        assert story(each_watch) == ["=10", 12, "=20"]
         assert story(handle) == [12, "=20"]
         client.admin.update_topic("two", partitions=3)
         assert story(handle) == []
@@ -191,11 +195,13 @@ def test_the_least_of_its_partitions_counts(bench: Bench, kind: str) -> None:
         producer.send(b"", event_time=21, partition=2)
         say(client, "A", 21, topic="two")
         assert story(handle) == [21, "=21"]
-        assert story(one) == ["=21"]
+        assert story(each_watch) == ["=21"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_partition_that_is_away_holds_and_says_so(bench: Bench, kind: str) -> None:
+def test_an_offline_partition_holds_the_value_and_shows_in_the_status(
+    bench: Bench, kind: str
+) -> None:
     client = bench.client
     client.create_topic("two", partitions=2)
     say(client, "A", 10, topic="two")
@@ -211,7 +217,7 @@ def test_a_partition_that_is_away_holds_and_says_so(bench: Bench, kind: str) -> 
 
 
 def test_seeking_begins_a_new_epoch_where_it_seeks(bench: Bench) -> None:
-    """The first value of it may be lower, and comes before its first message."""
+    """The first value of the new epoch may be lower, and comes before its first message."""
     client = bench.client
     post(client, 5)
     say(client, "A", 10)
@@ -226,12 +232,12 @@ def test_seeking_begins_a_new_epoch_where_it_seeks(bench: Bench) -> None:
         assert story(reader) == ["=10", 15, "=20"]
         reader.seek("earliest")
         assert step(reader) is not None
-        reader.seek("latest")  # drops what it had read ahead
+        reader.seek("latest")  # it drops the messages read ahead
         assert story(reader) == ["=20"]
 
 
 def test_seeking_one_partition_leaves_the_clamp_of_the_others(bench: Bench) -> None:
-    """Who joined late and lower does not come in where nobody sought."""
+    """A producer that joined later with a lower time does not lower partitions without a seek."""
     client = bench.client
     client.create_topic("two", partitions=2)
     say(client, "A", 50, topic="two")
@@ -248,13 +254,13 @@ def test_seeking_one_partition_leaves_the_clamp_of_the_others(bench: Bench) -> N
         assert story(reader) == ["=20", 60], "a start of its own epoch: partition 1 is behind C"
 
 
-def test_iterating_goes_on_behind_an_event_and_a_listener_is_told(bench: Bench) -> None:
-    client, told = bench.client, list[str]()
+def test_iterating_goes_on_after_an_event_and_calls_the_listener(bench: Bench) -> None:
+    client, reports = bench.client, list[str]()
 
     class Listener:
         def received_watermark(self, reader: Reader, watermark: Watermark) -> None:
             assert reader.get_last_watermark() == watermark
-            told.append(f"={watermark.event_time}")
+            reports.append(f"={watermark.event_time}")
 
     say(client, "A", 1)
     post(client, 10)
@@ -263,17 +269,17 @@ def test_iterating_goes_on_behind_an_event_and_a_listener_is_told(bench: Bench) 
     say(client, "A", 20)
     with client.reader("t", enable_watermarking=True, listener=Listener()) as reader:
         for message in reader:
-            told.append(str(message.event_time))
-    assert told == ["=1", "10", "=10", "20", "=20"]
+            reports.append(str(message.event_time))
+    assert reports == ["=1", "10", "=10", "20", "=20"]
 
 
-def test_a_listener_of_a_consumer_in_memory_is_told(bench: Bench) -> None:
-    told = list[int]()
+def test_a_listener_of_a_consumer_in_memory_is_called(bench: Bench) -> None:
+    reports = list[int]()
 
     class Listener:
         def received_watermark(self, consumer: NonDurableConsumer, watermark: Watermark) -> None:
             assert consumer.name == "memory"
-            told.append(watermark.event_time)
+            reports.append(watermark.event_time)
 
     with bench.client.consumer(
         "t", "memory", durable=False, enable_watermarking=True, listener=Listener()
@@ -281,7 +287,7 @@ def test_a_listener_of_a_consumer_in_memory_is_told(bench: Bench) -> None:
         say(bench.client, "A", 10)
         assert consumer.receive(timeout_ms=None) is None
         assert consumer.receive_batch().num_rows == 0
-    assert told == [10]
+    assert reports == [10]
 
 
 def test_without_the_flag_a_reader_has_no_watermarks(bench: Bench) -> None:
@@ -296,7 +302,7 @@ def test_without_the_flag_a_reader_has_no_watermarks(bench: Bench) -> None:
 
 
 def test_in_memory_what_was_given_back_unseen_still_counts(bench: Bench) -> None:
-    """Read ahead, and given back with the rest: the value does not go ahead of it."""
+    """Read ahead, and given back with other messages: the value does not pass it."""
     client = bench.client
     say(client, "A", 1)
     post(client, 10)
@@ -312,12 +318,15 @@ def test_in_memory_what_was_given_back_unseen_still_counts(bench: Bench) -> None
         assert consumer.get_last_watermark() == Watermark(10, 2)
         last = client.reader("t").get_last_message_id()
         assert last is not None
-        consumer.acknowledge(last)  # 12: it never comes, nothing waits for it
+        consumer.acknowledge(last)  # 12: it never comes, so the value does not wait for it
         assert story(consumer) == ["=13"]
 
 
 def test_in_memory_the_first_that_was_not_handed_out_counts_in_any_order(bench: Bench) -> None:
-    """One is put off unseen: those behind it come first; one of a marker is acknowledged unseen."""
+    """One message is put off before delivery, so later ones come first.
+
+    One message of a marker is acknowledged before delivery.
+    """
     client = bench.client
     post(client, 10, 11, 12)
     say(client, "A", 13)
@@ -346,7 +355,7 @@ def test_in_memory_the_first_that_was_not_handed_out_counts_in_any_order(bench: 
 
 
 def test_in_memory_what_comes_again_holds_nothing_back(bench: Bench) -> None:
-    """It was handed out before: a value does not wait until it is again."""
+    """It was delivered before, so the value does not wait for its redelivery."""
     client = bench.client
     say(client, "A", 1)
     post(client, 10, 11)
@@ -359,7 +368,7 @@ def test_in_memory_what_comes_again_holds_nothing_back(bench: Bench) -> None:
 
 
 def test_in_memory_a_redelivery_is_judged_by_the_value_of_its_moment(bench: Bench) -> None:
-    """Acknowledgements do not hold the value: only what was handed out counts (section 6)."""
+    """Acknowledgements do not hold the value: only deliveries count (section 6)."""
     client = bench.client
     post(client, 10, 11)
     say(client, "A", 20)
@@ -371,7 +380,7 @@ def test_in_memory_a_redelivery_is_judged_by_the_value_of_its_moment(bench: Benc
         assert story(consumer) == ["10!"]
 
 
-def test_a_topic_that_is_deleted_says_so(bench: Bench) -> None:
+def test_reading_a_deleted_topic_raises(bench: Bench) -> None:
     say(bench.client, "A", 10)
     with bench.client.reader("t", enable_watermarking=True) as reader:
         assert story(reader) == ["=10"]

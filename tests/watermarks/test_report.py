@@ -1,4 +1,4 @@
-"""What `txlog watermark` answers, from Python: materialized and emitted, who holds, what waits."""
+"""The answers of `txlog watermark` from Python: materialized and emitted values, holders, waits."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ pytestmark = [
 ]
 
 
-def show(client: Client, subscription: str | None = None, **given: Any) -> WatermarkShown:
-    return client.topic("t").watermarks.show(subscription, **given)
+def show(client: Client, subscription: str | None = None, **options: Any) -> WatermarkShown:
+    return client.topic("t").watermarks.show(subscription, **options)
 
 
 def picked(answer: Mapping[str, Any], *names: str) -> tuple[Any, ...]:
@@ -41,7 +41,7 @@ FOUR = ("status", "watermark", "emitted", "holder")
 
 
 def test_emitted_stays_where_materialized_falls(bench: Bench) -> None:
-    """8: a late joiner; both are shown, with the producer that holds."""
+    """8: a late joiner; the answer has both values, and the producer that holds."""
     client = bench.client
     producer = client.producer("t")
     ground = Subscribed(client.store, lambda view: [(1, 1), (1, 2)])
@@ -66,11 +66,11 @@ def test_emitted_stays_where_materialized_falls(bench: Bench) -> None:
     assert picked(show(client, "s"), *FOUR) == ("active", 50, 50, "A")
     assert show(client, "s")["first_unacked"] is None
     client.subscription("t", "s").seek(START)
-    assert show(client, "s")["emitted"] is None  # a new epoch
+    assert show(client, "s")["emitted"] is None  # the seek began a new epoch
 
 
 def test_all_idle_has_no_value(bench: Bench) -> None:
-    """4: a value exists only for ACTIVE; the status says why."""
+    """4: a value exists only for ACTIVE; the status gives the reason."""
     client = bench.client
     say(client, "A", 50)
     assert client.topic("t").watermarks.idle("A")["was_active"]
@@ -82,7 +82,7 @@ def test_all_idle_has_no_value(bench: Bench) -> None:
 
 
 def test_one_unknown_partition_makes_the_topic_unknown(bench: Bench) -> None:
-    """8: nothing is handed out then."""
+    """8: then no value is delivered."""
     client = bench.client
     first = client.producer("t").send(b"x", partition=0).message_id
     say(client, "A", 50)
@@ -93,23 +93,25 @@ def test_one_unknown_partition_makes_the_topic_unknown(bench: Bench) -> None:
 
 
 def test_a_message_of_a_marker_is_named(bench: Bench) -> None:
-    """6: P stands before a marker until all its messages are acknowledged."""
+    """6: P stays before a marker until all its messages are acknowledged."""
     client = bench.client
     producer = client.producer("t", "A")
     with client.transaction() as txn:
         for _ in range(2):
             producer.send(b"x", event_time=5, partition=0, txn=txn)
         producer.new_watermark(txn).event_time(9).send()
-    one, two = ids(client)
-    client.acknowledge("t", "s", [one])
+    first_id, two = ids(client)
+    client.acknowledge("t", "s", [first_id])
     answer = show(client, "s", partition=0)
     assert (answer["first_unacked"], answer["status"]) == (two, "unknown")
     client.acknowledge("t", "s", [two])
     assert picked(show(client, "s"), *FOUR) == ("active", 9, None, "A")
 
 
-def test_what_set_answers(bench: Bench) -> None:
-    """spec/cli 8.6: regressed against what is active, and what the transaction itself said."""
+def test_the_answer_of_set(bench: Bench) -> None:
+    """spec/cli 8.6: `regressed` compares with the active time, and with the transaction's
+    own rows.
+    """
     client = bench.client
     watermarks = client.topic("t").watermarks
     assert watermarks.set(50, "A") == {
@@ -134,12 +136,12 @@ def test_what_set_answers(bench: Bench) -> None:
         (3, False),
         (2, True),
     ]
-    for time, wanted in steps:
+    for time, expected in steps:
         if time is None:
-            assert watermarks.idle("A", txn=txn)["was_active"] is wanted
+            assert watermarks.idle("A", txn=txn)["was_active"] is expected
         else:
             answer = watermarks.set(time, "A", txn=txn)
-            assert (answer["regressed"], answer["txn"]) == (wanted, txn)
+            assert (answer["regressed"], answer["txn"]) == (expected, txn)
             assert [row["position"] for row in answer["partition_list"]] == [None, None]
     assert show(client)["pending_txns"] == 1
     client.commit(txn)
@@ -147,7 +149,7 @@ def test_what_set_answers(bench: Bench) -> None:
 
 
 def test_producers_where_a_subscription_is(bench: Bench) -> None:
-    """With -s the state of its place; one in open transactions only is idle."""
+    """With -s, the state at its position; a producer in open transactions only is idle."""
     client = bench.client
     say(client, "A", 50)
     client.producer("t").send(b"x", partition=1)
@@ -178,15 +180,15 @@ def test_producers_where_a_subscription_is(bench: Bench) -> None:
 
 
 def test_at_a_place(bench: Bench) -> None:
-    """1: a value is that of its position, whatever came behind."""
+    """1: a value belongs to its position, whatever follows."""
     client = bench.client
     for time in (10, 20, 30):
         say(client, "A", time)
     client.topic("t").watermarks.snapshot()
     for time in (40, 50):
         say(client, "A", time)
-    found = [show(client, at=MessageId(2, entry))["watermark"] for entry in range(6)]
-    assert found == [10, 20, 30, 30, 40, 50]
+    watermarks = [show(client, at=MessageId(2, entry))["watermark"] for entry in range(6)]
+    assert watermarks == [10, 20, 30, 30, 40, 50]
     rows = [show(client, at=MessageId(2, entry))["partition_list"] for entry in (1, 2, 5)]
     assert [(len(row), row[0]["partition"]) for row in rows] == [(1, 1)] * 3
     assert [row[0]["snapshot_position"] for row in rows] == [None, Position(2, 3), Position(2, 3)]
@@ -198,7 +200,7 @@ def test_at_a_place(bench: Bench) -> None:
 
 
 def test_snapshots_are_written_where_anything_was_asserted(bench: Bench) -> None:
-    """7: as asked for; the value does not change."""
+    """7: by command; the value does not change."""
     client = bench.client
     watermarks = client.topic("t").watermarks
     assert watermarks.snapshot()["written"] == 0
@@ -210,7 +212,7 @@ def test_snapshots_are_written_where_anything_was_asserted(bench: Bench) -> None
 
 
 def test_a_partition_that_is_away_refuses_and_is_shown(bench: Bench) -> None:
-    """10, 12: nothing is appended; looking goes on."""
+    """10, 12: no row is appended; show still answers."""
     client = bench.client
     say(client, "A", 10)
     client.admin.set_offline("t", 1)
@@ -228,7 +230,7 @@ def test_a_partition_that_is_away_refuses_and_is_shown(bench: Bench) -> None:
 
 
 def test_bad_input(tmp_path: Path) -> None:
-    """As the commands say it."""
+    """The same errors as the commands."""
     bench = Bench(tmp_path / "store", watermark_producers_max=1)
     client = bench.client
     client.create_topic("t")
@@ -252,7 +254,7 @@ def test_bad_input(tmp_path: Path) -> None:
 
 
 def test_looking_changes_nothing(bench: Bench) -> None:
-    """A store that is only read answers the same."""
+    """A read-only client gets the same answers."""
     say(bench.client, "A", 10)
     bench.client.flush()
     reader = bench.another(read_only=True)
@@ -260,8 +262,8 @@ def test_looking_changes_nothing(bench: Bench) -> None:
     assert len(reader.topic("t").watermarks.producers()) == 2
 
 
-def test_the_columns_of_status_and_describe_say_what_show_says(bench: Bench) -> None:
-    """spec/cli 8.1, 8.4: at the end of the log; of a subscription where that is."""
+def test_status_and_describe_agree_with_show(bench: Bench) -> None:
+    """spec/cli 8.1, 8.4: at the end of the log; for a subscription, at its position."""
     client = bench.client
 
     def check() -> int | None:
@@ -272,9 +274,9 @@ def test_the_columns_of_status_and_describe_say_what_show_says(bench: Bench) -> 
             (client.describe_topic("t"), None),
             (client.subscription("t", "s").describe(), "s"),
         ):
-            shown = show(client, subscription)["partition_list"]
-            assert [one["watermark"] for one in described["partition_list"]] == [
-                one["watermark"] for one in shown
+            partitions = show(client, subscription)["partition_list"]
+            assert [partition["watermark"] for partition in described["partition_list"]] == [
+                partition["watermark"] for partition in partitions
             ]
         watermark: int | None = row["watermark"]
         return watermark
@@ -299,7 +301,7 @@ def test_the_columns_of_status_and_describe_say_what_show_says(bench: Bench) -> 
 
 
 def test_the_first_message_of_a_partition_is_no_watermark_row(bench: Bench) -> None:
-    """3: rows that are not data are no messages anywhere."""
+    """3: rows that are not data count as messages nowhere."""
     client = bench.client
 
     def first() -> list[Any]:
@@ -315,8 +317,8 @@ def test_the_first_message_of_a_partition_is_no_watermark_row(bench: Bench) -> N
     client.producer("t").send(b"y", partition=0)
     assert first() == [MessageId(1, 3), None]
     client.checkpoint(roll_all=True)  # the next ledger begins with a snapshot
-    known = client.producer("t").send(b"z", partition=0).message_id
-    assert known is not None
-    client.admin.trim("t", Bound("id", known), force_unacked=True)
-    assert first()[0] == known
-    assert known.entry == 1
+    message_id = client.producer("t").send(b"z", partition=0).message_id
+    assert message_id is not None
+    client.admin.trim("t", Bound("id", message_id), force_unacked=True)
+    assert first()[0] == message_id
+    assert message_id.entry == 1

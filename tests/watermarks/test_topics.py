@@ -1,4 +1,4 @@
-"""Consumers of several topics and of patterns: the least value over all partitions of all.
+"""Consumers of several topics and of patterns: the least value over all their partitions.
 
 Source: spec/watermarks 8 (late joiners), 9.
 """
@@ -39,24 +39,24 @@ def post(client: Client, topic: str, *times: int, partition: int = 0) -> None:
 
 
 def drain(consumer: MultiTopicsConsumer) -> tuple[list[int], list[Message]]:
-    """Everything that is there now: values and messages."""
-    found: list[int] = []
+    """All values and messages that come now."""
+    numbers: list[int] = []
     got: list[Message] = []
     while True:
-        before = consumer.get_last_watermark()
+        watermark_before = consumer.get_last_watermark()
         message = consumer.receive()
         now = consumer.get_last_watermark()
         if message is not None:
-            assert now in (before, None)
+            assert now in (watermark_before, None)
             got.append(message)
-        elif now is not None and (before is None or now.number > before.number):
-            found.append(now.event_time)
+        elif now is not None and (watermark_before is None or now.number > watermark_before.number):
+            numbers.append(now.event_time)
         else:
-            return found, got
+            return numbers, got
 
 
 def clamps(client: Client, topic: str) -> list[int | None]:
-    """What binds subscription s in each partition of a topic."""
+    """The clamp of subscription s in each partition of a topic."""
     row = client.topic(topic).watermarks.show("s")
     return [part["emitted"] for part in row["partition_list"]]
 
@@ -107,12 +107,12 @@ def test_batches_are_empty_on_a_change_and_judge_their_messages(bench: Bench) ->
 
 
 def test_a_listener_has_the_handle(bench: Bench) -> None:
-    told = list[tuple[list[str], int]]()
+    reports = list[tuple[list[str], int]]()
 
     class Listener:
         def received_watermark(self, consumer: MultiTopicsConsumer, watermark: Watermark) -> None:
             assert consumer.get_last_watermark() == watermark
-            told.append((consumer.topics, watermark.event_time))
+            reports.append((consumer.topics, watermark.event_time))
 
     for topic in ("one", "two"):
         say(bench.client, "A", 20, topic=topic)
@@ -120,15 +120,17 @@ def test_a_listener_has_the_handle(bench: Bench) -> None:
         ["one", "two"], "s", create=True, enable_watermarking=True, listener=Listener()
     ) as consumer:
         assert consumer.receive(timeout_ms=None) is None
-        assert len(told) == 1
-        assert [event for _, event in told] == [20]
-        assert [sorted(name.rpartition("/")[2] for name in topics) for topics, _ in told] == [
+        assert len(reports) == 1
+        assert [event for _, event in reports] == [20]
+        assert [sorted(name.rpartition("/")[2] for name in topics) for topics, _ in reports] == [
             ["one", "two"]
         ]
 
 
-def test_who_attaches_again_begins_at_the_least_clamp(bench: Bench) -> None:
-    """Section 8: also when all are idle by then, and whatever raw has fallen to."""
+def test_a_consumer_that_attaches_again_begins_at_the_least_clamp(bench: Bench) -> None:
+    """Section 8: also when all producers are idle by then, and however far the raw value has
+    fallen.
+    """
     client = bench.client
     with watch(client, "one") as consumer:
         say(client, "A", 50, topic="one")
@@ -146,7 +148,9 @@ def test_who_attaches_again_begins_at_the_least_clamp(bench: Bench) -> None:
 
 
 def test_a_topic_that_joins_later_never_lowers_the_value(bench: Bench) -> None:
-    """A late joiner: it enters the minimum at once, the output stays until it is past it."""
+    """A late joiner enters the minimum at once; the output stays until the minimum has
+    passed it.
+    """
     client = bench.client
     say(client, "A", 50, topic="one")
     say(client, "A", 60, topic="two")
@@ -168,7 +172,7 @@ def test_a_topic_that_joins_later_never_lowers_the_value(bench: Bench) -> None:
         assert clamps(client, "later") == [54]
 
 
-def test_a_topic_that_is_gone_holds_nobody(bench: Bench) -> None:
+def test_a_deleted_topic_does_not_hold_the_value(bench: Bench) -> None:
     client, other = bench.client, bench.another()
     client.create_topic("slow")
     for topic, time in (("one", 50), ("two", 60), ("slow", 10)):
@@ -210,7 +214,7 @@ def test_a_seek_of_one_topic_begins_an_epoch(bench: Bench) -> None:
 def test_a_seek_between_the_value_and_the_messages_is_noticed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Messages of the new epoch are not judged by the value of the old one; none is kept back."""
+    """Messages of the new epoch are not compared with the old value; none is kept back."""
     client, other = bench.client, bench.another()
     post(client, "two", 11)
     for topic in ("one", "two"):
@@ -221,13 +225,13 @@ def test_a_seek_between_the_value_and_the_messages_is_noticed(
         take, turns = Receiving.take, 0
 
         def seek_before_the_first(
-            self: Receiving, limit: int, guard: Guard | None = None, **given: Any
+            self: Receiving, limit: int, guard: Guard | None = None, **options: Any
         ) -> pa.Table:
             nonlocal turns
             turns += 1
             if turns == 1:
                 other.subscription("two", "s").seek(START)
-            return take(self, limit, guard, **given)
+            return take(self, limit, guard, **options)
 
         monkeypatch.setattr(Receiving, "take", seek_before_the_first)
         message = consumer.receive()
@@ -262,10 +266,14 @@ def test_every_consumer_ends_at_the_same_value(bench: Bench, kind: str) -> None:
             assert not any(message.is_late for message in got)
             consumer.acknowledge(got)
     last = [consumer.get_last_watermark() for consumer in both]
-    if kind == "failover":  # a standby gets none
-        assert {one.event_time for one in last if one is not None} == {20}
+    if kind == "failover":  # a standby gets no value
+        assert {each_message.event_time for each_message in last if each_message is not None} == {
+            20
+        }
     else:
-        assert [None if one is None else one.event_time for one in last] == [20, 20]
+        assert [
+            None if each_message is None else each_message.event_time for each_message in last
+        ] == [20, 20]
     for consumer in both:
         consumer.close()
 

@@ -1,4 +1,4 @@
-"""What watermarks rest on: snapshots, markers, checkpoints, deletions, damage.
+"""The state below watermarks: snapshots, markers, checkpoints, deletions, damage.
 
 Source: spec/watermarks 4 (invariants 7, 8), 7, 12.
 """
@@ -28,7 +28,7 @@ PRODUCERS = ("A", "B", "C")
 
 
 def history(client: Client, chance: random.Random, steps: int, open_: list[TxnId]) -> None:
-    """Producers, plain and in transactions; those in `open_` stay open."""
+    """Producers, plain and in transactions; the transactions in `open_` stay open."""
     for _ in range(steps):
         act = chance.random()
         txn = chance.choice(open_) if open_ and chance.random() < 0.6 else None
@@ -51,27 +51,27 @@ def history(client: Client, chance: random.Random, steps: int, open_: list[TxnId
 def check_markers(view: View, partition: int) -> int:
     """Each marker's watermarks are the net effect of its transaction's rows in the sidecar.
 
-    returns: how many markers have any
+    returns: how many markers have watermarks
     """
-    held: dict[TxnId, dict[str, tuple[bool, int | None]]] = {}
+    held_times: dict[TxnId, dict[str, tuple[bool, int | None]]] = {}
     for side in view.buffer(partition).ledgers:
         for row in view.ledger_table(side.ledger, 0, side.entries).to_pylist():
             if row["kind"] in (W_SET, W_IDLE):
-                known = held.setdefault(_txn(row), {})
+                entries = held_times.setdefault(_txn(row), {})
                 time = row["event_time"] and round(row["event_time"].timestamp() * 1000)
-                known[row["producer"]] = net_effect(known.get(row["producer"]), time)
-    found = 0
+                entries[row["producer"]] = net_effect(entries.get(row["producer"]), time)
+    count = 0
     for end in view.topic(partition).ledgers:
         for row in view.ledger_table(end.ledger, 0, end.entries).to_pylist():
             if row["kind"] == TXN_COMMIT:
                 effects: list[Effect] = read_effects(row["value"]) if row["value"] else []
-                wanted = [(name, *one) for name, one in held.pop(_txn(row), {}).items()]
-                assert sorted(effects) == sorted(wanted), row
-                found += bool(effects)
+                expected = [(name, *one) for name, one in held_times.pop(_txn(row), {}).items()]
+                assert sorted(effects) == sorted(expected), row
+                count += bool(effects)
     state = view.watermark(partition)
-    for txn, known in state.pending.items():
-        assert held.pop(TxnId(*txn)) == known
-    return found
+    for txn, entries in state.pending.items():
+        assert held_times.pop(TxnId(*txn)) == entries
+    return count
 
 
 def _txn(row: dict[str, int]) -> TxnId:
@@ -80,30 +80,30 @@ def _txn(row: dict[str, int]) -> TxnId:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_marker_and_sidecar_agree(tmp_path: Path, seed: int) -> None:
-    """Invariant 8, in whatever order rows and ends come, over checkpoints and restarts."""
+    """Invariant 8, in any order of rows and ends, over checkpoints and restarts."""
     print("seed", seed)
     chance = random.Random(seed)
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t", 2)
     open_: list[TxnId] = []
-    found = 0
+    found_number = 0
     for _ in range(4):
         history(bench.client, chance, 40, open_)
-        found = sum(
+        found_number = sum(
             bench.client.store.read(lambda view, n=number: check_markers(view, n))  # type: ignore[misc]
             for number in (1, 2)
         )
         if chance.random() < 0.5:
             bench.client.checkpoint()
         bench.reopen()
-    assert found
+    assert found_number
     bench.close()
 
 
-def test_a_marker_that_says_something_else_is_found(
+def test_a_marker_that_contradicts_the_sidecar_is_found(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The check of invariant 8 is one."""
+    """The check of invariant 8 detects an error."""
     txn = begin(bench.client)
     say(bench.client, "A", 10, txn=txn)
     bench.client.commit(txn)
@@ -119,21 +119,24 @@ def test_a_marker_that_says_something_else_is_found(
 
 
 def states(client: Client) -> dict[Position, dict[str, int]]:
-    """The active producers at every position, each from a generator of its own."""
+    """The active producers at every position, each from its own generator."""
     out: dict[Position, dict[str, int]] = {}
     for where in positions(client):
         generator = WatermarkGenerator(1)
         client.store.read(lambda view, g=generator, w=where: g.seek(view, w))  # type: ignore[misc]
-        out[where] = {name: one.event_time for name, one in generator.state.active.items()}
+        out[where] = {
+            name: producer_state.event_time
+            for name, producer_state in generator.state.active.items()
+        }
     return out
 
 
 def spoil(way: str, chance: random.Random, payload: bytes) -> bytes:
     """A payload that this program cannot read."""
     if way == "version":
-        known = read_snapshot(payload)
-        assert known is not None
-        return fold.encode_snapshot(Snapshot(2, known.as_of, known.state, known.pending))
+        snapshot = read_snapshot(payload)
+        assert snapshot is not None
+        return fold.encode_snapshot(Snapshot(2, snapshot.as_of, snapshot.state, snapshot.pending))
     if way == "cut":
         return payload[: chance.randrange(len(payload))]
     return b"\xc1" + payload[1:]
@@ -144,8 +147,8 @@ def spoil(way: str, chance: random.Random, payload: bytes) -> bytes:
 def test_of_a_snapshot_that_cannot_be_read_the_one_before_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, share: float
 ) -> None:
-    """7, 12: the value is the same; also when there is none at all that can be read."""
-    found: list[dict[Position, dict[str, int]]] = []
+    """7, 12: the value is the same, also when no snapshot can be read."""
+    rows: list[dict[Position, dict[str, int]]] = []
     true_payload = Watermark.payload
     spoiled = 0
 
@@ -164,21 +167,21 @@ def test_of_a_snapshot_that_cannot_be_read_the_one_before_serves(
         bench = Bench(tmp_path / name, ledger_entries_max=25, watermark_snapshot_markers_max=3)
         bench.client.create_topic("t", 2)
         history(bench.client, random.Random(7), 150, [])
-        found.append(states(bench.client))
+        rows.append(states(bench.client))
         bench.client.checkpoint(roll_all=True)
         bench.reopen()
-        again = states(bench.client)
-        assert {where: again[where] for where in found[-1]} == found[-1]
+        states_again = states(bench.client)
+        assert {where: states_again[where] for where in rows[-1]} == rows[-1]
         bench.close()
     assert spoiled > 2
-    # spoiled ones may have another size, so that the next one may come at another row
-    assert dedupe(found[0]) == dedupe(found[1])
+    # a spoiled snapshot may have another size, so the next one may come at another row
+    assert dedupe(rows[0]) == dedupe(rows[1])
 
 
-def dedupe(found: dict[Position, dict[str, int]]) -> list[dict[str, int]]:
+def dedupe(states: dict[Position, dict[str, int]]) -> list[dict[str, int]]:
     """The states in order, without repetitions."""
     out: list[dict[str, int]] = []
-    for state in found.values():
+    for state in states.values():
         if not out or out[-1] != state:
             out.append(state)
     return out
@@ -188,7 +191,7 @@ def dedupe(found: dict[Position, dict[str, int]]) -> list[dict[str, int]]:
 def test_no_more_is_read_than_behind_the_last_good_one(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, spoiled: tuple[int, ...], rows: int
 ) -> None:
-    """7; kills: falling back to the very beginning, which would cost the whole history."""
+    """7. Guards against a fold from the very beginning, which would cost the whole history."""
     true_payload, written = Watermark.payload, 0
 
     def payload(state: Watermark, as_of: Position) -> bytes:
@@ -211,7 +214,7 @@ def test_no_more_is_read_than_behind_the_last_good_one(
 
 
 def test_a_restart_keeps_everything(bench: Bench) -> None:
-    """4: what is active, pending, handed out and counted, from dump and frames alike."""
+    """4: active, pending, delivered and counted values, from dump and frames alike."""
     client = bench.client
     say(client, "A", 20)
     say(client, "A", 10)
@@ -228,22 +231,24 @@ def test_a_restart_keeps_everything(bench: Bench) -> None:
             lambda view: [fold.FOLD.dump(view.watermark(number)) for number in (1, 2)]
         )
 
-    before = dumps(client)
-    assert dumps(bench.reopen()) == before
+    encoded_before = dumps(client)
+    assert dumps(bench.reopen()) == encoded_before
     bench.client.checkpoint()
-    assert dumps(bench.reopen()) == before
+    assert dumps(bench.reopen()) == encoded_before
     bench.client.checkpoint(roll_all=True)
-    after = bench.reopen().store.read(lambda view: view.watermark(1))
-    assert after.pending == {(txn.coordinator, txn.sequence): {"A": (True, None), "C": (False, 40)}}
-    assert (after.clamps[1].event_time, after.clamps[1].emitted) == (20, 1)
-    assert after.figures.regressions == 1
+    state_after = bench.reopen().store.read(lambda view: view.watermark(1))
+    assert state_after.pending == {
+        (txn.coordinator, txn.sequence): {"A": (True, None), "C": (False, 40)}
+    }
+    assert (state_after.clamps[1].event_time, state_after.clamps[1].emitted) == (20, 1)
+    assert state_after.figures.regressions == 1
     bench.client.commit(txn)
     with bench.client.consumer("t", "s", enable_watermarking=True) as consumer:
         assert values(consumer) == [30]
 
 
 def test_the_clamps_of_a_deleted_subscription_go(bench: Bench) -> None:
-    """Nothing of it is kept, in no partition; those of others stay, and one that is new is new."""
+    """No partition keeps them; clamps of other subscriptions stay, and a new one starts anew."""
     client = bench.client
     say(client, "A", 20)
     for name in ("s", "other"):
@@ -270,11 +275,13 @@ def test_the_clamps_of_a_deleted_subscription_go(bench: Bench) -> None:
 
 
 def test_a_topic_without_watermarks_has_no_state(bench: Bench) -> None:
-    """13: no dump, whatever is done to its subscriptions and ledgers."""
+    """13: no dump, after any change of its subscriptions and ledgers."""
     client = bench.client
     send(client, b"x")
     client.create_subscription("t", "s")
-    client.acknowledge("t", "s", [one.message_id for one in read(client) if one.message_id])
+    client.acknowledge(
+        "t", "s", [message.message_id for message in read(client) if message.message_id]
+    )
     client.subscription("t", "s").delete()
     client.checkpoint(roll_all=True)
     assert client.admin.trim("t", Bound("end"))["messages"] == 1
@@ -287,7 +294,7 @@ def test_a_topic_without_watermarks_has_no_state(bench: Bench) -> None:
 
 
 def spoil_file(bench: Bench, partition: int) -> None:
-    """Damage the sealed file of a partition's first ledger, everywhere but in its footer."""
+    """Damage the sealed file of a partition's first ledger outside of its footer."""
     folder = Path(bench.path) / f"topics/public/default/t/partition={partition}"
     [file] = sorted(folder.glob("ledger-*.parquet"))[:1]
     data = bytearray(file.read_bytes())
@@ -298,7 +305,7 @@ def spoil_file(bench: Bench, partition: int) -> None:
 
 
 def test_rows_that_are_damaged_hold_their_partition_alone(bench: Bench) -> None:
-    """12: the value stays, shown as unavailable; other partitions carry on."""
+    """12: the value stays, with the status unavailable; other partitions go on."""
     client = bench.client
     consumers = {
         name: client.consumer("t", name, create=True, enable_watermarking=True, type="shared")
@@ -307,47 +314,54 @@ def test_rows_that_are_damaged_hold_their_partition_alone(bench: Bench) -> None:
     for time in (10, 20, 30):
         say(client, "A", time)
         post(client, time + 1)
-    held = {}
+    held_values = {}
     for name, consumer in consumers.items():
-        found, got = drain(consumer)
-        assert (found, times(got)) == ([10], [11, 21, 31])
-        held[name] = got
+        found_values, got = drain(consumer)
+        assert (found_values, times(got)) == ([10], [11, 21, 31])
+        held_values[name] = got
         consumer.close()
     client.checkpoint(roll_all=True)
     client = bench.reopen()
-    client.acknowledge("t", "both", [m.message_id for m in held["both"][:1] if m.message_id])
+    client.acknowledge("t", "both", [m.message_id for m in held_values["both"][:1] if m.message_id])
     third = bench.another().consumer("t", "third", create=True, enable_watermarking=True)
     assert drain(third)[0] == [10]
     spoil_file(bench, 0)
-    shown = client.topic("t").watermarks.show("both")
-    assert (shown["status"], shown["watermark"], shown["emitted"]) == ("unavailable", None, 10)
-    assert [one["status"] for one in shown["partition_list"]] == ["unavailable", "active"]
-    assert shown["partition_list"][1]["watermark"] == 30
+    watermark = client.topic("t").watermarks.show("both")
+    assert (watermark["status"], watermark["watermark"], watermark["emitted"]) == (
+        "unavailable",
+        None,
+        10,
+    )
+    assert [partition["status"] for partition in watermark["partition_list"]] == [
+        "unavailable",
+        "active",
+    ]
+    assert watermark["partition_list"][1]["watermark"] == 30
     generator = WatermarkGenerator(1)
-    place = client.store.read(lambda view: (view.topic(1).ledgers[0].ledger, 3))
+    location = client.store.read(lambda view: (view.topic(1).ledgers[0].ledger, 3))
     with pytest.raises(Corruption):
-        client.store.read(lambda view: generator.seek(view, place))
+        client.store.read(lambda view: generator.seek(view, location))
     end = end_of(client)
-    client.store.read(lambda view: generator.seek(view, end))  # nothing is read for the end
+    client.store.read(lambda view: generator.seek(view, end))  # the end needs no read
     assert generator.get_watermark() == 30
     with client.consumer("t", "one", enable_watermarking=True, partitions=[1]) as consumer:
         assert values(consumer) == [30]
     with client.consumer("t", "both", enable_watermarking=True) as consumer:
-        with pytest.raises(Corruption):  # its messages stand there, too
+        with pytest.raises(Corruption):  # its messages are in the same file
             consumer.receive()
         assert values(consumer) == []
         assert (consumer.get_last_watermark(), consumer.watermark_status) == (None, "unavailable")
     post(client, 41, partition=1)
-    found, got = drain(third)
-    assert (found, times(got)) == ([], [41])
+    found_values, got = drain(third)
+    assert (found_values, times(got)) == ([], [41])
     third.acknowledge(got)
     assert values(third) == []
     assert (third.get_last_watermark(), third.watermark_status) == ((10, 1), "unavailable")
     third.close()
 
 
-def test_a_damaged_dump_fails_only_who_uses_it(bench: Bench) -> None:
-    """A sweep that looks for silent producers passes it over; whoever asks is told."""
+def test_a_damaged_dump_fails_only_calls_that_use_it(bench: Bench) -> None:
+    """A sweep for silent producers skips it; a call that needs it gets an error."""
     client = bench.client
     client.admin.set_watermark_policies(producer_idle_timeout_ms=1000)
     client.create_topic("other")

@@ -38,23 +38,23 @@ def figures(client: Client) -> dict[str, float]:
     }
 
 
-def test_names_and_types_are_those_of_the_specification(bench: Bench) -> None:
-    """13; a topic that never saw a watermark has no sample, and no state is made for it."""
+def test_names_and_types_are_as_specified(bench: Bench) -> None:
+    """13; a topic without watermarks has no sample, and the store keeps no state for it."""
     bench.client.create_subscription("t", "s")
     families = bench.client.admin.metrics()
-    found = {
+    types = {
         family.name.removeprefix("txlog_watermark_"): family.type
         for family in families
         if family.name.startswith("txlog_watermark")
     }
-    assert found == NAMES
+    assert types == NAMES
     assert figures(bench.client) == {}
-    known = bench.client.store.read(lambda view: {key[0] for key in view.known()})
-    assert "watermark" not in known
+    known_items = bench.client.store.read(lambda view: {key[0] for key in view.known()})
+    assert "watermark" not in known_items
     assert "# TYPE txlog_watermark_emitted_total counter" in exposition(families)
 
 
-def test_of_a_subscription_what_was_handed_out_and_what_is(bench: Bench) -> None:
+def test_delivered_and_current_values_of_a_subscription(bench: Bench) -> None:
     client = bench.client
     with client.consumer("t", "s", create=True, enable_watermarking=True) as consumer:
         say(client, "A", START_MS - 5000)
@@ -65,47 +65,47 @@ def test_of_a_subscription_what_was_handed_out_and_what_is(bench: Bench) -> None
         assert values(consumer) == [START_MS - 3000]
         assert figures(client)["held t 0 s"] == 0
         say(client, "B", START_MS - 4000)
-        found = figures(client)
+        found_figures = figures(client)
         for index in "01":
-            assert found[f"event_time_ms t {index} s"] == START_MS - 3000
-            assert found[f"materialized_ms t {index} s"] == START_MS - 4000
-            assert found[f"lag_seconds t {index} s"] == 3
-            assert found[f"held t {index} s"] == 1
-            assert found[f"emitted_total t {index} s"] == 2
-            assert found[f"active_producers t {index}"] == 2
+            assert found_figures[f"event_time_ms t {index} s"] == START_MS - 3000
+            assert found_figures[f"materialized_ms t {index} s"] == START_MS - 4000
+            assert found_figures[f"lag_seconds t {index} s"] == 3
+            assert found_figures[f"held t {index} s"] == 1
+            assert found_figures[f"emitted_total t {index} s"] == 2
+            assert found_figures[f"active_producers t {index}"] == 2
         say(client, "A", None)
         say(client, "B", None)
-        found = figures(client)
-        assert (found["status t 0 s"], found["held t 0 s"]) == (2, 0)
-        assert "materialized_ms t 0 s" not in found
+        found_figures = figures(client)
+        assert (found_figures["status t 0 s"], found_figures["held t 0 s"]) == (2, 0)
+        assert "materialized_ms t 0 s" not in found_figures
         client.admin.set_offline("t", 1)
-        found = figures(client)
-        assert (found["status t 0 s"], found["status t 1 s"]) == (2, 3)
+        found_figures = figures(client)
+        assert (found_figures["status t 0 s"], found_figures["status t 1 s"]) == (2, 3)
         client.admin.set_online("t", 1)
         say(client, "A", LAST)
         assert values(consumer) == [LAST]
-        found = figures(client)
-        assert found["event_time_ms t 0 s"] == LAST
-        assert "lag_seconds t 0 s" not in found
+        found_figures = figures(client)
+        assert found_figures["event_time_ms t 0 s"] == LAST
+        assert "lag_seconds t 0 s" not in found_figures
         consumer.seek("earliest")
-        found = figures(client)
-        assert (found["status t 0 s"], found["emitted_total t 0 s"]) == (1, 3)
-        assert "event_time_ms t 0 s" not in found  # a new epoch
+        found_figures = figures(client)
+        assert (found_figures["status t 0 s"], found_figures["emitted_total t 0 s"]) == (1, 3)
+        assert "event_time_ms t 0 s" not in found_figures  # the seek began a new epoch
     other = figures(bench.reopen())
     assert (other["emitted_total t 0 s"], other["active_producers t 1"]) == (3, 1)
 
 
-def test_an_unknown_place_is_told_from_one_that_is_active(bench: Bench) -> None:
+def test_unknown_and_active_partitions_have_different_samples(bench: Bench) -> None:
     client = bench.client
     client.create_subscription("t", "s")
     post(client, 10)
     say(client, "A", 20)
-    found = figures(client)
-    assert (found["status t 0 s"], found["status t 1 s"]) == (0, 1)
-    assert found["materialized_ms t 1 s"] == 20
+    found_figures = figures(client)
+    assert (found_figures["status t 0 s"], found_figures["status t 1 s"]) == (0, 1)
+    assert found_figures["materialized_ms t 1 s"] == 20
 
 
-def test_what_is_counted_of_a_partition_survives(bench: Bench) -> None:
+def test_counters_of_a_partition_survive_a_restart(bench: Bench) -> None:
     client = bench.client
     for time in (20, 10, 15, 30):
         say(client, "A", time)
@@ -116,11 +116,11 @@ def test_what_is_counted_of_a_partition_survives(bench: Bench) -> None:
     client.commit(txns[1])
     client.topic("t").watermarks.snapshot()
     for _ in range(2):
-        found = figures(client)
-        assert found["regressions_total t 0"] == 3
-        assert found["pending_transactions t 0"] == 1
-        assert found["snapshots_total t 0"] == 1
-        assert 20 < found["snapshot_bytes_total t 0"] < 200
+        found_figures = figures(client)
+        assert found_figures["regressions_total t 0"] == 3
+        assert found_figures["pending_transactions t 0"] == 1
+        assert found_figures["snapshots_total t 0"] == 1
+        assert 20 < found_figures["snapshot_bytes_total t 0"] < 200
         client.checkpoint()
         client = bench.reopen()
     client.abort(txns[2])
@@ -137,20 +137,20 @@ def test_late_messages_are_counted_where_they_were_handed_out(bench: Bench) -> N
     post(client, 30, 200, partition=1)
     client.producer("t").send(b"timeless", partition=1)
     with client.consumer("t", "one", enable_watermarking=True) as consumer:
-        found, got = drain(consumer)
-        assert (found, sum(message.is_late for message in got)) == ([100], 3)
+        found_values, got = drain(consumer)
+        assert (found_values, sum(message.is_late for message in got)) == ([100], 3)
     with client.consumer("t", "many", enable_watermarking=True) as consumer:
         assert consumer.receive_batch().num_rows == 0
         assert consumer.receive_batch().num_rows == 6
         assert consumer.late_messages == 3
-    after = figures(client)
+    figures_after = figures(client)
     for name in ("one", "many"):
-        assert after[f"late_messages_total t 0 {name}"] == 2
-        assert after[f"late_messages_total t 1 {name}"] == 1
+        assert figures_after[f"late_messages_total t 0 {name}"] == 2
+        assert figures_after[f"late_messages_total t 1 {name}"] == 1
     assert "late_messages_total t 0 one" not in figures(bench.another())
 
 
-def test_rows_folded_and_assertions_ahead_are_those_of_the_process(bench: Bench) -> None:
+def test_folded_rows_and_assertions_ahead_are_counted_per_process(bench: Bench) -> None:
     client = bench.client
     client.create_subscription("t", "s")
     producer = client.producer("t", name="A")
@@ -162,10 +162,14 @@ def test_rows_folded_and_assertions_ahead_are_those_of_the_process(bench: Bench)
             producer.new_watermark().event_time(time).send()
     post(client, 30)
     say(client, "A", 20)
-    before = figures(client)
-    assert before["ahead_of_open_txn_total t 0"] == before["ahead_of_open_txn_total t 1"] == 3
-    after = figures(client)
-    # a look at the value of the subscription reads the rows up to the message that it waits for
-    assert after["rows_folded_total t 0"] - before["rows_folded_total t 0"] == 3
-    assert after["rows_folded_total t 1"] == before["rows_folded_total t 1"] == 0
+    figures_before = figures(client)
+    assert (
+        figures_before["ahead_of_open_txn_total t 0"]
+        == figures_before["ahead_of_open_txn_total t 1"]
+        == 3
+    )
+    figures_after = figures(client)
+    # show reads the rows up to the message that holds the subscription's value
+    assert figures_after["rows_folded_total t 0"] - figures_before["rows_folded_total t 0"] == 3
+    assert figures_after["rows_folded_total t 1"] == figures_before["rows_folded_total t 1"] == 0
     assert figures(bench.another())["ahead_of_open_txn_total t 0"] == 0

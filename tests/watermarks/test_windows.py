@@ -1,4 +1,4 @@
-"""Windows that close on watermarks: what is given, when, and what became of everything else."""
+"""Windows that close on watermarks: which windows come, when, and where all other messages go."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def client(tmp_path: Path) -> Iterator[txlog.Client]:
 
 
 def made(client: txlog.Client, type: str = "exclusive") -> None:
-    """The topics and subscriptions."""
+    """Create the topics and subscriptions."""
     for topic, partitions in (("in", 2), ("other", 1), ("out", 1), ("late", 1), ("bad", 1)):
         client.create_topic(topic, partitions)
     for topic in ("in", "other"):
@@ -60,13 +60,13 @@ def send(client: txlog.Client, *times: int, topic: str = "in", partition: int = 
 
 
 def say(client: txlog.Client, event_time: int | None, who: str = "A", topic: str = "in") -> None:
-    """A watermark of a producer; None: it is idle."""
+    """Assert a watermark of a producer; None: it is idle."""
     builder = client.producer(topic, who).new_watermark()
     (builder.mark_idle() if event_time is None else builder.event_time(event_time)).send()
 
 
 def summed(messages: list[Message], context: Context) -> dict[str, object]:
-    """The window, the watermark and what is in it."""
+    """The window, the watermark and the values in it."""
     window = context.window
     assert window is not None
     assert window.messages == len(messages)
@@ -91,18 +91,18 @@ def run(
     **options: Any,
 ) -> Summary:
     """Run a function from in to out."""
-    given = FunctionOptions(take_over_ms=0, **options)
-    return functions.run(client, function, inputs or ["in"], "out", "s", given, hooks)
+    function_options = FunctionOptions(take_over_ms=0, **options)
+    return functions.run(client, function, inputs or ["in"], "out", "s", function_options, hooks)
 
 
 def results(client: txlog.Client) -> list[dict[str, Any]]:
-    """What was produced, in order."""
+    """The outputs, in order."""
     return [json.loads(message.value or b"") for message in client.reader("out")]
 
 
 def windows(client: txlog.Client) -> list[tuple[int, list[str]]]:
     """The starts of windows and their payloads, in the order they were produced."""
-    return [(found["start"], found["values"]) for found in results(client)]
+    return [(result["start"], result["values"]) for result in results(client)]
 
 
 def late(client: txlog.Client) -> list[str]:
@@ -111,13 +111,13 @@ def late(client: txlog.Client) -> list[str]:
 
 
 def backlog(client: txlog.Client, topic: str = "in") -> int:
-    """What subscription s has not acknowledged."""
+    """The backlog of subscription s."""
     [row] = client.subscriptions(topic)
     return int(row["backlog"])
 
 
 def test_a_window_closes_when_the_watermark_reaches_its_end(client: txlog.Client) -> None:
-    """Kills: windows closed by the newest message, and a comparison that is one off."""
+    """Guards against windows closed by the newest message, and a comparison that is off by one."""
     say(client, 1)
     send(client, 5, 199, 99, 100, 3000)
     done = run(client)
@@ -132,7 +132,7 @@ def test_a_window_closes_when_the_watermark_reaches_its_end(client: txlog.Client
     assert run(client).produced == 2
     assert windows(client)[1:] == [(100, ["199", "100"]), (3000, ["3000"])]
     assert (backlog(client), run(client).transactions) == (0, 0)
-    assert backlog(client, STATE) == 1  # the value up to which windows are closed
+    assert backlog(client, STATE) == 1  # the watermark up to which windows are closed
 
 
 def test_allowed_lateness_keeps_a_window_open(client: txlog.Client) -> None:
@@ -149,7 +149,7 @@ def test_allowed_lateness_keeps_a_window_open(client: txlog.Client) -> None:
 
 
 def test_a_late_message_goes_to_its_topic_as_it_was(client: txlog.Client) -> None:
-    """Guards: value, key, properties and event time; counted; acknowledged in the transaction."""
+    """With value, key, properties and event time; counted, and acknowledged in the transaction."""
     say(client, 200)
     run(client)
     client.producer("in").send(b"x", key=b"k", properties={"a": "b", "c": "d"}, event_time=7)
@@ -167,7 +167,7 @@ def test_a_late_message_goes_to_its_topic_as_it_was(client: txlog.Client) -> Non
 
 
 def test_without_a_late_topic_the_function_is_called_again(client: txlog.Client) -> None:
-    """Guards: with the late ones alone, and it is told so."""
+    """It gets only the late messages, and the window is marked as late."""
     say(client, 1)
     send(client, 5, 105)
     say(client, 200)
@@ -183,16 +183,18 @@ def test_without_a_late_topic_the_function_is_called_again(client: txlog.Client)
     ]
 
 
-def test_open_windows_are_there_after_a_restart(client: txlog.Client) -> None:
-    """Guards: a message is the same whether it waited in memory or was read again; one is told."""
+def test_open_windows_survive_a_restart(client: txlog.Client) -> None:
+    """A message is the same from memory and from the state topic; a hook reports the open
+    windows.
+    """
     seen: list[list[Message]] = []
 
     def look(messages: list[Message]) -> None:
         seen.append(messages)
 
     function = tumbling(duration_ms=100, watermarks=True)(look)
-    told: list[tuple[str, Any]] = []
-    hooks = Hooks(tell=lambda *what: told.append(what))
+    rows: list[tuple[str, Any]] = []
+    hooks = Hooks(tell=lambda *arguments: rows.append(arguments))
     producer = client.producer("in")
     for round in range(2):
         say(client, 100 * round + 1)
@@ -203,7 +205,7 @@ def test_open_windows_are_there_after_a_restart(client: txlog.Client) -> None:
             producer.send(b"", event_time=base + 7, key=b"", txn=txn)
         if round:
             assert run(client, function, hooks).consumed == 3
-            assert told[1:] == [
+            assert rows[1:] == [
                 ("open-windows", {"windows": 1, "messages": 3, "watermark": 101, "topic": STATE})
             ]
         say(client, 100 * round + 100)
@@ -227,7 +229,10 @@ def test_open_windows_are_there_after_a_restart(client: txlog.Client) -> None:
 
 
 def test_a_window_that_was_given_never_opens_again(client: txlog.Client) -> None:
-    """Guards: also when the next watermark is lower, as behind a seek; kills: no stored value."""
+    """Even when the next watermark is lower, as after a seek.
+
+    Guards against a value that is not stored.
+    """
     say(client, 1)
     send(client, 5, 105)
     say(client, 100)
@@ -243,8 +248,8 @@ def test_a_window_that_was_given_never_opens_again(client: txlog.Client) -> None
     assert windows(client)[1:] == [(100, ["105", "105"])]
 
 
-def test_what_is_acknowledged_of_the_state_goes(client: txlog.Client) -> None:
-    """Guards: the state takes no more room than from its oldest open message on."""
+def test_acknowledged_messages_of_the_state_are_trimmed(client: txlog.Client) -> None:
+    """The state needs space only from its oldest open message on."""
     say(client, 1)
     for round in range(4):
         send(client, *(100 * round + at for at in range(50)), 100 * round + 150)
@@ -279,13 +284,15 @@ def test_a_window_may_be_a_table_of_received_rows(client: txlog.Client) -> None:
     say(client, 1)
     send(client, 5, 6)
     say(client, 100)
-    wanted = tumbling(duration_ms=100, watermarks=True)(function)
-    assert run(client, wanted, batch=True).produced == 2
+    expected_function = tumbling(duration_ms=100, watermarks=True)(function)
+    assert run(client, expected_function, batch=True).produced == 2
     assert [message.value for message in client.reader("out")] == [b"5", b"6"]
 
 
 def test_several_topics_wait_for_the_least_and_not_for_idle_ones(client: txlog.Client) -> None:
-    """spec/watermarks 8: unknown holds, idle does not; all idle: it stays."""
+    """spec/watermarks 8: an unknown topic holds the value, an idle one does not; if all are idle,
+    it stays.
+    """
     both = ["in", "other"]
     say(client, 300)
     send(client, 5)
@@ -307,8 +314,8 @@ def test_several_topics_wait_for_the_least_and_not_for_idle_ones(client: txlog.C
     assert run(client, inputs=both).produced == 1
 
 
-def test_the_state_may_be_larger_than_what_may_be_in_hand(client: txlog.Client) -> None:
-    """Kills: a state that is received (unacked_max is 50), also when it is read again."""
+def test_the_state_may_be_larger_than_unacked_max(client: txlog.Client) -> None:
+    """Guards against receiving the state (unacked_max is 50), also when it is read again."""
     say(client, 1)
     for part in range(10):
         send(client, *range(part * 20, part * 20 + 20), partition=part % 2)
@@ -324,7 +331,7 @@ def test_the_state_may_be_larger_than_what_may_be_in_hand(client: txlog.Client) 
 
 @pytest.mark.parametrize("on_error", ["stop", "skip", "dead-letter"])
 def test_a_window_that_fails_is_given_up_as_a_whole(client: txlog.Client, on_error: str) -> None:
-    """Guards: its messages go together; stopped, it is still there for the next run."""
+    """Its messages stay together; after a stop, the next run still has the window."""
     attempts: list[int] = []
 
     def fail(messages: list[Message], context: Context) -> dict[str, object]:
@@ -338,15 +345,15 @@ def test_a_window_that_fails_is_given_up_as_a_whole(client: txlog.Client, on_err
     say(client, 1)
     send(client, 5, 105, 106, 205)
     say(client, 300)
-    given: dict[str, Any] = {"retries": 1, "on_error": on_error}
+    fields: dict[str, Any] = {"retries": 1, "on_error": on_error}
     if on_error == "stop":
         with pytest.raises(CommandFailed, match="the second"):
-            run(client, function, **given)
+            run(client, function, **fields)
         assert (results(client), attempts) == ([], [1, 2])
         assert run(client, WINDOWS).produced == 3
         return
     bad: dict[str, Any] = {"dead_letter_topic": "bad"} if on_error == "dead-letter" else {}
-    done = run(client, function, **given, **bad)
+    done = run(client, function, **fields, **bad)
     assert attempts == [1, 2]
     assert windows(client) == [(0, ["5"]), (200, ["205"])]
     assert (done.skipped, done.dead_lettered) == ((2, 0) if on_error == "skip" else (0, 2))
@@ -357,11 +364,11 @@ def test_a_window_that_fails_is_given_up_as_a_whole(client: txlog.Client, on_err
         there = next(m for m in client.reader("in") if m.value == letter.value)
         assert letter.properties["ORIGIN_MESSAGE_ID"] == str(there.message_id)
     say(client, END)
-    assert (run(client).transactions, backlog(client, STATE)) == (0, 1)  # the stored value
+    assert (run(client).transactions, backlog(client, STATE)) == (0, 1)  # the stored watermark
 
 
 def test_an_output_that_the_store_refuses_blames_its_window_alone(client: txlog.Client) -> None:
-    """Guards: windows of one transaction are tried again one by one."""
+    """The windows of a failed transaction are tried again one by one."""
 
     def refused(messages: list[Message], context: Context) -> Any:
         assert context.window is not None
@@ -382,15 +389,15 @@ def test_an_output_that_the_store_refuses_blames_its_window_alone(client: txlog.
 
 
 def test_a_message_that_the_state_cannot_hold_fails_as_in_a_function(tmp_path: Path) -> None:
-    """Guards: it needs room for where it came from; a dead letter that does not fit is said."""
+    """The state also stores the origin of a message; an oversized dead letter is reported."""
     txlog.init(str(tmp_path / "store"), coordinators=1, max_message_bytes=1000)
     with txlog.open(str(tmp_path / "store"), durability="os") as client:
         made(client)
         client.producer("in").send(b"x" * 1000, event_time=5)
         send(client, 6)
         say(client, 100)
-        given: list[dict[str, Any]] = [{}, {"on_error": "dead-letter", "dead_letter_topic": "bad"}]
-        for options in given:
+        rows: list[dict[str, Any]] = [{}, {"on_error": "dead-letter", "dead_letter_topic": "bad"}]
+        for options in rows:
             with pytest.raises(CommandFailed, match="max_message_bytes is 1000"):
                 run(client, **options)
         assert run(client, on_error="skip").skipped == 1
@@ -398,7 +405,7 @@ def test_a_message_that_the_state_cannot_hold_fails_as_in_a_function(tmp_path: P
 
 
 def test_each_instance_has_a_state_of_its_own(tmp_path: Path) -> None:
-    """Guards: on a shared subscription; with failover it is refused."""
+    """On a shared subscription; a failover subscription is refused."""
     txlog.init(str(tmp_path / "store"), coordinators=1)
     with txlog.open(str(tmp_path / "store"), durability="os") as client:
         made(client, "shared")
@@ -412,8 +419,8 @@ def test_each_instance_has_a_state_of_its_own(tmp_path: Path) -> None:
         assert windows(client) == [(0, ["7"]), (0, ["5", "6"])]
         send(client, 150)
         assert run(client, instance=1).consumed == 1
-        for instances, left in ((1, {f"{STATE}-1": 1}), (2, {})):
-            assert left_open(client, ["other", "in"], "s", instances) == left
+        for instances, expected_states in ((1, {f"{STATE}-1": 1}), (2, {})):
+            assert left_open(client, ["other", "in"], "s", instances) == expected_states
         assert left_open(client, ["in", "a"], "s", 2) == {f"{STATE}-1": 1}
         client.create_subscription("in", "f", type="failover")
         with pytest.raises(NotAllowed, match="shared"):
@@ -421,7 +428,7 @@ def test_each_instance_has_a_state_of_its_own(tmp_path: Path) -> None:
 
 
 def test_one_state_has_one_run(client: txlog.Client) -> None:
-    """Guards: a run of another name on the same subscription is refused at once."""
+    """A run with another name on the same subscription is refused at once."""
     stopped = False
 
     def stop() -> bool:
@@ -437,8 +444,8 @@ def test_one_state_has_one_run(client: txlog.Client) -> None:
     assert stopped
 
 
-def test_what_somebody_else_acknowledged_in_the_state_is_not_given(client: txlog.Client) -> None:
-    """Guards: a window is what the state has when it is committed, not what memory has."""
+def test_messages_acknowledged_elsewhere_are_not_in_a_window(client: txlog.Client) -> None:
+    """A window has the messages of the state at its commit, not those in memory."""
     say(client, 1)
     send(client, 5, 6, 150)
     meddled = False
@@ -469,7 +476,7 @@ def test_foreign_messages_in_the_state_are_refused(client: txlog.Client) -> None
 
 
 def test_a_state_that_goes_away_is_said_and_taken_up_again(client: txlog.Client) -> None:
-    """Guards: a commit that waits for the state's partition; nothing of it is lost or doubled."""
+    """A commit waits for the state's partition; no message is lost or doubled."""
     say(client, 1)
     run(client)
     send(client, 5, 150)
@@ -497,13 +504,13 @@ def test_senseless_windows_are_refused(given: dict[str, Any]) -> None:
         tumbling(**given)
 
 
-def test_a_late_topic_that_is_missing_is_said_at_the_start(client: txlog.Client) -> None:
+def test_a_missing_late_topic_is_refused_at_the_start(client: txlog.Client) -> None:
     with pytest.raises(TopicNotFound):
         run(client, tumbling(duration_ms=100, watermarks=True, late_topic="nowhere")(summed))
 
 
-def test_the_order_of_windows_is_that_of_their_starts(client: txlog.Client) -> None:
-    """Guards: also over transactions of few messages."""
+def test_windows_come_in_the_order_of_their_starts(client: txlog.Client) -> None:
+    """Also over transactions of few messages."""
     say(client, 1)
     send(client, 950, 250, 50, 350, 251)
     say(client, END)

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @dataclass
 class Model:
-    """What must become of each message, whatever the batches: by value its window, if it is sure.
+    """Where each message must end up, for any batches: the window of each value, if it is certain.
 
-    surely_late:  its window was closed by a value that had been handed out before it was sent
-    maybe_late:   ... by a value of any place before it: one producer is always active, or else a
-                  partition that is idle where its messages wait would hold nothing back
+    surely_late: its window was closed by a value that was delivered before it was sent
+    maybe_late: its window was closed by a value of any earlier position; one producer is always
+      active, as otherwise an idle partition would not hold the value for its messages
     """
 
     times: dict[str, int | None] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Model:
         self.most = max(self.most, self.value())
 
     def send(self, at: int, lateness: int) -> str:
-        """One message more; returns its payload."""
+        """Add a message; returns its payload."""
         name = f"{len(self.sent)}"
         self.sent[name] = at
         closes = at // 100 * 100 + 100 + lateness
@@ -75,7 +75,7 @@ def test_every_message_is_in_its_window_or_late_once(
     to_topic: bool,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Guards: over deaths behind any commit; a window is given once, whole, and not too early."""
+    """With deaths after any commit: a window comes once, whole, and not too early."""
     path = str(tmp_path_factory.mktemp("w") / "store")
     txlog.init(path, coordinators=1)
     function = tumbling(
@@ -88,28 +88,28 @@ def test_every_message_is_in_its_window_or_late_once(
     last: list[tuple[str, int, Any]] = [("say", END, "A"), ("say", END, "B"), ("run", 0, 100)]
     with txlog.open(path, durability="os") as client:
         made(client)
-        for what, number, more in [("say", 1, "A"), *steps, *last]:
-            if what == "send":
+        for act, number, more in [("say", 1, "A"), *steps, *last]:
+            if act == "send":
                 name = model.send(number, lateness)
                 client.producer("in").send(name.encode(), event_time=number, partition=more)
-            elif what == "say":
+            elif act == "say":
                 model.say(more, number)
                 say(client, number, more)
-            elif what == "idle":
+            elif act == "idle":
                 model.say(more, None)
                 say(client, None, more)
-            elif what == "checkpoint":
+            elif act == "checkpoint":
                 client.checkpoint(roll_all=True)
             elif run_until(client, function, deaths=number, size=more):
                 model.handed = max(model.handed, model.value())
-        found = results(client)
-        is_stored = any(not row["late"] for row in found)
+        found_results = results(client)
+        is_stored = any(not row["late"] for row in found_results)
         assert (backlog(client), backlog(client, STATE)) == (0, is_stored)
-        check(model, found, late(client), lateness)
+        check(model, found_results, late(client), lateness)
 
 
 def run_until(client: txlog.Client, function: Any, deaths: int, size: int) -> bool:
-    """Run it; deaths: behind so many commits it dies, 0: it comes to its end."""
+    """Run the function; it dies after `deaths` commits, or 0: it reaches its end."""
 
     def committed(done: Summary) -> None:
         if done.transactions == deaths:
@@ -122,19 +122,21 @@ def run_until(client: txlog.Client, function: Any, deaths: int, size: int) -> bo
     return True
 
 
-def check(model: Model, found: list[dict[str, Any]], aside: list[str], lateness: int) -> None:
-    """Compare what was produced with a direct computation."""
-    given = [row for row in found if not row["late"]]
-    came_late = aside + [value for row in found if row["late"] for value in row["values"]]
-    everything = Counter(came_late) + Counter(value for row in given for value in row["values"])
+def check(model: Model, rows: list[dict[str, Any]], aside: list[str], lateness: int) -> None:
+    """Compare the outputs with a direct computation."""
+    on_time_rows = [row for row in rows if not row["late"]]
+    came_late = aside + [value for row in rows if row["late"] for value in row["values"]]
+    everything = Counter(came_late) + Counter(
+        value for row in on_time_rows for value in row["values"]
+    )
     assert everything == Counter(list(model.sent))
     assert model.surely_late <= set(came_late) <= model.maybe_late
-    wanted: dict[int, set[str]] = {}
+    expected: dict[int, set[str]] = {}
     for name, at in model.sent.items():
         if name not in came_late:
-            wanted.setdefault(at // 100 * 100, set()).add(name)
-    assert len({row["start"] for row in given}) == len(given)
-    assert {row["start"]: set(row["values"]) for row in given} == wanted
-    for row in found:
+            expected.setdefault(at // 100 * 100, set()).add(name)
+    assert len({row["start"] for row in on_time_rows}) == len(on_time_rows)
+    assert {row["start"]: set(row["values"]) for row in on_time_rows} == expected
+    for row in rows:
         assert row["end"] + lateness <= row["watermark"]
         assert {model.sent[value] // 100 * 100 for value in row["values"]} == {row["start"]}
