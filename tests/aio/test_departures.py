@@ -124,7 +124,7 @@ def run(path: str, main: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
 
 def died(consumer: Any) -> None:
     """Let the consumer die: its lock is free, and no record says that it left."""
-    lock = consumer.member._lock
+    lock = session_of(consumer).member._lock
     assert lock is not None
     lock.close()
 

@@ -305,7 +305,7 @@ def test_an_interrupt_leaves_nothing_in_the_hand_unseen(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr("txlog.client.consuming.ahead.messages", interrupted)
+            patched.setattr("txlog.engine.session.consuming.ahead.messages", interrupted)
             consumer.receive()
         assert drained(consumer) == [(n, 0) for n in range(1, 10)]
     assert counted(bench) == dict.fromkeys(range(10), 1)

@@ -32,7 +32,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return seen(disk, number)
 
     monkeypatch.setattr(liveness, "is_held", is_held)
-    monkeypatch.setattr("txlog.client.consuming.membership.read_seen", read_seen)
+    monkeypatch.setattr("txlog.engine.session.consuming.membership.read_seen", read_seen)
     return topics
 
 

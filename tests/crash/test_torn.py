@@ -384,7 +384,7 @@ def check_convicted(disk: MemoryDisk, lsn: int, offset: int, clock: ManualClock)
     """Writers are refused and readers get an error too; both name the place; nothing is cut."""
     files_before = disk.files()
     tries = 0
-    for act in (lambda c: c._store.flush(), lambda c: values(c)):
+    for act in (lambda c: c.store.flush(), lambda c: values(c)):
         with pytest.raises(Corruption) as caught:
             act(open_client(disk, clock))
         assert caught.value.fields["path"] == JOURNAL

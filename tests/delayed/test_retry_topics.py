@@ -24,7 +24,7 @@ SIZES = [b"small", LARGE]
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setattr("txlog.client.consuming.dead_letters.FRAME_BYTES_MOST", 4500)
+    monkeypatch.setattr("txlog.engine.session.consuming.dead_letters.FRAME_BYTES_MOST", 4500)
     new_bench = Bench(tmp_path / "store", max_message_bytes=4096)
     new_bench.client.create_topic("t")
     new_bench.client.create_subscription("t", "s", type="shared")

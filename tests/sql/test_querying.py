@@ -389,7 +389,7 @@ def test_files_that_go_meanwhile_are_looked_up_again(
             file.with_suffix(".away").rename(file)
         return contents
 
-    monkeypatch.setattr(Client, "_moment", overtaken)
+    monkeypatch.setattr(Client, "moment", overtaken)
     assert asked(client, "SELECT count(*) AS n FROM orders") == [{"n": 2}]
     file.unlink()
     tries = 3
