@@ -20,7 +20,8 @@ from txlog.cli.help import completion as completion
 from txlog.cli.help.completion import FILES, answer, candidates, split_line
 from txlog.cli.line import catalogue
 from txlog.cli.main import main
-from txlog.engine.relation import reader
+from txlog.engine.door import relation
+from txlog.engine.door.relation import RelationReader
 
 
 @pytest.fixture(scope="module")
@@ -179,12 +180,12 @@ def test_completion_neither_locks_nor_writes(here: Path, monkeypatch: pytest.Mon
 
     opened = []
 
-    def spied(path: str, *, read_only: bool) -> reader.RelationReader:
+    def spied(path: str, *, read_only: bool) -> RelationReader:
         opened.append(read_only)
         return open_relations(path, read_only=read_only)
 
-    open_relations = reader.open_relations
-    monkeypatch.setattr(reader, "open_relations", spied)
+    open_relations = relation.open_relations
+    monkeypatch.setattr(relation, "open_relations", spied)
     state_before = state()
     for line in ("consume ", "sub describe ", "txn show ", "txn connect "):
         assert words(*line.split(" "))

@@ -19,7 +19,7 @@ from txlog.cli.line import catalogue, dispatch
 from txlog.cli.line.command import Command
 from txlog.cli.main import main
 from txlog.cli.terminal.signals import Interrupted
-from txlog.engine.storage.disk import libc
+from txlog.engine.door import disk
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 ROOT = Path(__file__).resolve().parents[2]
@@ -241,7 +241,7 @@ def test_long_streams_have_one_heap(
     Short commands skip it, and start sooner.
     """
     calls: list[None] = []
-    monkeypatch.setattr(libc, "share_heap", lambda: calls.append(None))
+    monkeypatch.setattr(disk, "share_heap", lambda: calls.append(None))
     monkeypatch.setattr(gc, "set_threshold", lambda objects: None)
     monkeypatch.setenv("ARROW_DEFAULT_MEMORY_POOL", "mine")
     way._prepare(words)

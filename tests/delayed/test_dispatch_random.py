@@ -318,8 +318,8 @@ def shrink(set_: Callable[[str, int], None]) -> None:
     for name, value in (
         ("delayed.due.LOOK_ROWS_MAX", 3),
         ("delayed.due.LOOK_ROWS", 2),
-        ("consuming.key_shared.SCAN_ROWS_MAX", 3),
-        ("consuming.key_shared.SCAN_ROWS_MIN", 2),
+        ("consuming.choice.SCAN_ROWS_MAX", 3),
+        ("consuming.choice.SCAN_ROWS_MIN", 2),
         ("delayed.timetable_parts.FEW_ROWS_MAX", 0),
         ("delayed.timetable_parts.SET_ROWS_MAX", 0),
         ("delayed.timetable_parts.AT_ONCE", 2),

@@ -224,7 +224,7 @@ def test_figures_of_the_whole_store_block_no_client(
             is_looking.set()
             assert goes_on.wait(30)
 
-        admin.store.read(look)
+        admin._store.read(look)
         return metrics(admin)
 
     async def program(served: Served) -> None:
