@@ -320,10 +320,10 @@ def shrink(set_: Callable[[str, int], None]) -> None:
         ("delayed.due.LOOK_ROWS", 2),
         ("consuming.choice.SCAN_ROWS_MAX", 3),
         ("consuming.choice.SCAN_ROWS_MIN", 2),
-        ("delayed.timetable_parts.FEW_ROWS_MAX", 0),
-        ("delayed.timetable_parts.SET_ROWS_MAX", 0),
-        ("delayed.timetable_parts.AT_ONCE", 2),
-        ("delayed.timetable_parts.KEPT_SEGMENTS_MAX", 1),
+        ("delayed.index.FEW_ROWS_MAX", 0),
+        ("delayed.index.SET_ROWS_MAX", 0),
+        ("delayed.index.AT_ONCE", 2),
+        ("delayed.index.KEPT_SEGMENTS_MAX", 1),
     ):
         set_(f"{plan}.{name}", value)
 
