@@ -359,7 +359,7 @@ def test_settings_without_effect_are_refused_with_a_reason(
     store.create_subscription("bare", "s", type="shared", if_not_exists=True)
     said = admin.refused(*command.format(topic=full("bare")).split())
     reasons = (
-        *("a store has no ", "in the file of rules", "are not counted", "the one cluster"),
+        *("a store has no ", "in the file of rules", "does not count", "the one cluster"),
         *("a broker has no settings", "by SIGTERM", "there is one broker", "one bundle"),
         "there are no snapshots",
     )
