@@ -193,6 +193,7 @@ class Tree:
                 for named in _targets(item)
                 if (target := self._module_of(named)) not in ("", name)
             }
+            | (_first_arguments(item) & self.modules.keys()) - {name}
             for name, (_, item) in self.modules.items()
         }
 
@@ -219,10 +220,18 @@ def _targets(item: Source) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            first = node.args[0] if node.args else None
-            if node.func.attr == "import_module" and isinstance(first, ast.Constant):
-                yield str(first.value)
+
+
+def _first_arguments(item: Source) -> set[str]:
+    """Texts that calls have as their first argument: of `import_module` and its wrappers."""
+    return {
+        node.args[0].value
+        for node in item.nodes
+        if isinstance(node, ast.Call)
+        and node.args
+        and isinstance(node.args[0], ast.Constant)
+        and isinstance(node.args[0].value, str)
+    }
 
 
 def _private_definitions(item: Source) -> Iterator[str]:

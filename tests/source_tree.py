@@ -74,12 +74,20 @@ def _imports(node: ast.AST, *, deferred: bool) -> Iterator[Import]:
             assert child.level == 0, "imports are absolute"
             for alias in child.names:
                 yield Import(f"{child.module}.{alias.name}", child.lineno, deferred)
-        elif isinstance(child, ast.Call) and _called(child) == "import_module" and child.args:
-            name = child.args[0]
-            if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                yield Import(name.value, child.lineno, deferred)
+        elif isinstance(child, ast.Call) and child.args and isinstance(child.args[0], ast.Constant):
+            name = child.args[0].value  # of import_module, or of a function that calls it
+            if isinstance(name, str) and (_called(child) == "import_module" or _is_module(name)):
+                yield Import(name, child.lineno, deferred)
         inside = deferred or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         yield from _imports(child, deferred=inside)
+
+
+@cache
+def _is_module(name: str) -> bool:
+    path = SOURCE.joinpath(*name.split(".")) if name.startswith(f"{PACKAGE}.") else None
+    return path is not None and any(
+        file.is_file() for file in (Path(f"{path}.py"), path / "__init__.py")
+    )
 
 
 def _called(call: ast.Call) -> str:

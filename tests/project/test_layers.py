@@ -126,6 +126,23 @@ def test_a_door_has_only_names_that_another_room_uses() -> None:
                     assert offered <= used, f"no room uses {sorted(offered - used)}"
 
 
+@pytest.mark.parametrize("room", ["client", "lake", "functions", "page", "serve", "cli"])
+def test_a_room_names_the_modules_that_other_rooms_import(room: str) -> None:
+    """`Door:` in its docstring lists them all, and no others: behind it, anything may move."""
+    inside = f"{PACKAGE}.{room}"
+    used = {
+        name.removeprefix(inside).lstrip(".").replace(".", "/") or "the package"
+        for module in MODULES
+        if not f"{module.path}/".startswith(f"{room}/") and "/" in module.path
+        for name, _ in own_targets(module, KNOWN)
+        if f"{name}.".startswith(f"{inside}.")
+    }
+    text = ast.get_docstring(ast.parse(BY_NAME[inside].file.read_text(encoding="utf-8"))) or ""
+    door = re.search(r"^Door: (.+?)\.$", text, re.MULTILINE | re.DOTALL)
+    assert door, f"{inside} has no paragraph Door:"
+    assert set(re.split(r",\s+", door[1])) == used
+
+
 def names_of_doors(tree: ast.Module) -> set[str]:
     """The names of doors that a module uses, as `door.name`."""
     used: set[str] = set()

@@ -1,5 +1,7 @@
 """The command line: parse, call the API, print. No command decides anything about a store itself.
 
+Door: main.
+
 Contents:
 
     benchmark   `txlog bench`: the speed of a store on this disk, one call after another

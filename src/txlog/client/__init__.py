@@ -3,6 +3,12 @@
 A client on a store, its administration, and the handles that the client gives out: one package for
 each subject.
 
+Door: aio, aio/client, aio/handles, aio/worker, answers/changes, answers/delayed, answers/health,
+answers/inspect, answers/integrity, answers/keys, answers/lists, answers/metric_family,
+answers/metrics_text, answers/overview, answers/topics_and_txns, answers/watermarks, client,
+consuming/consumer, consuming/open, open, reading/reader, sending/bulk, sending/producer,
+topics/created, topics/subscription, topics/topic.
+
 Contents:
 
     admin           Admin: the operations of administration, reached as `client.admin`

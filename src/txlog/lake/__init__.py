@@ -2,6 +2,11 @@
 
 Other rooms import `lake.sql`, `lake.jobs` and `lake.spark`. Users import `txlog.spark`.
 
+Door: jobs/audit, jobs/export_files, jobs/import_files, jobs/lateness, jobs/local,
+jobs/mirrors/mirror, jobs/replay, jobs/sources/loads, jobs/upkeep, spark/submit, sql/client_query,
+sql/duck, sql/lists, sql/messages, sql/query, sql/segments, sql/spark_script, sql/this,
+sql/views_complete, sql/views_script.
+
 Contents:
 
     jobs/    bulk work over topics, with DuckDB or Spark

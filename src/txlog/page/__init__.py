@@ -4,6 +4,8 @@ Both use the same sections and charts. A report is one self-contained HTML page:
 loads nothing and forbids loading by its own policy. The live page contains no inline script or
 style and loads nothing from other servers; the server sends a section again when it has changed.
 
+Door: figures, live, report.
+
 Contents:
 
     charts     columns, bars and lines as SVG, their axes and legends as HTML

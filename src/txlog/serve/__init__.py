@@ -5,6 +5,8 @@ data is in the store only. Its memory holds connections, permits and unacknowled
 Losing these does no harm, so the server may be killed at any moment, and several servers may serve
 one store.
 
+Door: app, auth, auth/access, auth/keys, auth/tokens, core/sockets, core/tls, limits/limits.
+
 Contents:
 
     app       the process: one event loop, its listeners, start and stop

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from txlog.base.ranges import Range, parse_range
 from txlog.cli.call.call import Call
@@ -44,18 +44,9 @@ def engine_of(call: Call, word: str, master: str | None, conf: list[str] | None)
         engine.close()
 
 
-_HOMES: Final = {
-    "bulk_load": "import_files",
-    "compact": "upkeep",
-    "rebuild_delayed": "upkeep",
-}
-
-
-def job_of(name: str) -> Callable[..., dict[str, Any]]:
+def job_of(module: str, name: str) -> Callable[..., dict[str, Any]]:
     """The function of a job; its module is imported only when it runs."""
-    function: Callable[..., dict[str, Any]] = getattr(
-        importlib.import_module(f"txlog.lake.jobs.{_HOMES.get(name, name)}"), name
-    )
+    function: Callable[..., dict[str, Any]] = getattr(importlib.import_module(module), name)
     return function
 
 
@@ -115,7 +106,7 @@ def audit(
     """
     client = call.client()
     with engine_of(call, engine, master, conf) as chosen, Words(call) as tell:
-        answer = job_of("audit")(client, topics or [], chosen, tell)
+        answer = job_of("txlog.lake.jobs.audit", "audit")(client, topics or [], chosen, tell)
     print_listed(call, answer, "check_list", "name topic partition expected found ok", engine)
     checks, failed = len(answer["check_list"]), answer["failed"]
     call.summary(
@@ -148,7 +139,7 @@ def lateness(
     client = call.client()
     with engine_of(call, engine, master, conf) as chosen, Words(call) as tell:
         tell(f"{topic}: reading")
-        answer = job_of("lateness")(client, topic, by_ms, chosen)
+        answer = job_of("txlog.lake.jobs.lateness", "lateness")(client, topic, by_ms, chosen)
     columns = "from_time messages late p50_ms p90_ms p99_ms max_ms"
     print_listed(call, answer, "row_list", columns, engine)
     late = ", ".join(
@@ -217,7 +208,7 @@ def bulk_load(
     files = reading.files_of([source], form, columns)
     client = call.client(write=True)
     with engine_of(call, engine, master, conf) as chosen, Words(call) as tell:
-        answer = job_of("bulk_load")(
+        answer = job_of("txlog.lake.jobs.import_files", "bulk_load")(
             client, files, topic, key, chosen, dry_run=call.dry_run, tell=tell
         )
     if answer["already"]:
@@ -269,7 +260,7 @@ def replay(
         function = (transform, importlib.import_module("txlog.functions").load(transform))
     client = call.client(write=True)
     with engine_of(call, engine, master, conf) as chosen, Words(call) as tell:
-        answer = job_of("replay")(
+        answer = job_of("txlog.lake.jobs.replay", "replay")(
             client,
             topic,
             dest,
@@ -318,7 +309,9 @@ def compact(
     """
     client = call.client(write=not call.dry_run)
     with engine_of(call, engine, master, conf) as chosen, Words(call) as tell:
-        answer = job_of("compact")(client, topic, chosen, dry_run=call.dry_run, tell=tell)
+        answer = job_of("txlog.lake.jobs.upkeep", "compact")(
+            client, topic, chosen, dry_run=call.dry_run, tell=tell
+        )
     old_bytes, new_bytes = int(answer["size_before_bytes"]), int(answer["size_after_bytes"])
     done = (
         f"{answer['topic']}: {counted(answer['messages'], 'message')} of "
@@ -344,7 +337,9 @@ def rebuild_delayed(
     """Rebuild the sealed buckets of the delayed index; Spark finds the messages with a time."""
     client = call.client(write=True)
     with engine_of(call, engine, master, conf) as chosen, Words(call) as tell:
-        answer = job_of("rebuild_delayed")(client, topic, chosen, dry_run=call.dry_run, tell=tell)
+        answer = job_of("txlog.lake.jobs.upkeep", "rebuild_delayed")(
+            client, topic, chosen, dry_run=call.dry_run, tell=tell
+        )
     differed = answer["missing"] + answer["surplus"]
     differences = (
         f"{answer['missing']:,} missing, {answer['surplus']:,} surplus"

@@ -91,11 +91,11 @@ def serve(
 
     Only this machine can connect, unless there are --tls-cert, --tls-key and --auth.
     """
-    address = importlib.import_module("txlog.serve.core.sockets").Address
+    address = _module("txlog.serve.core.sockets").Address
     pulsar_at, http_at = address.parse("--pulsar", pulsar), address.parse("--http", http)
     if pulsar_at is None and http_at is None:
         raise Usage("--pulsar and --http are both off")
-    app = _module("app")
+    app = _module("txlog.serve.app")
     with _with_extra():
         make = app.ServerOptions  # a module of txlog runs when it is used
     tell = _log(call)
@@ -104,15 +104,19 @@ def serve(
         http_at,
         topic_creation,
         tls=_tls(cert, key, client_ca, has_auth=auth is not None),
-        limits=_module("limits.limits").Limits.parse("--limit", limit or ()),
-        places=_module("core.sockets").places_of("--offload-to", offload_to or ()),
+        limits=_module("txlog.serve.limits.limits").Limits.parse("--limit", limit or ()),
+        places=_module("txlog.serve.core.sockets").places_of("--offload-to", offload_to or ()),
         is_insecure=insecure,
-        sockets=_module("core.sockets").systemd_sockets(os.environ, os.getpid()),
+        sockets=_module("txlog.serve.core.sockets").systemd_sockets(os.environ, os.getpid()),
         tell=tell,
     )
-    guard = None if auth is None else _module("auth.access").AuthProvider(Path(auth), call.clock)
-    authority = _module("auth").AccessControl(guard)
-    notify = _module("core.sockets").notify
+    guard = (
+        None
+        if auth is None
+        else _module("txlog.serve.auth.access").AuthProvider(Path(auth), call.clock)
+    )
+    authority = _module("txlog.serve.auth").AccessControl(guard)
+    notify = _module("txlog.serve.core.sockets").notify
 
     def told(places: list[str]) -> None:
         if pid_file is not None:
@@ -151,7 +155,7 @@ def _with_extra() -> Iterator[None]:
 
 
 def _module(name: str) -> Any:
-    return importlib.import_module(f"txlog.serve.{name}")
+    return importlib.import_module(name)
 
 
 def _tls(cert: str | None, key: str | None, client_ca: str | None, *, has_auth: bool) -> Any:
@@ -162,7 +166,9 @@ def _tls(cert: str | None, key: str | None, client_ca: str | None, *, has_auth: 
         return None
     ca = None if client_ca is None else Path(client_ca)
     # without rules, only a certificate authenticates a client
-    return _module("core.tls").TlsContext(Path(cert), Path(key), ca, needs_certificate=not has_auth)
+    return _module("txlog.serve.core.tls").TlsContext(
+        Path(cert), Path(key), ca, needs_certificate=not has_auth
+    )
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def create_key(
     call.check_choice("--kind", kind, _KINDS)
     if (kind == "secret") != (public is None):
         raise InvalidArgument("--public is for a key of kind rsa or ec, which need it")
-    pairs = _module("keys")
+    pairs = _module("txlog.serve.auth.keys")
     key_pair = pairs.create_key(kind, os.urandom)
     _write_new(path, key_pair.private, 0o600)
     if public is not None:
@@ -81,8 +81,8 @@ def create(
     """
     lasting_ms = None if expires_in is None else call.duration(expires_in)
     expires_ms = None if lasting_ms is None else call.clock.now().wall_ms + lasting_ms
-    algorithm, private = _module("keys").read_private_key(Path(key))
-    token = _module("tokens").sign(
+    algorithm, private = _module("txlog.serve.auth.keys").read_private_key(Path(key))
+    token = _module("txlog.serve.auth.tokens").sign(
         private, algorithm, role, expires_ms=expires_ms, audience=audience
     )
     if call.output.as_json:
@@ -111,12 +111,12 @@ def show(
     With --auth, a token that the server would refuse ends with 4 (411).
     """
     token = _given(path)
-    guards = _module("access")
+    guards = _module("txlog.serve.auth.access")
     if auth is not None:
         caller = guards.AuthProvider(Path(auth), call.clock).connected("token", token.encode())
         row = {"role": caller.role, "expires_at": caller.expires_ms, "verified": True}
     else:
-        claims = _module("tokens").unchecked(token)
+        claims = _module("txlog.serve.auth.tokens").unchecked(token)
         row = {"role": claims.role, "expires_at": claims.expires_ms, "verified": False}
     call.output.single(row)
 
@@ -148,7 +148,7 @@ def _write_new(path: str, data: bytes, mode: int) -> None:
 def _module(name: str) -> Any:
     """A module of txlog.serve.auth; raises MissingExtra."""
     try:
-        return importlib.import_module(f"txlog.serve.auth.{name}")
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("jwt", "cryptography"):
             raise
