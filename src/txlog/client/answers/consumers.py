@@ -1,4 +1,4 @@
-"""One subscription: who consumes it and holds what, its partitions, what is in its backlog."""
+"""One subscription: its consumers with their leases, its partitions, and its backlog."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 def consumers(view: View, held: Subscription, store: Store) -> list[ConsumerRow]:
     """The attached consumers of a subscription, by id.
 
-    alive:       its lock is held; a dead consumer stays until another one notices
-    leased:      messages it holds; active_list: with failover, the partitions it now gets
+    alive:       a process holds its lock; a dead consumer stays in the list until a peer notices
+    leased:      how many messages are leased to it
+    active_list: with failover, the partitions of which it is the active consumer
     pid, command: of the process that holds the lock, according to the kernel
     returns:     {consumer, name, pid, command, alive, priority, leased, active_list, since_time}
     """
@@ -68,7 +69,7 @@ def consumers(view: View, held: Subscription, store: Store) -> list[ConsumerRow]
 
 
 def waiting(view: View, held: Subscription) -> int:
-    """Messages that were given back and are waiting for their delay."""
+    """How many returned messages wait for their redelivery delay."""
     numbers = catalogs.numbers(view.catalog.topics[held.topic])
     return sum(len(view.cursor(held.number, number).leases.waiting) for number in numbers)
 
@@ -121,7 +122,7 @@ def _partition(
 def backlog_groups(
     store: Store, topic: Topic, held: Subscription, indexes: list[int] | None, by: str, top: int
 ) -> list[BacklogGroup]:
-    """What is not acknowledged, by group; [{group, messages, size_bytes, oldest_time}].
+    """The unacknowledged messages by group: [{group, messages, size_bytes, oldest_time}].
 
     by:   key (the largest groups first), age, or ledger
     cost: reads every message of the backlog, many at once
@@ -168,7 +169,7 @@ def _next(
     found = plan(view, number, after, ROWS_AT_ONCE, (cursor.acked,))
     if not found.pieces:
         return after, None
-    # In the order of their files: those of transactions lie in others than those between them.
+    # In the order of their files: messages of transactions are in sidecar files, others are not.
     pieces = sorted(found.pieces, key=lambda piece: requests_of([piece])[0])
     tables = view.rows(requests_of(pieces), ("key", "value", "publish_time"))
     stored = pa.concat_tables(tables)

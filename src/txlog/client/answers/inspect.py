@@ -1,9 +1,9 @@
-"""`inspect`: what a word means in a store, and what a file holds, with or without a store.
+"""`inspect`: describes the thing that a word names in a store, or the content of a file.
 
 A word may name a topic, a transaction, a message or a file of the store. A file is shown as rows:
-an Arrow file by its own rows, journals and manifests by the frames and files they name. Parquet
-files are read by DuckDB; only their columns and row groups, taken from the footer, are here.
-Nothing is compared with a manifest: the file may belong to any store, or to none.
+the rows of an Arrow file, the frames of a journal, the files that a manifest names. DuckDB reads
+the rows of Parquet files; this module only reads their columns and row groups, from the footer. The
+file may belong to any store or to none: it is not compared with a manifest.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ PREFIXES = ("topic", "sub", "key", "txn", "msg", "ledger", "lsn", "file")
 
 
 def inspect(view: View, store: Store, what: str | None) -> dict[str, Any]:
-    """What the word names: {kind, ...}; a bare word must name only one thing.
+    """The description of what a word names: {kind, ...}.
 
-    raises: NotFound, InvalidArgument (205: two things fit)
+    raises: NotFound, InvalidArgument (205: the word names two things)
     """
     if not what:
         return {"kind": "store", **topics_and_txns.status(view, store)}
@@ -57,7 +57,7 @@ def inspect(view: View, store: Store, what: str | None) -> dict[str, Any]:
         except TxlogError as error:
             if error.code == 205:
                 raise
-            continue  # not a name of this kind
+            continue  # the word is not a name of this kind
     if Path(what).is_file():
         found.append(("file", {"kind": "file", "path": what}))
     if len(found) > 1:
@@ -159,7 +159,7 @@ def _message(view: View, wanted: MessageId) -> dict[str, Any]:
     if piece.marker is not None:
         file, row = _place_inside(view, piece.marker, message[2])
     said: dict[str, Any] = {}
-    if not wanted.index and piece.index:  # the id of a marker stands for all its messages
+    if not wanted.index and piece.index:  # the id of a marker means all its messages
         marker = find_marker(view.buffer(owner[0]), wanted.ledger, wanted.entry)
         said["messages"] = 0 if marker is None else marker.count
     return {
@@ -173,9 +173,9 @@ def _message(view: View, wanted: MessageId) -> dict[str, Any]:
 
 
 def located(view: View, ids: Sequence[MessageId]) -> list[tuple[str | None, int | None]]:
-    """The file that holds each message, and the row in it; none for rows in journal frames.
+    """(file, row in the file) of each message; (None, None) if it is only in the journal.
 
-    ids: of visible messages; (None, None) for one that was trimmed or does not exist
+    ids: of visible messages; (None, None) also if a message was trimmed or does not exist
     """
     out: list[tuple[str | None, int | None]] = []
     for one in ids:
@@ -191,7 +191,7 @@ def located(view: View, ids: Sequence[MessageId]) -> list[tuple[str | None, int 
 
 
 def _place(view: View, ledger: int, row: int) -> tuple[str | None, int | None]:
-    """(the file that holds a row of a ledger, the row in the file); none for rows in frames."""
+    """(file, row in the file) of a row of a ledger; (None, None) if it is only in the journal."""
     for ref in view.files.of(ledger):
         first = ref.first if ref.form == "part" else 0
         if first <= row < first + ref.rows:
@@ -200,7 +200,7 @@ def _place(view: View, ledger: int, row: int) -> tuple[str | None, int | None]:
 
 
 def _place_inside(view: View, marker: Marker, index: int) -> tuple[str | None, int | None]:
-    """The same for a message of a transaction, which is in the sidecar."""
+    """As `_place`, for a message of a transaction, whose row is in the sidecar."""
     for ledger, row, rows, first in marker.ranges:
         if first <= index < first + rows:
             return _place(view, ledger, row + index - first)

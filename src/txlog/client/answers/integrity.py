@@ -1,6 +1,6 @@
-"""Whether a store can be relied on: verify and repair, as the API answers them.
+"""Verifying and repairing a store.
 
-It calls the engine's upkeep; the keys of the answers are the fields that `txlog verify` prints.
+It calls the engine's upkeep. The keys of the answers are the fields that `txlog verify` prints.
 Source: spec/reliability 2.3, promise 5.
 """
 
@@ -42,13 +42,13 @@ def verify(
     clock: Clock | None = None,
     tell: Callable[[str, int], None] = silent,
 ) -> Verified:
-    """Read every byte of a store and repair nothing; exported as txlog.verify.
+    """Read every byte of a store and report damage; exported as txlog.verify.
 
-    It works on a store that cannot be opened, takes no lock and writes nothing.
+    It also works on a store that cannot be opened. It takes no lock and writes nothing.
 
     deep:    also decode everything, replay the journal from the checkpoint before the newest, and
              compare all components with each other and with the rows
-    topics:  only the files and components of these, and what all topics share
+    topics:  check only the files and components of these topics, and the shared ones
     tell:    called now and then with the current step and the bytes read so far
     returns: {files, size_bytes, frames, errors, warnings, problem_list}; a problem has code,
              severity (error or warning), path, topic, partition, ledger, first and last (message
@@ -131,21 +131,21 @@ def repair(
     lock_timeout_ms: int = 30_000,
     clock: Clock | None = None,
 ) -> Repaired:
-    """Say how a damaged store can be repaired, or repair it; exported as txlog.repair.
+    """Plan the repair of a damaged store, or repair it; exported as txlog.repair.
 
-    What the journal or older files still lead to is made again without loss. Of the rest, what is
-    good can be kept: the journal up to the damage, and the good row groups of a file. Messages lost
-    that way are counted, and recorded for every later reader: those of a file stay at their ids
-    without key and value, with the property `txlog.lost`.
+    Files that can be built again from the journal or from older files are rebuilt without loss. Of
+    other damaged files the good part can be kept: the journal up to the damage, and the good row
+    groups of a file. The messages lost with the rest are counted and recorded. Lost messages of a
+    file keep their ids, without key and value, with the property `txlog.lost`, so that every reader
+    sees the loss.
 
-    apply:       do it; otherwise only plan, which locks and changes nothing
-    rebuild:     "state", "delayed", "changes" or "all": rebuild this, damaged or not
-    ledger:      only files of this one
+    apply:       repair; otherwise only plan, which takes no lock and writes nothing
+    rebuild:     "state", "delayed", "changes" or "all": rebuild this even if it is not damaged
+    ledger:      only files of this ledger
     accept_loss: also take steps that lose messages
     returns:     {applied, messages_lost, action_list}; an action has action, path, ledger, first,
-                 last (entries of the ledger, or LSNs), messages_lost, detail, done;
-                 messages_lost is None where unreadable frames are lost, and the detail says what
-                 is known
+                 last (entries of the ledger, or LSNs), messages_lost, detail, done. messages_lost
+                 is None if it includes unreadable frames; then `detail` says what is known
     raises:      Refused (902: it would lose messages, and nothing was done), StoreNotFound,
                  StoreLocked, StoreFull, InvalidArgument
     """
@@ -217,7 +217,7 @@ def _refuse(losing: Sequence[RepairStep]) -> None:
 
 
 def _sum_lost(actions: Sequence[RepairStep]) -> int | None:
-    """How many messages are lost; None: unknown for some step."""
+    """How many messages all steps lose; None if it is unknown for a step."""
     every = [one.messages_lost for one in actions]
     return None if None in every else sum(one for one in every if one is not None)
 
@@ -225,7 +225,9 @@ def _sum_lost(actions: Sequence[RepairStep]) -> int | None:
 def _repaired(
     applied: bool, actions: Sequence[RepairStep], left: Sequence[RepairStep] = ()
 ) -> Repaired:
-    """What was done, then what a person must do: restore a copy, or agree to the loss."""
+    """The answer: first the steps taken, then those left to a person, who may restore a copy of a
+    file or accept the loss.
+    """
     rows = [_action(one, applied) for one in actions] + [_action(one, False) for one in left]
     return {"applied": applied, "messages_lost": _sum_lost(actions), "action_list": rows}
 

@@ -5,7 +5,7 @@ The names in the answers are the fields that the commands print. The metrics:
     pulsar_txn_transaction_key_count   living keys      _epoch   the newest epoch of each
     pulsar_txn_transaction_key_age     summary: how long transactions of the key were open, one
                                        observation for each ended; quantiles over the last 64
-    txlog_transaction_key_last_used_seconds             to find keys that nobody uses
+    txlog_transaction_key_last_used_seconds             to find unused keys
 
 Source: the metrics of the transaction-key proposal; spec/transactions 16.
 """
@@ -56,14 +56,14 @@ def opened(view: View, answer: KeyedTxn, store: Store) -> TransactionBegun:
 
 
 def coordinators(view: View) -> tuple[int, ...]:
-    """Coordinators that have keys; their transactions are swept before they are shown."""
+    """Coordinators that have keys; callers sweep their transactions before they show keys."""
     return tuple(sorted(number for kind, number, _ in view.known() if kind == "key"))
 
 
 def transaction_keys(
     view: View, store: Store, deleted: bool, owner: str | int | None
 ) -> list[KeyRow]:
-    """Every living key, by key and owner; deleted: tombstones too."""
+    """Every living key, by key and owner; deleted: also deleted keys."""
     out: list[KeyRow] = []
     for number in coordinators(view):
         newest = _newest_unfinished(view.coordinator(number).unfinished.values())
@@ -187,7 +187,7 @@ def key_families(keys: dict[tuple[int, str], Key]) -> Iterator[Family]:
 def _labels(
     keys: dict[tuple[int, str], Key],
 ) -> Iterator[tuple[tuple[int, str], dict[str, str]]]:
-    """A label for each key; users with the same name are told apart by their numbers."""
+    """The labels of each key; if users have the same name, the label has their number."""
     seen: dict[tuple[str, str], int] = {}
     for (_, key), one in keys.items():
         seen[one.owner, key] = seen.get((one.owner, key), 0) + 1

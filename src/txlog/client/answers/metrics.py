@@ -1,9 +1,9 @@
 """The metrics of a store as plain values, computed from the folds of a view.
 
 There is one Family for each metric, in the order of spec/transactions 16. Names and types are
-Pulsar's where the meaning is the same. Counters are fields of folds, so they outlive processes and
-only grow; those of this process (marked *) begin at 0 when it opens the store. No transaction id is
-ever a label. `metrics_text` turns them into text.
+Pulsar's where the meaning is the same. Counters are fields of folds, so they survive processes and
+never fall. Counters of this process (marked *) begin at 0 when it opens the store. No label is a
+transaction id. `metrics_text` turns the families into text.
 
 Delayed delivery. The index belongs to the partition, so a topic sums partitions and not
 subscriptions:
@@ -23,7 +23,7 @@ Watermarks, of partitions where a producer has ever asserted anything:
 
     by topic, partition and subscription
     txlog_watermark_event_time_ms          emitted: the highest value given to a consumer, if any
-    txlog_watermark_materialized_ms        the value up to which all is acknowledged, if any
+    txlog_watermark_materialized_ms        the watermark at the mark-delete, if any
     txlog_watermark_lag_seconds            from the emitted value until now; none at the end
     txlog_watermark_status                 0 unknown, 1 active, 2 idle, 3 unreadable now
     txlog_watermark_held                   1 while the materialized value is below the emitted one
@@ -31,7 +31,8 @@ Watermarks, of partitions where a producer has ever asserted anything:
     txlog_watermark_late_messages_total    * delivered late
 
     by topic and partition
-    txlog_watermark_active_producers, _pending_transactions   who is waited for, or may be
+    txlog_watermark_active_producers       producers that hold the watermark back
+    txlog_watermark_pending_transactions   open transactions that may change it
     txlog_watermark_regressions_total, _snapshots_total, _snapshot_bytes_total
     txlog_watermark_rows_folded_total      * rows read for values
     txlog_watermark_ahead_of_open_txn_total   * asserted by a producer while one of its open
@@ -152,7 +153,7 @@ def delay_families(view: View, store: Store, topics: list[Topic]) -> Iterator[Fa
 
 
 def _delivery(known: DeliveryCounters) -> Iterator[Family]:
-    """What the consumers of this process did."""
+    """Deliveries by consumers of this process."""
     yield Family(
         "txlog_delayed_strays",
         "gauge",
@@ -188,7 +189,7 @@ def _delivery(known: DeliveryCounters) -> Iterator[Family]:
 
 
 def _bucket_ops(known: BucketCounters) -> Iterator[Family]:
-    """What this process did to buckets since it opened the store."""
+    """Upkeep of buckets by this process since it opened the store."""
     kinds = sorted({*KINDS, *(kind for kind, _ in known.counts)})
     yield Family(
         f"{_INDEX}_bucket_op_count",
@@ -258,7 +259,7 @@ def watermark_families(view: View, store: Store, topics: list[Topic]) -> Iterato
 
 
 def _used(view: View, topic: Topic) -> list[int]:
-    """Partitions with any watermark, by number; no state is made for others."""
+    """The numbers of partitions with a watermark; looking does not create the state of others."""
     return [
         number
         for number in numbers(topic)

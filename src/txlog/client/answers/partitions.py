@@ -1,7 +1,7 @@
 """Admin answers about partitions: sidecars, pending acknowledgements, one position.
 
-They only read from a view. Source: spec/transactions 15; Pulsar's transactionBufferStats,
-pendingAckStats and positionInPendingAck.
+Source: spec/transactions 15; Pulsar's transactionBufferStats, pendingAckStats and
+positionInPendingAck.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ NONE, READY, ERROR = "None", "Ready", "Error"
 def buffer_stats(
     view: View, store: Store, topic: TopicName, partition: int | None, txn_id: TxnId | None
 ) -> list[BufferStats]:
-    """The sidecar of each partition, or of one; with a transaction, what it has there.
+    """The sidecar of each partition, or of one.
+
+    txn_id: also the messages of this transaction there
 
     raises: TopicNotFound, TransactionNotFound
     """
@@ -85,7 +87,7 @@ def _buffer_row(
 
 
 def sidecar_bytes(side: buffers.Buffer) -> tuple[int, int]:
-    """(live, garbage): payload bytes of rows that are or may become visible; of aborted ones."""
+    """Payload bytes (of rows that are or may become visible, of aborted rows)."""
     total = sum(end.payload_bytes for end in side.ledgers)
     garbage = min(side.dead_bytes, total)
     return total - garbage, garbage
@@ -111,7 +113,7 @@ def pending_ack_stats(
     *,
     internal: bool,
 ) -> list[PendingAckStats]:
-    """What transactions hold of a subscription, in each partition or in one.
+    """The acknowledgements of open transactions on a subscription, in each partition or in one.
 
     raises: TopicNotFound, SubscriptionNotFound, TransactionNotFound
     """

@@ -1,6 +1,6 @@
-"""Freeing space: compact, trim and gc as the API answers them.
+"""Freeing space: compact, offload, trim and gc.
 
-It calls the engine's upkeep; the keys of the answers are the fields that the commands print.
+It calls the engine's upkeep. The keys of the answers are the fields that the commands print.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _partitions(store: Store, topic: str, partition: int | None) -> tuple[TopicN
 
 @contextmanager
 def _dry(store: Store) -> Iterator[None]:
-    """A look that takes no lock: files that a checkpoint removed meanwhile are not lost.
+    """For a dry run, which takes no lock: a file that a checkpoint has removed is not damage.
 
     raises: SnapshotExpired
     """
@@ -136,7 +136,7 @@ def compact(
 def _compact(
     store: Store, numbers: list[int], report: CompactReport, arrange: Arrange | None
 ) -> None:
-    """Roll over, let every row reach a file, compact, and drop the old files."""
+    """Close open ledgers, checkpoint so that every row is in a file, compact, drop old files."""
 
     def measure(view: View) -> tuple[int, int]:
         size = sum(sidecar_bytes(view, number) for number in numbers)
@@ -248,7 +248,7 @@ def trim(
 ) -> Trimmed:
     """Trim a topic; the fields of `txlog admin trim`.
 
-    checkpoint: write one, so that the files lose their names now, not with the next one
+    checkpoint: write a checkpoint, so that the files can be removed now, not with the next one
     """
     if (to is None) is not by_policy:
         raise InvalidArgument("a trim goes up to a bound or by policy: give one of them")
@@ -296,7 +296,7 @@ def gc(store: Store, *, apply: bool, keep_ms: int) -> GarbageCollected:
         for path, reason in found:
             try:
                 size = size_of(path) if is_far(path) else store.disk.size(path)
-            except MissingFile:  # `replaced` does not ask of files outside whether they are there
+            except MissingFile:  # `replaced` does not check that files outside the store exist
                 continue
             if apply:
                 size = (
@@ -305,7 +305,7 @@ def gc(store: Store, *, apply: bool, keep_ms: int) -> GarbageCollected:
                     else unlink_unnamed(store, path)
                 )
                 if not size:
-                    continue  # named, or pinned, meanwhile
+                    continue  # a manifest names it again, or a reader has pinned it
             rows.append({"path": path, "size_bytes": size, "reason": reason})
     return {
         "applied": apply,

@@ -1,7 +1,7 @@
-"""What a store looks like: the answers of list, describe, show and status as plain values.
+"""The answers of list, describe, show and status as plain values.
 
-They only read from a view; ids stay TxnId and MessageId, instants stay milliseconds. The keys are
-the fields that the commands print.
+Ids are TxnId and MessageId, instants are ms since 1970 UTC. The keys are the fields that the
+commands print.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 def short(topic: Topic) -> str:
-    """The name people use: without public/default."""
+    """The name of a topic without public/default."""
     return TopicName.parse(topic.name).short
 
 
@@ -66,17 +66,17 @@ def partition_name(view: View, number: int) -> str:
 
 def subscription_name(view: View, number: int) -> str:
     """The name of a subscription; its number if it was deleted."""
-    held = view.catalog.subscriptions.get(number)
-    return f"subscription {number}" if held is None else held.name
+    subscription = view.catalog.subscriptions.get(number)
+    return f"subscription {number}" if subscription is None else subscription.name
 
 
 def there(view: View, partitions: Iterable[int]) -> list[int]:
-    """Those of these partitions that were not deleted, in order."""
+    """The partitions that still exist, in order."""
     return sorted(number for number in partitions if catalogs.has_partition(view.catalog, number))
 
 
 def file_bytes(view: View, ledgers: Sequence[int]) -> int:
-    """Bytes of the segment files of these ledgers; what is still in the journal has none."""
+    """Bytes of the segment files of these ledgers; rows that are only in the journal count 0."""
     return sum(ref.bytes for ledger in ledgers for ref in view.files.of(ledger))
 
 
@@ -85,9 +85,9 @@ def file_bytes(view: View, ledgers: Sequence[int]) -> int:
 
 def topics(view: View, store: Store) -> list[TopicRow]:
     """Every topic, by name."""
-    known = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
+    records = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
     counts = DelayCounts(view, store)
-    return [_topic_row(view, topic, counts) for topic in known]
+    return [_topic_row(view, topic, counts) for topic in records]
 
 
 def _topic_row(view: View, topic: Topic, counts: DelayCounts) -> TopicRow:
@@ -117,11 +117,11 @@ def _topic_row(view: View, topic: Topic, counts: DelayCounts) -> TopicRow:
     }
 
 
-def topic(view: View, found: Topic, store: Store) -> TopicDescription:
+def topic(view: View, record: Topic, store: Store) -> TopicDescription:
     """One topic with its partitions."""
     rows: list[TopicPartition] = []
     counts = DelayCounts(view, store)
-    for index, number in enumerate(numbers(found)):
+    for index, number in enumerate(numbers(record)):
         state, side = view.topic(number), view.buffer(number)
         rows.append(
             {
@@ -137,25 +137,25 @@ def topic(view: View, found: Topic, store: Store) -> TopicDescription:
                 "open_ledger": state.ledgers[-1].ledger,
                 "open_txns": sum(map(len, side.held.values())),
                 "sidecar_bytes": sum(end.payload_bytes for end in side.ledgers),
-                "delayed": counts.of_partition(found, number),
+                "delayed": counts.of_partition(record, number),
                 "watermark": view.watermark(number).state.value,
                 "compacted_through": _horizon(state),
             }
         )
-    held = [view.catalog.subscriptions[number] for number in found.subscriptions]
+    entries = [view.catalog.subscriptions[number] for number in record.subscriptions]
     return {
-        **_topic_row(view, found, counts),
-        "policies": own_policies(view, found),
-        "schema_version": None if (newest := schema_of(found)) is None else newest.version,
-        "mismatched": sum(view.topic(number).mismatched for number in numbers(found)),
+        **_topic_row(view, record, counts),
+        "policies": own_policies(view, record),
+        "schema_version": None if (newest := schema_of(record)) is None else newest.version,
+        "mismatched": sum(view.topic(number).mismatched for number in numbers(record)),
         "subscription_list": [
             {
-                "subscription": one.name,
-                "type": one.type,
-                "backlog": _backlog(view, one),
-                "consumers": live_count(view, store, one),
+                "subscription": entry.name,
+                "type": entry.type,
+                "backlog": _backlog(view, entry),
+                "consumers": live_count(view, store, entry),
             }
-            for one in held
+            for entry in entries
         ],
         "partition_list": rows,
     }
@@ -163,54 +163,56 @@ def topic(view: View, found: Topic, store: Store) -> TopicDescription:
 
 def _horizon(state: TopicState) -> MessageId | None:
     """The last entry that a compaction by key has read."""
-    known = state.compaction
-    return None if known is None or known.horizon[1] < 0 else MessageId(*known.horizon)
-
-
-def _backlog(view: View, held: Subscription) -> int:
-    return sum(
-        backlog(view, held.number, number) for number in numbers(view.catalog.topics[held.topic])
+    compaction = state.compaction
+    return (
+        None if compaction is None or compaction.horizon[1] < 0 else MessageId(*compaction.horizon)
     )
 
 
-def live_count(view: View, store: Store, held: Subscription) -> int:
+def _backlog(view: View, entry: Subscription) -> int:
+    return sum(
+        backlog(view, entry.number, number) for number in numbers(view.catalog.topics[entry.topic])
+    )
+
+
+def live_count(view: View, store: Store, entry: Subscription) -> int:
     """How many consumers of a subscription are alive."""
-    known = [one.number for one in catalogs.consumers_of(view.catalog, held.number)]
-    return len(known) - len(dead_consumers(store.disk, known))
+    attached = [consumer.number for consumer in catalogs.consumers_of(view.catalog, entry.number)]
+    return len(attached) - len(dead_consumers(store.disk, attached))
 
 
-def subscriptions(view: View, of: Topic | None, store: Store) -> list[SubscriptionRow]:
+def subscriptions(view: View, topic: Topic | None, store: Store) -> list[SubscriptionRow]:
     """The subscriptions of one topic, or of all."""
     counts = DelayCounts(view, store)
     rows = [
-        subscription(view, held, store, counts)
-        for held in view.catalog.subscriptions.values()
-        if of is None or held.topic == of.number
+        subscription(view, entry, store, counts)
+        for entry in view.catalog.subscriptions.values()
+        if topic is None or entry.topic == topic.number
     ]
     return sorted(rows, key=lambda row: (row["topic"], row["subscription"]))
 
 
 def subscription(
-    view: View, held: Subscription, store: Store, counts: DelayCounts
+    view: View, entry: Subscription, store: Store, counts: DelayCounts
 ) -> SubscriptionRow:
     """One subscription."""
-    found = view.catalog.topics[held.topic]
-    cursors = [view.cursor(held.number, number) for number in numbers(found)]
+    record = view.catalog.topics[entry.topic]
+    cursors = [view.cursor(entry.number, number) for number in numbers(record)]
     mark = cursors[0].mark_delete
-    left, delayed = _backlog(view, held), counts.of_subscription(found, held)
+    messages, delayed = _backlog(view, entry), counts.of_subscription(record, entry)
     return {
-        "topic": short(found),
-        "subscription": held.name,
-        "type": held.type,
-        "backlog": left,
+        "topic": short(record),
+        "subscription": entry.name,
+        "type": entry.type,
+        "backlog": messages,
         "delayed": delayed,
-        "backlog_no_delayed": left - delayed,
+        "backlog_no_delayed": messages - delayed,
         "pending_acks": sum(p.count for cursor in cursors for p in cursor.pending.values()),
-        "consumers": live_count(view, store, held),
-        "isolation": held.isolation,
+        "consumers": live_count(view, store, entry),
+        "isolation": entry.isolation,
         "mark_delete": MessageId(*mark) if len(cursors) == 1 and mark[1] >= 0 else None,
         "last_ack_time": max(cursor.last_ack_ms for cursor in cursors) or None,
-        "created_time": held.created_ms,
+        "created_time": entry.created_ms,
     }
 
 
@@ -298,7 +300,7 @@ def waiting_list(view: View, txn: Txn) -> list[str]:
 def transactions(
     view: View, store: Store, every: bool, states: Sequence[str] | None
 ) -> list[TransactionRow]:
-    """Unfinished transactions, oldest first; every: also the ended ones still remembered."""
+    """Unfinished transactions, oldest first; every: also ended ones that still have a record."""
     out: list[TransactionRow] = []
     wanted = None if states is None else {state.lower() for state in states}
     for number in view.known_coordinators():
@@ -357,7 +359,7 @@ def _pair(txn: Txn) -> tuple[int, int]:
 
 
 def transaction(view: View, store: Store, txn_id: TxnId) -> TransactionDescription:
-    """One transaction, with what it touches."""
+    """One transaction, with the partitions and subscriptions that it touches."""
     txn = lookup.transaction(view, txn_id, store.settings.coordinators)
     decided = txn.status != OPEN
     found_markers = [*txn.markers, *(unrecorded_markers(view, txn) if decided else ())]
@@ -380,7 +382,7 @@ def transaction(view: View, store: Store, txn_id: TxnId) -> TransactionDescripti
     acks: list[TransactionAcks] = []
     for subscription, number in sorted(txn.subscriptions):
         if subscription not in view.catalog.subscriptions:
-            continue  # it is in the list of skipped ones
+            continue  # the subscription was deleted; the list of skipped ones has it
         pending = view.cursor(subscription, number).pending.get(_pair(txn))
         found = catalogs.topic_of(view.catalog, number)
         cumulative = pending.cumulative if pending else None
@@ -493,7 +495,7 @@ def _topic_status(view: View, store: Store) -> list[TopicStatus]:
 
 
 def clock_problem(view: View, store: Store) -> list[Problem]:
-    """The problem of a wall clock that is not trusted: none or one."""
+    """A list with one problem if the store does not trust the wall clock, else empty."""
     known = clock_trust.judge(view, store.settings, store.clock.now())
     if known.is_believed:
         return []
@@ -512,7 +514,7 @@ def clock_problem(view: View, store: Store) -> list[Problem]:
 
 
 def loss(view: View, one: catalogs.Loss) -> Problem:
-    """What was accepted as lost: {code, message, hint}."""
+    """A recorded loss of messages, which a repair accepted: {code, message, hint}."""
     where = f"LSN {one.first} to {one.last}"
     if one.ledger:
         where = f"ledger {one.ledger}, entries {one.first} to {one.last}"

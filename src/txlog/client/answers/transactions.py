@@ -1,7 +1,7 @@
 """Admin answers about coordinators and transactions, as plain values.
 
-They only read from a view. Fields that Pulsar has carry its names in snake_case; instants are in
-milliseconds, transactions are TxnId. Source: spec/transactions 15, Pulsar's Transactions admin API.
+Fields that Pulsar has, too, have its names in snake_case. Instants are ms since 1970 UTC,
+transactions are TxnId. Source: spec/transactions 15, Pulsar's Transactions admin API.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def coordinator_state(
     """(Ready, ReadOnly or Corrupt; the fold, empty when it was never used or cannot be read)."""
     fold = Coordinator()
     try:
-        if ("coordinator", number, 0) in known:  # others are not loaded: a sweep visits loaded ones
+        if ("coordinator", number, 0) in known:  # do not load others: a sweep visits loaded ones
             fold = view.coordinator(number)
     except Corruption:
         return CORRUPT, fold
@@ -125,8 +125,8 @@ def low_water_mark(fold: Coordinator) -> int:
 def ledger_stats(store: Store, name: str, key: Component, added: int) -> LogStats:
     """What Pulsar calls managed-ledger statistics, for a ledger that holds only ops.
 
-    Its entries are ops. Closed pieces are history files, each shared by all coordinators, so their
-    size is that of the file; the open piece is what the journal holds after the checkpoint.
+    An entry is an op. Closed pieces are history files; their size is that of the whole file, which
+    all coordinators share. The open piece is the journal after the checkpoint.
     cost: reads the journal after the checkpoint once
     """
     log = component_log(store, key)
@@ -162,7 +162,7 @@ def ledger_stats(store: Store, name: str, key: Component, added: int) -> LogStat
 
 
 def transaction_metadata(view: View, store: Store, txn_id: TxnId) -> TransactionMetadata:
-    """Everything known about one transaction. Raises TransactionNotFound."""
+    """All recorded facts about one transaction. Raises TransactionNotFound."""
     txn = lookup.transaction(view, txn_id, store.settings.coordinators)
     row = topics_and_txns.transaction(view, store, txn_id)
     acked: dict[str, dict[str, InPendingAck]] = {}
@@ -196,9 +196,9 @@ def transaction_metadata(view: View, store: Store, txn_id: TxnId) -> Transaction
 
 
 def in_buffer(view: View, txn: Txn, partition: int) -> InBuffer:
-    """What the transaction has, or had, in the sidecar of a partition.
+    """The messages of a transaction in the sidecar of a partition; also after its end.
 
-    start_position: its first row in the sidecar, null once it is aborted
+    start_position: its first row in the sidecar, null after an abort
     """
     held = buffers.find_held(view.buffer(partition), txn.coordinator, txn.sequence)
     marker = next((one for one in txn.markers if one[0] == partition), None)
@@ -218,9 +218,9 @@ def in_buffer(view: View, txn: Txn, partition: int) -> InBuffer:
 
 
 def in_pending_ack(view: View, txn: Txn, subscription: int, partition: int) -> InPendingAck:
-    """What the transaction holds of a subscription in a partition; nothing once it has ended.
+    """The acknowledgements of an open transaction on a subscription, in one partition.
 
-    individual_acks: messages besides those covered by the cumulative acknowledgement
+    individual_acks: messages that its cumulative acknowledgement does not cover
     """
     cursor = view.cursor(subscription, partition)
     pending = cursor.pending.get((txn.coordinator, txn.sequence))
@@ -271,7 +271,7 @@ def slow_transactions(
 def message_keys(view: View, store: Store, txn_id: TxnId) -> list[str]:
     """The distinct keys of a transaction's messages, as text, in byte order.
 
-    A key that is not UTF-8 is shown with `\\xNN`. Messages of an aborted transaction are gone.
+    A key that is not UTF-8 has `\\xNN` for its bytes. An aborted transaction has no messages left.
     """
     txn = lookup.transaction(view, txn_id, store.settings.coordinators)
     keys: set[bytes] = set()
