@@ -226,10 +226,10 @@ def in_pending_ack(view: View, txn: Txn, subscription: int, partition: int) -> I
     pending = cursor.pending.get((txn.coordinator, txn.sequence))
     mark = None if pending is None else pending.cumulative
     runs = [] if pending is None else pending.runs
-    beside = [run for run in runs if mark is None or not covers(mark, (run[0], run[2], run[4]))]
+    single = [run for run in runs if mark is None or not covers(mark, (run[0], run[2], run[4]))]
     return {
         "cumulative_ack_position": None if mark is None else MessageId(*mark),
-        "individual_acks": messages_in(view, partition, beside),
+        "individual_acks": messages_in(view, partition, single),
     }
 
 
