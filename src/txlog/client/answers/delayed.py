@@ -89,18 +89,18 @@ def listed(
     cost: reads the messages it shows; with a key, also those it leaves out
     """
     out = [LISTED.empty_table()]
-    left = limit
+    room = limit
     most = _rows_at_once(view, scope)
     for times in ahead(view, scope):
-        step = most if left is None or key is not None else min(left, most)
+        step = most if room is None or key is not None else min(room, most)
         for at in range(0, times.num_rows, max(1, step)):
-            if left is not None and left <= 0:
+            if room is not None and room <= 0:
                 return pa.concat_tables(out)
             rows = _with_messages(view, scope, times.slice(at, step))
             if key is not None:
                 rows = rows.filter(pc.fill_null(pc.equal(rows["key"], key), False))
-            out.append(rows.slice(0, left))
-            left = None if left is None else left - out[-1].num_rows
+            out.append(rows.slice(0, room))
+            room = None if room is None else room - out[-1].num_rows
     return pa.concat_tables(out)
 
 
@@ -123,14 +123,16 @@ def ahead(view: View, scope: Scope, *, in_order: bool = True) -> Iterator[pa.Tab
 
 
 def _unacknowledged(
-    view: View, held: Subscription, numbers: Sequence[int], times: pa.Table
+    view: View, subscription: Subscription, numbers: Sequence[int], times: pa.Table
 ) -> pa.ChunkedArray:
-    wanted = pa.chunked_array([pa.repeat(pa.scalar(False), times.num_rows)])
+    mask = pa.chunked_array([pa.repeat(pa.scalar(False), times.num_rows)])
     for number in numbers:
-        cursor = view.cursor(held.number, number)
-        left = pc.and_(is_behind(times, cursor.mark_delete), pc.invert(is_in(times, cursor.acked)))
-        wanted = pc.or_(wanted, pc.and_(left, _is_of(view, number, times)))
-    return wanted
+        cursor = view.cursor(subscription.number, number)
+        unacked = pc.and_(
+            is_behind(times, cursor.mark_delete), pc.invert(is_in(times, cursor.acked))
+        )
+        mask = pc.or_(mask, pc.and_(unacked, _is_of(view, number, times)))
+    return mask
 
 
 def _is_of(view: View, number: int, times: pa.Table) -> pa.ChunkedArray:
@@ -145,9 +147,9 @@ def _with_messages(view: View, scope: Scope, times: pa.Table) -> pa.Table:
     out: list[pa.Table] = []
     for index in scope.indexes:
         number = number_of(scope.topic, index)
-        some = times.filter(_is_of(view, number, times)) if len(scope.indexes) > 1 else times
-        if some.num_rows:
-            out.append(fetch(view, short, index, number, runs_in_order(some)))
+        own_times = times.filter(_is_of(view, number, times)) if len(scope.indexes) > 1 else times
+        if own_times.num_rows:
+            out.append(fetch(view, short, index, number, runs_in_order(own_times)))
     rows = pa.concat_tables(out)
     size = pc.fill_null(pc.binary_length(rows["value"]), 0).cast(pa.int64())
     rows = rows.append_column("size_bytes", size)
@@ -207,25 +209,29 @@ class DelayCounts:
         """As of_partition, over all partitions."""
         return sum(self.of_partition(topic, number) for number in numbers(topic))
 
-    def of_cursor(self, topic: Topic, held: Subscription, number: int) -> int:
+    def of_cursor(self, topic: Topic, subscription: Subscription, number: int) -> int:
         """How many delayed messages of a partition a subscription has not acknowledged.
 
         0 for subscription types that ignore delays.
         """
         cutoff = self.cutoff(topic)
-        if cutoff is None or held.type not in HONOURING or self._view.delayed(number).is_empty:
+        if (
+            cutoff is None
+            or subscription.type not in HONOURING
+            or self._view.delayed(number).is_empty
+        ):
             return 0
-        cursor = self._view.cursor(held.number, number)
+        cursor = self._view.cursor(subscription.number, number)
         ranges = self._view.delayed(number).unindexed
         if any(not covers(cursor.mark_delete, last) for _, last in ranges):
             index = index_of(topic, number)
-            scope = Scope(topic, [index], cutoff, self._note, held)
+            scope = Scope(topic, [index], cutoff, self._note, subscription)
             return sum(times.num_rows for times in ahead(self._view, scope, in_order=False))
         return index_of_partition(self._view, number, cutoff).count_for(cursor)
 
-    def of_subscription(self, topic: Topic, held: Subscription) -> int:
+    def of_subscription(self, topic: Topic, subscription: Subscription) -> int:
         """As of_cursor, over all partitions."""
-        return sum(self.of_cursor(topic, held, number) for number in numbers(topic))
+        return sum(self.of_cursor(topic, subscription, number) for number in numbers(topic))
 
 
 # --- buckets ---------------------------------------------------------------------------------
@@ -247,9 +253,9 @@ def in_memory(view: View, number: int) -> LoadedPart:
     """The part of a partition's index that is in the memory of this process."""
     mutable = len(view.delayed(number).mutable)
     parts = [LoadedPart(0, mutable, ROW_BYTES * mutable)]
-    known: DelayedIndex | None = view.timetables.get(number)
-    if known is not None:
-        copied, sealed = known.loaded()
+    index: DelayedIndex | None = view.timetables.get(number)
+    if index is not None:
+        copied, sealed = index.loaded()
         parts += [LoadedPart(0, 0, copied.bytes), *sealed.values()]
     return LoadedPart(
         sum(part.segments for part in parts),
@@ -276,8 +282,8 @@ def _of_partition(view: View, scope: Scope, index: int, number: int) -> Iterator
         "size_bytes": 0,
         "state": "unindexed",
     }
-    known: DelayedIndex | None = view.timetables.get(number)
-    loaded = {} if known is None else known.loaded()[1]
+    timetable: DelayedIndex | None = view.timetables.get(number)
+    loaded = {} if timetable is None else timetable.loaded()[1]
     for bucket in state.buckets:
         segments = loaded.get(bucket.gen, LoadedPart()).segments
         yield {**_sealed(view, scope, empty, bucket), "loaded_segments": segments}
@@ -339,7 +345,7 @@ def _pending(state: Delayed, empty: BucketRow, now_ms: int) -> BucketRow:
     }
 
 
-def _id(one: Id) -> MessageId:
+def _id(message_id: Id) -> MessageId:
     """An id for people: a range may end inside or after a marker that does not exist."""
-    ledger, entry, index = one
+    ledger, entry, index = message_id
     return MessageId(ledger, max(0, entry), 0 if index == INDEX_MAX else index)

@@ -124,9 +124,9 @@ def check(
             raise InvalidArgument(
                 f"{name}: {bounds.warn} for a warning is above {bounds.crit} for critical"
             )
-    every = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
+    records = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
     names = [TopicName.parse(name) for name in topics]
-    chosen = [find_topic(view, name) for name in names] or every
+    chosen = [find_topic(view, name) for name in names] or records
     rows = [*_shared(view, store, chosen)]
     rows += [
         _row("clock", 1, _NOT_ONE, problem["message"])
@@ -198,8 +198,8 @@ def _txn_age(view: View, store: Store, topics: Sequence[Topic], bounds: Bounds) 
 
 
 def _lag(view: View, store: Store, topic: Topic, bounds: Bounds) -> list[CheckRow]:
-    found = [*watermarks.standings(view, topic, range(topic.partitions))]
-    shown = watermarks.show(view, topic, found, store.clock.now().wall_ms)
+    standings = [*watermarks.standings(view, topic, range(topic.partitions))]
+    shown = watermarks.show(view, topic, standings, store.clock.now().wall_ms)
     if shown["status"] == "unknown":
         return []
     name, lag = f"lag {shown['topic']}", shown["lag_ms"]

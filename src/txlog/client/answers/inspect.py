@@ -127,23 +127,23 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _message(view: View, wanted: MessageId) -> dict[str, Any]:
-    owner = view.catalog.owners.get(wanted.ledger)
+def _message(view: View, message_id: MessageId) -> dict[str, Any]:
+    owner = view.catalog.owners.get(message_id.ledger)
     if owner is None or owner[1] != "p":
-        raise MessageNotFound(f"message {wanted} does not exist", message_id=wanted)
+        raise MessageNotFound(f"message {message_id} does not exist", message_id=message_id)
     topic = catalogs.topic_of(view.catalog, owner[0])
     index = catalogs.index_of(topic, owner[0])
-    place = resolve_range(view, topic, Range(start=Bound("id", wanted)), [index])[index]
+    place = resolve_range(view, topic, Range(start=Bound("id", message_id)), [index])[index]
     found = plan(view, owner[0], place.after, 1)
     piece = found.pieces[0] if found.pieces else None
     if (
         piece is None
-        or (piece.ledger, piece.entry) != (wanted.ledger, wanted.entry)
-        or (wanted.index not in (0, piece.index))
+        or (piece.ledger, piece.entry) != (message_id.ledger, message_id.entry)
+        or (message_id.index not in (0, piece.index))
     ):
-        raise MessageNotFound(f"message {wanted} does not exist", message_id=wanted)
+        raise MessageNotFound(f"message {message_id} does not exist", message_id=message_id)
     table = received(view, topics_and_txns.short(topic), index, owner[0], found.pieces)
-    message = (wanted.ledger, wanted.entry, wanted.index or piece.index)
+    message = (message_id.ledger, message_id.entry, message_id.index or piece.index)
     done = []
     for number in topic.subscriptions:
         cursor = view.cursor(number, owner[0])
@@ -155,12 +155,12 @@ def _message(view: View, wanted: MessageId) -> dict[str, Any]:
             or (inner is not None and message[2] in inner)
         ):
             done.append(view.catalog.subscriptions[number].name)
-    file, row = _place(view, wanted.ledger, wanted.entry)
+    file, row = _place(view, message_id.ledger, message_id.entry)
     if piece.marker is not None:
         file, row = _place_inside(view, piece.marker, message[2])
     said: dict[str, Any] = {}
-    if not wanted.index and piece.index:  # the id of a marker means all its messages
-        marker = find_marker(view.buffer(owner[0]), wanted.ledger, wanted.entry)
+    if not message_id.index and piece.index:  # the id of a marker means all its messages
+        marker = find_marker(view.buffer(owner[0]), message_id.ledger, message_id.entry)
         said["messages"] = 0 if marker is None else marker.count
     return {
         "kind": "message",
@@ -288,8 +288,8 @@ def columns_of(path: str) -> list[ColumnStatistics]:
     out: list[ColumnStatistics] = []
     for number in range(footer.num_columns):
         pieces = [footer.row_group(at).column(number) for at in range(footer.num_row_groups)]
-        known = [piece.statistics for piece in pieces if piece.is_stats_set]
-        bounds = [of for of in known if of.has_min_max]
+        statistics = [piece.statistics for piece in pieces if piece.is_stats_set]
+        bounds = [of for of in statistics if of.has_min_max]
         column = footer.schema.column(number)
         out.append(
             {
@@ -299,7 +299,7 @@ def columns_of(path: str) -> list[ColumnStatistics]:
                 "size_bytes": sum(piece.total_compressed_size for piece in pieces),
                 "raw_bytes": sum(piece.total_uncompressed_size for piece in pieces),
                 "values": sum(piece.num_values for piece in pieces),
-                "nulls": sum(of.null_count for of in known) if known else None,
+                "nulls": sum(of.null_count for of in statistics) if statistics else None,
                 "min": min((of.min for of in bounds), default=None),
                 "max": max((of.max for of in bounds), default=None),
             }
@@ -317,10 +317,10 @@ def groups_of(path: str) -> list[GroupStatistics]:
 
 
 def _group(number: int, group: Any, names: list[str]) -> GroupStatistics:
-    known = None
+    statistics = None
     if "entry" in names:
-        known = group.column(names.index("entry")).statistics
-    bounds = known if known is not None and known.has_min_max else None
+        statistics = group.column(names.index("entry")).statistics
+    bounds = statistics if statistics is not None and statistics.has_min_max else None
     columns = [group.column(at) for at in range(group.num_columns)]
     return {
         "row_group": number,

@@ -93,11 +93,11 @@ def delay_families(view: View, store: Store, topics: list[Topic]) -> Iterator[Fa
         [
             (
                 "",
-                {"topic": _short(topic), "subscription": held.name},
-                counts.of_subscription(topic, held),
+                {"topic": _short(topic), "subscription": record.name},
+                counts.of_subscription(topic, record),
             )
             for topic in topics
-            for held in (view.catalog.subscriptions[number] for number in topic.subscriptions)
+            for record in (view.catalog.subscriptions[number] for number in topic.subscriptions)
         ],
     )
     places = [
@@ -152,34 +152,34 @@ def delay_families(view: View, store: Store, topics: list[Topic]) -> Iterator[Fa
     )
 
 
-def _delivery(known: DeliveryCounters) -> Iterator[Family]:
+def _delivery(counters: DeliveryCounters) -> Iterator[Family]:
     """Deliveries by consumers of this process."""
     yield Family(
         "txlog_delayed_strays",
         "gauge",
         "remembered as not due, but not in the index",
-        [("", {}, known.strays)],
+        [("", {}, counters.strays)],
     )
     yield Family(
         "txlog_delayed_rewinds_total",
         "counter",
         "times a consumer started over",
-        [("", {}, known.rewinds)],
+        [("", {}, counters.rewinds)],
     )
     yield Family(
         "txlog_delayed_popped_total",
         "counter",
         "messages delivered after waiting",
-        [("", {}, known.popped)],
+        [("", {}, counters.popped)],
     )
     samples: list[Sample] = []
     so_far = 0
-    for bound_ms, count in zip(LATENESS_BOUNDS_MS, known.lateness, strict=False):
+    for bound_ms, count in zip(LATENESS_BOUNDS_MS, counters.lateness, strict=False):
         so_far += count
         samples.append(("_bucket", {"le": f"{bound_ms / 1000:g}"}, so_far))
-    so_far += known.lateness[-1]
+    so_far += counters.lateness[-1]
     samples += [("_bucket", {"le": "+Inf"}, so_far), ("_count", {}, so_far)]
-    samples.append(("_sum", {}, known.lateness_ms / 1000))
+    samples.append(("_sum", {}, counters.lateness_ms / 1000))
     yield Family(
         "txlog_delayed_lateness_seconds",
         "histogram",
@@ -188,23 +188,23 @@ def _delivery(known: DeliveryCounters) -> Iterator[Family]:
     )
 
 
-def _bucket_ops(known: BucketCounters) -> Iterator[Family]:
+def _bucket_ops(counters: BucketCounters) -> Iterator[Family]:
     """Upkeep of buckets by this process since it opened the store."""
-    kinds = sorted({*KINDS, *(kind for kind, _ in known.counts)})
+    kinds = sorted({*KINDS, *(kind for kind, _ in counters.counts)})
     yield Family(
         f"{_INDEX}_bucket_op_count",
         "gauge",
         "steps of upkeep in this process",
         [
-            ("", {"type": kind, "state": state}, known.counts[(kind, state)])
+            ("", {"type": kind, "state": state}, counters.counts[(kind, state)])
             for kind in kinds
             for state in (SUCCEEDED, FAILED)
         ],
     )
     samples: list[Sample] = []
     for kind in kinds:
-        samples.append(("_count", {"type": kind}, known.counts[(kind, SUCCEEDED)]))
-        samples.append(("_sum", {"type": kind}, known.seconds.get(kind, 0.0)))
+        samples.append(("_count", {"type": kind}, counters.counts[(kind, SUCCEEDED)]))
+        samples.append(("_sum", {"type": kind}, counters.seconds.get(kind, 0.0)))
     yield Family("txlog_delayed_bucket_op_seconds", "summary", "time of these steps", samples)
 
 
@@ -230,11 +230,14 @@ def watermark_families(view: View, store: Store, topics: list[Topic]) -> Iterato
     for topic in topics:
         indexes = [index_of(topic, number) for number in used[topic.number]]
         for subscription in topic.subscriptions if indexes else ():
-            held = view.catalog.subscriptions[subscription]
-            for one in standings(view, topic, indexes, held):
-                clamp = view.watermark(one.number).clamps.get(subscription)
-                labels = {**_partition_labels(topic, one.partition), "subscription": held.name}
-                places.append((labels, one, 0 if clamp is None else clamp.emitted))
+            record = view.catalog.subscriptions[subscription]
+            for standing in standings(view, topic, indexes, record):
+                clamp = view.watermark(standing.number).clamps.get(subscription)
+                labels = {
+                    **_partition_labels(topic, standing.partition),
+                    "subscription": record.name,
+                }
+                places.append((labels, standing, 0 if clamp is None else clamp.emitted))
     yield from _of_subscriptions(places, store.clock.now().wall_ms)
     yield Family(
         f"{_PREFIX}_late_messages_total",
@@ -272,7 +275,9 @@ def _partition_labels(topic: Topic, index: int) -> Labels:
 
 
 def _of_subscriptions(places: list[tuple[Labels, Standing, int]], now_ms: int) -> Iterator[Family]:
-    emitted = [(labels, one.emitted) for labels, one, _ in places if one.emitted is not None]
+    emitted = [
+        (labels, standing.emitted) for labels, standing, _ in places if standing.emitted is not None
+    ]
     yield Family(
         f"{_PREFIX}_event_time_ms",
         "gauge",
@@ -283,7 +288,11 @@ def _of_subscriptions(places: list[tuple[Labels, Standing, int]], now_ms: int) -
         f"{_PREFIX}_materialized_ms",
         "gauge",
         "the value of what is acknowledged",
-        [("", labels, one.value) for labels, one, _ in places if one.value is not None],
+        [
+            ("", labels, standing.value)
+            for labels, standing, _ in places
+            if standing.value is not None
+        ],
     )
     yield Family(
         f"{_PREFIX}_lag_seconds",
@@ -299,13 +308,13 @@ def _of_subscriptions(places: list[tuple[Labels, Standing, int]], now_ms: int) -
         f"{_PREFIX}_status",
         "gauge",
         "0 unknown, 1 active, 2 idle, 3 unreadable now",
-        [("", labels, STATUSES.index(one.status)) for labels, one, _ in places],
+        [("", labels, STATUSES.index(standing.status)) for labels, standing, _ in places],
     )
     yield Family(
         f"{_PREFIX}_held",
         "gauge",
         "1 while a producer is below the value given to consumers",
-        [("", labels, int(_is_held(one))) for labels, one, _ in places],
+        [("", labels, int(_is_held(standing))) for labels, standing, _ in places],
     )
     yield Family(
         f"{_PREFIX}_emitted_total",
@@ -315,8 +324,12 @@ def _of_subscriptions(places: list[tuple[Labels, Standing, int]], now_ms: int) -
     )
 
 
-def _is_held(one: Standing) -> bool:
-    return one.value is not None and one.emitted is not None and one.value < one.emitted
+def _is_held(standing: Standing) -> bool:
+    return (
+        standing.value is not None
+        and standing.emitted is not None
+        and standing.value < standing.emitted
+    )
 
 
 def _of_partitions(places: list[tuple[Labels, Watermark, tuple[int, int]]]) -> Iterator[Family]:
@@ -392,8 +405,8 @@ def families(view: View, store: Store) -> list[Family]:
 
 
 def _clock_families(view: View, store: Store) -> Iterator[Family]:
-    known = clock_trust.judge(view, store.settings, store.clock.now())
-    jump_s = 0 if known.is_believed else known.ahead_ms // SECOND_MS
+    verdict = clock_trust.judge(view, store.settings, store.clock.now())
+    jump_s = 0 if verdict.is_believed else verdict.ahead_ms // SECOND_MS
     yield Family(
         "txlog_clock_jump_seconds",
         "gauge",
@@ -406,9 +419,12 @@ def _clock_families(view: View, store: Store) -> Iterator[Family]:
 
 
 def _coordinators(view: View, store: Store) -> list[tuple[int, Coordinator]]:
-    known = view.known()
+    components = view.known()
     return [
-        (number, view.coordinator(number) if ("coordinator", number, 0) in known else Coordinator())
+        (
+            number,
+            view.coordinator(number) if ("coordinator", number, 0) in components else Coordinator(),
+        )
         for number in range(store.settings.coordinators)
     ]
 
@@ -584,7 +600,7 @@ def _partition_families(view: View) -> Iterator[Family]:
 
 
 def _subscription_families(view: View) -> Iterator[Family]:
-    places = [(_labels(view, held), _cursors(view, held)) for held in _subscriptions(view)]
+    places = [(_labels(view, record), _cursors(view, record)) for record in _subscriptions(view)]
     per_cursor: list[tuple[str, str, str, Callable[[Cursor], int]]] = [
         (
             "pulsar_txn_tp_committed_count_total",
@@ -602,7 +618,7 @@ def _subscription_families(view: View) -> Iterator[Family]:
             "txlog_pending_ack_messages",
             "gauge",
             "messages that open transactions acknowledged",
-            lambda cursor: sum(one.count for one in cursor.pending.values()),
+            lambda cursor: sum(acks.count for acks in cursor.pending.values()),
         ),
         (
             "txlog_ack_conflicts_total",
@@ -643,10 +659,13 @@ def _subscriptions(view: View) -> list[Subscription]:
     return [view.catalog.subscriptions[n] for t in _topics(view) for n in t.subscriptions]
 
 
-def _labels(view: View, held: Subscription) -> dict[str, str]:
-    return {"topic": _short(view.catalog.topics[held.topic]), "subscription": held.name}
+def _labels(view: View, subscription: Subscription) -> dict[str, str]:
+    return {
+        "topic": _short(view.catalog.topics[subscription.topic]),
+        "subscription": subscription.name,
+    }
 
 
-def _cursors(view: View, held: Subscription) -> list[Cursor]:
-    topic = view.catalog.topics[held.topic]
-    return [view.cursor(held.number, number) for number in numbers(topic)]
+def _cursors(view: View, subscription: Subscription) -> list[Cursor]:
+    topic = view.catalog.topics[subscription.topic]
+    return [view.cursor(subscription.number, number) for number in numbers(topic)]

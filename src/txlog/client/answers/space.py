@@ -64,14 +64,14 @@ def _partitions(store: Store, topic: str, partition: int | None) -> tuple[TopicN
     raises: TopicNotFound, PartitionUnavailable
     """
     name = TopicName.parse(topic, allow_partition=True)
-    wanted = name.partition if partition is None else partition
+    index = name.partition if partition is None else partition
 
     def numbers_of(view: View) -> list[int]:
         found = find_topic(view, name)
-        if wanted is not None:
-            check_partition(name.topic.short, found, wanted)
+        if index is not None:
+            check_partition(name.topic.short, found, index)
         every = catalogs.numbers(found)
-        return [every[wanted]] if wanted is not None else [*every]
+        return [every[index]] if index is not None else [*every]
 
     def check_available(view: View) -> None:
         for number in numbers:
@@ -208,14 +208,14 @@ def offload(
     check_place(place)
     report = OffloadReport()
     if dry_run:
-        found = store.read(lambda view: offloadable(view, numbers, report))
-        report.files, report.size_bytes = len(found), sum(ref.bytes for ref in found)
+        files = store.read(lambda view: offloadable(view, numbers, report))
+        report.files, report.size_bytes = len(files), sum(ref.bytes for ref in files)
     else:
         store.need_writable()
         with maintenance(store, wait=True):
-            found = store.read(lambda view: offloadable(view, numbers, report))
+            files = store.read(lambda view: offloadable(view, numbers, report))
             try:
-                offload_files(store, place, found, report)
+                offload_files(store, place, files, report)
             finally:
                 if report.files:
                     write_checkpoint(store, CheckpointReport(), far=True)
@@ -292,8 +292,8 @@ def gc(store: Store, *, apply: bool, keep_ms: int) -> GarbageCollected:
         rows: list[UnnamedFile] = []
         now = store.clock.now()
         now_ms = store.read(lambda view: trusted(view, store.settings, now)).wall_ms
-        found = [*unnamed(store), *far_unnamed(store), *replaced(store, keep_ms, now_ms)]
-        for path, reason in found:
+        candidates = [*unnamed(store), *far_unnamed(store), *replaced(store, keep_ms, now_ms)]
+        for path, reason in candidates:
             try:
                 size = size_of(path) if is_far(path) else store.disk.size(path)
             except MissingFile:  # `replaced` does not check that files outside the store exist

@@ -302,12 +302,12 @@ def transactions(
 ) -> list[TransactionRow]:
     """Unfinished transactions, oldest first; every: also ended ones that still have a record."""
     out: list[TransactionRow] = []
-    wanted = None if states is None else {state.lower() for state in states}
+    lowered = None if states is None else {state.lower() for state in states}
     for number in view.known_coordinators():
         state = view.coordinator(number)
-        ended = state.ended.values() if every or wanted else ()
+        ended = state.ended.values() if every or lowered else ()
         out += [_txn_row(view, store, txn) for txn in (*state.unfinished.values(), *ended)]
-    out = [row for row in out if wanted is None or row["state"] in wanted]
+    out = [row for row in out if lowered is None or row["state"] in lowered]
     return sorted(out, key=lambda row: (row["begin_time"], row["txn"]))
 
 
@@ -316,19 +316,19 @@ def _txn_row(view: View, store: Store, txn: Txn) -> TransactionRow:
     txn_id = TxnId(txn.coordinator, txn.sequence)
     messages, acks, size = txn.messages, txn.acks, None
     if txn.status == OPEN:
-        held = [buffers.find_held(view.buffer(n), *_pair(txn)) for n in txn.partitions]
-        messages = sum(one.count for one in held if one is not None)
-        size = sum(one.payload_bytes for one in held if one is not None)
+        buffered = [buffers.find_held(view.buffer(n), *_pair(txn)) for n in txn.partitions]
+        messages = sum(entry.count for entry in buffered if entry is not None)
+        size = sum(entry.payload_bytes for entry in buffered if entry is not None)
         pending = [view.cursor(s, p).pending.get(_pair(txn)) for s, p in txn.subscriptions]
-        acks = sum(one.count for one in pending if one is not None)
+        acks = sum(entry.count for entry in pending if entry is not None)
     unfinished = not txn.ended_ms
-    left = lookup.left_ms(txn, now)
+    left_ms = lookup.left_ms(txn, now)
     return {
         "txn": txn_id,
         "state": txn.status.lower(),
         "transaction_key": txn.key,
         "age_ms": (txn.ended_ms or now.wall_ms) - txn.wall_ms,
-        "expires_in_ms": left if txn.status == OPEN else None,
+        "expires_in_ms": left_ms if txn.status == OPEN else None,
         "topic_list": topics_of(view, txn),
         "messages": messages,
         "acks": acks,
@@ -366,17 +366,17 @@ def transaction(view: View, store: Store, txn_id: TxnId) -> TransactionDescripti
     markers = {marker[0]: marker for marker in found_markers}
     partitions: list[TransactionPartition] = []
     for number in there(view, txn.partitions):
-        held = buffers.find_held(view.buffer(number), *_pair(txn))
+        buffered = buffers.find_held(view.buffer(number), *_pair(txn))
         marker = markers.get(number)
-        found = catalogs.topic_of(view.catalog, number)
+        record = catalogs.topic_of(view.catalog, number)
         partitions.append(
             {
-                "topic": short(found),
-                "partition": catalogs.index_of(found, number),
-                "messages": held.count if held else marker[3] if marker else 0,
-                "size_bytes": held.payload_bytes if held else 0,
+                "topic": short(record),
+                "partition": catalogs.index_of(record, number),
+                "messages": buffered.count if buffered else marker[3] if marker else 0,
+                "size_bytes": buffered.payload_bytes if buffered else 0,
                 "marker": MessageId(marker[1], marker[2]) if marker else None,
-                "done": decided and held is None,
+                "done": decided and buffered is None,
             }
         )
     acks: list[TransactionAcks] = []
@@ -384,12 +384,12 @@ def transaction(view: View, store: Store, txn_id: TxnId) -> TransactionDescripti
         if subscription not in view.catalog.subscriptions:
             continue  # the subscription was deleted; the list of skipped ones has it
         pending = view.cursor(subscription, number).pending.get(_pair(txn))
-        found = catalogs.topic_of(view.catalog, number)
+        record = catalogs.topic_of(view.catalog, number)
         cumulative = pending.cumulative if pending else None
         acks.append(
             {
-                "topic": short(found),
-                "partition": catalogs.index_of(found, number),
+                "topic": short(record),
+                "partition": catalogs.index_of(record, number),
                 "subscription": view.catalog.subscriptions[subscription].name,
                 "acks": pending.count if pending else 0,
                 "cumulative": MessageId(*cumulative) if cumulative else None,
@@ -472,7 +472,7 @@ def _recovery(line: str) -> Problem:
 
 
 def _topic_status(view: View, store: Store) -> list[TopicStatus]:
-    known = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
+    records = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
     return [
         {
             "topic": row["topic"],
@@ -481,29 +481,31 @@ def _topic_status(view: View, store: Store) -> list[TopicStatus]:
             "size_bytes": row["size_bytes"],
             "open_txns": row["open_txns"],
             "hidden_messages": sum(
-                held.count
-                for number in numbers(found)
+                buffered.count
+                for number in numbers(record)
                 for by_sequence in view.buffer(number).held.values()
-                for held in by_sequence.values()
+                for buffered in by_sequence.values()
             ),
             "delayed": row["delayed"],
             "backlog": row["backlog"],
-            "watermark": watermarks.at_end(view, found),
+            "watermark": watermarks.at_end(view, record),
         }
-        for row, found in zip(topics(view, store), known, strict=True)
+        for row, record in zip(topics(view, store), records, strict=True)
     ]
 
 
 def clock_problem(view: View, store: Store) -> list[Problem]:
     """A list with one problem if the store does not trust the wall clock, else empty."""
-    known = clock_trust.judge(view, store.settings, store.clock.now())
-    if known.is_believed:
+    verdict = clock_trust.judge(view, store.settings, store.clock.now())
+    if verdict.is_believed:
         return []
-    ahead = f"the clock is {known.ahead_ms // SECOND_MS:,} s ahead of what was expected"
-    if known.is_set:
+    ahead = f"the clock is {verdict.ahead_ms // SECOND_MS:,} s ahead of what was expected"
+    if verdict.is_set:
         why = f"{ahead}: it was set; nothing expires or is delivered early by it"
     else:
-        why = f"{ahead} since the reboot; nothing expires by it for {known.left_ms // SECOND_MS} s"
+        why = (
+            f"{ahead} since the reboot; nothing expires by it for {verdict.left_ms // SECOND_MS} s"
+        )
     return [
         {
             "code": "clock",
@@ -513,22 +515,22 @@ def clock_problem(view: View, store: Store) -> list[Problem]:
     ]
 
 
-def loss(view: View, one: catalogs.Loss) -> Problem:
+def loss(view: View, record: catalogs.Loss) -> Problem:
     """A recorded loss of messages, which a repair accepted: {code, message, hint}."""
-    where = f"LSN {one.first} to {one.last}"
-    if one.ledger:
-        where = f"ledger {one.ledger}, entries {one.first} to {one.last}"
-        if catalogs.has_partition(view.catalog, one.partition):
-            found = catalogs.topic_of(view.catalog, one.partition)
-            where = f"{short(found)}/{catalogs.index_of(found, one.partition)}, {where}"
+    where = f"LSN {record.first} to {record.last}"
+    if record.ledger:
+        where = f"ledger {record.ledger}, entries {record.first} to {record.last}"
+        if catalogs.has_partition(view.catalog, record.partition):
+            topic = catalogs.topic_of(view.catalog, record.partition)
+            where = f"{short(topic)}/{catalogs.index_of(topic, record.partition)}, {where}"
     return {
         "code": "loss",
-        "message": f"{one.messages} messages were accepted as lost in {where}: {one.reason}",
+        "message": f"{record.messages} messages were accepted as lost in {where}: {record.reason}",
         "hint": None,
     }
 
 
 def _problem(view: View, number: int) -> Problem:
-    found = catalogs.topic_of(view.catalog, number)
-    error = unavailable_error(view.catalog, found, number)
+    record = catalogs.topic_of(view.catalog, number)
+    error = unavailable_error(view.catalog, record, number)
     return {"code": "unavailable", "message": error.message, "hint": error.hint}

@@ -41,10 +41,10 @@ READY, READ_ONLY, CORRUPT = "Ready", "ReadOnly", "Corrupt"
 
 def coordinators(view: View, store: Store) -> list[CoordinatorRow]:
     """Every coordinator of the store: {coordinator, state, ongoing_txn_size, keys}."""
-    known, keys = view.known(), living_counts(view)
+    components, keys = view.known(), living_counts(view)
     out: list[CoordinatorRow] = []
     for number in range(store.settings.coordinators):
-        state, fold = coordinator_state(view, store, number, known)
+        state, fold = coordinator_state(view, store, number, components)
         out.append(
             {
                 "coordinator": number,
@@ -57,12 +57,16 @@ def coordinators(view: View, store: Store) -> list[CoordinatorRow]:
 
 
 def coordinator_state(
-    view: View, store: Store, number: int, known: set[Component]
+    view: View, store: Store, number: int, components: set[Component]
 ) -> tuple[str, Coordinator]:
     """(Ready, ReadOnly or Corrupt; the fold, empty when it was never used or cannot be read)."""
     fold = Coordinator()
     try:
-        if ("coordinator", number, 0) in known:  # do not load others: a sweep visits loaded ones
+        if (
+            "coordinator",
+            number,
+            0,
+        ) in components:  # do not load others: a sweep visits loaded ones
             fold = view.coordinator(number)
     except Corruption:
         return CORRUPT, fold
@@ -79,17 +83,17 @@ def coordinator_stats(
     count = store.settings.coordinators
     if coordinator is not None:
         lookup.check_coordinator(coordinator, count)
-    known = view.known()
+    components = view.known()
     return [
-        _coordinator_row(view, store, number, known, internal)
+        _coordinator_row(view, store, number, components, internal)
         for number in (range(count) if coordinator is None else [coordinator])
     ]
 
 
 def _coordinator_row(
-    view: View, store: Store, number: int, known: set[Component], internal: bool
+    view: View, store: Store, number: int, components: set[Component], internal: bool
 ) -> CoordinatorStats:
-    state, fold = coordinator_state(view, store, number, known)
+    state, fold = coordinator_state(view, store, number, components)
     by_status = {status: 0 for status in (OPEN, COMMITTING, ABORTING)}
     for txn in fold.unfinished.values():
         by_status[txn.status] += 1
@@ -200,13 +204,13 @@ def in_buffer(view: View, txn: Txn, partition: int) -> InBuffer:
 
     start_position: its first row in the sidecar, null after an abort
     """
-    held = buffers.find_held(view.buffer(partition), txn.coordinator, txn.sequence)
+    buffered = buffers.find_held(view.buffer(partition), txn.coordinator, txn.sequence)
     marker = next((one for one in txn.markers if one[0] == partition), None)
-    ranges = [] if held is None else held.ranges
-    count = 0 if held is None else held.count
+    ranges = [] if buffered is None else buffered.ranges
+    count = 0 if buffered is None else buffered.count
     if marker is not None:
-        known = buffers.find_marker(view.buffer(partition), marker[1], marker[2])
-        ranges, count = ([], marker[3]) if known is None else (list(known.ranges), marker[3])
+        record = buffers.find_marker(view.buffer(partition), marker[1], marker[2])
+        ranges, count = ([], marker[3]) if record is None else (list(record.ranges), marker[3])
     aborted = txn.status in (ABORTING, ABORTED)
     start = None if aborted or not ranges else MessageId(ranges[0][0], ranges[0][1])
     return {
@@ -277,12 +281,12 @@ def message_keys(view: View, store: Store, txn_id: TxnId) -> list[str]:
     keys: set[bytes] = set()
     for partition in txn.partitions:
         state = view.buffer(partition)
-        held = buffers.find_held(state, txn.coordinator, txn.sequence)
-        ranges = [] if held is None else held.ranges
+        buffered = buffers.find_held(state, txn.coordinator, txn.sequence)
+        ranges = [] if buffered is None else buffered.ranges
         for number, ledger, entry, _ in txn.markers:
             marker = buffers.find_marker(state, ledger, entry) if number == partition else None
             ranges = ranges if marker is None else list(marker.ranges)
-        wanted = [(ledger, row, row + rows) for ledger, row, rows, _ in ranges]
-        for table in view.rows(wanted, ("key",)):
+        spans = [(ledger, row, row + rows) for ledger, row, rows, _ in ranges]
+        for table in view.rows(spans, ("key",)):
             keys.update(key for key in table.column("key").unique().to_pylist() if key is not None)
     return [key.decode("utf-8", "backslashreplace") for key in sorted(keys)]
