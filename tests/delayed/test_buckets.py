@@ -546,7 +546,7 @@ def test_an_away_partition_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_upkeep_does_nothing_twice(tmp_path: Path) -> None:
-    """Another process does the upkeep that one has left; then no work remains."""
+    """A second process does the upkeep that the first did not do; then no work remains."""
     bench = bench_of(tmp_path, max_num_buckets=1)
     fill(bench, 3)
     store = bench.client.store

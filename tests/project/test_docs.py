@@ -200,7 +200,7 @@ def test_a_numbered_link_is_defined_and_leads_to_its_record() -> None:
 
 
 def test_every_record_that_holds_is_linked_from_a_design_note() -> None:
-    """Kills: a decision that only somebody who reads the whole archive would find."""
+    """Kills: a decision that a reader finds only by reading the whole archive."""
     linked = {
         name
         for note in NOTES

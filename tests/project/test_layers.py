@@ -104,7 +104,7 @@ def test_packages_make_no_cycle() -> None:
 
 
 def test_other_rooms_enter_the_engine_by_its_door() -> None:
-    """Modules behind the door can be merged or renamed without a look outside."""
+    """So modules behind the door can be merged or renamed without changing other rooms."""
     for module in MODULES:
         if not module.path.startswith("engine"):
             for name, item in own_targets(module, KNOWN):
@@ -113,7 +113,7 @@ def test_other_rooms_enter_the_engine_by_its_door() -> None:
 
 
 def test_a_door_has_only_names_that_another_room_uses() -> None:
-    """A name that nobody outside needs belongs to the engine again."""
+    """A name that no other room uses is removed from the door."""
     used: set[str] = set()
     for module in MODULES:
         if not module.path.startswith("engine"):

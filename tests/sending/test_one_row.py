@@ -162,7 +162,7 @@ def test_a_refused_key_takes_no_turn_of_the_partitions(bench: Bench) -> None:
 
 
 def test_names_and_texts_in_the_same_buffers_count_twice(tmp_path: Path) -> None:
-    """The limit counts the bytes of a message, however they lie in memory."""
+    """The limit counts the bytes of a message, even if its parts share a buffer in memory."""
     bench = Bench(tmp_path / "small", max_message_bytes=1_000)
     bench.client.create_topic("t")
     texts = pa.array(["x" * 900], pa.string())

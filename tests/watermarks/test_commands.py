@@ -151,7 +151,7 @@ def test_what_wait_refuses(tool: Tool, flags: tuple[str, ...], code: int) -> Non
 
 
 def test_wait_answers_by_its_exit_code(tool: Tool) -> None:
-    """spec/cli 5: 8 without an error; what each condition is stands on stdout."""
+    """spec/cli 5: exit code 8 without an error; stdout shows the value of each condition."""
     code, out, err = tool("wait", "--topic", "t", "--messages", "1", "--timeout", "0s", "--json")
     assert (code, err) == (8, "")
     assert json.loads(out)["condition_list"] == [{"name": "messages:t", "met": False, "value": "0"}]

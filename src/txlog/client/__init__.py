@@ -1,7 +1,5 @@
-"""The Python API, shaped like Pulsar's.
-
-A client on a store, its administration, and the handles that the client gives out: one package for
-each subject.
+"""The Python API, modelled on Pulsar's: the client, its administration, and one package of handles
+per subject.
 
 Door: aio, aio/client, aio/handles, aio/worker, answers/changes, answers/delayed, answers/health,
 answers/inspect, answers/integrity, answers/keys, answers/lists, answers/metric_family,
@@ -11,15 +9,15 @@ topics/created, topics/subscription, topics/topic.
 
 Contents:
 
-    admin           Admin: the operations of administration, reached as `client.admin`
+    admin           Admin: administration, reached as `client.admin`
     aio/            the same handles for programs built on an event loop
-    answers/        what a store looks like, as plain values; its metrics
-    client          Client: everything a program does with a store begins here
+    answers/        descriptions of a store as plain values; its metrics
+    client          Client: an open store, from which all handles come
     consuming/      consumers
-    copy            a copy of a store as it is at one LSN, while others keep writing
+    copy            copying a store as of one LSN, while other processes keep writing
     open            `init` and `open`
-    reading/        readers, messages, and what a session knows of its watermark
-    sending/        producers, large messages and bulk batches
+    reading/        readers and table views
+    sending/        producers and bulk batches
     topics/         handles of topics and subscriptions
-    wait            `client.wait`: until a store has become what was asked for
+    wait            `client.wait`: waiting until conditions are met
 """

@@ -1,8 +1,8 @@
-"""Owns Admin: the operations of administration on a store, reached by `client.admin`.
+"""Owns Admin: administration of a store, reached as `client.admin`.
 
-There is a method for each command of `txlog admin`, for policies and settings, and for changing and
-deleting topics. Answers are plain values under the names that the commands print; instants are
-milliseconds, ids TxnId and MessageId.
+Each command of `txlog admin` has a method. More methods are for policies and settings, and for
+changing and deleting topics. Answers are plain values with the field names that the commands print;
+instants are ms since 1970 UTC, ids are TxnId and MessageId.
 """
 
 from __future__ import annotations
@@ -93,7 +93,10 @@ if TYPE_CHECKING:
 
 
 def _get(store: Store, family: PolicyFamily, topic: str | None, namespace: str | None) -> Policies:
-    """What applies to a topic, a namespace, the store; {topic, namespace, policies, origins}."""
+    """The policies that apply to a topic, a namespace or the store.
+
+    returns: {topic, namespace, policies, origins}; origins: where each policy is set
+    """
     scope = scope_of(topic, namespace)
     return _answer(store.ask(lambda view: get_policies(view, store.settings, family, scope)))
 
@@ -105,7 +108,7 @@ def _change(
     namespace: str | None,
     values: Mapping[str, PolicyValue | None],
 ) -> PoliciesChanged:
-    """Set policies, those that are not None; as get, and changed."""
+    """Set the policies whose value is not None; answers as `_get`, and `changed`."""
     scope = scope_of(topic, namespace)
     given = {name: value for name, value in values.items() if value is not None}
     return _changed(
@@ -120,7 +123,7 @@ def _remove(
     namespace: str | None,
     names: Collection[str],
 ) -> PoliciesChanged:
-    """Inherit policies again, all if none is named; answers as change."""
+    """Remove policies, so that they are inherited again; no names: all. Answers as `_change`."""
     scope = scope_of(topic, namespace)
     return _changed(
         store.write(lambda view, now: remove_policies(view, store.settings, family, scope, names))
@@ -131,18 +134,18 @@ def _changed(answer: ScopedPolicies) -> PoliciesChanged:
     return {**_answer(answer), "changed": answer.changed}
 
 
-def _answer(found: ScopedPolicies) -> Policies:
-    scope: PolicyScope = found.scope
+def _answer(scoped: ScopedPolicies) -> Policies:
+    scope: PolicyScope = scoped.scope
     return {
         "topic": None if scope.topic is None else scope.topic.short,
         "namespace": scope.namespace,
-        "policies": found.policies,
-        "origins": found.origins,
+        "policies": scoped.policies,
+        "origins": scoped.origins,
     }
 
 
 def listed(store: Store) -> list[SettingRow]:
-    """Every setting; {name, value, origin}: built in, or store if it was changed."""
+    """Every setting: {name, value, origin}; origin: "built in", or "store" if it was changed."""
     usual = Settings().to_mapping()
     return store.ask(
         lambda _: [
@@ -171,10 +174,10 @@ def change_topic(
     store: Store, name: str, partitions: int | None, policies: Mapping[str, int | None]
 ) -> TopicUpdated:
     """Change a topic; {topic, partitions, policies, changed}."""
-    wanted = TopicName.parse(name)
+    topic_name = TopicName.parse(name)
     answer = store.write(
         lambda view, now: update_topic(
-            view, store.settings, now, find_topic(view, wanted), partitions, policies
+            view, store.settings, now, find_topic(view, topic_name), partitions, policies
         )
     )
     return {
@@ -189,16 +192,20 @@ def drop_topic(
     store: Store, name: str, *, force: bool, dry_run: bool, unused: bool = False
 ) -> TopicDeleted:
     """Delete a topic; {topic, partitions, messages, size_bytes, subscriptions, deleted}."""
-    wanted = TopicName.parse(name)
+    topic_name = TopicName.parse(name)
 
     def consumers(view: View) -> list[int]:
-        held = find_topic(view, wanted).subscriptions
-        return [one.number for number in held for one in consumers_of(view.catalog, number)]
+        subscriptions = find_topic(view, topic_name).subscriptions
+        return [
+            consumer.number
+            for number in subscriptions
+            for consumer in consumers_of(view.catalog, number)
+        ]
 
     dead = dead_consumers(store.disk, store.read(consumers)) if unused else None
 
     def decide(view: View, now: Instant) -> Decision[DeletedTopic]:
-        topic = find_topic(view, wanted)
+        topic = find_topic(view, topic_name)
         return delete_topic(view, store.settings, now, topic, force=force, dead=dead)
 
     if dry_run:
@@ -246,7 +253,7 @@ class Admin:
     # --- figures -----------------------------------------------------------------------------
 
     def metrics(self) -> list[Family]:
-        """Every metric as plain values; answers.metrics_text turns them into text."""
+        """Every metric as plain values; client/answers/metrics_text makes text of them."""
         self._store.sweep_if_due()
         return self._store.ask(lambda view: figures.families(view, self._store))
 
@@ -265,7 +272,7 @@ class Admin:
         )
 
     def transaction_metadata(self, txn_id: TxnId) -> TransactionMetadata:
-        """Everything known of a transaction. Raises TransactionNotFound."""
+        """Everything the store has recorded of a transaction. Raises TransactionNotFound."""
         self._store.sweep_if_due(CallScope(txn=(txn_id.coordinator, txn_id.sequence)))
         return self._store.ask(
             lambda view: transactions.transaction_metadata(view, self._store, txn_id)
@@ -287,9 +294,10 @@ class Admin:
         return self._store.ask(lambda view: transactions.message_keys(view, self._store, txn_id))
 
     def transaction_log(self, txn_id: TxnId) -> list[TransactionLogRow]:
-        """What the coordinator recorded of a transaction; the fields of `txn log`.
+        """The steps of a transaction that its coordinator recorded; the fields of `txn log`.
 
-        It goes back as far as the retention of ended transactions, beyond their record.
+        They stay for the retention time of ended transactions, longer than the record of
+        `show_transaction`.
         raises: TransactionNotFound, Corruption (a damaged history file)
         """
         self._store.settle()
@@ -328,7 +336,10 @@ class Admin:
         txn: TxnId | None = None,
         internal: bool = False,
     ) -> list[PendingAckStats]:
-        """What transactions hold of a subscription. Raises SubscriptionNotFound and the like."""
+        """The acknowledgements of open transactions on a subscription, by partition.
+
+        raises: TopicNotFound, SubscriptionNotFound, TransactionNotFound
+        """
         name = TopicName.parse(topic, allow_partition=True)
         return self._store.ask(
             lambda view: partitionstats.pending_ack_stats(
@@ -339,14 +350,17 @@ class Admin:
     def position_in_pending_ack(
         self, topic: str, subscription: str, position: MessageId
     ) -> PendingPosition:
-        """The state of a message on a subscription. Raises SubscriptionNotFound and the like."""
+        """The state of a message on a subscription.
+
+        raises: TopicNotFound, SubscriptionNotFound
+        """
         name = TopicName.parse(topic, allow_partition=True)
         return self._store.ask(
             lambda view: partitionstats.position_in_pending_ack(view, name, subscription, position),
         )
 
     def locks(self) -> list[LockRow]:
-        """Who holds which lock; the fields of `txlog admin locks`."""
+        """The locks of the store and their holders; the fields of `txlog admin locks`."""
         return self._store.ask(lambda view: locks.locks(view, self._store))
 
     # --- transaction keys and coordinators ---------------------------------------------------
@@ -356,7 +370,8 @@ class Admin:
     ) -> list[KeyRow]:
         """The keys of all owners or one; the fields of `txlog admin list-transaction-keys`.
 
-        deleted: tombstones too
+        deleted: also deleted keys, of which the store keeps the epoch
+        owner:   name or number of a user
         """
         self._store.settle()
         self._store.sweep_if_due()
@@ -367,8 +382,8 @@ class Admin:
     def transaction_key(self, key: str, owner: str | int | None = None) -> KeyDescription:
         """One key with its remembered transactions, newest first.
 
-        owner:  name or number of another user, for root
-        raises: TransactionKeyNotFound, also for a deleted one; NotAllowed
+        owner:  name or number of another user; only root may pass it
+        raises: TransactionKeyNotFound, also for a deleted key; NotAllowed
         """
         self._store.settle()
         self._store.sweep_if_due()
@@ -378,7 +393,7 @@ class Admin:
         )
 
     def delete_transaction_key(self, key: str, owner: str | int | None = None) -> KeyDeleted:
-        """Delete a key; its open transaction is aborted, its last epoch is kept forever.
+        """Delete a key and abort its open transaction. The store keeps its last epoch for ever.
 
         returns: {transaction_key, owner, owner_uid, epoch, deleted, aborted_list}
         raises:  TransactionKeyNotFound, NotAllowed
@@ -409,14 +424,14 @@ class Admin:
         return listed(self._store)
 
     def set_setting(self, name: str, value: int | str | float) -> SettingChanged:
-        """Set one for all processes; {name, value, before, changed}.
+        """Change a setting for all processes; {name, value, before, changed}.
 
         raises: NotFound (308), InvalidArgument, LimitExceeded; NotAllowed for fewer coordinators
         """
         return change(self._store, name, value)
 
     def set_isolation(self, topic: str, subscription: str, isolation: str) -> bool:
-        """Change the isolation of a subscription without a live consumer; whether it changed.
+        """Change the isolation of a subscription without live consumers; True if it changed.
 
         isolation: "committed" or "uncommitted"
         raises:    ConsumerBusy, InvalidArgument, TopicNotFound, SubscriptionNotFound
@@ -424,8 +439,8 @@ class Admin:
         store, name = self._store, TopicName.parse(topic)
 
         def consumers(view: View) -> list[int]:
-            held = find_subscription(view, find_topic(view, name), subscription)
-            return [one.number for one in consumers_of(view.catalog, held.number)]
+            record = find_subscription(view, find_topic(view, name), subscription)
+            return [consumer.number for consumer in consumers_of(view.catalog, record.number)]
 
         dead = dead_consumers(store.disk, store.read(consumers))
         changed = store.write(
@@ -440,8 +455,8 @@ class Admin:
     ) -> TopicUpdated:
         """Add partitions to a topic, and set policies (None removes one).
 
-        Open producers and consumers use the new partitions, too; from then on a key goes to
-        crc32(key) mod partitions. Policies are those of Client.set_policies.
+        Open producers and consumers use the new partitions, too. From then on a key goes to
+        partition crc32(key) mod partitions. Policies are as in Client.set_policies.
         returns: {topic, partitions, policies, changed}
         raises:  TopicNotFound, NotAllowed (fewer partitions), LimitExceeded, InvalidArgument
         """
@@ -452,10 +467,10 @@ class Admin:
     ) -> TopicDeleted:
         """Delete a topic with its messages; the fields of `txlog topic delete`.
 
-        force:  also its subscriptions, and what unfinished transactions have there: they list it as
-                skipped
-        unused: also its subscriptions, if none has a consumer
-        dry_run: say what would go
+        force:  also if it has subscriptions or messages of unfinished transactions; these
+                transactions list the topic as skipped
+        unused: also if it has subscriptions, unless one has a consumer
+        dry_run: only report what would be deleted
         raises: TopicNotFound, StillInUse
         """
         return drop_topic(self._store, name, force=force, dry_run=dry_run, unused=unused)
@@ -463,17 +478,20 @@ class Admin:
     # --- availability ------------------------------------------------------------------------
 
     def set_offline(self, topic: str, partition: int | None = None) -> PartitionSwitched:
-        """Take a partition and its sidecar away; the fields of `txlog admin offline`.
+        """Make a partition and its sidecar unavailable; the fields of `txlog admin offline`.
 
-        Sends, acknowledgements and reads there raise PartitionUnavailable; the end of a transaction
-        that holds something there waits for it, with everything else done.
+        Sends, acknowledgements and reads there raise PartitionUnavailable. If a transaction with
+        messages or acknowledgements there ends, all other partitions finish, and this one is
+        finished when it comes back.
         raises: TopicNotFound
         """
         name = _partition(topic, partition)
         return self._switch(name, lambda view, now: availability.set_offline(view, name))
 
     def set_online(self, topic: str, partition: int | None = None) -> PartitionSwitched:
-        """Bring a partition back, with everything that waited for it, in one frame.
+        """Make a partition available again and finish the transactions that waited for it.
+
+        All of that is one frame.
 
         returns: {topic, partition, online, changed, finished_list}
         raises:  TopicNotFound; Corruption: one of its files is damaged, and it stays offline
@@ -507,10 +525,10 @@ class Admin:
     def find_hanging(
         self, older_than_ms: int = HANGING_MS, topics: Sequence[str] = ()
     ) -> list[HangingTransaction]:
-        """Transactions that do not end by themselves; the fields of `txlog txn find-hanging`.
+        """Transactions that will not end by themselves; the fields of `txlog txn find-hanging`.
 
-        older_than_ms: how long a decided transaction may wait for a partition
-        topics:        only those that touch these
+        older_than_ms: a decided transaction may wait this long for a partition
+        topics:        only transactions with messages or acknowledgements in these topics
         raises:        TopicNotFound
         """
         names = [TopicName.parse(name, allow_partition=True) for name in topics]
@@ -519,9 +537,11 @@ class Admin:
         now = self._store.clock.now()
 
         def look(view: View) -> list[HangingTransaction]:
-            wanted = [find_topic(view, name) for name in names]
-            found = hanging(view, now, older_than_ms, wanted or list(view.catalog.topics.values()))
-            return [_row(view, one) for one in found]
+            touched = [find_topic(view, name) for name in names]
+            transactions = hanging(
+                view, now, older_than_ms, touched or list(view.catalog.topics.values())
+            )
+            return [_row(view, transaction) for transaction in transactions]
 
         return self._store.read(look)
 
@@ -533,16 +553,17 @@ class Admin:
         txn_age_ms: Limits = (None, None),
         lag_ms: Limits = (None, None),
     ) -> Check:
-        """Whether the store, or some topics, are healthy; the fields of `txlog check`, see health.
+        """Check whether the store, or some topics, are healthy; the fields of `txlog check`.
 
-        backlog, txn_age_ms, lag_ms: (warning, critical) above these; None: never
+        backlog, txn_age_ms, lag_ms: (warn, crit): a larger value is a warning, or critical; None:
+                 no bound
         returns: {status, check_list: [{name, status, value, warn, crit, detail}]}, status one of
                  ok, warning, critical
         raises:  TopicNotFound, InvalidArgument
         """
         self._store.settle()
         self._store.sweep_if_due()
-        bounds = [health.Bounds(*one) for one in (backlog, txn_age_ms, lag_ms)]
+        bounds = [health.Bounds(*limits) for limits in (backlog, txn_age_ms, lag_ms)]
         return self._store.ask(lambda view: health.check(view, self._store, topics, *bounds))
 
     # --- space -------------------------------------------------------------------------------
@@ -557,33 +578,33 @@ class Admin:
     ) -> Compacted:
         """Rewrite the sidecars of a topic in commit order, without dead rows.
 
-        arrange: what reads and sorts the rows, if not this process; jobs pass Spark
+        arrange: a function that reads and sorts the rows; jobs pass one that uses Spark
         raises: TopicNotFound, StoreLocked (another process runs maintenance), StoreFull;
-                SnapshotExpired: a dry run was overtaken by checkpoints
+                SnapshotExpired: during a dry run, checkpoints removed files that it reads
         """
         return space.compact(self._store, topic, partition, dry_run=dry_run, arrange=arrange)
 
     def compact_topic(self, topic: str, *, dry_run: bool = False) -> TopicCompacted:
-        """Keep the newest message of each key, for readers with read_compacted and table views.
+        """Write the newest message of each key, for readers with read_compacted and table views.
 
-        All partitions as of one moment; the next compaction costs what came since, and the keys.
-        A message without a value deletes its key; one without a key is left out. The log stays as
-        it is, and may be trimmed up to there from then on.
+        It covers all partitions up to one LSN; the next compaction reads only newer messages and
+        the compacted ones. A message without a value deletes its key; messages without a key are
+        left out. The log does not change, but it may now be trimmed up to that LSN.
 
-        returns: counts: messages that were looked at, keys that are left
+        returns: counts of the messages that were read, and of the remaining keys
         raises:  TopicNotFound, PartitionUnavailable, StoreLocked (another process runs
-                 maintenance), StoreFull, Corruption; SnapshotExpired: a dry run was overtaken by
-                 checkpoints
+                 maintenance), StoreFull, Corruption; SnapshotExpired: during a dry run, checkpoints
+                 removed files that it reads
         """
         return space.compact_topic(self._store, topic, dry_run=dry_run)
 
     def compact_changes(self) -> list[ChangesCompacted]:
-        """Reduce the logs of changes to the newest row of each key, cursor and thing, as Parquet.
+        """Reduce the logs of changes to the newest row of each key, cursor and catalog entry.
 
-        Each cursor gets its own file, and what came before is gone, as in Pulsar's topic
-        compaction. A checkpoint is written first, so that everything is included.
+        The result is in Parquet, with a file for each cursor. Earlier rows are deleted, as in
+        Pulsar's topic compaction. It writes a checkpoint first, so that all changes are included.
 
-        returns: a row a log, with its rows, files and bytes before and after
+        returns: one row per log, with its rows, files and bytes before and after
         raises:  StoreLocked (another process runs maintenance), StoreFull, Corruption
         """
         return space.compact_changes(self._store)
@@ -591,20 +612,20 @@ class Admin:
     def offload(
         self, topic: str, to: str, partition: int | None = None, *, dry_run: bool = False
     ) -> Offloaded:
-        """Move sealed files to a directory or bucket; they are read from there, as before.
+        """Move sealed files to a directory or bucket. Reading works as before.
 
-        to:     a directory that exists, or s3://bucket/prefix?region=…&endpoint_override=…
+        to:     an existing directory, or s3://bucket/prefix?region=…&endpoint_override=…
         raises: TopicNotFound, StoreLocked, InvalidArgument, NotFound (no such directory),
-                DiskFailed (out of reach; what was moved before stays moved)
+                DiskFailed (the place cannot be reached; files moved before stay there)
         """
         return space.offload(self._store, topic, to, partition, dry_run=dry_run)
 
     def confirm(self, place: str) -> Confirmed:
-        """Let this user's programs read files of the store in a place, as if offloaded to there.
+        """Allow this user's programs to read offloaded files of the store in a place.
 
-        Programs open nothing outside a store because the store names it. Offloading confirms a
-        place for the user who does it; others, and other machines, need this call. It changes
-        nothing in the store, and files there are never removed because of it.
+        A store alone cannot make a program open files outside it. Offloading confirms the place for
+        the user who offloads; other users and other machines need this call. It does not change the
+        store, and it never leads to the removal of files in that place.
 
         place:  as `to` of `offload`
         raises: InvalidArgument, DiskFailed (it cannot be recorded)
@@ -620,9 +641,9 @@ class Admin:
         force_unacked: bool = False,
         dry_run: bool = False,
     ) -> Trimmed:
-        """Delete whole ledgers: those before a bound, or what the topic's policies do not keep.
+        """Delete whole ledgers before a bound, or whole ledgers that the topic's policies expire.
 
-        raises: Refused if unacknowledged messages would go and force is not set
+        raises: Refused if they have unacknowledged messages and force_unacked is not set
         """
         return space.trim(
             self._store,
@@ -635,16 +656,20 @@ class Admin:
         )
 
     def accept_clock(self) -> ClockAccepted:
-        """Declare the wall clock of this machine right, however far ahead: expiry then uses it.
+        """Declare the wall clock of this machine right, even if it is far ahead of the expected.
 
-        returns: {ahead_ms, was_believed}, how it was judged before
+        Expiry by time then follows it.
+        returns: {ahead_ms, was_believed}: how the store judged the clock before
         """
         store = self._store
         before = store.write(lambda view, now: update.accept_clock(view, store.settings, now))
         return {"ahead_ms": before.ahead_ms, "was_believed": before.is_believed}
 
     def gc(self, apply: bool = False, keep_ms: int = HOUR_MS) -> GarbageCollected:
-        """Files that no manifest names, with reasons; apply: unlink them."""
+        """Files that no manifest names, with reasons; apply: delete them.
+
+        keep_ms: spare files that lost their name less than this ago; readers may still use them
+        """
         return space.gc(self._store, apply=apply, keep_ms=keep_ms)
 
     # --- policies: delayed delivery ----------------------------------------------------------
@@ -663,12 +688,11 @@ class Admin:
     ) -> PoliciesChanged:
         """Set how messages wait for delivery: for a topic, a namespace, else the store.
 
-        active:     False: all messages are delivered at once
-        tick_time_ms, strict: how early a message may come, if not strict
-        max_delivery_delay_ms: a longer delay is refused (InvalidMessage); 0: any
-        fixed_delivery_delay_ms: every message waits this long, whatever it asks for; 0: its own
-                                 delay
-        ttl_from:   "publish" or "deliver_at": from when a message's time to live counts
+        active:     False: deliver all messages at once
+        tick_time_ms: unless `strict`, a message may come this much too early
+        max_delivery_delay_ms: refuse longer delays (InvalidMessage); 0: no limit
+        fixed_delivery_delay_ms: the delay of every message, instead of its own; 0: its own
+        ttl_from:   "publish" or "deliver_at": the start of a message's time to live
         None:       unchanged; a topic inherits from its namespace, which inherits from the store
         returns:    {topic, namespace, policies, origins, changed}, what applies from now on
         raises:     TopicNotFound, InvalidArgument, LimitExceeded
@@ -686,13 +710,13 @@ class Admin:
     def get_delayed_policies(
         self, topic: str | None = None, namespace: str | None = None
     ) -> Policies:
-        """What applies, and whether topic, namespace or store says so; as set_delayed_policies."""
+        """The policies that apply, and where each is set; as set_delayed_policies."""
         return _get(self._store, DELAYED, topic, namespace)
 
     def remove_delayed_policies(
         self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
     ) -> PoliciesChanged:
-        """Inherit these policies again, all if none is named; as set_delayed_policies."""
+        """Remove policies, so that they are inherited; no names: all. As set_delayed_policies."""
         return _remove(self._store, DELAYED, topic, namespace, names)
 
     # --- policies: retention -----------------------------------------------------------------
@@ -709,19 +733,20 @@ class Admin:
         ttl_from: str | None = None,
         compaction_threshold_bytes: int | None = None,
     ) -> PoliciesChanged:
-        """Set what is kept, and how long: for a topic, a namespace, else the store.
+        """Set how much is kept, and how long: for a topic, a namespace, else the store.
 
-        retention_ms, retention_bytes: ledgers whose newest message is older go, and those beyond
-                                       this size; never automatically with messages that a
-                                       subscription has not acknowledged
-        retention_acked: ledgers that every subscription has acknowledged go
-        ttl_ms:     older messages are acknowledged; ttl_from: as set_delayed_policies
-        compaction_threshold_bytes: once so many came since the last time, all partitions together,
-                    a checkpoint is followed by compact_topic
-        -1:         no bound, whatever the namespace or the store says; the answer has None
+        retention_ms:    delete ledgers whose newest message is older than this
+        retention_bytes: delete a ledger once the newer ones of its partition have this many bytes
+        retention_acked: delete ledgers that every subscription has acknowledged
+        ttl_ms:     acknowledge messages older than this; ttl_from: as set_delayed_policies
+        compaction_threshold_bytes: run compact_topic after a checkpoint when all partitions
+                    together have grown by this much since the last time
+        -1:         no bound, even if the namespace or the store has one; the answer has None
         None:       unchanged; a topic inherits from its namespace, which inherits from the store
         returns:    {topic, namespace, policies, origins, changed}, what applies from now on
         raises:     TopicNotFound, InvalidArgument, LimitExceeded
+
+        A ledger with unacknowledged messages is never deleted automatically.
         """
         given = {
             "retention_ms": retention_ms,
@@ -736,13 +761,13 @@ class Admin:
     def get_retention_policies(
         self, topic: str | None = None, namespace: str | None = None
     ) -> Policies:
-        """What applies, and whether topic, namespace or store says so; as set_…_policies."""
+        """The policies that apply, and where each is set; as set_…_policies."""
         return _get(self._store, RETENTION, topic, namespace)
 
     def remove_retention_policies(
         self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
     ) -> PoliciesChanged:
-        """Inherit these policies again, all if none is named; as set_retention_policies."""
+        """Remove policies, so that they are inherited; no names: all. As set_retention_policies."""
         return _remove(self._store, RETENTION, topic, namespace, names)
 
     # --- policies: watermarks ----------------------------------------------------------------
@@ -760,16 +785,16 @@ class Admin:
         open_transaction_check: str | None = None,
         emit_interval_ms: int | None = None,
     ) -> PoliciesChanged:
-        """Set how watermarks are kept and delivered: for a topic, a namespace, else the store.
+        """Set how watermarks are stored and delivered: for a topic, a namespace, else the store.
 
-        snapshot_…: after this much since a partition's last snapshot, the next append has one
-        before it
-        producers_max: producers that a partition may wait for; 0: any number
-        producer_idle_timeout_ms: a producer silent for this long is declared idle by the next call
-                                  that writes; 0: never
-        open_transaction_check: "count", "refuse" or "off": a watermark ahead of a message in an
-                    open transaction of the same producer
-        emit_interval_ms: least time between two events of a consumer
+        snapshot_…: write a snapshot before the next append when a partition has got so many bytes,
+                    entries or markers since the last one
+        producers_max: how many producers may hold back the watermark of a partition; 0: any number
+        producer_idle_timeout_ms: the next call that writes declares a producer idle that has
+                    asserted nothing for this long; 0: never
+        open_transaction_check: "count", "refuse" or "off": what to do with a watermark ahead of a
+                    message in an open transaction of the same producer
+        emit_interval_ms: the least time between two watermarks of a consumer
         None:       unchanged; a topic inherits from its namespace, which inherits from the store
         returns:    {topic, namespace, policies, origins, changed}, what applies from now on
         raises:     TopicNotFound, InvalidArgument, LimitExceeded
@@ -788,13 +813,13 @@ class Admin:
     def get_watermark_policies(
         self, topic: str | None = None, namespace: str | None = None
     ) -> Policies:
-        """What applies, and whether topic, namespace or store says so; as set_…_policies."""
+        """The policies that apply, and where each is set; as set_…_policies."""
         return _get(self._store, WATERMARK, topic, namespace)
 
     def remove_watermark_policies(
         self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
     ) -> PoliciesChanged:
-        """Inherit these policies again, all if none is named; as set_watermark_policies."""
+        """Remove policies, so that they are inherited; no names: all. As set_watermark_policies."""
         return _remove(self._store, WATERMARK, topic, namespace, names)
 
     # --- policies: schemas -------------------------------------------------------------------
@@ -807,13 +832,14 @@ class Admin:
         compatibility: str | None = None,
         validation: str | None = None,
     ) -> PoliciesChanged:
-        """Set how schemas of topics change, and what is checked: topic, namespace, else store.
+        """Set how schemas may change, and whether values are checked, for a topic, a namespace,
+        else the store.
 
-        compatibility: what a new schema must do with those before it, by Pulsar's names: "none",
-                    "backward" (read what the last one wrote), "forward" (be read by it), "full"
-                    (both); with "_transitive", with all of them
-        validation: a value that does not fit is refused ("enforce"), stored and counted ("record"),
-                    or not looked at ("off")
+        compatibility: Pulsar's names: "none"; "backward": a new schema reads values of the last
+                    one; "forward": the last one reads values of the new schema; "full": both. With
+                    "_transitive": of all earlier schemas instead of the last one
+        validation: what to do with a value that does not fit: "enforce" refuses it, "record" stores
+                    and counts it, "off" does not check
         None:       unchanged; a topic inherits from its namespace, which inherits from the store
         returns:    {topic, namespace, policies, origins, changed}, what applies from now on
         raises:     TopicNotFound, InvalidArgument
@@ -824,25 +850,25 @@ class Admin:
     def get_schema_policies(
         self, topic: str | None = None, namespace: str | None = None
     ) -> Policies:
-        """What applies, and whether topic, namespace or store says so; as set_schema_policies."""
+        """The policies that apply, and where each is set; as set_schema_policies."""
         return _get(self._store, SCHEMA, topic, namespace)
 
     def remove_schema_policies(
         self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
     ) -> PoliciesChanged:
-        """Inherit these policies again, all if none is named; as set_schema_policies."""
+        """Remove policies, so that they are inherited; no names: all. As set_schema_policies."""
         return _remove(self._store, SCHEMA, topic, namespace, names)
 
 
-def _row(view: View, one: HangingTxn) -> HangingTransaction:
-    places = [participant_name(view.catalog, place) for place in one.waiting]
+def _row(view: View, transaction: HangingTxn) -> HangingTransaction:
+    places = [participant_name(view.catalog, name) for name in transaction.waiting]
     first = places[0].partition(":")[0] if places else ""
     return {
-        "txn": TxnId(one.coordinator, one.sequence),
-        "state": None if one.status is None else one.status.lower(),
-        "age_ms": one.age_ms,
-        "cause": one.cause,
-        "repair": _REPAIRS[one.cause].format(place=first, detail=one.detail),
+        "txn": TxnId(transaction.coordinator, transaction.sequence),
+        "state": None if transaction.status is None else transaction.status.lower(),
+        "age_ms": transaction.age_ms,
+        "cause": transaction.cause,
+        "repair": _REPAIRS[transaction.cause].format(place=first, detail=transaction.detail),
         "waiting_list": places,
     }
 

@@ -1,6 +1,6 @@
-"""Owns Client: the Pulsar-like Python API of a store.
+"""Owns Client: an open store, with an API modelled on Pulsar's.
 
-There is a method behind each command, with its name. Values in the answers are plain; ids are TxnId
+Each command of the program has a method of the same name. Answers are plain values: ids are TxnId
 and MessageId, instants are milliseconds since 1970 UTC.
 """
 
@@ -99,7 +99,7 @@ READ_MESSAGES = 10_000
 
 
 def _once(parts: dict[str, Any], name: str, make: Callable[[], T]) -> T:
-    """A part of a client, made when it is first asked for; two threads get the same."""
+    """A part of a client, made on first use; threads that race for it get the same object."""
     part: T | None = parts.get(name)
     return parts.setdefault(name, make()) if part is None else part
 
@@ -131,8 +131,9 @@ class Client(RelationReader):
         super().__init__(store, disk)
         self._checkpoints = store.upkeep = Checkpoints(is_on=not store.dry_run)
         self.transaction_key: str | None = None
-        self.epoch: int | None = None  # of the connection of transaction_key
-        # Most clients need none of these. Producers hold what makes the outbox, not the client.
+        self.epoch: int | None = None  # the epoch of the connected transaction_key
+        # Made on first use, by name; most clients need none. Producers refer to the factories
+        # below, not to the client.
         self._parts: dict[str, Any] = {}
         self._outbox: Callable[[], Outbox] = partial(
             _once, self._parts, "outbox", lambda: outbox.Outbox(store)
@@ -149,7 +150,7 @@ class Client(RelationReader):
 
     @property
     def checkpoint_automatically(self) -> bool:
-        """Whether a write that finds the journal long begins a checkpoint; can be set."""
+        """Whether a write starts a checkpoint when the journal has grown long; settable."""
         return self._checkpoints.is_on
 
     @checkpoint_automatically.setter
@@ -158,15 +159,15 @@ class Client(RelationReader):
 
     @property
     def admin(self) -> Admin:
-        """The operations of administration."""
+        """Administration of the store."""
         automatic = self.checkpoint_automatically
         return administration.Admin(self.store, checkpoint_automatically=automatic)
 
     def reading(self) -> RowsRead:
-        """What this client read since it was opened: {rows_read, row_groups_decoded, handed_out}.
+        """Rows read since the client was opened: {rows_read, row_groups_decoded, handed_out}.
 
-        rows_read divided by handed_out, the messages returned to callers, is the read
-        amplification: 1 if no row was read in vain. A key-shared consumer also reads keys.
+        handed_out counts messages returned to callers, so rows_read / handed_out is the read
+        amplification; 1 is the optimum. A key-shared consumer also reads keys.
         """
         tally = self.store.tally
         return {
@@ -176,13 +177,14 @@ class Client(RelationReader):
         }
 
     def close(self) -> None:
-        """Close it with its consumers, once all that was sent without waiting is stored.
+        """Close the client and its consumers, after storing all messages sent without waiting.
 
-        Waits for a checkpoint under way, and writes one that is due after changes of this client
-        unless another process does. If it fails, `reports` says so, and all that was answered
-        stays. From `__del__` or a signal handler inside a call on the store: once that has ended.
-        raises: the first error of a sent message whose future nobody has asked for it; it is
-                closed all the same
+        It waits for a running checkpoint, and writes a due one if this client has changed the
+        store. If the checkpoint fails, that is a note in `reports`, and no data is lost. If
+        `__del__` or a signal handler calls this inside another call on the store, it takes effect
+        when that call has ended.
+        raises: the first error of a message sent without waiting that the caller has not got from
+                its future; the client is closed all the same
         """
         sent: Outbox | None = self._parts.get("outbox")
         if self.store.put_off(self.close) or (sent is not None and sent.put_off(self.close)):
@@ -234,9 +236,10 @@ class Client(RelationReader):
     ) -> bool:
         """Create a topic; returns whether it was created. Raises AlreadyExists, InvalidArgument.
 
-        schema:   what its values are records of: a dataclass, msgspec.Struct or pydantic model, a
-                  pyarrow.Schema, or a txlog.Schema; schema_type: json or avro, how they are written
-        policies: as those of set_policies
+        schema:      of the values: a dataclass, msgspec.Struct or pydantic model, a pyarrow.Schema,
+                     or a txlog.Schema
+        schema_type: json or avro: the encoding of the values
+        policies:    as in set_policies
         """
         topic = TopicName.parse(name)
         of_values = None if schema is None else classes.schema_of(schema, schema_type)
@@ -255,14 +258,17 @@ class Client(RelationReader):
         return bool(created)
 
     def set_policies(self, topic: str, **policies: int | None) -> dict[str, int]:
-        """Set what is kept of a topic, None to remove a policy; returns those it then has.
+        """Set the retention policies of a topic; None removes one. Returns its policies afterwards.
 
-        retention_ms, retention_bytes: how long, how much; retention_acked: 1, what every
-                                       subscription has acknowledged goes; ttl_ms: older messages
-                                       are acknowledged. Whole ledgers go, after a checkpoint, and
-                                       never automatically what a subscription has not acknowledged.
-        compaction_threshold_bytes:    when it is compacted by key: see set_retention_policies
+        retention_ms:    delete ledgers whose newest message is older than this
+        retention_bytes: delete a ledger once the newer ones of its partition have this many bytes
+        retention_acked: 1: delete ledgers that every subscription has acknowledged
+        ttl_ms:          acknowledge messages older than this
+        compaction_threshold_bytes: when to compact by key; see Admin.set_retention_policies
         raises: TopicNotFound, InvalidArgument
+
+        Whole ledgers are deleted, after a checkpoint. A ledger with unacknowledged messages is
+        never deleted automatically.
         """
         name = TopicName.parse(topic)
         answer = self.store.write(
@@ -294,9 +300,9 @@ class Client(RelationReader):
     ) -> bool:
         """Create a durable subscription; returns whether it was created.
 
-        policies: as those of SubscriptionHandle.set_policies
-        position: where it starts; the first retained message when left out. A message id belongs to
-                  one partition; the others begin at their first message
+        policies: as in SubscriptionHandle.set_policies
+        position: where it starts; by default at the first retained message. A message id applies
+                  to its partition; other partitions start at their first message
         raises:   AlreadyExists, TopicNotFound, InvalidArgument
         """
         return subscribing.create_subscription(
@@ -320,15 +326,17 @@ class Client(RelationReader):
         )
 
     def subscription(self, topic: str, name: str) -> SubscriptionHandle:
-        """A handle for seek, skip, backlog, policies and deletion; of `orders/2`, one partition.
+        """A handle for seek, skip, backlog, policies and deletion.
 
+        topic:  `orders/2` means one partition
         raises: TopicNotFound, SubscriptionNotFound
         """
         return subscription_handle.SubscriptionHandle(self.store, topic, name)
 
     def topic(self, name: str) -> TopicHandle:
-        """A handle for delayed messages: list, promote, cancel; of `orders/2`, one partition.
+        """A handle for the delayed messages, watermarks and schemas of a topic.
 
+        name:   `orders/2` means one partition
         raises: TopicNotFound
         """
         return topic_handle.TopicHandle(self.store, name)
@@ -361,7 +369,7 @@ class Client(RelationReader):
     def acknowledge_async(
         self, topic: str, subscription: str, ids: Sequence[MessageId], *, txn: Transaction
     ) -> Later[AckAnswer]:
-        """Acknowledge by id in a transaction, later: as `Consumer.acknowledge_async`."""
+        """Acknowledge by id in a transaction, deferred; see Consumer.acknowledge_async."""
         find = _finder(topic, subscription)
         return acknowledging.acknowledge_later(
             self.store, find, message_runs.runs_of_ids(list(ids)), txn
@@ -370,25 +378,25 @@ class Client(RelationReader):
     # --- messages ----------------------------------------------------------------------------
 
     def bulk(self, topic: str, *, key: str, batch: int | str, producer: str | None = None) -> Bulk:
-        """A batch of any size, stored exactly once: its files are staged first, in any process.
+        """A batch of any size, stored exactly once. Processes first stage its files.
 
-        key:      a transaction key, whose open transaction is aborted; use one per topic
-        batch:    a number that rises, or a name
-        producer: a name for its messages; their column sequence_id is refused then
+        key:      a transaction key; its open transaction is aborted, so use one key per topic
+        batch:    a rising number, or a name; repeating a batch has no effect
+        producer: a producer name for the messages; then a column sequence_id is refused
         raises:   TopicNotFound, InvalidArgument, ReadOnlyStore
         """
         adopt.check_token(key, batch)
         return self.bulk_of(bulks.planned(self.store, topic, key, batch, producer=producer))
 
     def bulk_of(self, plan: StagePlan) -> Bulk:
-        """The batch of a plan, to commit in one process what was planned in another."""
+        """The batch of a plan that another process may have made, to commit it here."""
         return bulks.Bulk(self.store, plan, self._tend)
 
     def plan_stage(self, topic: str, tag: str = "") -> StagePlan:
-        """Where tasks stage files of a batch whose key and name are not known yet (`plan.named`).
+        """A place for staged files of a batch whose key and name come later (`plan.named`).
 
-        tag: hex digits that the jobs of one stream share; when one ends, those before it are
-             removed
+        tag: hex digits shared by the jobs of one stream; when a job ends, the staged files of
+             earlier ones are removed
         """
         return bulks.planned(self.store, topic, "", 0, tag)
 
@@ -405,23 +413,28 @@ class Client(RelationReader):
         schema: object = None,
         **options: Unpack[ProducerOptions],
     ) -> Producer:
-        """A producer; a name makes sends idempotent, chunking lets messages be large.
+        """A producer.
 
-        message_router: given a message and the number of partitions, says the partition of each
-                       that names none; called in the thread that sends
-        message_routing_mode: without a key "round-robin", or all to one: "single-partition"
-        access_mode:   "exclusive": the only one of the topic, else ProducerBusy while there is one;
-                       "exclusive-with-fencing" takes over, "wait-for-exclusive" waits for its turn
-        idle_on_close: consumers stop waiting for its watermarks when it is closed
-        schema:        what its values are records of, as create_topic takes it; added to the topic
-                       if it lacks it. Without it the newest schema of the topic is meant. For
-                       values of Avro: txlog.schema_of(Flight, "avro")
-        For send_async, by Pulsar's names; what is queued is sent at the first of these:
-        batching_max_publish_delay_ms:      its oldest message is this old (1)
-        batching_max_messages:              there are this many (1,000)
-        batching_max_allowed_size_in_bytes: they have this many bytes (128 KiB)
-        max_pending_messages:               as many may wait for their answers (50,000), and
-        block_if_queue_full:                then a call waits, else it raises ProducerQueueIsFull
+        name:          makes sends idempotent
+        chunking:      allows messages above max_message_bytes
+        message_router: function of a message and the number of partitions; returns the partition
+                       for messages that name none. Runs in the sending thread
+        message_routing_mode: for messages without a key: "round-robin" or "single-partition"
+        access_mode:   "exclusive": be the only producer, or raise ProducerBusy;
+                       "exclusive-with-fencing": fence the present one; "wait-for-exclusive": wait
+                       until the present one ends
+        idle_on_close: after close, its watermarks hold no consumer back
+        schema:        of the values, as in create_topic; added to the topic if it is new. By
+                       default the newest schema of the topic. For Avro: txlog.schema_of(Flight,
+                       "avro")
+
+        send_async queues messages; these options have Pulsar's names. It sends the queue as soon as
+        one limit is reached:
+        batching_max_publish_delay_ms:      age of the oldest message (1)
+        batching_max_messages:              messages (1,000)
+        batching_max_allowed_size_in_bytes: bytes (128 KiB)
+        max_pending_messages: how many messages may wait for their answers (50,000)
+        block_if_queue_full:  above that, True: the call waits; False: ProducerQueueIsFull
         """
         return self._producer(
             topic,
@@ -449,14 +462,14 @@ class Client(RelationReader):
         schema: object = None,
         **options: Unpack[ProducerOptions],
     ) -> Opening[Producer]:
-        """A producer in the making."""
+        """A producer that may have to wait for exclusive access; `producer` and aio finish it."""
         written = None if schema is None else classes.schema_of(schema)
         seed = seed_of(name, self.store.disk.pid())
         router = Router(message_router, message_routing_mode, topic, seed)
         sends = (self._outbox, outbox.batching_of(options))
 
         def make() -> Producer:
-            made = Producer(
+            producer = Producer(
                 self.store,
                 topic,
                 name,
@@ -466,14 +479,14 @@ class Client(RelationReader):
                 router=router,
                 access_mode=access_mode,
             )
-            self._handles.add(made.access)
+            self._handles.add(producer.access)
             try:
                 if written is not None:
-                    made._write(self.topic(topic).schemas.add(written))
-            except BaseException:  # it would keep the topic, and nobody has it to close it
-                made.close()
+                    producer._write(self.topic(topic).schemas.add(written))
+            except BaseException:  # the caller gets no handle to close, which would keep the topic
+                producer.close()
                 raise
-            return made
+            return producer
 
         return Opening(self.store, topic, make, access_mode)
 
@@ -502,16 +515,17 @@ class Client(RelationReader):
     ) -> Consumer:
         """A consumer of a subscription on a topic, on several, or on a pattern (re.compile).
 
-        type, isolation: those of the subscription; None: any
-        create:          create the subscription if it is missing; it starts at `position`
-        partitions:      of one topic; all when left out
-        priority:        with failover the lowest is active
-        name, receiver_queue_size, ack_timeout_ms, nack_delay_ms: as in Consumer
-        enable_watermarking: deliver watermarks: see Consumer.receive; listener: called for each
+        type, isolation: must be those of the subscription; None: any
+        create:          create the subscription if it is missing, starting at `position`
+        partitions:      of one topic; by default all
+        priority:        with failover, the consumer with the lowest priority is active
+        name:            of the consumer; by default the user's name and the process id
+        receiver_queue_size: the most messages that `receive` leases ahead
+        ack_timeout_ms, nack_delay_ms: instead of the subscription's policies
+        enable_watermarking: deliver watermarks, see Consumer.receive; listener: called for each
         message_listener: called with the consumer and each message, on one thread of the client
-        batch_receive_policy: what `receive_batch()` without arguments waits for
-        durable:         False: a subscription in memory, from `start` on
-        read_compacted:  with durable=False: as of a reader
+        batch_receive_policy: the limits of `receive_batch()` without arguments
+        durable:         False: in memory, from `start` on; then read_compacted as in `reader`
         raises:          ConsumerBusy, SubscriptionNotFound, NotAllowed (another isolation)
         """
         options: ConsumerOptions = {
@@ -548,16 +562,16 @@ class Client(RelationReader):
         listener: WatermarkListener[Reader] | None = None,
         read_compacted: bool = False,
     ) -> Reader:
-        """A reader from a position on; by default from the first message. Raises TopicNotFound.
+        """A reader from a position on; by default from the first message.
 
-        partitions: all when left out
+        partitions: by default all
         isolation:  "uncommitted" adds the messages of open and aborted transactions, without ids,
                     after the committed ones
-        enable_watermarking: deliver watermarks: see Reader.read_next; listener: called for each
-        read_compacted: in place of what Admin.compact_topic has read, the newest message of each
-                    key; the messages since as they are
-        raises:     InvalidArgument: read_compacted goes neither with uncommitted messages nor with
-                    watermarks, nor with a start that counts messages
+        enable_watermarking: deliver watermarks, see Reader.read_next; listener: called for each
+        read_compacted: of the messages before the last Admin.compact_topic, read only the newest of
+                    each key; later messages are read as usual
+        raises:     TopicNotFound; InvalidArgument: read_compacted excludes uncommitted messages,
+                    watermarks, and a start that counts messages
         """
         return readers.Reader(
             self.store,
@@ -570,9 +584,9 @@ class Client(RelationReader):
         )
 
     def table_view(self, topic: str) -> TableView:
-        """The newest value of each key of a topic, in memory; `refresh` takes what came since.
+        """The newest value of each key of a topic, in memory; `refresh` reads newer messages.
 
-        topic:  or one partition of it
+        topic:  `users/2` means one partition
         raises: TopicNotFound, PartitionUnavailable, Corruption
         cost:   reads the compacted messages and the log since; see Admin.compact_topic
         """
@@ -590,42 +604,43 @@ class Client(RelationReader):
         follow: bool = False,
         columns: Sequence[str] | None = None,
     ) -> Iterator[pa.Table]:
-        """Messages of a range of one or more topics as RECEIVED tables, all as of one moment.
+        """The messages of a range of one or more topics, as of one LSN.
 
-        It ends at the current end of the log: a transaction that commits later is in none of the
-        topics.
+        It ends where the log ended when the call began. A transaction that commits later is in none
+        of the topics.
 
-        isolation: as in reader
-        follow:    continue forever, from moment to moment: each transaction is whole in one of
-                   them; a table without rows if there is nothing new
-        columns:   read only these of what messages have stored (key, value, properties, times,
-                   producer, …): the others may be null
-        raises:    TopicNotFound, InvalidArgument; Corruption: after what can be read;
-                   SnapshotExpired: messages of that moment were trimmed before they were read
+        isolation: as in `reader`
+        follow:    do not end: continue up to a later LSN, and so on. All messages of a transaction
+                   come with the same LSN. Yields a table without rows when there is nothing new
+        columns:   read only these stored columns (key, value, properties, event_time, …); other
+                   columns may be null
+        returns:   tables with the columns of RECEIVED
+        raises:    TopicNotFound, InvalidArgument; Corruption, after everything readable;
+                   SnapshotExpired: messages were trimmed before they were read
         """
         if batch_messages <= 0 or (limit is not None and limit < 0):
             raise InvalidArgument("batch_messages must be positive, limit not below 0", code=203)
-        wanted = range or Range()
-        if wanted.is_endless and not follow:
-            wanted = Range(start=wanted.start, stop=END, kind=wanted.kind)
-        if follow and not wanted.is_endless:
+        bounds = range or Range()
+        if bounds.is_endless and not follow:
+            bounds = Range(start=bounds.start, stop=END, kind=bounds.kind)
+        if follow and not bounds.is_endless:
             raise InvalidArgument("follow never ends, but the range has an end", code=203)
         topics = [topic] if isinstance(topic, str) else list(topic)
-        reader = readers.Readers(self.store, topics, wanted, partitions, isolation, columns)
-        left = limit
-        while left is None or left > 0:
+        reader = readers.Readers(self.store, topics, bounds, partitions, isolation, columns)
+        room = limit
+        while room is None or room > 0:
             table = reader.receive_batch(
-                batch_messages if left is None else min(left, batch_messages)
+                batch_messages if room is None else min(room, batch_messages)
             )
             if not table.num_rows and not follow:
                 return
-            if left is not None:
-                left -= table.num_rows
+            if room is not None:
+                room -= table.num_rows
             yield table
         reader.stop()
 
     def waiting(self, *consumers: Consumer) -> Waiting:
-        """A wait for whatever comes, and for what falls due for these consumers."""
+        """A wait that ends at any commit, or when a message is due for one of these consumers."""
 
         def rest(pause: float) -> Quiet:
             return least(consumer.session.rest(pause) for consumer in consumers)
@@ -633,10 +648,10 @@ class Client(RelationReader):
         return Waiting(self.store, rest)
 
     def wait_for_change(self, seen_lsn: int, timeout_ms: int | None = 0) -> int:
-        """Wait until something after an LSN is durable; returns the newest durable LSN.
+        """Wait until a frame after `seen_lsn` is durable; returns the newest durable LSN.
 
-        timeout_ms: None: for ever; when time runs out, the LSN may be the one that was seen
-        raises:     StoreNotFound if the store was removed meanwhile: nothing will come
+        timeout_ms: None: wait for ever. When time runs out, the answer may be `seen_lsn`
+        raises:     StoreNotFound if the store was removed meanwhile
         """
         store, newest = self.store, seen_lsn
 
@@ -660,14 +675,15 @@ class Client(RelationReader):
         txns: Mapping[TxnId, str] | None = None,
         timeout_ms: int | None = None,
     ) -> Waited:
-        """Wait until all of these are true; the fields of `txlog wait`.
+        """Wait until all conditions are met; the fields of `txlog wait`.
 
-        messages:  each topic has at least this many
-        watermark: each has at least reached this event time (ms); with a subscription, at its place
-        backlogs:  by subscription, how many messages may be left; on these topics, if any
-        txns:      by transaction, its state: committed, aborted, ended, open, …
-        returns:   {met, elapsed_ms, condition_list}; met is False when time runs out, or at once if
-                   a transaction has ended the other way
+        messages:  each topic has at least this many messages
+        watermark: the watermark of each topic is at least this (ms since 1970 UTC); with
+                   `subscription`, at its place
+        backlogs:  {subscription: the most messages in its backlog}, on `topics` if there are any
+        txns:      {transaction: its state}: committed, aborted, ended, open, …
+        returns:   {met, elapsed_ms, condition_list}; met is False when time ran out, or when a
+                   condition can no longer be met
         """
         waiting = self._wait(topics, messages, watermark, subscription, backlogs, txns)
         until(self.store, waiting.look, timeout_ms, waiting.rest)
@@ -683,22 +699,23 @@ class Client(RelationReader):
         backlogs: Mapping[str, int] | None = None,
         txns: Mapping[TxnId, str] | None = None,
     ) -> conditions.Wait:
-        wanted = conditions.conditions_of(
+        all_conditions = conditions.conditions_of(
             topics, messages, watermark, subscription, backlogs or {}, txns or {}
         )
-        return conditions.Wait(self.store, wanted)
+        return conditions.Wait(self.store, all_conditions)
 
     # --- transactions ------------------------------------------------------------------------
 
     def connect(
         self, key: str, epoch: int = NEW_HOLDER, *, owner: str | int | None = None
     ) -> KeyConnected:
-        """Take a transaction key; its open transaction is aborted. The fields of `txn connect`.
+        """Connect a transaction key and abort its open transaction; the fields of `txn connect`.
 
-        epoch:  the last one given to this holder; -1 always takes over, also after an
-                OutcomeUnknown. The key that this client was opened with is renewed
-        owner:  name or number of another user, for root
-        raises: NotAllowed (an old epoch, another's key), InvalidArgument
+        If the client was opened with this key, it goes on with the new epoch.
+        epoch:  the epoch of this holder's last connection; -1: take over in any case, also to
+                repeat a call after OutcomeUnknown
+        owner:  name or number of another user; only root may pass it
+        raises: NotAllowed (an old epoch, or the key of another user), InvalidArgument
         """
         answer = end.connect(self.store, key, epoch, owner)
         if owner is None and key == self.transaction_key:
@@ -710,8 +727,8 @@ class Client(RelationReader):
     ) -> Transaction:
         """Begin a transaction; its first send, ack or use of `id` assigns the id.
 
-        key:    run it under this transaction key, by default the client's; then it begins now
-        epoch:  of the connection of `key`; connects when left out
+        key:    a transaction key, by default the client's; with a key it begins at once
+        epoch:  of the connection of `key`; None: connect the key first
         raises: InvalidArgument, LimitExceeded (time-out), ProducerFenced; LimitExceeded (too many
                 unfinished transactions) when the id is assigned
         """
@@ -746,10 +763,11 @@ class Client(RelationReader):
     ) -> TransactionBegun:
         """Begin a transaction that any process may use by its id; the fields of `txn begin`.
 
-        key, epoch: as for `transaction`; the key decides the coordinator
-        owner:      of the key, for root
+        key, epoch: as in `transaction`; a key also decides the coordinator
+        owner:      of the key; only root may pass it
         raises:     InvalidArgument, LimitExceeded (time-out, unfinished transactions),
-                    CoordinatorNotFound, ProducerFenced (the epoch), NotAllowed (another's key)
+                    CoordinatorNotFound, ProducerFenced (an old epoch), NotAllowed (the key of
+                    another user)
         """
         if owner is not None and key is None:
             raise InvalidArgument("an owner needs a transaction key: name the key")
@@ -763,7 +781,7 @@ class Client(RelationReader):
     def _held(
         self, key: str | None, epoch: int | None, coordinator: int | None
     ) -> tuple[str | None, int | None]:
-        """The key to begin under: the one named, else the client's."""
+        """(key, epoch) to begin under: those passed, else those of the client."""
         if key is None and epoch is not None:
             raise InvalidArgument("an epoch needs a transaction key: name the key")
         if key is None:
@@ -792,11 +810,11 @@ class Client(RelationReader):
     def commit(self, txn_id: TxnId, wait_ms: int = 0) -> TransactionEnded:
         """Commit by id; the fields of `txn commit`.
 
-        wait_ms: how long to wait for unavailable partitions; if they do not come back, the state
-                 stays `committing`, and the decision is final
-        raises:  TransactionNotFound, NotAllowed (another's), TransactionTimedOut,
-                 ExpiredTransaction (fenced), InvalidTxnStatus (ended the other way),
-                 OutcomeUnknown: ask by the id
+        wait_ms: how long to wait for unavailable partitions. If they do not come back in time, the
+                 state is `committing`; the commit is final nevertheless
+        raises:  TransactionNotFound, NotAllowed (of another user), TransactionTimedOut,
+                 ExpiredTransaction (fenced), InvalidTxnStatus (aborted), OutcomeUnknown: look the
+                 transaction up by its id
         """
         answer = self._end(txn_id, True)
         if answer.waiting and wait_ms > 0:
@@ -805,7 +823,10 @@ class Client(RelationReader):
         return self._tell(txn_id, lambda view: topics_and_txns.ended(view, answer))
 
     def abort(self, txn_id: TxnId) -> TransactionEnded:
-        """Abort by id; the fields of `txn abort`. Raises as commit; a timed-out one is aborted."""
+        """Abort by id; the fields of `txn abort`.
+
+        raises: as commit, but a transaction that has timed out counts as aborted
+        """
         answer = self._end(txn_id, False)
         return self._tell(txn_id, lambda view: topics_and_txns.ended(view, answer))
 
@@ -817,7 +838,11 @@ class Client(RelationReader):
     def transactions(
         self, all: bool = False, states: Sequence[str] | None = None
     ) -> list[TransactionRow]:
-        """Unfinished transactions, or all that are remembered; the fields of `txn list`."""
+        """Unfinished transactions; the fields of `txn list`.
+
+        all:    also ended transactions that the store still has a record of
+        states: only these states
+        """
         self.store.sweep_if_due()
         return self.store.ask(
             lambda view: topics_and_txns.transactions(view, self.store, all, states)
@@ -829,7 +854,7 @@ class Client(RelationReader):
         return self.store.ask(lambda view: topics_and_txns.transaction(view, self.store, txn_id))
 
     def expire(self) -> Expired:
-        """End everything that is overdue, in the whole store; the fields of `txn expire`.
+        """Abort overdue transactions and finish decided ones in the whole store; as `txn expire`.
 
         returns: {expired, rolled_forward, rolled_back, forgotten, waiting_list}
         """
@@ -839,9 +864,9 @@ class Client(RelationReader):
         tend_due(self.store)
 
     def _tell(self, txn_id: TxnId, question: Callable[[View], T]) -> T:
-        """Describe what was just done; if it cannot be read, it was done all the same.
+        """Describe a transaction after a write. If that cannot be read, the write still counts.
 
-        Flushes nothing: this process's view shows its own writes.
+        It does not flush, as the view of this process has its own writes.
         """
         try:
             return self.store.read(question)
@@ -859,11 +884,15 @@ class Client(RelationReader):
         return self._ask(lambda view: topics_and_txns.status(view, self.store))
 
     def overview(self) -> Overview:
-        """All that `txlog report` draws except the throughput, as of one moment; see overview."""
+        """All figures of `txlog report` except the throughput, as of one LSN."""
         return self._ask(lambda view: overview.overview(view, self.store))
 
     def checkpoint(self, roll: Sequence[str] = (), roll_all: bool = False) -> CheckpointWritten:
-        """Move the journal into files now; the fields of `txlog admin checkpoint`."""
+        """Write a checkpoint now; the fields of `txlog admin checkpoint`.
+
+        roll:     topics whose open ledgers are closed first, so that they can be sealed
+        roll_all: do this for all topics
+        """
         names = [TopicName.parse(name, allow_partition=True) for name in roll]
         if names or roll_all:
             self.store.write(
@@ -879,33 +908,37 @@ class Client(RelationReader):
         return answer
 
     def inspect(self, what: str | None = None) -> dict[str, Any]:
-        """What a word means in this store; {kind, ...}. Raises NotFound, InvalidArgument."""
+        """Describe the topic, transaction, message or file that a word names: {kind, ...}.
+
+        what:   None: the store itself
+        raises: NotFound, InvalidArgument
+        """
         return self._ask(lambda view: inspecting.inspect(view, self.store, what))
 
     def locate(self, ids: Sequence[MessageId]) -> list[tuple[str | None, int | None]]:
-        """The file in the store that has each message, and its row; none for journal frames."""
+        """(file, row) of each message in the store; (None, None) if it is only in the journal."""
         return self._ask(lambda view: inspecting.located(view, ids))
 
     def copy(
         self, dest: str, *, verify: bool = False, tell: Callable[[int, int], None] | None = None
     ) -> StoreCopied:
-        """Copy the store, as it is now, to a new directory, while others write to it; durable.
+        """Copy the store as it is now to a new directory; other processes may write meanwhile.
 
-        The copy is the same store, with its uuid: a backup. Files outside the store are named but
-        not copied; only the original may remove them.
+        The copy is a backup: it is the same store with the same uuid, durable on return. It refers
+        to offloaded files but does not copy them, and only the original may remove them.
         verify:  then read all of the copy, as txlog.verify(deep=True)
-        tell:    called with the bytes copied so far, and the total
+        tell:    called with (bytes copied so far, bytes in all)
         returns: {path, uuid, lsn, files, size_bytes, offloaded, verified}
-        raises:  AlreadyExists, InvalidArgument (a place in the store), StoreLocked, Corruption;
-                 what was copied before an error is not a store; the next copy there removes it
+        raises:  AlreadyExists, InvalidArgument (`dest` is in the store), StoreLocked, Corruption.
+                 After an error `dest` has no store; the next copy there starts over
         """
         return copying.copy_store(self.store, dest, verify=verify, tell=tell or copying.silent)
 
     def flush(self) -> None:
-        """Make everything written so far durable, by any process.
+        """Make everything durable that any process has written so far.
 
-        What its producers sent without waiting is stored before.
-        raises: the first error of a sent message whose future nobody has asked for it
+        Messages that producers of this client sent without waiting are stored first.
+        raises: the first error of such a message that the caller has not got from its future
         """
         if "outbox" in self._parts:
             self._outbox().flush()
@@ -913,11 +946,11 @@ class Client(RelationReader):
 
 
 def _finder(topic: str, subscription: str) -> Find:
-    """What finds a subscription by name at the moment of the decision."""
-    wanted = TopicName.parse(topic, allow_partition=True)
+    """A function that finds a subscription by name in the view of the decision."""
+    name = TopicName.parse(topic, allow_partition=True)
 
     def find(view: View) -> tuple[Topic, Subscription]:
-        found = find_topic(view, wanted)
-        return found, find_subscription(view, found, subscription)
+        record = find_topic(view, name)
+        return record, find_subscription(view, record, subscription)
 
     return find

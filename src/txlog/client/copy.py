@@ -1,14 +1,14 @@
-"""Owns the copy of a store: as it is at one LSN, while others keep writing to it.
+"""Copying a store as of one LSN, while other processes keep writing to it.
 
-    for an instant  under the write lock: flush, and note the LSN, the end of the journal, and which
-                    files are named
-    for a while     under the maintenance lock, so that no checkpoint removes it: the journal
-    then            the files, which are pinned (R18), so upkeep continues and spares them
+    1. Under the write lock, for an instant: flush; note the LSN, the end of the journal, and the
+       files that the manifest names.
+    2. Under the maintenance lock, so that no checkpoint removes the journal: copy the journal.
+    3. Without a lock: copy the files. They are pinned (R18), so upkeep goes on and spares them.
 
-The copy is the same store: it has the same uuid, the same ids, and the bytes of every file.
-`copied` is written first and txlog.toml last: a copy that was cut short is not a store, and the
-next copy to that place starts over. Its witness names a boot that never was, so its first writer
-aborts whatever was open, as after a power cut: the programs that began it work with the original.
+The copy is the same store: same uuid, same ids, same bytes in every file. The file `copied` is
+written first and txlog.toml last, so an interrupted copy is not a store, and the next copy to that
+place starts over. The witness of the copy names a boot id that never existed. So the first writer
+aborts all open transactions, as after a power cut: their programs use the original.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _PIECE_BYTES = 1 << 20
 
 
 class Image(NamedTuple):
-    """What a store is at one LSN.
+    """The parts of a store at one LSN.
 
-    files: by path; the reference says length and checksum, where there is one
+    files: path -> reference, with length and checksum, if there is one
     """
 
     lsn: int
@@ -64,7 +64,7 @@ class Image(NamedTuple):
 
 
 def silent(done_bytes: int, total_bytes: int) -> None:
-    """Tell nobody."""
+    """Ignore the progress."""
 
 
 def copy_store(
@@ -74,9 +74,9 @@ def copy_store(
 
     verify:  then read all of the copy, as `txlog verify --deep`
     returns: {path, uuid, lsn, files, size_bytes, offloaded, verified}; offloaded: files outside the
-             store, which are named but not copied
-    raises:  AlreadyExists, InvalidArgument (a place in the store itself), StoreLocked (another
-             process copies to that place), Corruption, MissingFile, StoreFull, DiskFailed
+             store, to which the copy refers without copying them
+    raises:  AlreadyExists, InvalidArgument (`dest` is in the store), StoreLocked (another process
+             copies to it), Corruption, MissingFile, StoreFull, DiskFailed
     """
     store.need_writable()
     source, path = store.disk.description, absolute(dest)
@@ -86,11 +86,11 @@ def copy_store(
         raise AlreadyExists(f"{path} is a store already", hint="copy to a new directory", path=path)
     was_begun = posix.is_there(path, identity.COPIED)
     posix.create_root(path, may_hold=identity.MADE | {identity.COPIED} if was_begun else ())
-    with ExitStack() as held:
-        target = held.enter_context(closing(PosixDisk(path)))
+    with ExitStack() as resources:
+        target = resources.enter_context(closing(PosixDisk(path)))
         with suppress(NameTaken):
             target.write_fresh(identity.COPIED, _mark(source, store.identity.uuid))
-        lock = held.enter_context(closing(target.lock_file(identity.LOCK)))
+        lock = resources.enter_context(closing(target.lock_file(identity.LOCK)))
         lock.acquire(0)
         if target.exists(identity.IDENTITY_PATH):
             raise AlreadyExists(f"{path} is a store already", path=path)
@@ -98,21 +98,23 @@ def copy_store(
             _clear(cleaner, "")
         answer = _copy(store, target, tell)
     if verify:
-        found = integrity.verify(path, deep=True, clock=store.clock)
-        if found["errors"]:
-            first = next(one for one in found["problem_list"] if one["severity"] == "error")
+        report = integrity.verify(path, deep=True, clock=store.clock)
+        if report["errors"]:
+            first = next(
+                problem for problem in report["problem_list"] if problem["severity"] == "error"
+            )
             raise Corruption(f"the copy is not good: {first['message']}", path=path)
     return {"path": path, "uuid": store.identity.uuid, **answer, "verified": verify}
 
 
 def _mark(source: str, uuid: str) -> bytes:
     note = "a copy; remove this file once the store it was made from is gone for good"
-    said = {"source": source, "uuid": uuid, "note": note}
-    return json.dumps(said, indent=1).encode() + b"\n"
+    fields = {"source": source, "uuid": uuid, "note": note}
+    return json.dumps(fields, indent=1).encode() + b"\n"
 
 
 def _clear(disk: Disk, path: str) -> None:
-    """Remove what an interrupted copy left."""
+    """Remove the files of an interrupted copy."""
     for name in disk.listdir(path):
         below = f"{path}/{name}" if path else name
         if below in (identity.COPIED, identity.LOCK):
@@ -128,12 +130,12 @@ def _copy(store: Store, target: PosixDisk, tell: Tell) -> StoreImage:
     source, salt = store.disk, store.identity.salt
     for directory in identity.DIRECTORIES:
         target.make_dirs(directory)
-    with ExitStack() as held:
+    with ExitStack() as resources:
         with maintenance(store, wait=True):
             image = store.locked(_image)
             near = {path: ref for path, ref in image.files.items() if not remote.is_far(path)}
-            own = PosixDisk(source.description)  # closed with the pin
-            held.enter_context(closing(pins.pin(own, salt, near, store.lock_timeout_ms)))
+            pin_disk = PosixDisk(source.description)  # closed with the pin
+            resources.enter_context(closing(pins.pin(pin_disk, salt, near, store.lock_timeout_ms)))
             progress = _Progress(tell, near, source, image)
             for name in image.journals:
                 is_last = name == image.journals[-1]
@@ -158,7 +160,7 @@ def _copy(store: Store, target: PosixDisk, tell: Tell) -> StoreImage:
 
 
 def _image(view: View) -> Image:
-    """What to copy; the caller holds both locks."""
+    """The image of the store; the caller holds the write lock and the maintenance lock."""
     journal, manifest = view.journal, view.manifest
     journal.flush()
     assert journal.last_lsn == view.lsn
@@ -175,7 +177,7 @@ def _image(view: View) -> Image:
         False,
     )
     refs = [
-        *(ref for known in manifest.files.values() for ref in known),
+        *(ref for references in manifest.files.values() for ref in references),
         *view.files.sealed_since().values(),
     ]
     files: dict[str, FileRef | None] = {ref.path: ref for ref in refs}
@@ -183,22 +185,28 @@ def _image(view: View) -> Image:
         files |= dict.fromkeys(bucket.file.path for bucket in view.delayed(number).buckets)
     dropped = {path for path, _ in manifest.dropped}
     files |= dict.fromkeys(paths_of(manifest) - dropped - files.keys())
-    before = _before(view)
-    if before is not None:  # if the newest is lost, a store can be read from the one before
-        for path in leading(before, manifest) - files.keys():
+    previous = _before(view)
+    if previous is not None:  # if the newest manifest is lost, the store opens from this one
+        for path in leading(previous, manifest) - files.keys():
             if not remote.is_far(path) and view.disk.exists(path):
                 files[path] = None
-    since = manifest.cut_lsn if before is None else before.cut_lsn
+    since = manifest.cut_lsn if previous is None else previous.cut_lsn
     journals = [
         name for name in list_journals(view.disk) if since < name.first_lsn <= record.journal
     ]
-    generations = [one.generation for one in (before, manifest) if one is not None]
-    return Image(view.lsn, [one for one in generations if one], journals, record, files)
+    generations = [known.generation for known in (previous, manifest) if known is not None]
+    return Image(
+        view.lsn, [generation for generation in generations if generation], journals, record, files
+    )
 
 
 def _before(view: View) -> Manifest | None:
-    """The manifest before that of a view, if it exists and is good."""
-    older = [one for one in generations_of(view.disk) if one < view.manifest.generation]
+    """The manifest before the view's, if it is readable."""
+    older = [
+        generation
+        for generation in generations_of(view.disk)
+        if generation < view.manifest.generation
+    ]
     try:
         return read_manifest(view.disk, older[-1], view.salt) if older else None
     except (IntegrityError, MissingFile):
@@ -206,18 +214,20 @@ def _before(view: View) -> Manifest | None:
 
 
 class _Progress:
-    """Counts what was copied, and reports it."""
+    """Counts the copied bytes, and reports them."""
 
     def __init__(
         self, tell: Tell, files: dict[str, FileRef | None], source: Disk, image: Image
     ) -> None:
         self.files = self.done_bytes = 0
         self._tell = tell
-        known = sum(source.size(path) if ref is None else ref.bytes for path, ref in files.items())
-        self._total = known + image.record.end
+        file_bytes = sum(
+            source.size(path) if ref is None else ref.bytes for path, ref in files.items()
+        )
+        self._total = file_bytes + image.record.end
 
     def add(self, size_bytes: int) -> None:
-        """A file is there."""
+        """Count a file."""
         self.files += 1
         self.done_bytes += size_bytes
         self._tell(self.done_bytes, max(self._total, self.done_bytes))
@@ -226,9 +236,9 @@ class _Progress:
 def _publish(
     source: Disk, target: Disk, path: str, length: int | None = None, ref: FileRef | None = None
 ) -> int:
-    """Copy a file, or its first bytes; returns how many. It is read back before it gets its name.
+    """Copy a file, or its first bytes; returns how many bytes. Reads it back before renaming it.
 
-    raises: Corruption when it is not what its reference says; MissingFile
+    raises: Corruption when length or checksum differ from the reference; MissingFile
     """
     size = 0
 

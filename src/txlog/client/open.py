@@ -1,4 +1,4 @@
-"""`init` makes a store in a directory; `open` opens one that exists."""
+"""`init` creates a store in a directory; `open` opens an existing one."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def init(
     clock: Clock | None = None,
     **settings: int | str | float,
 ) -> StoreMade:
-    """Make a store; returns {path, uuid, format, created}.
+    """Create a store; returns {path, uuid, format, created}.
 
-    settings: any of txlog.base.settings.Settings
+    settings: fields of txlog.base.settings.Settings
     raises:   AlreadyExists, InvalidArgument, LimitExceeded, NotAllowed (a network file system),
-              StoreLocked (another process is making it)
+              StoreLocked (another process is creating it)
     """
     checked = Settings.from_mapping(settings)
     path = absolute(path)
@@ -48,7 +48,7 @@ def init(
         if created:
             try:
                 make_store(disk, checked, clock or SystemClock())
-            except AlreadyExists:  # another process made it meanwhile
+            except AlreadyExists:  # another process has created it since
                 if not (if_not_exists and disk.exists(IDENTITY_PATH)):
                     raise
                 created = False
@@ -69,14 +69,14 @@ def open_store(
     dry_run: bool = False,
     transaction_key: str | None = None,
 ) -> Client:
-    """Open a store that exists; exported as txlog.open.
+    """Open an existing store; exported as txlog.open.
 
-    lock_timeout_ms: how long to wait for the writer's lock; the store's setting when left out
-    durability:      "sync" or "os" for what this client writes; the store's setting when left out
-    dry_run:         calls answer as if they had been done, and see what earlier ones did; no lock
-                     is taken and no byte changes; messages cannot be sent
-    transaction_key: connect it; the client's transactions run under it, and those of an older
-                     client with the same key are fenced at once
+    lock_timeout_ms: how long to wait for the write lock; by default the store's setting
+    durability:      "sync" or "os", for the writes of this client; by default the store's setting
+    dry_run:         calls compute their answers and see the effects of earlier calls, but take no
+                     lock and write nothing; messages cannot be sent
+    transaction_key: a key to connect. The client's transactions run under it, and transactions of
+                     an older client with the same key are fenced at once
     raises:          StoreNotFound, FormatMismatch, Corruption, ReadOnlyStore, NoResources
     """
     if durability not in (None, "sync", "os"):
@@ -93,14 +93,14 @@ def open_store(
             durability=durability,
             dry_run=dry_run,
         )
-    except BaseException:  # nobody else can close it yet
+    except BaseException:  # also on Ctrl-C: the caller gets no client to close
         disk.close()
         raise
     client = Client(store, disk)
     if transaction_key is not None:
         try:
             client.epoch = client.connect(transaction_key)["epoch"]
-        except BaseException:  # nobody else can close them yet
+        except BaseException:  # also on Ctrl-C: the caller gets nothing to close
             store.close()
             disk.close()
             raise

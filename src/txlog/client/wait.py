@@ -1,7 +1,7 @@
-"""Waiting until a store has become what was asked for: `client.wait`, `txlog wait`.
+"""Waiting until a store meets conditions: `client.wait`, `txlog wait`.
 
-Each condition is a question, and all are asked of the same view. Nothing is asked again until
-another frame has come. A condition that can no longer come true ends the wait.
+All conditions are checked in the same view, and again only after a new frame. A condition that can
+no longer be met ends the wait.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from txlog.base.rows.store import Waited
 
 
-# the states a transaction may be in before reaching one
+# by state: the states from which a transaction can still reach it
 STATES: Final[dict[str, tuple[str, ...]]] = {
     "open": (),
     "committing": ("open",),
@@ -39,7 +39,11 @@ STATES: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The current state of a condition; hopeless: it is not met, and never will be."""
+    """The result of checking a condition.
+
+    value:    to show, for example a number of messages
+    hopeless: the condition is not met, and never will be
+    """
 
     met: bool
     value: str
@@ -48,10 +52,11 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A name to show, and the question.
+    """A condition: its name to show, and the function that checks it.
 
-    is_told: only what is flushed changes the answer; else also what is appended
-    txn:     the transaction it is about, which may time out meanwhile
+    is_told: only a flush can change the result, so a flush event is enough to wake the wait; else
+             an unflushed append can, too
+    txn:     the transaction that it checks, which may time out during the wait
     """
 
     name: str
@@ -61,7 +66,7 @@ class Condition:
 
 
 class Wait:
-    """A wait until all conditions hold at once: `look` until it is True, then `answer`."""
+    """A wait until all conditions are met at once: call `look` until it is True, then `answer`."""
 
     __slots__ = ("_asked", "_began", "_conditions", "_looked", "_store", "_txns")
 
@@ -69,30 +74,35 @@ class Wait:
         if not conditions:
             raise InvalidArgument("there is nothing to wait for")
         self._store, self._conditions = store, conditions
-        self._txns = [one.txn for one in conditions if one.txn is not None]
+        self._txns = [condition.txn for condition in conditions if condition.txn is not None]
         self._began = time.monotonic()
         self._asked: tuple[int, list[Found]] = (-1, [])
         self._looked = store.clock.now()
 
     def look(self, is_thorough: bool) -> bool | None:
-        """True when it is over: all hold, or one never will. Raises what the questions raise."""
+        """True when all conditions are met, or one never will be; else None.
+
+        raises: the errors of the checks
+        """
         self._looked = self._store.clock.now()
         for txn in self._txns:
             self._store.sweep_if_due(CallScope(txn=(txn.coordinator, txn.sequence)))
         self._asked = self._store.ask(self._ask)
-        found = self._asked[1]
-        return all(one.met for one in found) or any(one.hopeless for one in found) or None
+        results = self._asked[1]
+        return (
+            all(check.met for check in results) or any(check.hopeless for check in results) or None
+        )
 
     def rest(self, pause: float) -> Quiet:
-        """How long to rest without news."""
+        """How long to sleep without an event; see Waiting."""
         is_told = all(condition.is_told for condition in self._conditions)
         rests = [until_told(pause) if is_told else until_appended(self._store, pause)]
-        if self._txns:  # until one of them times out
+        if self._txns:  # at most until a transaction times out
             looked, now = self._looked, self._store.clock.now()
             due_ms = self._store.read(lambda view: view.next_deadline_ms(looked), fresh=False)
-            if due_ms is not None and due_ms >= looked.boot_ms:  # it has all of that millisecond
+            if due_ms is not None and due_ms >= looked.boot_ms:  # it ends with that millisecond
                 rests.append(Quiet(max(0, due_ms + 1 - now.boot_ms) / 1000))
-            elif due_ms is not None:  # it was due then already: somebody else has the lock
+            elif due_ms is not None:  # the look was after it, but another process had the lock
                 rests.append(Quiet(pause))
         return least(rests)
 
@@ -103,77 +113,82 @@ class Wait:
 
     def answer(self) -> Waited:
         """{met, elapsed_ms, condition_list: [{name, met, value}]}, as of the last look."""
-        found = self._asked[1]
+        results = self._asked[1]
         return {
-            "met": all(one.met for one in found),
+            "met": all(result.met for result in results),
             "elapsed_ms": int((time.monotonic() - self._began) * 1000),
             "condition_list": [
-                {"name": condition.name, "met": one.met, "value": one.value}
-                for condition, one in zip(self._conditions, found, strict=True)
+                {"name": condition.name, "met": result.met, "value": result.value}
+                for condition, result in zip(self._conditions, results, strict=True)
             ],
         }
 
 
 def has_messages(topic: str, count: int) -> Condition:
     """The topic, or a partition of it, has at least this many visible messages."""
-    asked = TopicName.parse(topic, allow_partition=True)
+    parsed = TopicName.parse(topic, allow_partition=True)
 
     def ask(view: View, store: Store) -> Found:
-        found = lookup.topic(view, asked)
+        record = lookup.topic(view, parsed)
         messages = sum(
-            view.topic(number_of(found, index)).messages for index in _indexes(found, asked)
+            view.topic(number_of(record, index)).messages for index in _indexes(record, parsed)
         )
         return Found(messages >= count, str(messages))
 
-    return Condition(f"messages:{asked}", ask)
+    return Condition(f"messages:{parsed}", ask)
 
 
 def has_watermark(topic: str, event_time: int, subscription: str | None = None) -> Condition:
-    """The watermark is at least this (ms), at the end of the log or at a subscription's place.
+    """The watermark is at least `event_time` (ms since 1970 UTC).
 
-    There, what its consumers received counts, too, as it does not fall again.
+    subscription: None: the watermark at the end of the log; else at the subscription's place, or
+                  the value that its consumers have already received if that is greater
     """
-    asked = TopicName.parse(topic, allow_partition=True)
+    parsed = TopicName.parse(topic, allow_partition=True)
 
     def ask(view: View, store: Store) -> Found:
-        found = lookup.topic(view, asked)
-        held = None if subscription is None else lookup.subscription(view, found, subscription)
-        places = [*watermarks.standings(view, found, _indexes(found, asked), held)]
+        record = lookup.topic(view, parsed)
+        place = None if subscription is None else lookup.subscription(view, record, subscription)
+        places = [*watermarks.standings(view, record, _indexes(record, parsed), place)]
         value = watermarks.reached(places)
         if value is None:
             return Found(False, watermarks.status_of(places))
         return Found(value >= event_time, format_time(value))
 
-    name = f"watermark:{asked}"
+    name = f"watermark:{parsed}"
     if subscription is None:
         return Condition(name, ask)
     return Condition(f"{name}:{subscription}", ask, is_told=False)
 
 
 def has_backlog(subscription: str, count: int, topic: str | None = None) -> Condition:
-    """The subscription has at most this many messages left; topic None: the only one with it."""
-    asked = None if topic is None else TopicName.parse(topic, allow_partition=True)
+    """The backlog of the subscription is at most `count` messages.
+
+    topic: None: the only topic with a subscription of that name
+    """
+    parsed = None if topic is None else TopicName.parse(topic, allow_partition=True)
 
     def ask(view: View, store: Store) -> Found:
-        if asked is None:
-            held = _only(view, subscription)
-            found = view.catalog.topics[held.topic]
+        if parsed is None:
+            entry = _only(view, subscription)
+            record = view.catalog.topics[entry.topic]
         else:
-            found = lookup.topic(view, asked)
-            held = lookup.subscription(view, found, subscription)
-        left = sum(
-            backlog(view, held.number, number_of(found, index)) for index in _indexes(found, asked)
+            record = lookup.topic(view, parsed)
+            entry = lookup.subscription(view, record, subscription)
+        messages = sum(
+            backlog(view, entry.number, number_of(record, index))
+            for index in _indexes(record, parsed)
         )
-        return Found(left <= count, str(left))
+        return Found(messages <= count, str(messages))
 
-    named = subscription if asked is None else f"{asked}:{subscription}"
-    return Condition(f"backlog:{named}", ask, is_told=False)
+    name = subscription if parsed is None else f"{parsed}:{subscription}"
+    return Condition(f"backlog:{name}", ask, is_told=False)
 
 
 def has_state(txn_id: TxnId, state: str) -> Condition:
-    """The transaction is in a state of STATES."""
-    before = STATES.get(state)
-    if before is None:
+    """The transaction is in this state, one of STATES."""
+    earlier = STATES.get(state)
+    if earlier is None:
         raise InvalidArgument(
             f'no state "{state[:40]}" of a transaction', hint=", ".join(STATES), code=203
         )
@@ -181,7 +196,7 @@ def has_state(txn_id: TxnId, state: str) -> Condition:
     def ask(view: View, store: Store) -> Found:
         status = lookup.transaction(view, txn_id, store.settings.coordinators).status.lower()
         met = status == state or (state == "ended" and status in ("committed", "aborted"))
-        return Found(met, status, not met and status not in before)
+        return Found(met, status, not met and status not in earlier)
 
     return Condition(f"txn:{txn_id}", ask, is_told=state != "open", txn=txn_id)
 
@@ -207,27 +222,25 @@ def conditions_of(
     return out + [has_state(txn_id, state) for txn_id, state in txns.items()]
 
 
-def _indexes(topic: Topic, asked: TopicName | None) -> Sequence[int]:
-    """The one partition that a name gives, or all."""
-    return (
-        range(topic.partitions) if asked is None or asked.partition is None else [asked.partition]
-    )
+def _indexes(topic: Topic, name: TopicName | None) -> Sequence[int]:
+    """The partition in the name, if it has one, else all."""
+    return range(topic.partitions) if name is None or name.partition is None else [name.partition]
 
 
 def _only(view: View, subscription: str) -> Subscription:
-    found = [one for one in view.catalog.subscriptions.values() if one.name == subscription]
-    if not found:
-        names = sorted({one.name for one in view.catalog.subscriptions.values()})
+    matches = [entry for entry in view.catalog.subscriptions.values() if entry.name == subscription]
+    if not matches:
+        names = sorted({entry.name for entry in view.catalog.subscriptions.values()})
         raise SubscriptionNotFound(
             f"no subscription {subscription}",
             subscription=subscription,
             hint=suggestion(subscription, names, "txlog sub list"),
         )
-    if len(found) > 1:
+    if len(matches) > 1:
         raise InvalidArgument(
             f"several topics have a subscription {subscription}",
             code=205,
             hint="name the topic",
             subscription=subscription,
         )
-    return found[0]
+    return matches[0]

@@ -1,8 +1,8 @@
-"""Owns when our own modules run: one that is imported as a module runs at its first use.
+"""Delays the modules of txlog: `import module` runs the module only when it is first used.
 
-So a command pays only for its own work: `produce` of one message used 70 of 225 modules. This
-applies to modules of txlog only, not to packages or other libraries. Code that needs a module
-loaded before a point of no return imports a name from it.
+So a command pays only for its own work: `produce` of one message used 70 of 225 modules. Packages
+and other libraries are not delayed. Code that needs a module loaded before a point of no return
+imports a name from it, which runs it at once.
 
 The modules of `txlog.engine.door` consist of imports alone, and go one step further: each name of a
 door is imported when a caller first uses that name. A door of 40 names then costs its caller only
@@ -82,7 +82,7 @@ class _Loader:
 
 
 class _Name:
-    """A name that a door has imported and nobody has used."""
+    """A name of a door that no caller has used yet."""
 
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name
@@ -162,7 +162,7 @@ def _run(module: LazyModule) -> bool:
     waiting = spec.loader
     if not isinstance(waiting, _Loader):
         return True  # another thread has run it in the meantime
-    if waiting.lock._is_owned():  # the lock knows; an interrupt could leave a flag of ours wrong
+    if waiting.lock._is_owned():  # ask the lock: an interrupt could leave a flag of our own wrong
         return False
     with waiting.lock:
         if spec.loader is not waiting:

@@ -6,22 +6,22 @@
                 await invoices.send(made_of(message), txn=txn)
                 await consumer.acknowledge(message, txn=txn)
 
-There is one engine. A handle of this package holds the handle of `txlog` with the same name, and
-runs its calls in its client's one thread. Tasks that wait for messages rest in the event loop,
-which watches one descriptor for all of them: a thousand waiting consumers need no thread and cost
-nothing until something is committed.
+Each handle here wraps the handle of `txlog` with the same name. All calls of one client run in one
+worker thread. Tasks that wait for messages sleep in the event loop, which watches one descriptor
+for all of them: a thousand waiting consumers need no thread and cost nothing until a commit.
 
-**Cancellation** at any `await` leaves nothing half done. A call that had not begun never does; one
-that had runs to its end, and what it took for the task goes back: a message comes again at once, a
-handle is closed. A cancelled `send` or `commit` may have happened, as after any lost answer: ask,
-or repeat it under the same name and sequence. A transaction whose block is cancelled is aborted.
+**Cancellation** at any `await` leaves nothing half done. If the call has not begun, it never runs.
+If it has, it runs to its end, and then undoes itself: a message goes back and comes again at once,
+a new handle is closed. A cancelled `send` or `commit` may have taken effect, as after any lost
+answer: look it up, or repeat it with the same producer name and sequence id. If the block of a
+transaction is cancelled, the transaction is aborted.
 
 Contents:
 
     client    Client and open
     handles   Producer, Consumer, Reader, TableView, Transaction
-    waits     how tasks rest until there is something to look at
-    worker    the thread in which calls run, and what becomes of cancelled ones
+    waits     tasks that sleep until a commit, a departure of a consumer, or a time
+    worker    the thread that runs the calls, and cancellation
 """
 
 from txlog.client.aio.client import Client, open

@@ -1,4 +1,4 @@
-"""Owns the asynchronous client: `txlog.aio.open`, and what it opens."""
+"""Owns `txlog.aio.open` and the asynchronous Client."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ H = TypeVar("H", bound=Closable[Any])
 
 
 class Options(ConsumerOptions, total=False):
-    """What `Client.consumer` takes besides topics and subscription; see txlog.Client.consumer."""
+    """The options of `Client.consumer`; see txlog.Client.consumer."""
 
     durable: bool
     start: Where | None
 
 
 class Conditions(TypedDict, total=False):
-    """What `Client.wait` takes besides topics and time-out; see txlog.Client.wait."""
+    """The conditions of `Client.wait`; see txlog.Client.wait."""
 
     messages: int | None
     watermark: int | None
@@ -60,7 +60,7 @@ class Conditions(TypedDict, total=False):
 
 
 class SendingOptions(ProducerOptions, total=False):
-    """What `Client.producer` takes besides; see txlog.Client.producer."""
+    """The options of `Client.producer`; see txlog.Client.producer."""
 
     message_router: Choose | None
     message_routing_mode: str
@@ -69,7 +69,7 @@ class SendingOptions(ProducerOptions, total=False):
 
 
 class SubscriptionOptions(TypedDict, total=False):
-    """What `Client.create_subscription` takes besides topic and name."""
+    """The options of `Client.create_subscription`."""
 
     type: str
     isolation: str
@@ -80,7 +80,8 @@ class SubscriptionOptions(TypedDict, total=False):
 class Client(Handle[Synchronous]):
     """An open store, for one event loop; see txlog.Client.
 
-    What it does not have is reached by `run`: `await client.run(lambda client: client.overview())`.
+    Calls of txlog.Client that it lacks go through `run`:
+    `await client.run(lambda client: client.overview())`.
     """
 
     __slots__ = ()
@@ -125,7 +126,7 @@ class Client(Handle[Synchronous]):
         return await self.worker.run(partial(self.sync.create_subscription, topic, name, **options))
 
     async def commit(self, txn_id: TxnId, wait_ms: int = 0) -> TransactionEnded:
-        """Commit by id; see txlog.Client.commit. It waits without holding up other calls."""
+        """Commit by id; see txlog.Client.commit. Other calls can run while it waits."""
         answer = await self.worker.run(partial(self.sync.commit, txn_id))
         if answer["waiting_list"] and wait_ms > 0:
             store = self.sync.store
@@ -146,21 +147,21 @@ class Client(Handle[Synchronous]):
         return waiting.answer()
 
     async def wait_for_change(self, seen_lsn: int, timeout_ms: int | None = 0) -> int:
-        """Wait until something after an LSN is durable; see txlog.Client.wait_for_change."""
+        """Wait until a frame after an LSN is durable; see txlog.Client.wait_for_change."""
 
         def look(_: bool) -> int | None:
             newest = self.sync.wait_for_change(seen_lsn)
             return newest if newest > seen_lsn else None
 
-        found = await self.waits.until(look, timeout_ms, until_told)
-        return seen_lsn if found is None else found
+        newest = await self.waits.until(look, timeout_ms, until_told)
+        return seen_lsn if newest is None else newest
 
     async def run(self, act: Callable[[Synchronous], T], *, blocking: bool = False) -> T:
-        """Run any calls of the synchronous client, in the thread of this one.
+        """Run a function of the synchronous client in the worker thread; returns its answer.
 
-        blocking: they may wait for something: then they run in another thread, beside the calls of
-                  other tasks. If the task is cancelled, they end with what they wait for, or when
-                  the client closes, with AlreadyClosed
+        blocking: the function may wait for something, so run it in a thread of its own. If the
+                  task is cancelled, the function still runs until its wait ends, or until the
+                  client closes, which raises AlreadyClosed in it
         """
         return await self.worker.run(lambda: act(self.sync), aside=blocking)
 
@@ -175,8 +176,8 @@ class Client(Handle[Synchronous]):
     ) -> Opening[Producer]:
         """A producer, by `await` or `async with`; see txlog.Client.producer.
 
-        A message waits for no others, unless batching_max_publish_delay_ms says so. A task that
-        finds the queue full waits, whatever block_if_queue_full says.
+        By default batching_max_publish_delay_ms is 0: a message does not wait for others to batch
+        with. While the queue is full, a sending task waits, whatever block_if_queue_full says.
         """
         options.setdefault("batching_max_publish_delay_ms", 0)
         if options.get("block_if_queue_full") is True:
@@ -192,12 +193,12 @@ class Client(Handle[Synchronous]):
 
         async def open() -> Producer:
             opening = await self.worker.run(begin)
-            if opening.waits:  # the thread is not held up
-                made = await self.waits.until(opening.look, None, opening.rest, _close)
+            if opening.waits:  # for exclusive access: wait in the loop, not in the worker thread
+                producer = await self.waits.until(opening.look, None, opening.rest, _close)
             else:
-                made = await self.worker.run(opening.make, _close)
-            assert made is not None
-            return Producer(made, self.worker, self.waits)
+                producer = await self.worker.run(opening.make, _close)
+            assert producer is not None
+            return Producer(producer, self.worker, self.waits)
 
         return Opening(open)
 
@@ -241,15 +242,15 @@ class Client(Handle[Synchronous]):
         make = partial(self.sync.transaction, timeout_ms, key=key, epoch=epoch)
 
         async def open() -> Transaction:
-            made = await self.worker.run(make, lambda txn: txn.abort() if key else None)
-            return Transaction(made, self.worker, self.waits)
+            txn = await self.worker.run(make, lambda txn: txn.abort() if key else None)
+            return Transaction(txn, self.worker, self.waits)
 
         return Opening(open)
 
     def _opening(self, make: Callable[[], Any], kind: type[H]) -> Opening[H]:
         async def open() -> H:
-            made = await self.worker.run(make, lambda handle: handle.close())
-            return kind(made, self.worker, self.waits)
+            handle = await self.worker.run(make, lambda handle: handle.close())
+            return kind(handle, self.worker, self.waits)
 
         return Opening(open)
 
@@ -267,9 +268,9 @@ class Client(Handle[Synchronous]):
         return await self.worker.run(partial(act, txn=plain(txn)))
 
     async def close(self) -> None:
-        """Close it, after the calls that are under way; a second close does nothing.
+        """Close the client after its running and queued calls; a second close does nothing.
 
-        A task that waits in one of its handles gets AlreadyClosed.
+        Tasks that wait for messages in one of its handles get AlreadyClosed.
         """
         self.waits.close()
         await self.worker.close(self.sync.close)
@@ -311,7 +312,7 @@ def open(
         worker = Worker()
         try:
             return Client(await worker.run(make, lambda client: client.close()), worker)
-        except BaseException:  # whoever it is, the thread must not stay
+        except BaseException:  # also a cancellation: no thread must stay behind
             worker.stop()
             raise
 

@@ -1,7 +1,7 @@
 """Owns the handles of an asynchronous client: producer, consumer, reader, table view, transaction.
 
-Each has the calls of the handle of `txlog` with the same name, as coroutines, and that handle does
-the work: what a call takes, returns and raises is said there.
+Each handle wraps the handle of `txlog` with the same name and has its calls as coroutines. See
+there for the arguments, answers and errors of a call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ H = TypeVar("H", bound="Handle[Any]")
 
 
 class Handle(Generic[S]):
-    """A handle of `txlog`, whose calls run in the client's thread."""
+    """The base of all handles: runs the calls of a handle of `txlog` in the worker thread."""
 
     __slots__ = ("sync", "waits", "worker")
 
@@ -60,13 +60,13 @@ class Handle(Generic[S]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End it."""
+        """Close or end the handle."""
 
 
 def awaited(
     function: Callable[Concatenate[S, P], T],
 ) -> Callable[Concatenate[Handle[Any], P], Coroutine[Any, Any, T]]:
-    """The same call as a coroutine."""
+    """Make a coroutine of a call of the synchronous handle; it runs in the worker thread."""
 
     @wraps(function)
     async def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -82,7 +82,7 @@ def awaited(
 def direct(
     function: Callable[Concatenate[S, P], T],
 ) -> Callable[Concatenate[Handle[Any], P], T]:
-    """The same call, of what is in memory and belongs to the event loop."""
+    """Offer a call of the synchronous handle without `await`; it only reads memory of the loop."""
 
     @wraps(function)
     def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -92,14 +92,14 @@ def direct(
 
 
 class Closable(Handle[S]):
-    """A handle to be closed: `async with` does it."""
+    """A handle that `async with` closes."""
 
     __slots__ = ()
 
     async def close(self) -> None:
-        """Close it; a second close does nothing. If cancelled here, it continues in the thread."""
+        """Close the handle, also if the task is cancelled; a second close does nothing."""
         await self.worker.run(cast(Any, self.sync).close, keeps=True)
-        self.waits.end_of(self.sync)  # tasks that wait in it look, and get AlreadyClosed
+        self.waits.end_of(self.sync)  # wakes the tasks that wait in it; they get AlreadyClosed
 
     async def __aexit__(
         self,
@@ -111,7 +111,7 @@ class Closable(Handle[S]):
 
 
 class Opening(Generic[H]):
-    """A handle in the making: `handle = await …` or `async with … as handle`."""
+    """A handle that is opened by `handle = await …` or `async with … as handle`."""
 
     __slots__ = ("_made", "_open")
 
@@ -142,8 +142,8 @@ class Opening(Generic[H]):
 class Transaction(Handle[Transacting]):
     """A transaction: `async with client.transaction() as txn` commits at the end of its block.
 
-    If the block ends with an exception, a cancellation included, the transaction is aborted. Either
-    happens even if the task is cancelled while it waits for it.
+    If the block raises, the transaction is aborted; a cancellation counts. Once begun, a commit or
+    abort at the end of the block runs to its end, even if the task is cancelled.
     """
 
     __slots__ = ()
@@ -153,11 +153,11 @@ class Transaction(Handle[Transacting]):
 
     @property
     def state(self) -> str:
-        """The status as this handle knows it."""
+        """The status as this handle knows it; see txlog.Transaction.state."""
         return self.sync.state
 
     async def get_id(self) -> TxnId:
-        """Its id; a transaction without operations yet is opened now."""
+        """Its id. Writes the deferred operations; a transaction without operations is opened."""
         return await self.worker.run(lambda: self.sync.id)
 
     async def __aexit__(
@@ -173,7 +173,7 @@ Txn = Transaction | TxnId | None
 
 
 def plain(txn: Txn) -> Transacting | TxnId | None:
-    """The transaction that the synchronous calls know."""
+    """The transaction as synchronous calls take it."""
     return txn.sync if isinstance(txn, Transaction) else txn
 
 
@@ -181,7 +181,7 @@ def plain(txn: Txn) -> Transacting | TxnId | None:
 
 
 class SendOptions(TypedDict, total=False):
-    """What `Producer.send` takes besides the value."""
+    """The options of `Producer.send`; see txlog.Producer.send."""
 
     key: bytes | str | None
     ordering_key: bytes | str | None
@@ -210,8 +210,8 @@ class Producer(Closable[Producing]):
     ) -> SendReceipt:
         """Send one message; durable when it returns, in a transaction with the commit.
 
-        What tasks send while a flush is under way shares the next frame and flush. A task that
-        finds the queue full waits.
+        Messages that tasks send during a flush share the next frame and flush. While the queue of
+        the producer is full, the task waits.
         """
         if txn is not None or self.sync.chunking or not isinstance(value, bytes | str | None):
             act = partial(self.sync.send, value, txn=plain(txn), **options)
@@ -259,7 +259,8 @@ class Consumer(Closable[Consuming]):
 
     def __init__(self, sync: Consuming, worker: Worker, waits: Waits) -> None:
         super().__init__(sync, worker, waits)
-        # for tasks that were cancelled: previews, which nobody leases, and None for a watermark
+        # Returned by cancelled tasks, for the next receive: previews, which have no lease to give
+        # back, and None for a watermark.
         self._kept: deque[Message | None] = deque()
 
     async def acknowledge(self, what: Acknowledgeable, *, txn: Txn = None) -> AckAnswer:
@@ -270,37 +271,37 @@ class Consumer(Closable[Consuming]):
     async def receive(self, timeout_ms: int | None = None) -> Message | None:
         """The next message; None if none came within timeout_ms (None: wait for ever).
 
-        If the task is cancelled, as by `asyncio.wait_for`, it comes again at once, uncounted, to
-        whoever receives next.
+        If the task is cancelled, for example by `asyncio.wait_for`, the next receive of any
+        consumer gets the message, uncounted.
         """
         session = self.sync.session
 
         def look(is_thorough: bool) -> tuple[Message | None] | None:
             return (self._kept.popleft(),) if self._kept else session.next(is_thorough)
 
-        found = await self.waits.until(look, timeout_ms, session.rest, self._give_back)
-        return None if found is None else found[0]
+        received = await self.waits.until(look, timeout_ms, session.rest, self._give_back)
+        return None if received is None else received[0]
 
     async def receive_batch(
         self, max_messages: int | None = None, timeout_ms: int | None = 0
     ) -> pa.Table:
         """The next messages, at most max_messages; no rows if none came within timeout_ms.
 
-        Without arguments: as batch_receive_policy says. If the task is cancelled, they come again
-        at once.
+        Without max_messages, batch_receive_policy decides. If the task is cancelled, the next
+        receive gets the messages.
         """
         session = self.sync.session
         batch = self.sync.batching.begin(session, max_messages, timeout_ms)
         try:
-            found = await self.waits.until(batch.look, batch.timeout_ms, session.rest)
+            table = await self.waits.until(batch.look, batch.timeout_ms, session.rest)
         except BaseException:  # above all a cancellation
             self.worker.leave(batch.give_back)
             raise
-        return batch.table() if found is None else found
+        return batch.table() if table is None else table
 
-    def _give_back(self, found: tuple[Message | None]) -> None:
-        """Runs in the worker, before any later look."""
-        message = found[0]
+    def _give_back(self, received: tuple[Message | None]) -> None:
+        """Return the message of a cancelled task. Runs in the worker, before any later look."""
+        message = received[0]
         if message is None or message.message_id is None:
             self._kept.append(message)
         else:
@@ -309,7 +310,7 @@ class Consumer(Closable[Consuming]):
     async def __aiter__(self) -> AsyncIterator[Message]:
         while True:
             message = await self.receive()
-            if message is not None:  # with watermarks: a new one
+            if message is not None:  # None: a new watermark
                 yield message
 
 
@@ -323,7 +324,7 @@ class Reader(Closable[Reading]):
 
     def __init__(self, sync: Reading, worker: Worker, waits: Waits) -> None:
         super().__init__(sync, worker, waits)
-        self._kept: deque[pa.Table] = deque()  # rows that were read for tasks that were cancelled
+        self._kept: deque[pa.Table] = deque()  # rows of cancelled tasks, for the next call
 
     async def read_next(self, timeout_ms: int | None = 0) -> Message | None:
         """The next message; None if none came within timeout_ms (None: wait for ever).
@@ -331,28 +332,28 @@ class Reader(Closable[Reading]):
         If the task is cancelled, the next call of any kind returns it.
         """
 
-        def give_back(found: tuple[Message, Callable[[], pa.Table]]) -> None:
-            self._kept.append(found[1]())
+        def give_back(received: tuple[Message, Callable[[], pa.Table]]) -> None:
+            self._kept.append(received[1]())
 
-        found = await self.waits.until(self._next, timeout_ms, self.sync._rest, give_back)
-        return None if found is None else found[0]
+        received = await self.waits.until(self._next, timeout_ms, self.sync._rest, give_back)
+        return None if received is None else received[0]
 
     async def receive_batch(self, max_messages: int = 1000, timeout_ms: int | None = 0) -> pa.Table:
         """The next messages, at most max_messages; no rows if none came within timeout_ms.
 
         If the task is cancelled, the next call of any kind returns them.
         """
-        nothing: pa.Table | None = None
+        empty: pa.Table | None = None
 
         def look(is_thorough: bool) -> pa.Table | None:
-            nonlocal nothing
+            nonlocal empty
             self.sync._settle(is_thorough)
-            nothing = self._some(max_messages)
-            return nothing if nothing.num_rows else None
+            empty = self._some(max_messages)
+            return empty if empty.num_rows else None
 
         rest = self.sync._rest
-        found = await self.waits.until(look, timeout_ms, rest, self._kept.append)
-        return nothing if found is None else found
+        table = await self.waits.until(look, timeout_ms, rest, self._kept.append)
+        return empty if table is None else table
 
     async def has_message_available(self) -> bool:
         """True when a visible message follows."""
@@ -368,7 +369,7 @@ class Reader(Closable[Reading]):
         await self.worker.run(act)
 
     def _next(self, is_thorough: bool) -> tuple[Message, Callable[[], pa.Table]] | None:
-        """The next message, and what makes its row."""
+        """The next message, and a function that returns its row."""
         sync = self.sync
         if self._kept:
             row = self._some(1)
@@ -390,7 +391,7 @@ class Reader(Closable[Reading]):
             yield message
 
     async def follow(self) -> AsyncIterator[Message]:
-        """Messages in order from here on, for ever."""
+        """Iterate over messages in order, without end."""
         while True:
             message = await self.read_next(None)
             if message is not None:
@@ -398,10 +399,10 @@ class Reader(Closable[Reading]):
 
 
 class TableView(Closable[Viewing]):
-    """A table view; see txlog.TableView. What it holds is in memory and is asked without `await`.
+    """A table view; see txlog.TableView. Calls that only read its memory need no `await`.
 
-    It changes in the event loop only, at the end of a `refresh` or `wait`: then its actions are
-    called. A task that is cancelled leaves it as it was.
+    It changes only in the event loop, at the end of `refresh` or `wait`, which then call its
+    actions. A cancelled task leaves it unchanged.
     """
 
     __slots__ = ()
@@ -419,15 +420,18 @@ class TableView(Closable[Viewing]):
 
     @property
     def lsn(self) -> int:
-        """The moment that it shows: everything durable up to this LSN."""
+        """The view shows all messages that are durable up to this LSN."""
         return self.sync.lsn
 
     async def refresh(self) -> int:
-        """Take what came since, as of now; returns how many keys have another value."""
+        """Read the messages up to now; returns how many keys got another value."""
         return self.sync._take(await self.worker.run(self.sync._look))
 
     async def wait(self, timeout_ms: int | None = None) -> int:
-        """Refresh until a key has another value, and return how many have; 0: time ran out."""
+        """Refresh until at least one key gets another value.
+
+        returns: how many keys did; 0 when time ran out
+        """
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
 
         def look(_: bool) -> News | None:
@@ -437,11 +441,11 @@ class TableView(Closable[Viewing]):
         while (news := await self.waits.until(look, timeout_ms, until_told)) is not None:
             if changed := self.sync._take(news):
                 return changed
-            if deadline is not None:  # somebody sent a value that is there
+            if deadline is not None:  # a producer sent the value that a key already has
                 timeout_ms = max(0, int((deadline - time.monotonic()) * 1000))
         return 0
 
     async def close(self) -> None:
-        """Let go of what it holds."""
+        """Free the memory, and wake the tasks that wait in it."""
         self.sync.close()
         self.waits.end_all()

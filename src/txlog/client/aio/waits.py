@@ -1,17 +1,17 @@
 """Owns Waits: the waiting calls of one asynchronous client, which cost nothing while they wait.
 
-A call that waits looks in the worker's thread, rests in the event loop, and looks again. What ends
-a rest is what ends it for threads (store/wakeups): the kernel makes one descriptor readable when
-something has become durable, and the loop watches that descriptor for all waiting tasks together,
-as long as there are any; or a timer of the loop, when the next message falls due. No thread waits.
+A waiting call looks in the worker thread, rests in the event loop, and looks again. A rest ends at
+the same events as for threads (store/wakeups): the kernel makes one descriptor readable, and the
+loop watches that descriptor while any task waits. A timer of the loop ends the rest when the next
+message is due. No thread waits.
 
-Most rests say which components concern them (`Concern`). When something has become durable, one
-call in the worker asks what changed, and only the tasks that are concerned look: a commit costs the
-same whether one or a thousand tasks wait for other topics. When consumers have left, it also asks
-what these have written, flushed or not, and whose those are that wrote nothing: they died.
+Most rests name the components that matter to them (`Concern`). After a flush, one call in the
+worker reads which components changed, and only the tasks that named one of them look. So a commit
+costs the same whether one or a thousand tasks wait for other topics. After a departure, that call
+also reads what the consumer wrote last, flushed or not. If it wrote nothing, it died, and the tasks
+of its peers look.
 
-Where the kernel tells nothing, or the loop cannot watch descriptors, tasks look again after short
-pauses.
+Where the kernel does not report changes, or the loop cannot watch descriptors, tasks poll.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ NEVER: Final = 1 << 62
 
 
 class Found(NamedTuple):
-    """What is to be passed on: as of an LSN and so many departures.
+    """The news for resting tasks.
 
-    changed: the components that changed; None: any may have
-    bereft:  `peers` of the subscriptions of which a consumer may have died
+    lsn, departures: what it covers: all frames up to this LSN, and so many departures of consumers
+    changed: the components that changed; None: any component may have changed
+    bereft:  the component `peers` of each subscription that may have lost a consumer
     """
 
     lsn: int
@@ -71,14 +72,12 @@ class Waits:
         self._store, self.worker = store, worker
         self._resting: dict[asyncio.Future[None], tuple[Concern | None, Rest]] = {}
         self._concerned: dict[Component, set[asyncio.Future[None]]] = {}
-        self._bereft = set[asyncio.Future[None]]()  # who rested while a peer died
-        self._heard = EventCounts()  # what was passed on
-        self._followed = (
-            BY_TIME.lsn
-        )  # what changed up to this LSN was passed on to whom it concerns
-        self._asked = NEVER  # so were so many departures
+        self._bereft = set[asyncio.Future[None]]()  # rests during which a peer may have died
+        self._heard = EventCounts()  # the events handled so far
+        self._followed = BY_TIME.lsn  # tasks have been woken for all changes up to this LSN
+        self._asked = NEVER  # and for so many departures
         self._following: asyncio.Task[None] | None = None
-        self._is_behind = False  # there was more while it followed
+        self._is_behind = False  # another event came while `_pass_on` was reading
         self._is_closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor = -1
@@ -91,39 +90,40 @@ class Waits:
         rest: Rest,
         undo: Undo[T] | None = None,
     ) -> T | None:
-        """What `look` returns once it is not None; None when time runs out (None: wait for ever).
+        """Call `look` until it returns something else than None, and return that.
 
-        look:   given whether to be thorough; see api/reading/pause
-        undo:   as of Worker.run
+        look:   its argument says whether to be thorough (engine/session/reading/pause)
+        timeout_ms: after this time, return None; None: no time-out
+        undo:   as in Worker.run
         raises: StoreNotFound if the store was removed meanwhile; AlreadyClosed once the client is
-                closed; what look raises
+                closed; the errors of `look`
         """
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         waiting = Waiting(self._store, rest, is_asked_for=True)
 
-        def give_back(made: tuple[T | None, float]) -> None:
-            if undo is not None and made[0] is not None:
-                undo(made[0])
+        def give_back(outcome: tuple[T | None, float]) -> None:
+            if undo is not None and outcome[0] is not None:
+                undo(outcome[0])
 
         while True:
             is_over = deadline is not None and time.monotonic() >= deadline
 
             def turn(is_over: bool = is_over) -> tuple[T | None, float]:
-                found = look(waiting.look() or is_over)
-                over = found is not None or is_over
-                return found, 0.0 if over else waiting.rest(deadline)
+                answer = look(waiting.look() or is_over)
+                over = answer is not None or is_over
+                return answer, 0.0 if over else waiting.rest(deadline)
 
-            found, seconds = await self.worker.run(turn, give_back)
-            if found is not None or is_over:
-                return found
+            answer, seconds = await self.worker.run(turn, give_back)
+            if answer is not None or is_over:
+                return answer
             while seconds > 0:
                 await self._rest(waiting, seconds, rest)
                 seconds = waiting.rest_on()
 
     async def _rest(self, waiting: Waiting, seconds: float, rest: Rest) -> None:
-        """Rest until something is told after what was seen, at most so many seconds.
+        """Sleep in the loop until an event that the task has not seen, at most `seconds`.
 
-        rest: of the handle that waits, which `end_of` knows it by
+        rest: a method of the waiting handle, by which `end_of` finds the tasks of a handle
         """
         if self._is_closed:
             raise AlreadyClosed("the client is closed")
@@ -133,20 +133,20 @@ class Waits:
             return
         if not self._listen(loop):
             await asyncio.sleep(min(seconds, POLL_SECONDS_MAX))
-            left, departures = wakeups.tally.departures, waiting.departures
-            if departures.asked < left:  # a thread was told of them
-                departures.asked = left
+            count, departures = wakeups.tally.departures, waiting.departures
+            if departures.asked < count:  # a thread got the events of these departures
+                departures.asked = count
                 departures.mourn()
             return
         resting = loop.create_future()
         timer = loop.call_later(seconds, _end, resting)
         self._begin(resting, concern, waiting.departures.asked, rest)
-        self._mind_flush()  # it may have begun before, when nobody rested
+        self._mind_flush()  # a flush may have begun before any task rested
         try:
-            if not self._is_news(seen, concern):  # else a thread was told before it could pass on
-                left = wakeups.tally.departures
+            if not self._is_news(seen, concern):  # else a thread got an event before we listened
+                count = wakeups.tally.departures
                 if wakeups.count != seen.count or (
-                    concern is not None and waiting.departures.asked < left
+                    concern is not None and waiting.departures.asked < count
                 ):
                     self._follow(loop)
                 await resting
@@ -157,7 +157,7 @@ class Waits:
                 self.stop()
 
     def _is_news(self, seen: EventCounts, concern: Concern | None) -> bool:
-        """Whether a rest has to end at once because of what was told since."""
+        """True if an event since then ends a rest at once, without reading what changed."""
         tally = self._store.wakeups.tally
         if concern is None:
             return tally.count != seen.count
@@ -190,7 +190,7 @@ class Waits:
             waiting.departures.mourn()
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Have the loop watch the descriptor; False if it cannot, or nobody tells."""
+        """Have the loop watch the descriptor; False if there is none, or the loop cannot do it."""
         descriptor = self._store.wakeups.fileno()
         if descriptor is None:
             return False
@@ -206,32 +206,34 @@ class Waits:
         return True
 
     def _told(self, has_waited: bool = False) -> None:
-        """The descriptor can be read: if it is news, the resting tasks that it concerns look."""
+        """The descriptor is readable: wake the resting tasks that the event may concern."""
         wakeups, before = self._store.wakeups, self._heard
         wakeups.drain(has_waited=has_waited)
         heard = self._heard = wakeups.tally.copy()
         if heard.others != before.others:
             self.end_all()
         elif heard.count != before.count:
-            for resting in [one for one, (concern, _) in self._resting.items() if concern is None]:
+            for resting in [
+                rest for rest, (concern, _) in self._resting.items() if concern is None
+            ]:
                 _end(resting)
             if heard.news != before.news and self._concerned and self._loop is not None:
                 self._follow(self._loop)
         self._mind_flush()
 
     def end_all(self) -> None:
-        """Have all tasks that rest look again."""
+        """Wake all resting tasks."""
         for resting in self._resting:
             _end(resting)
 
     def end_of(self, handle: object) -> None:
-        """Have the tasks that wait in a handle look again."""
+        """Wake the tasks that wait in this handle."""
         for resting, (_, rest) in self._resting.items():
             if getattr(rest, "__self__", None) is handle:
                 _end(resting)
 
     def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have the worker ask what changed, and pass that on."""
+        """Have the worker read what changed, and then wake the tasks that it concerns."""
         if self._following is None:
             self._following = loop.create_task(self._pass_on())
         else:
@@ -241,20 +243,20 @@ class Waits:
         try:
             while True:
                 self._is_behind, since, asked = False, self._followed, self._asked
-                found = await self.worker.run(partial(self._changed_since, since, asked))
-                # who began to rest meanwhile may have looked at less
-                lsn, left = found.lsn, found.departures
+                news = await self.worker.run(partial(self._changed_since, since, asked))
+                # a task that began to rest in between may have looked at an older state
+                lsn, count = news.lsn, news.departures
                 self._followed = lsn if self._followed == since else min(self._followed, lsn)
-                self._asked = left if self._asked == asked else min(self._asked, left)
-                if found.changed is None:
+                self._asked = count if self._asked == asked else min(self._asked, count)
+                if news.changed is None:
                     self.end_all()
-                for key in found.changed or ():
+                for key in news.changed or ():
                     for resting in self._concerned.get(key, ()):
                         _end(resting)
-                self._pass_on_deaths(found.bereft)
+                self._pass_on_deaths(news.bereft)
                 if not self._is_behind:
                     return
-        except Exception:  # whoever looks hears of it
+        except Exception:  # the tasks look again, and get the error from there
             self.end_all()
         finally:
             self._following = None
@@ -266,29 +268,31 @@ class Waits:
                 _end(resting)
 
     def _changed_since(self, lsn: int, departures: int) -> Found:
-        """In the worker: what changed since an LSN, and whose consumers died since a departure."""
+        """In the worker: the news since an LSN and since so many departures."""
         store = self._store
         tally = store.wakeups.tally.copy()
-        gone = tally.gone_since(departures)
-        if gone and not store.disk.read_only:
+        closed_locks = tally.gone_since(departures)
+        if closed_locks and not store.disk.read_only:
             store.refresh()
-            if store.has_unflushed(unseen=True):  # what was given back: who has the lock sees it
+            if store.has_unflushed(unseen=True):  # the lock lets us read unflushed returns
                 store.write(lambda view, now: Decision([]))
 
         def look(view: View) -> Found:
             changed = view.changed_since(lsn)
-            if UNKNOWN in gone:
+            if UNKNOWN in closed_locks:
                 subscriptions = set(view.catalog.subscriptions)
             else:
-                known, numbers = view.catalog.consumers, map(consumer_of, gone)
-                subscriptions = {known[one].subscription for one in numbers if one in known}
+                consumers, numbers = view.catalog.consumers, map(consumer_of, closed_locks)
+                subscriptions = {
+                    consumers[number].subscription for number in numbers if number in consumers
+                }
             bereft = map(peers, subscriptions)
             return Found(view.lsn, tally.departures, changed, frozenset(bereft))
 
         return store.read(look)
 
     def _mind_flush(self) -> None:
-        """Look after a flush that is under way: if its process dies in it, nothing more is told."""
+        """Watch over a running flush: if its process dies meanwhile, no event reports that."""
         flushing = self._store.wakeups.flushing
         if flushing and self._stall is None and self._loop is not None:
             self._stall = self._loop.call_later(STALL_SECONDS, self._look_after, flushing)
@@ -299,13 +303,13 @@ class Waits:
             self._told(has_waited=flushing == self._store.wakeups.flushing)
 
     def close(self) -> None:
-        """End every wait, now and later, with AlreadyClosed; the worker takes no more calls."""
+        """End all present and future waits with AlreadyClosed."""
         self._is_closed = True
         self.end_all()
         self.stop()
 
     def stop(self) -> None:
-        """Have the loop watch nothing any more."""
+        """Stop watching the descriptor and the flush."""
         loop, self._loop = self._loop, None
         self._store.wakeups.pass_on = None
         if self._stall is not None:
@@ -317,7 +321,7 @@ class Waits:
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, act: Callable[[], object]) -> None:
-    with suppress(RuntimeError):  # it has ended meanwhile
+    with suppress(RuntimeError):  # the loop may have been closed
         loop.call_soon_threadsafe(act)
 
 

@@ -6,14 +6,13 @@ calls of one store handle run one at a time anyway, so one thread is enough for 
     task      ──run──▶ queue ──▶ worker thread: act ──▶ outcome ──▶ task
     cancelled          dropped                     undone
 
-An act that waits by itself would hold up all others, so it is told to run aside, in a thread of
-its own.
+A call that waits by itself would hold up all others, so it runs *aside*, in a thread of its own.
 
-An act runs in a copy of its task's context: whom the task acts for, the act does too.
+A call runs in a copy of its task's context, so it acts for the same user as the task.
 
-A task may be cancelled while it waits. If its call has not begun, it never does. If it has,
-nothing can stop it half way: it runs to its end, and what it took for the task (a message, a
-handle) is given back in the same thread.
+A task may be cancelled while it waits for its call. If the call has not begun, it never runs. If it
+has, nothing can stop it half way: it runs to its end, and then the same thread undoes it, which
+returns a message or closes a handle.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from txlog.errors import AlreadyClosed, TxlogError
 
 T = TypeVar("T")
 Undo = Callable[[T], object]
-ASIDE_MAX = 32  # acts that wait by themselves at once, each in a thread; the next wait for one
+ASIDE_MAX = 32  # how many calls run aside at once; more calls queue for one of these threads
 
 
 class Worker:
@@ -39,7 +38,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "txlog-aio")
-        self._aside: ThreadPoolExecutor | None = None  # of acts that wait by themselves
+        self._aside: ThreadPoolExecutor | None = None  # for calls that wait by themselves
         self._is_ours: Callable[[], bool] = lambda: True
         self._is_closed = False
         self._report: Callable[[str], object] = str
@@ -52,11 +51,11 @@ class Worker:
         keeps: bool = False,
         aside: bool = False,
     ) -> T:
-        """Run an act in the thread, and return or raise what it does.
+        """Run a call in the worker thread; returns its answer, or raises its error.
 
-        undo:   gives back what the act returned, if the task is cancelled meanwhile
-        keeps:  the act ends something: it runs even if the task is cancelled before it begins
-        aside:  it may wait for something: it runs in another thread, beside the other calls
+        undo:   called with the answer if the task was cancelled after the call had begun
+        keeps:  run the call even if the task is cancelled before it begins, as for closing a handle
+        aside:  the call may wait for something, so run it in a thread of its own
         raises: AlreadyClosed, after close or in a forked child; CancelledError
         """
         self._check()
@@ -73,10 +72,10 @@ class Worker:
             raise
 
     def leave(self, act: Callable[[], object]) -> None:
-        """Run an act after the calls so far, for nobody; what fails is reported."""
+        """Run a call after all calls so far, without waiting for it; its error becomes a note."""
         if not self._is_closed:
-            left = self._given_back(lambda _: act())
-            self._pool.submit(copy_context().run, left, None)
+            reported = self._given_back(lambda _: act())
+            self._pool.submit(copy_context().run, reported, None)
 
     def _beside(self) -> ThreadPoolExecutor:
         if self._aside is None:
@@ -93,16 +92,16 @@ class Worker:
         await asyncio.shield(asyncio.wrap_future(future))
 
     def stop(self) -> None:
-        """Take no more calls; the thread ends with those it has."""
+        """Refuse further calls; the thread ends after the calls it has."""
         self._is_closed = True
         self._pool.shutdown(wait=False)
         if self._aside is not None:
             self._aside.shutdown(wait=False, cancel_futures=True)
 
     def belong_to(self, pid: Callable[[], int], report: Callable[[str], object]) -> None:
-        """Refuse calls in a forked child, which has no such thread.
+        """Refuse calls in a forked child, which has no worker thread.
 
-        report: is told of what could not be given back
+        report: called with a message if undoing a cancelled call fails
         """
         self._report = report
         owner = pid()
@@ -118,10 +117,10 @@ class Worker:
             )
 
     def _given_back(self, undo: Undo[T] | None) -> Undo[T]:
-        def give_back(made: T) -> None:
+        def give_back(answer: T) -> None:
             try:
                 if undo is not None:
-                    undo(made)
+                    undo(answer)
             except TxlogError as error:
                 self._report(f"what a cancelled call had taken was not given back: {error}")
 
@@ -129,7 +128,7 @@ class Worker:
 
 
 class _Job(Generic[T]):
-    """A call, and whether anybody still waits for it."""
+    """A call, and whether its task still waits for it."""
 
     def __init__(self, act: Callable[[], T], undo: Undo[T]) -> None:
         self._act, self._undo = act, undo
@@ -138,16 +137,16 @@ class _Job(Generic[T]):
         self._is_abandoned = False
 
     def run(self) -> T:
-        made = self._act()
+        answer = self._act()
         with self._lock:
-            self._made = (made,)
+            self._made = (answer,)
             if not self._is_abandoned:
-                return made
-        self._undo(made)
-        return made
+                return answer
+        self._undo(answer)
+        return answer
 
     def abandon(self) -> bool:
-        """Nobody waits any more; True: it had ended by then, and `give_back` is to be run."""
+        """Note that the task was cancelled; True: the call has ended, so run `give_back`."""
         with self._lock:
             self._is_abandoned = True
             return self._made is not None

@@ -1,26 +1,26 @@
-"""What a store looks like, as plain values.
+"""Descriptions of a store as plain values.
 
-The answers behind the commands that show something, and the API methods of the same name. Nothing
-here changes a store.
+Commands that show something print these answers, and the API methods of the same name return them.
+No function here changes a store, except those of `integrity` and `space`, which call upkeep.
 
 Contents:
 
     changes           the history of a key, a subscription or the catalog, as rows
-    consumers         one subscription: its consumers, its partitions, what is in its backlog
+    consumers         one subscription: its consumers, its partitions, its backlog
     delayed           delayed messages as rows and counts
     health            what monitors and the doctor check of a store and the machine under it
-    inspect           what a word means in a store, and what a file holds
-    integrity         whether the bytes of a store can be relied on
+    inspect           a topic, transaction, message or file, found by its name
+    integrity         verify and repair
     keys              transaction keys
-    lists             lists with a row for each message or frame, as Arrow tables
-    locks             who holds which lock of a store
+    lists             Arrow tables with a row for each message or frame
+    locks             the locks of a store, and the processes that hold them
     metric_family     one metric as a plain value
     metrics           every metric of a store, computed from its state
     metrics_text      the metrics as text, by prometheus-client
-    overview          the figures that `txlog report` draws, all at one moment
+    overview          the figures that `txlog report` draws, all as of one LSN
     partitions        sidecars, pending acknowledgements, one position
-    space             what compaction, trims and garbage collection freed
+    space             compaction, trims, offloading and garbage collection
     topics_and_txns   list, describe, show and status
     transactions      coordinators and transactions
-    watermarks        what producers asserted, and where subscriptions are in event time
+    watermarks        watermarks of topics and subscriptions, and the producers that assert them
 """

@@ -1,10 +1,10 @@
-"""Owns the logs of changes in a view: files of the checkpoint, and the frames after it.
+"""The logs of changes in a view: the files of the checkpoint, and the frames after it.
 
-    transaction_key_log, cursor_log, catalog_log   relations of SQL, all rows
-    recent_of_key, recent_of_subscription          the newest of one, for inspect
+    transaction_key_log, cursor_log, catalog_log   all rows, as SQL relations
+    recent_of_key, recent_of_subscription          the newest rows of one, for inspect
 
-A log that no checkpoint has begun, or that the settings switch off, is a row for each state at the
-checkpoint and the changes after it. Rows of what was deleted since are not shown.
+If no checkpoint has begun a log yet, or the settings switch it off, it has a row for each state at
+the checkpoint, and the changes after it. Rows of deleted objects are left out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SHOWN: Final = {
 
 
 def transaction_key_log(view: View) -> pa.Table:
-    """Every change of a transaction key, also of tombstones. Raises Corruption, MissingFile."""
+    """Every change of a transaction key, also of deleted keys. Raises Corruption, MissingFile."""
     return log(view, "key")
 
 

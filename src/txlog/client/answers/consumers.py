@@ -1,4 +1,4 @@
-"""One subscription: who consumes it and holds what, its partitions, what is in its backlog."""
+"""One subscription: its consumers with their leases, its partitions, and its backlog."""
 
 from __future__ import annotations
 
@@ -32,45 +32,46 @@ if TYPE_CHECKING:
 # --- its consumers ---------------------------------------------------------------------------
 
 
-def consumers(view: View, held: Subscription, store: Store) -> list[ConsumerRow]:
+def consumers(view: View, subscription: Subscription, store: Store) -> list[ConsumerRow]:
     """The attached consumers of a subscription, by id.
 
-    alive:       its lock is held; a dead consumer stays until another one notices
-    leased:      messages it holds; active_list: with failover, the partitions it now gets
+    alive:       a process holds its lock; a dead consumer stays in the list until a peer notices
+    leased:      how many messages are leased to it
+    active_list: with failover, the partitions of which it is the active consumer
     pid, command: of the process that holds the lock, according to the kernel
     returns:     {consumer, name, pid, command, alive, priority, leased, active_list, since_time}
     """
-    numbers = catalogs.numbers(view.catalog.topics[held.topic])
+    numbers = catalogs.numbers(view.catalog.topics[subscription.topic])
     active: dict[int, list[int]] = {}
-    if held.type == "failover":
+    if subscription.type == "failover":
         for index, _ in enumerate(numbers):
-            active.setdefault(active_consumer(view, held.number, index), []).append(index)
+            active.setdefault(active_consumer(view, subscription.number, index), []).append(index)
     out: list[ConsumerRow] = []
-    for one in catalogs.consumers_of(view.catalog, held.number):
-        is_alive, pid, command = holder_of(store.disk, consumer_lock(one.number))
+    for consumer in catalogs.consumers_of(view.catalog, subscription.number):
+        is_alive, pid, command = holder_of(store.disk, consumer_lock(consumer.number))
         out.append(
             {
-                "consumer": one.number,
-                "name": one.name,
+                "consumer": consumer.number,
+                "name": consumer.name,
                 "pid": pid,
                 "command": command,
                 "alive": is_alive,
-                "priority": one.priority,
+                "priority": consumer.priority,
                 "leased": sum(
-                    view.cursor(held.number, number).leases.in_hand(one.number)
+                    view.cursor(subscription.number, number).leases.in_hand(consumer.number)
                     for number in numbers
                 ),
-                "active_list": active.get(one.number, []),
-                "since_time": one.since_ms,
+                "active_list": active.get(consumer.number, []),
+                "since_time": consumer.since_ms,
             }
         )
     return out
 
 
-def waiting(view: View, held: Subscription) -> int:
-    """Messages that were given back and are waiting for their delay."""
-    numbers = catalogs.numbers(view.catalog.topics[held.topic])
-    return sum(len(view.cursor(held.number, number).leases.waiting) for number in numbers)
+def waiting(view: View, subscription: Subscription) -> int:
+    """How many returned messages wait for their redelivery delay."""
+    numbers = catalogs.numbers(view.catalog.topics[subscription.topic])
+    return sum(len(view.cursor(subscription.number, number).leases.waiting) for number in numbers)
 
 
 # --- its partitions and its backlog ----------------------------------------------------------
@@ -85,43 +86,53 @@ OLDER = ">=7d"
 ROWS_AT_ONCE = 1 << 16
 
 
-def describe(view: View, store: Store, topic: Topic, held: Subscription) -> SubscriptionDescription:
+def describe(
+    view: View, store: Store, topic: Topic, subscription: Subscription
+) -> SubscriptionDescription:
     """One subscription; the fields of `txlog sub describe`."""
     counts = DelayCounts(view, store)
-    places = watermarks.standings(view, topic, range(topic.partitions), held)
+    places = watermarks.standings(view, topic, range(topic.partitions), subscription)
     return {
-        **topics_and_txns.subscription(view, held, store, counts),
-        "policies": dict(sorted(held.policies.items())),
-        "consumer_list": consumers(view, held, store),
+        **topics_and_txns.subscription(view, subscription, store, counts),
+        "policies": dict(sorted(subscription.policies.items())),
+        "consumer_list": consumers(view, subscription, store),
         "partition_list": [
-            _partition(view, held, one, counts.of_cursor(topic, held, one.number)) for one in places
+            _partition(
+                view, subscription, standing, counts.of_cursor(topic, subscription, standing.number)
+            )
+            for standing in places
         ],
     }
 
 
 def _partition(
-    view: View, held: Subscription, one: watermarks.Standing, delayed: int
+    view: View, subscription: Subscription, standing: watermarks.Standing, delayed: int
 ) -> SubscriptionPartition:
-    number = one.number
-    cursor = view.cursor(held.number, number)
+    number = standing.number
+    cursor = view.cursor(subscription.number, number)
     mark = cursor.mark_delete
     return {
-        "partition": one.partition,
+        "partition": standing.partition,
         "mark_delete": MessageId(*mark) if mark[1] >= 0 else None,
-        "backlog": (left := backlog(view, held.number, number)),
+        "backlog": (messages := backlog(view, subscription.number, number)),
         "acked_beyond": messages_in(view, number, cursor.acked.runs()),
         "delayed": delayed,
-        "backlog_no_delayed": left - delayed,
+        "backlog_no_delayed": messages - delayed,
         "pending_acks": sum(pending.count for pending in cursor.pending.values()),
         "leased": sum(lease.count() for lease in cursor.leases.by_consumer.values()),
-        "watermark": one.value,
+        "watermark": standing.value,
     }
 
 
 def backlog_groups(
-    store: Store, topic: Topic, held: Subscription, indexes: list[int] | None, by: str, top: int
+    store: Store,
+    topic: Topic,
+    subscription: Subscription,
+    indexes: list[int] | None,
+    by: str,
+    top: int,
 ) -> list[BacklogGroup]:
-    """What is not acknowledged, by group; [{group, messages, size_bytes, oldest_time}].
+    """The unacknowledged messages by group: [{group, messages, size_bytes, oldest_time}].
 
     by:   key (the largest groups first), age, or ledger
     cost: reads every message of the backlog, many at once
@@ -130,46 +141,46 @@ def backlog_groups(
         raise InvalidArgument(f"by is {by!r}", hint=", ".join(GROUPS), code=203)
     if top < 1:
         raise InvalidArgument(f"top is {top}, it must be positive", code=203)
-    found: dict[str, list[int]] = {}  # group -> messages, bytes, oldest
+    groups: dict[str, list[int]] = {}  # group -> messages, bytes, oldest
     now_ms = store.clock.now().wall_ms
     for index in range(topic.partitions) if indexes is None else indexes:
         number = catalogs.number_of(topic, index)
         place: Mark | None = None
         while True:
             place, rows = store.read(
-                lambda view, at=place, number=number: _next(view, held, number, at)  # type: ignore[misc]
+                lambda view, at=place, number=number: _next(view, subscription, number, at)  # type: ignore[misc]
             )
             if rows is None:
                 break
-            _add(found, rows, by, now_ms)
+            _add(groups, rows, by, now_ms)
     if by == "key":
-        order = sorted(found, key=lambda group: (-found[group][0], group))
+        order = sorted(groups, key=lambda group: (-groups[group][0], group))
     elif by == "ledger":
-        order = sorted(found, key=int)
+        order = sorted(groups, key=int)
     else:
-        order = [age for age in (*(name for name, _ in AGES), OLDER) if age in found]
+        order = [age for age in (*(name for name, _ in AGES), OLDER) if age in groups]
     return [
         {
             "group": group,
-            "messages": found[group][0],
-            "size_bytes": found[group][1],
-            "oldest_time": found[group][2],
+            "messages": groups[group][0],
+            "size_bytes": groups[group][1],
+            "oldest_time": groups[group][2],
         }
         for group in order[:top]
     ]
 
 
 def _next(
-    view: View, held: Subscription, number: int, at: Mark | None
+    view: View, subscription: Subscription, number: int, at: Mark | None
 ) -> tuple[Mark, pa.Table | None]:
     """The next unacknowledged messages as (ledger, key, size, time); None after the last."""
-    cursor = view.cursor(held.number, number)
-    after = cursor.mark_delete if at is None else at
-    found = plan(view, number, after, ROWS_AT_ONCE, (cursor.acked,))
-    if not found.pieces:
-        return after, None
-    # In the order of their files: those of transactions lie in others than those between them.
-    pieces = sorted(found.pieces, key=lambda piece: requests_of([piece])[0])
+    cursor = view.cursor(subscription.number, number)
+    mark = cursor.mark_delete if at is None else at
+    step = plan(view, number, mark, ROWS_AT_ONCE, (cursor.acked,))
+    if not step.pieces:
+        return mark, None
+    # In the order of their files: messages of transactions are in sidecar files, others are not.
+    pieces = sorted(step.pieces, key=lambda piece: requests_of([piece])[0])
     tables = view.rows(requests_of(pieces), ("key", "value", "publish_time"))
     stored = pa.concat_tables(tables)
     ends, total = [], 0
@@ -184,7 +195,7 @@ def _next(
         pc.fill_null(pc.binary_length(stored.column("value")), 0),
         pc.fill_null(pc.binary_length(stored.column("key")), 0),
     ).cast(pa.int64())
-    return found.after, pa.table(
+    return step.after, pa.table(
         {
             "ledger": repeat_runs([piece.ledger for piece in pieces], ends, pa.int64()),
             "key": stored.column("key"),
@@ -198,7 +209,7 @@ def _time(piece: Piece) -> int | None:
     return None if piece.marker is None else piece.marker.time_ms
 
 
-def _add(found: dict[str, list[int]], rows: pa.Table, by: str, now_ms: int) -> None:
+def _add(groups: dict[str, list[int]], rows: pa.Table, by: str, now_ms: int) -> None:
     if by == "age":
         young = pc.subtract(now_ms, rows.column("time"))
         step = pa.chunked_array([pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows)])
@@ -212,10 +223,10 @@ def _add(found: dict[str, list[int]], rows: pa.Table, by: str, now_ms: int) -> N
         *(grouped.column(name).to_pylist() for name in (by, "size_count", "size_sum", "time_min")),
         strict=True,
     ):
-        known = found.setdefault(_group(by, value), [0, 0, figures[2]])
-        known[0] += figures[0]
-        known[1] += figures[1]
-        known[2] = min(known[2], figures[2])
+        group = groups.setdefault(_group(by, value), [0, 0, figures[2]])
+        group[0] += figures[0]
+        group[1] += figures[1]
+        group[2] = min(group[2], figures[2])
 
 
 def _group(by: str, value: bytes | int | None) -> str:

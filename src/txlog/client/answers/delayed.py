@@ -1,12 +1,11 @@
-"""What is delayed, as rows and counts: the answers of `txlog delay`, and other counts.
+"""Delayed messages as rows and counts: the answers of `txlog delay`, and counts of other commands.
 
-    listings   read the messages they show
-    counts     of a partition, or on a subscription (msgDelayed): from the index alone; where a
-               range has no index yet, from the times in the log
-    buckets    of the index, as rows; no message is read
+    listings   read the messages that they show
+    counts     of a partition, or on a subscription (msgDelayed): from the index alone; for ranges
+               without an index, from the delivery times in the log
+    buckets    of the index, as rows; they read no message
 
-All only read from a view, and never wait. A message is delayed until its time has come. Source:
-spec/delayed 9.
+A message is delayed until its delivery time. Source: spec/delayed 9.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ LISTED = pa.schema(
     ]
 )
 WITHIN = (MINUTE_MS, 10 * MINUTE_MS, HOUR_MS, DAY_MS)
-# Messages that are read at once; fewer of large ones, as their payloads are in memory. In order of
-# time they lie anywhere, so each step may look at every file.
+# Messages to read at once; fewer if they are large, as their payloads are in memory. Messages next
+# to each other in time may be in different files, so each step may read from every file.
 ROWS_AT_ONCE = 1 << 16
 _ORDER = [(name, "ascending") for name in ("deliver_at", "ledger", "entry", "index")]
 
@@ -66,10 +65,11 @@ _ORDER = [(name, "ascending") for name in ("deliver_at", "ledger", "entry", "ind
 
 
 class Scope(NamedTuple):
-    """What is read: partitions of a topic, at a moment, perhaps for one subscription.
+    """The messages to look at: partitions of a topic, at a time, perhaps for one subscription.
 
-    held: only what this subscription has not acknowledged; before_ms: only what is due before
-    note: is told which bucket of the index could not be read
+    held:      only messages that this subscription has not acknowledged
+    before_ms: only messages that are due before this (ms since 1970 UTC)
+    note:      called with a message for each bucket of the index that is unreadable
     """
 
     topic: Topic
@@ -89,18 +89,18 @@ def listed(
     cost: reads the messages it shows; with a key, also those it leaves out
     """
     out = [LISTED.empty_table()]
-    left = limit
+    room = limit
     most = _rows_at_once(view, scope)
     for times in ahead(view, scope):
-        step = most if left is None or key is not None else min(left, most)
+        step = most if room is None or key is not None else min(room, most)
         for at in range(0, times.num_rows, max(1, step)):
-            if left is not None and left <= 0:
+            if room is not None and room <= 0:
                 return pa.concat_tables(out)
             rows = _with_messages(view, scope, times.slice(at, step))
             if key is not None:
                 rows = rows.filter(pc.fill_null(pc.equal(rows["key"], key), False))
-            out.append(rows.slice(0, left))
-            left = None if left is None else left - out[-1].num_rows
+            out.append(rows.slice(0, room))
+            room = None if room is None else room - out[-1].num_rows
     return pa.concat_tables(out)
 
 
@@ -112,7 +112,7 @@ def _rows_at_once(view: View, scope: Scope) -> int:
 
 
 def ahead(view: View, scope: Scope, *, in_order: bool = True) -> Iterator[pa.Table]:
-    """Delayed messages as TIMES, in key order if asked to; cost: only that of the index."""
+    """Delayed messages as TIMES; in_order: by time. Cost: reads only the index."""
     numbers = [number_of(scope.topic, index) for index in scope.indexes]
     look = upcoming if in_order else upcoming_in_any_order
     for times in look(view, numbers, scope.note, scope.now_ms, scope.before_ms):
@@ -123,31 +123,33 @@ def ahead(view: View, scope: Scope, *, in_order: bool = True) -> Iterator[pa.Tab
 
 
 def _unacknowledged(
-    view: View, held: Subscription, numbers: Sequence[int], times: pa.Table
+    view: View, subscription: Subscription, numbers: Sequence[int], times: pa.Table
 ) -> pa.ChunkedArray:
-    wanted = pa.chunked_array([pa.repeat(pa.scalar(False), times.num_rows)])
+    mask = pa.chunked_array([pa.repeat(pa.scalar(False), times.num_rows)])
     for number in numbers:
-        cursor = view.cursor(held.number, number)
-        left = pc.and_(is_behind(times, cursor.mark_delete), pc.invert(is_in(times, cursor.acked)))
-        wanted = pc.or_(wanted, pc.and_(left, _is_of(view, number, times)))
-    return wanted
+        cursor = view.cursor(subscription.number, number)
+        unacked = pc.and_(
+            is_behind(times, cursor.mark_delete), pc.invert(is_in(times, cursor.acked))
+        )
+        mask = pc.or_(mask, pc.and_(unacked, _is_of(view, number, times)))
+    return mask
 
 
 def _is_of(view: View, number: int, times: pa.Table) -> pa.ChunkedArray:
-    """True for messages of a partition: ledger numbers are store-wide."""
+    """True for messages of this partition, by their ledger numbers, which are store-wide."""
     ledgers = pa.array([end.ledger for end in view.topic(number).ledgers], pa.int64())
     return pc.is_in(times["ledger"], ledgers)
 
 
 def _with_messages(view: View, scope: Scope, times: pa.Table) -> pa.Table:
-    """The same messages with what is shown about them, in the same order."""
+    """The same messages in the same order, with the columns of LISTED."""
     short = TopicName.parse(scope.topic.name).short
     out: list[pa.Table] = []
     for index in scope.indexes:
         number = number_of(scope.topic, index)
-        some = times.filter(_is_of(view, number, times)) if len(scope.indexes) > 1 else times
-        if some.num_rows:
-            out.append(fetch(view, short, index, number, runs_in_order(some)))
+        own_times = times.filter(_is_of(view, number, times)) if len(scope.indexes) > 1 else times
+        if own_times.num_rows:
+            out.append(fetch(view, short, index, number, runs_in_order(own_times)))
     rows = pa.concat_tables(out)
     size = pc.fill_null(pc.binary_length(rows["value"]), 0).cast(pa.int64())
     rows = rows.append_column("size_bytes", size)
@@ -155,7 +157,7 @@ def _with_messages(view: View, scope: Scope, times: pa.Table) -> pa.Table:
 
 
 def histogram(now_ms: int, tables: Iterable[pa.Table]) -> list[DueWithin]:
-    """How many are due within what time: [{due_within_ms, messages}], null for the rest."""
+    """How many messages are due within some times: [{due_within_ms, messages}]; null: later."""
     counts = [0] * (len(WITHIN) + 1)
     for times in tables:
         below = 0
@@ -174,7 +176,7 @@ def histogram(now_ms: int, tables: Iterable[pa.Table]) -> list[DueWithin]:
 
 
 class DelayCounts:
-    """Counts at one moment, by the policies of the topics."""
+    """Counts of delayed messages, at one time, by the policies of the topics."""
 
     __slots__ = ("_note", "_now_ms", "_settings", "_view")
 
@@ -185,12 +187,12 @@ class DelayCounts:
         self._now_ms = due_ms(view, store.settings, store.clock.now())
 
     def cutoff(self, topic: Topic) -> int | None:
-        """What has a later time than this waits; None: nothing of this topic does."""
+        """Messages with a delivery time after this one are delayed; None: no message is."""
         policy = delay_policy(self._view, self._settings, topic)
         return policy.cutoff(self._now_ms) if policy.active else None
 
     def of_partition(self, topic: Topic, number: int) -> int:
-        """Messages of a partition whose time has not come."""
+        """How many messages of a partition are delayed."""
         cutoff = self.cutoff(topic)
         state = self._view.delayed(number)
         if cutoff is None or state.is_empty:
@@ -198,34 +200,38 @@ class DelayCounts:
         if state.unindexed or (
             state.buckets and state.buckets[0].first[0] < self._view.topic(number).ledgers[0].ledger
         ):
-            # a range has no index, or a bucket still names what was trimmed of its range
+            # a range has no index, or a bucket still has ids of trimmed messages
             ahead = upcoming_in_any_order(self._view, [number], self._note, cutoff)
             return sum(times.num_rows for times in ahead)
         return index_of_partition(self._view, number, cutoff).count()
 
     def of_topic(self, topic: Topic) -> int:
-        """The same of all partitions."""
+        """As of_partition, over all partitions."""
         return sum(self.of_partition(topic, number) for number in numbers(topic))
 
-    def of_cursor(self, topic: Topic, held: Subscription, number: int) -> int:
-        """Messages of a partition that a subscription has not acknowledged and must wait for.
+    def of_cursor(self, topic: Topic, subscription: Subscription, number: int) -> int:
+        """How many delayed messages of a partition a subscription has not acknowledged.
 
-        0 on subscription types that do not wait.
+        0 for subscription types that ignore delays.
         """
         cutoff = self.cutoff(topic)
-        if cutoff is None or held.type not in HONOURING or self._view.delayed(number).is_empty:
+        if (
+            cutoff is None
+            or subscription.type not in HONOURING
+            or self._view.delayed(number).is_empty
+        ):
             return 0
-        cursor = self._view.cursor(held.number, number)
+        cursor = self._view.cursor(subscription.number, number)
         ranges = self._view.delayed(number).unindexed
         if any(not covers(cursor.mark_delete, last) for _, last in ranges):
             index = index_of(topic, number)
-            scope = Scope(topic, [index], cutoff, self._note, held)
+            scope = Scope(topic, [index], cutoff, self._note, subscription)
             return sum(times.num_rows for times in ahead(self._view, scope, in_order=False))
         return index_of_partition(self._view, number, cutoff).count_for(cursor)
 
-    def of_subscription(self, topic: Topic, held: Subscription) -> int:
-        """The same of all partitions."""
-        return sum(self.of_cursor(topic, held, number) for number in numbers(topic))
+    def of_subscription(self, topic: Topic, subscription: Subscription) -> int:
+        """As of_cursor, over all partitions."""
+        return sum(self.of_cursor(topic, subscription, number) for number in numbers(topic))
 
 
 # --- buckets ---------------------------------------------------------------------------------
@@ -235,7 +241,7 @@ INDEX_MAX = (1 << 31) - 1
 
 
 def buckets(view: View, scope: Scope) -> list[BucketRow]:
-    """The buckets of each partition: the sealed, the mutable, what waits, what is missing."""
+    """The buckets of each partition: sealed ones, the mutable one, pending and missing ranges."""
     return [
         row
         for index in scope.indexes
@@ -247,9 +253,9 @@ def in_memory(view: View, number: int) -> LoadedPart:
     """The part of a partition's index that is in the memory of this process."""
     mutable = len(view.delayed(number).mutable)
     parts = [LoadedPart(0, mutable, ROW_BYTES * mutable)]
-    known: DelayedIndex | None = view.timetables.get(number)
-    if known is not None:
-        copied, sealed = known.loaded()
+    index: DelayedIndex | None = view.timetables.get(number)
+    if index is not None:
+        copied, sealed = index.loaded()
         parts += [LoadedPart(0, 0, copied.bytes), *sealed.values()]
     return LoadedPart(
         sum(part.segments for part in parts),
@@ -276,8 +282,8 @@ def _of_partition(view: View, scope: Scope, index: int, number: int) -> Iterator
         "size_bytes": 0,
         "state": "unindexed",
     }
-    known: DelayedIndex | None = view.timetables.get(number)
-    loaded = {} if known is None else known.loaded()[1]
+    timetable: DelayedIndex | None = view.timetables.get(number)
+    loaded = {} if timetable is None else timetable.loaded()[1]
     for bucket in state.buckets:
         segments = loaded.get(bucket.gen, LoadedPart()).segments
         yield {**_sealed(view, scope, empty, bucket), "loaded_segments": segments}
@@ -339,7 +345,7 @@ def _pending(state: Delayed, empty: BucketRow, now_ms: int) -> BucketRow:
     }
 
 
-def _id(one: Id) -> MessageId:
+def _id(message_id: Id) -> MessageId:
     """An id for people: a range may end inside or after a marker that does not exist."""
-    ledger, entry, index = one
+    ledger, entry, index = message_id
     return MessageId(ledger, max(0, entry), 0 if index == INDEX_MAX else index)

@@ -1,4 +1,4 @@
-"""Owns whether a store is healthy: what monitors check, and what the doctor checks.
+"""Health checks of a store: `check` for monitors, and `doctor` for people.
 
 A monitor gets values with bounds; a value above a bound is a warning, or critical:
 
@@ -7,11 +7,12 @@ A monitor gets values with bounds; a value above a bound is a warning, or critic
     hanging        transactions that will not end by themselves; critical if the cause is corrupt
     txn-age        age of the oldest unfinished transaction, ms
     backlog T/S    messages in the backlog of each subscription
-    lag T          for each topic with a watermark, from it until now, ms; idle: none
+    lag T          for each topic with a watermark: ms from the watermark until now; idle: none
 
-A person gets a row from the doctor for each question about the store and the machine under it,
-with what helps. Each question is asked on its own: an error is its answer. The doctor takes no
-lock, changes nothing, and reads only what opening a store reads; `txlog verify` reads every byte.
+The doctor gives a row for each question about the store and its machine, with advice. An error
+while it answers one question is the answer to that question, and the others go on. The doctor takes
+no lock, changes nothing, and reads only the files that opening a store reads; `txlog verify` reads
+every byte.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ if TYPE_CHECKING:
 
 
 OK, WARNING, CRITICAL = "ok", "warning", "critical"
-# The doctor's words for the same.
+# The same statuses in the words of the doctor.
 _IN_SHORT: Final = {OK: "ok", WARNING: "warn", CRITICAL: "fail"}
-# Free space below so many times free_bytes_min is a warning: early to a person, who can make room
-# at leisure, later to a monitor, which wakes somebody.
+# Less free space than this many times free_bytes_min is a warning. The doctor warns early, so that
+# a person can make room in time; a monitor warns late, as its alarm interrupts people.
 _FREE_TIMES_CHECK, _FREE_TIMES_DOCTOR = 2, 4
 _MEMORY: Final = ("tmpfs", "ramfs")
 _NETWORK: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph")
@@ -58,7 +59,7 @@ _REPAIR: Final = "txlog admin repair says what can be done"
 
 
 def _unavailable(view: View, partitions: Collection[int]) -> tuple[str, dict[str, str]]:
-    """The status of these partitions, and for each unavailable one its name and the reason."""
+    """The status of these partitions, and {name: reason} of the unavailable ones."""
     away = view.catalog.unavailable
     reasons = {
         topics_and_txns.partition_name(view, number): away[number].reason
@@ -71,7 +72,7 @@ def _unavailable(view: View, partitions: Collection[int]) -> tuple[str, dict[str
 
 
 def _stuck(view: View, clock: Clock, topics: Sequence[Topic]) -> tuple[str, list[HangingTxn]]:
-    """The status of transactions that will not end by themselves, and those."""
+    """Transactions that will not end by themselves, with a status."""
     stuck = hanging(view, clock.now(), HANGING_MS, [*topics])
     if any(finding.cause == "corrupt" for finding in stuck):
         return CRITICAL, stuck
@@ -79,7 +80,7 @@ def _stuck(view: View, clock: Clock, topics: Sequence[Topic]) -> tuple[str, list
 
 
 def _free(store: Store, times: int) -> tuple[str, int, int]:
-    """The status of the space, the bytes that are free, and the bound at which sends stop."""
+    """(status of the free space, free bytes, the bound below which sends are refused)."""
     free, least = store.disk.free_bytes(), store.settings.free_bytes_min
     status = CRITICAL if free < least else WARNING if free < times * least else OK
     return status, free, least
@@ -89,7 +90,7 @@ def _free(store: Store, times: int) -> tuple[str, int, int]:
 
 
 class Bounds(NamedTuple):
-    """A value above warn is a warning, above crit it is critical; None: never."""
+    """A value above warn is a warning, a value above crit is critical; None: no bound."""
 
     warn: int | None = None
     crit: int | None = None
@@ -112,7 +113,7 @@ def check(
     txn_age_ms: Bounds,
     lag_ms: Bounds,
 ) -> Check:
-    """Look at a store, or at some topics of it.
+    """Check a store, or some topics of it.
 
     returns: {status, check_list: [{name, status, value, warn, crit, detail}]}; status is the worst
     raises:  TopicNotFound, InvalidArgument (warn is above crit)
@@ -123,9 +124,9 @@ def check(
             raise InvalidArgument(
                 f"{name}: {bounds.warn} for a warning is above {bounds.crit} for critical"
             )
-    every = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
+    records = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
     names = [TopicName.parse(name) for name in topics]
-    chosen = [find_topic(view, name) for name in names] or every
+    chosen = [find_topic(view, name) for name in names] or records
     rows = [*_shared(view, store, chosen)]
     rows += [
         _row("clock", 1, _NOT_ONE, problem["message"])
@@ -160,13 +161,13 @@ def _row(name: str, value: int, bounds: Bounds, detail: str, status: str | None 
 
 
 def _shared(view: View, store: Store, topics: Sequence[Topic]) -> Iterator[CheckRow]:
-    """The checks that the doctor makes, too."""
+    """The checks that monitors and the doctor share."""
     numbers = [number_of(topic, index) for topic in topics for index in range(topic.partitions)]
     status, reasons = _unavailable(view, numbers)
     detail = ", ".join(f"{name} ({reason})" for name, reason in reasons.items()) or "all there"
     yield _row("partitions", len(reasons), _NOT_ONE, detail, status)
 
-    # Free bytes have lower bounds: warn is the least that is ok, crit the least not critical.
+    # Bounds of free bytes are lower bounds: a value below warn is a warning, below crit critical.
     status, free, least = _free(store, _FREE_TIMES_CHECK)
     bound = f"{least >> 20:,} MiB" if least >= 1 << 20 else f"{least:,} bytes"
     bounds = Bounds(_FREE_TIMES_CHECK * least, least)
@@ -197,8 +198,8 @@ def _txn_age(view: View, store: Store, topics: Sequence[Topic], bounds: Bounds) 
 
 
 def _lag(view: View, store: Store, topic: Topic, bounds: Bounds) -> list[CheckRow]:
-    found = [*watermarks.standings(view, topic, range(topic.partitions))]
-    shown = watermarks.show(view, topic, found, store.clock.now().wall_ms)
+    standings = [*watermarks.standings(view, topic, range(topic.partitions))]
+    shown = watermarks.show(view, topic, standings, store.clock.now().wall_ms)
     if shown["status"] == "unknown":
         return []
     name, lag = f"lag {shown['topic']}", shown["lag_ms"]
@@ -211,7 +212,7 @@ def _lag(view: View, store: Store, topic: Topic, bounds: Bounds) -> list[CheckRo
 
 
 def doctor(path: str, *, clock: Clock | None = None) -> list[DoctorRow]:
-    """Check what may be wrong with a store; exported as txlog.doctor.
+    """Check a store and its machine for common problems; exported as txlog.doctor.
 
     returns: rows of {name, status, detail, fix}; status is ok, warn or fail
     raises:  StoreNotFound, NoResources

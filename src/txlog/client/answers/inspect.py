@@ -1,9 +1,9 @@
-"""`inspect`: what a word means in a store, and what a file holds, with or without a store.
+"""`inspect`: describes the thing that a word names in a store, or the content of a file.
 
 A word may name a topic, a transaction, a message or a file of the store. A file is shown as rows:
-an Arrow file by its own rows, journals and manifests by the frames and files they name. Parquet
-files are read by DuckDB; only their columns and row groups, taken from the footer, are here.
-Nothing is compared with a manifest: the file may belong to any store, or to none.
+the rows of an Arrow file, the frames of a journal, the files that a manifest names. DuckDB reads
+the rows of Parquet files; this module only reads their columns and row groups, from the footer. The
+file may belong to any store or to none: it is not compared with a manifest.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ PREFIXES = ("topic", "sub", "key", "txn", "msg", "ledger", "lsn", "file")
 
 
 def inspect(view: View, store: Store, what: str | None) -> dict[str, Any]:
-    """What the word names: {kind, ...}; a bare word must name only one thing.
+    """The description of what a word names: {kind, ...}.
 
-    raises: NotFound, InvalidArgument (205: two things fit)
+    raises: NotFound, InvalidArgument (205: the word names two things)
     """
     if not what:
         return {"kind": "store", **topics_and_txns.status(view, store)}
@@ -57,7 +57,7 @@ def inspect(view: View, store: Store, what: str | None) -> dict[str, Any]:
         except TxlogError as error:
             if error.code == 205:
                 raise
-            continue  # not a name of this kind
+            continue  # the word is not a name of this kind
     if Path(what).is_file():
         found.append(("file", {"kind": "file", "path": what}))
     if len(found) > 1:
@@ -127,23 +127,23 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _message(view: View, wanted: MessageId) -> dict[str, Any]:
-    owner = view.catalog.owners.get(wanted.ledger)
+def _message(view: View, message_id: MessageId) -> dict[str, Any]:
+    owner = view.catalog.owners.get(message_id.ledger)
     if owner is None or owner[1] != "p":
-        raise MessageNotFound(f"message {wanted} does not exist", message_id=wanted)
+        raise MessageNotFound(f"message {message_id} does not exist", message_id=message_id)
     topic = catalogs.topic_of(view.catalog, owner[0])
     index = catalogs.index_of(topic, owner[0])
-    place = resolve_range(view, topic, Range(start=Bound("id", wanted)), [index])[index]
+    place = resolve_range(view, topic, Range(start=Bound("id", message_id)), [index])[index]
     found = plan(view, owner[0], place.after, 1)
     piece = found.pieces[0] if found.pieces else None
     if (
         piece is None
-        or (piece.ledger, piece.entry) != (wanted.ledger, wanted.entry)
-        or (wanted.index not in (0, piece.index))
+        or (piece.ledger, piece.entry) != (message_id.ledger, message_id.entry)
+        or (message_id.index not in (0, piece.index))
     ):
-        raise MessageNotFound(f"message {wanted} does not exist", message_id=wanted)
+        raise MessageNotFound(f"message {message_id} does not exist", message_id=message_id)
     table = received(view, topics_and_txns.short(topic), index, owner[0], found.pieces)
-    message = (wanted.ledger, wanted.entry, wanted.index or piece.index)
+    message = (message_id.ledger, message_id.entry, message_id.index or piece.index)
     done = []
     for number in topic.subscriptions:
         cursor = view.cursor(number, owner[0])
@@ -155,12 +155,12 @@ def _message(view: View, wanted: MessageId) -> dict[str, Any]:
             or (inner is not None and message[2] in inner)
         ):
             done.append(view.catalog.subscriptions[number].name)
-    file, row = _place(view, wanted.ledger, wanted.entry)
+    file, row = _place(view, message_id.ledger, message_id.entry)
     if piece.marker is not None:
         file, row = _place_inside(view, piece.marker, message[2])
     said: dict[str, Any] = {}
-    if not wanted.index and piece.index:  # the id of a marker stands for all its messages
-        marker = find_marker(view.buffer(owner[0]), wanted.ledger, wanted.entry)
+    if not message_id.index and piece.index:  # the id of a marker means all its messages
+        marker = find_marker(view.buffer(owner[0]), message_id.ledger, message_id.entry)
         said["messages"] = 0 if marker is None else marker.count
     return {
         "kind": "message",
@@ -173,9 +173,9 @@ def _message(view: View, wanted: MessageId) -> dict[str, Any]:
 
 
 def located(view: View, ids: Sequence[MessageId]) -> list[tuple[str | None, int | None]]:
-    """The file that holds each message, and the row in it; none for rows in journal frames.
+    """(file, row in the file) of each message; (None, None) if it is only in the journal.
 
-    ids: of visible messages; (None, None) for one that was trimmed or does not exist
+    ids: of visible messages; (None, None) also if a message was trimmed or does not exist
     """
     out: list[tuple[str | None, int | None]] = []
     for one in ids:
@@ -191,7 +191,7 @@ def located(view: View, ids: Sequence[MessageId]) -> list[tuple[str | None, int 
 
 
 def _place(view: View, ledger: int, row: int) -> tuple[str | None, int | None]:
-    """(the file that holds a row of a ledger, the row in the file); none for rows in frames."""
+    """(file, row in the file) of a row of a ledger; (None, None) if it is only in the journal."""
     for ref in view.files.of(ledger):
         first = ref.first if ref.form == "part" else 0
         if first <= row < first + ref.rows:
@@ -200,7 +200,7 @@ def _place(view: View, ledger: int, row: int) -> tuple[str | None, int | None]:
 
 
 def _place_inside(view: View, marker: Marker, index: int) -> tuple[str | None, int | None]:
-    """The same for a message of a transaction, which is in the sidecar."""
+    """As `_place`, for a message of a transaction, whose row is in the sidecar."""
     for ledger, row, rows, first in marker.ranges:
         if first <= index < first + rows:
             return _place(view, ledger, row + index - first)
@@ -288,8 +288,8 @@ def columns_of(path: str) -> list[ColumnStatistics]:
     out: list[ColumnStatistics] = []
     for number in range(footer.num_columns):
         pieces = [footer.row_group(at).column(number) for at in range(footer.num_row_groups)]
-        known = [piece.statistics for piece in pieces if piece.is_stats_set]
-        bounds = [of for of in known if of.has_min_max]
+        statistics = [piece.statistics for piece in pieces if piece.is_stats_set]
+        bounds = [of for of in statistics if of.has_min_max]
         column = footer.schema.column(number)
         out.append(
             {
@@ -299,7 +299,7 @@ def columns_of(path: str) -> list[ColumnStatistics]:
                 "size_bytes": sum(piece.total_compressed_size for piece in pieces),
                 "raw_bytes": sum(piece.total_uncompressed_size for piece in pieces),
                 "values": sum(piece.num_values for piece in pieces),
-                "nulls": sum(of.null_count for of in known) if known else None,
+                "nulls": sum(of.null_count for of in statistics) if statistics else None,
                 "min": min((of.min for of in bounds), default=None),
                 "max": max((of.max for of in bounds), default=None),
             }
@@ -317,10 +317,10 @@ def groups_of(path: str) -> list[GroupStatistics]:
 
 
 def _group(number: int, group: Any, names: list[str]) -> GroupStatistics:
-    known = None
+    statistics = None
     if "entry" in names:
-        known = group.column(names.index("entry")).statistics
-    bounds = known if known is not None and known.has_min_max else None
+        statistics = group.column(names.index("entry")).statistics
+    bounds = statistics if statistics is not None and statistics.has_min_max else None
     columns = [group.column(at) for at in range(group.num_columns)]
     return {
         "row_group": number,

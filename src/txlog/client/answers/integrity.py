@@ -1,6 +1,6 @@
-"""Whether a store can be relied on: verify and repair, as the API answers them.
+"""Verifying and repairing a store.
 
-It calls the engine's upkeep; the keys of the answers are the fields that `txlog verify` prints.
+It calls the engine's upkeep. The keys of the answers are the fields that `txlog verify` prints.
 Source: spec/reliability 2.3, promise 5.
 """
 
@@ -42,13 +42,13 @@ def verify(
     clock: Clock | None = None,
     tell: Callable[[str, int], None] = silent,
 ) -> Verified:
-    """Read every byte of a store and repair nothing; exported as txlog.verify.
+    """Read every byte of a store and report damage; exported as txlog.verify.
 
-    It works on a store that cannot be opened, takes no lock and writes nothing.
+    It also works on a store that cannot be opened. It takes no lock and writes nothing.
 
     deep:    also decode everything, replay the journal from the checkpoint before the newest, and
              compare all components with each other and with the rows
-    topics:  only the files and components of these, and what all topics share
+    topics:  check only the files and components of these topics, and the shared ones
     tell:    called now and then with the current step and the bytes read so far
     returns: {files, size_bytes, frames, errors, warnings, problem_list}; a problem has code,
              severity (error or warning), path, topic, partition, ledger, first and last (message
@@ -74,12 +74,12 @@ def verify_disk(
     """Like verify, on a disk."""
     names = [TopicName.parse(name, allow_partition=True) for name in topics]
     findings = Findings(tell)
-    known = look_over(disk, clock.now(), findings, deep=deep, topics=names)
+    evidence = look_over(disk, clock.now(), findings, deep=deep, topics=names)
     try:
-        return told(findings, None if known is None else known.view)
+        return told(findings, None if evidence is None else evidence.view)
     finally:
-        if known is not None:
-            known.close()
+        if evidence is not None:
+            evidence.close()
 
 
 def told(findings: Findings, view: View | None) -> Verified:
@@ -90,7 +90,7 @@ def told(findings: Findings, view: View | None) -> Verified:
         "frames": findings.frames,
         "errors": findings.errors,
         "warnings": findings.warnings,
-        "problem_list": [_row(one, view) for one in findings.problems],
+        "problem_list": [_row(problem, view) for problem in findings.problems],
     }
 
 
@@ -99,9 +99,9 @@ def _row(problem: Problem, view: View | None) -> VerifyProblem:
     partition: int | None = None
     number = problem.partition
     if number is not None and view is not None and has_partition(view.catalog, number):
-        found = topic_of(view.catalog, number)
-        topic = TopicName.parse(found.name).short
-        partition = index_of(found, number)
+        record = topic_of(view.catalog, number)
+        topic = TopicName.parse(record.name).short
+        partition = index_of(record, number)
     return {
         "code": problem.code,
         "severity": problem.severity,
@@ -117,8 +117,8 @@ def _row(problem: Problem, view: View | None) -> VerifyProblem:
     }
 
 
-def _id(place: tuple[int, int] | None) -> MessageId | None:
-    return None if place is None else MessageId(place[0], max(0, place[1]))
+def _id(position: tuple[int, int] | None) -> MessageId | None:
+    return None if position is None else MessageId(position[0], max(0, position[1]))
 
 
 def repair(
@@ -131,21 +131,21 @@ def repair(
     lock_timeout_ms: int = 30_000,
     clock: Clock | None = None,
 ) -> Repaired:
-    """Say how a damaged store can be repaired, or repair it; exported as txlog.repair.
+    """Plan the repair of a damaged store, or repair it; exported as txlog.repair.
 
-    What the journal or older files still lead to is made again without loss. Of the rest, what is
-    good can be kept: the journal up to the damage, and the good row groups of a file. Messages lost
-    that way are counted, and recorded for every later reader: those of a file stay at their ids
-    without key and value, with the property `txlog.lost`.
+    Files that can be built again from the journal or from older files are rebuilt without loss. Of
+    other damaged files the good part can be kept: the journal up to the damage, and the good row
+    groups of a file. The messages lost with the rest are counted and recorded. Lost messages of a
+    file keep their ids, without key and value, with the property `txlog.lost`, so that every reader
+    sees the loss.
 
-    apply:       do it; otherwise only plan, which locks and changes nothing
-    rebuild:     "state", "delayed", "changes" or "all": rebuild this, damaged or not
-    ledger:      only files of this one
+    apply:       repair; otherwise only plan, which takes no lock and writes nothing
+    rebuild:     "state", "delayed", "changes" or "all": rebuild this even if it is not damaged
+    ledger:      only files of this ledger
     accept_loss: also take steps that lose messages
     returns:     {applied, messages_lost, action_list}; an action has action, path, ledger, first,
-                 last (entries of the ledger, or LSNs), messages_lost, detail, done;
-                 messages_lost is None where unreadable frames are lost, and the detail says what
-                 is known
+                 last (entries of the ledger, or LSNs), messages_lost, detail, done. messages_lost
+                 is None if it includes unreadable frames; then `detail` says what is known
     raises:      Refused (902: it would lose messages, and nothing was done), StoreNotFound,
                  StoreLocked, StoreFull, InvalidArgument
     """
@@ -177,10 +177,10 @@ def repair_disk(
     lock_timeout_ms: int = 30_000,
 ) -> Repaired:
     """Like repair, on a disk."""
-    wanted: Collection[str] = REBUILD[:-1] if rebuild == "all" else [rebuild] if rebuild else []
+    rebuilds: Collection[str] = REBUILD[:-1] if rebuild == "all" else [rebuild] if rebuild else []
     done: list[RepairStep] = []
     for _ in range(ROUNDS_MAX):
-        plan = make_plan(disk, clock, wanted, ledger)
+        plan = make_plan(disk, clock, rebuilds, ledger)
         try:
             if not apply:
                 return _repaired(False, plan.actions)
@@ -194,7 +194,9 @@ def repair_disk(
             if not step:
                 return _repaired(True, done, plan.actions)
             done += step
-            wanted = [name for name in wanted if f"rebuild-{name}" not in {a.action for a in step}]
+            rebuilds = [
+                name for name in rebuilds if f"rebuild-{name}" not in {a.action for a in step}
+            ]
         finally:
             plan.close()
     return _repaired(True, done, make_plan(disk, clock).actions)
@@ -207,9 +209,9 @@ def _refuse(losing: Sequence[RepairStep]) -> None:
         if lost is None
         else ("1 message" if lost == 1 else f"{lost} messages")
     )
-    what = "; ".join(f"{one.action} {one.path}" for one in losing)
+    steps = "; ".join(f"{step.action} {step.path}" for step in losing)
     raise Refused(
-        f"this would lose {how_many}: {what}",
+        f"this would lose {how_many}: {steps}",
         code=902,
         hint="restore the file from a copy of the store, or give --accept-loss",
         path=losing[0].path,
@@ -217,27 +219,31 @@ def _refuse(losing: Sequence[RepairStep]) -> None:
 
 
 def _sum_lost(actions: Sequence[RepairStep]) -> int | None:
-    """How many messages are lost; None: unknown for some step."""
-    every = [one.messages_lost for one in actions]
-    return None if None in every else sum(one for one in every if one is not None)
+    """How many messages all steps lose; None if it is unknown for a step."""
+    counts = [step.messages_lost for step in actions]
+    return None if None in counts else sum(count for count in counts if count is not None)
 
 
 def _repaired(
-    applied: bool, actions: Sequence[RepairStep], left: Sequence[RepairStep] = ()
+    applied: bool, actions: Sequence[RepairStep], remaining: Sequence[RepairStep] = ()
 ) -> Repaired:
-    """What was done, then what a person must do: restore a copy, or agree to the loss."""
-    rows = [_action(one, applied) for one in actions] + [_action(one, False) for one in left]
+    """The answer: first the steps taken, then those left to a person, who may restore a copy of a
+    file or accept the loss.
+    """
+    rows = [_action(step, applied) for step in actions] + [
+        _action(step, False) for step in remaining
+    ]
     return {"applied": applied, "messages_lost": _sum_lost(actions), "action_list": rows}
 
 
-def _action(one: RepairStep, done: bool) -> RepairAction:
+def _action(step: RepairStep, done: bool) -> RepairAction:
     return {
-        "action": one.action,
-        "detail": one.detail,
-        "path": one.path,
-        "ledger": one.ledger,
-        "first": one.first,
-        "last": one.last,
-        "messages_lost": one.messages_lost,
+        "action": step.action,
+        "detail": step.detail,
+        "path": step.path,
+        "ledger": step.ledger,
+        "first": step.first,
+        "last": step.last,
+        "messages_lost": step.messages_lost,
         "done": done,
     }

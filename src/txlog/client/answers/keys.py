@@ -5,7 +5,7 @@ The names in the answers are the fields that the commands print. The metrics:
     pulsar_txn_transaction_key_count   living keys      _epoch   the newest epoch of each
     pulsar_txn_transaction_key_age     summary: how long transactions of the key were open, one
                                        observation for each ended; quantiles over the last 64
-    txlog_transaction_key_last_used_seconds             to find keys that nobody uses
+    txlog_transaction_key_last_used_seconds             to find unused keys
 
 Source: the metrics of the transaction-key proposal; spec/transactions 16.
 """
@@ -56,23 +56,23 @@ def opened(view: View, answer: KeyedTxn, store: Store) -> TransactionBegun:
 
 
 def coordinators(view: View) -> tuple[int, ...]:
-    """Coordinators that have keys; their transactions are swept before they are shown."""
+    """Coordinators that have keys; callers sweep their transactions before they show keys."""
     return tuple(sorted(number for kind, number, _ in view.known() if kind == "key"))
 
 
 def transaction_keys(
     view: View, store: Store, deleted: bool, owner: str | int | None
 ) -> list[KeyRow]:
-    """Every living key, by key and owner; deleted: tombstones too."""
+    """Every living key, by key and owner; deleted: also deleted keys."""
     out: list[KeyRow] = []
     for number in coordinators(view):
         newest = _newest_unfinished(view.coordinator(number).unfinished.values())
         for uid, of_owner in view.keys(number).of.items():
-            for key, known in of_owner.items():
-                wanted = owner is None or str(owner) in (str(uid), known.owner)
-                if wanted and (deleted or not known.deleted):
+            for key, record in of_owner.items():
+                is_of_owner = owner is None or str(owner) in (str(uid), record.owner)
+                if is_of_owner and (deleted or not record.deleted):
                     txn = newest.get((uid, key))
-                    out.append(_row(view, store, number, uid, key, known, txn))
+                    out.append(_row(view, store, number, uid, key, record, txn))
     return sorted(out, key=lambda row: (row["transaction_key"], row["owner_uid"]))
 
 
@@ -83,10 +83,10 @@ def transaction_key(
     keys.check_key(key)
     holder = keys.find_owner(view, caller, owner)
     number = keys.home(view, store.settings, holder[0], key)
-    known = keys.living(view, number, holder, key)
+    record = keys.living(view, number, holder, key)
     state = view.coordinator(number)
     newest = _newest_unfinished(state.unfinished.values())
-    mine = [
+    txns = [
         txn
         for pool in (state.unfinished, state.ended)
         for txn in pool.values()
@@ -100,33 +100,33 @@ def transaction_key(
             "begin_time": txn.wall_ms,
             "end_time": txn.ended_ms or None,
         }
-        for txn in sorted(mine, key=lambda txn: -txn.sequence)
+        for txn in sorted(txns, key=lambda txn: -txn.sequence)
     ]
     txn = newest.get((holder[0], key))
-    return {**_row(view, store, number, holder[0], key, known, txn), "txn_list": rows}
+    return {**_row(view, store, number, holder[0], key, record, txn), "txn_list": rows}
 
 
 def _newest_unfinished(txns: Iterable[Txn]) -> dict[tuple[int, str], Txn]:
-    found = {(txn.owner_uid, txn.key): txn for txn in sorted(txns, key=lambda txn: txn.sequence)}
-    return {(uid, key): txn for (uid, key), txn in found.items() if key is not None}
+    newest = {(txn.owner_uid, txn.key): txn for txn in sorted(txns, key=lambda txn: txn.sequence)}
+    return {(uid, key): txn for (uid, key), txn in newest.items() if key is not None}
 
 
 def _row(
-    view: View, store: Store, number: int, uid: int, key: str, known: Key, txn: Txn | None
+    view: View, store: Store, number: int, uid: int, key: str, record: Key, txn: Txn | None
 ) -> KeyRow:
     now = store.clock.now()
     return {
         "transaction_key": key,
-        "owner": known.owner,
-        "epoch": known.epoch,
+        "owner": record.owner,
+        "epoch": record.epoch,
         "txn": None if txn is None else TxnId(number, txn.sequence),
         "txn_state": None if txn is None else txn.status.lower(),
         "coordinator": number,
-        "last_used_time": known.used_ms,
+        "last_used_time": record.used_ms,
         "owner_uid": uid,
-        "age_ms": now.wall_ms - known.used_ms,
-        "connected_time": known.connected_ms,
-        "deleted": known.deleted,
+        "age_ms": now.wall_ms - record.used_ms,
+        "connected_time": record.connected_ms,
+        "deleted": record.deleted,
         "topic_list": [] if txn is None else topics_of(view, txn),
     }
 
@@ -138,7 +138,7 @@ QUANTILES = (0.5, 0.9, 0.99)
 
 def living_keys(view: View) -> dict[tuple[int, str], Key]:
     """The keys that are not deleted, by (uid, key)."""
-    return {pair: one for _, pair, one in _living(view)}
+    return {pair: record for _, pair, record in _living(view)}
 
 
 def living_counts(view: View) -> Counter[int]:
@@ -150,14 +150,14 @@ def _living(view: View) -> Iterator[tuple[int, tuple[int, str], Key]]:
     for component in sorted(view.known()):
         if component[0] == "key":
             for uid, keys in view.keys(component[1]).of.items():
-                for key, one in keys.items():
-                    if not one.deleted:
-                        yield component[1], (uid, key), one
+                for key, record in keys.items():
+                    if not record.deleted:
+                        yield component[1], (uid, key), record
 
 
 def key_families(keys: dict[tuple[int, str], Key]) -> Iterator[Family]:
     """The metrics of these keys; a label is OWNER&KEY."""
-    shown = [(labels, keys[pair]) for pair, labels in _labels(keys)]
+    labelled = [(labels, keys[pair]) for pair, labels in _labels(keys)]
     yield Family(
         "pulsar_txn_transaction_key_count",
         "gauge",
@@ -168,42 +168,42 @@ def key_families(keys: dict[tuple[int, str], Key]) -> Iterator[Family]:
         "pulsar_txn_transaction_key_epoch",
         "gauge",
         "newest epoch of the key",
-        [("", labels, one.epoch) for labels, one in shown],
+        [("", labels, record.epoch) for labels, record in labelled],
     )
     yield Family(
         "pulsar_txn_transaction_key_age",
         "summary",
         "seconds from begin to end of the key's transactions",
-        [sample for labels, one in shown for sample in _ages(labels, one)],
+        [sample for labels, record in labelled for sample in _ages(labels, record)],
     )
     yield Family(
         "txlog_transaction_key_last_used_seconds",
         "gauge",
         "when the key was last used",
-        [("", labels, one.used_ms / 1000) for labels, one in shown],
+        [("", labels, record.used_ms / 1000) for labels, record in labelled],
     )
 
 
 def _labels(
     keys: dict[tuple[int, str], Key],
 ) -> Iterator[tuple[tuple[int, str], dict[str, str]]]:
-    """A label for each key; users with the same name are told apart by their numbers."""
+    """The labels of each key; if users have the same name, the label has their number."""
     seen: dict[tuple[str, str], int] = {}
-    for (_, key), one in keys.items():
-        seen[one.owner, key] = seen.get((one.owner, key), 0) + 1
-    for (uid, key), one in sorted(keys.items(), key=lambda item: item[0]):
-        owner = one.owner if seen[one.owner, key] == 1 else str(uid)
+    for (_, key), record in keys.items():
+        seen[record.owner, key] = seen.get((record.owner, key), 0) + 1
+    for (uid, key), record in sorted(keys.items(), key=lambda item: item[0]):
+        owner = record.owner if seen[record.owner, key] == 1 else str(uid)
         yield (uid, key), {"transaction_key": f"{owner}&{key}"}
 
 
-def _ages(labels: dict[str, str], one: Key) -> Iterable[Sample]:
+def _ages(labels: dict[str, str], record: Key) -> Iterable[Sample]:
     out: list[Sample] = []
-    if one.recent_ms:
+    if record.recent_ms:
         for quantile in QUANTILES:
-            value = nearest_rank(one.recent_ms, quantile) / 1000
+            value = nearest_rank(record.recent_ms, quantile) / 1000
             out.append(("", {**labels, "quantile": f"{quantile:g}"}, value))
-    out.append(("_count", labels, one.ended_count))
-    out.append(("_sum", labels, one.open_ms_sum / 1000))
+    out.append(("_count", labels, record.ended_count))
+    out.append(("_sum", labels, record.open_ms_sum / 1000))
     return out
 
 

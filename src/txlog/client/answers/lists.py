@@ -1,7 +1,7 @@
-"""Owns the lists with a row for each message or frame, as Arrow tables: acks, pending_acks, frames.
+"""Arrow tables with a row for each acknowledgement or frame: acks, pending_acks, frames.
 
-A row of acknowledgements is an entry as the cursor holds it: the L:E of a marker stands for all its
-messages. Everything acknowledged up to a place is one row, with `cumulative`.
+A row of acknowledgements is an entry of a cursor. A row with the id of a marker means all messages
+of its transaction. Everything up to the mark-delete is one row, with `cumulative`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ FRAMES: Final = pa.schema(
         ("offset", pa.int64()),
     ]
 )
-_NO_BOOT: Final = ""  # frames are read up to a known LSN: it does not matter which boot wrote them
+_NO_BOOT: Final = ""  # it reads frames up to a known LSN, so the boot that wrote them is irrelevant
 
 
 def acks(view: View) -> pa.Table:
-    """What every subscription has acknowledged, as ACKS. Cost: O(entries)."""
+    """The acknowledgements of all subscriptions, with the columns of ACKS. Cost: O(entries)."""
     tables = [ACKS.empty_table()]
     for of, cursor in _cursors(view):
         if cursor.mark_delete > BEFORE_ALL:
@@ -58,7 +58,7 @@ def acks(view: View) -> pa.Table:
 
 
 def pending_acks(view: View) -> pa.Table:
-    """What open transactions hold, as PENDING_ACKS; since: when they began."""
+    """The acknowledgements of open transactions, as PENDING_ACKS; since: when each began."""
     tables = [PENDING_ACKS.empty_table()]
     for of, cursor in _cursors(view):
         for (coordinator, sequence), pending in sorted(cursor.pending.items()):
@@ -78,14 +78,14 @@ def pending_acks(view: View) -> pa.Table:
 def frames(view: View) -> pa.Table:
     """The frames that are still in journals, as FRAMES.
 
-    ops: their names; rows: messages in it; bytes: all of it
-    cost: reads those journals; a checkpoint leaves what came after the previous one
+    ops: their names; rows: messages in the frame; bytes: of the whole frame
+    cost: reads these journals; a checkpoint leaves the frames since the previous checkpoint
     """
     return frame_rows(kept_frames(view), view.journal.durable_lsn)
 
 
 def frame_rows(found: list[RawFrame], durable_lsn: int | None) -> pa.Table:
-    """Frames as FRAMES, with whether each is durable, if that is known."""
+    """Frames with the columns of FRAMES; durable_lsn: None: it is unknown which are durable."""
     decoded = [decode_ops(raw.ops, lsn=raw.lsn) for raw in found]
     rows = [
         sum(op.rows for op in ops if isinstance(op, Appended | BufferAppended)) for ops in decoded
@@ -105,9 +105,9 @@ def frame_rows(found: list[RawFrame], durable_lsn: int | None) -> pa.Table:
 
 
 def kept_frames(view: View) -> list[RawFrame]:
-    """Frames up to the view's LSN, from the oldest checkpoint whose journal is still there.
+    """Frames up to the view's LSN, from the oldest checkpoint whose journal still exists.
 
-    raises: MissingFile when later checkpoints have removed the view's journal, too
+    raises: MissingFile if later checkpoints have removed the journal of the view
     """
     for generation in generations(view.disk):
         if generation >= view.manifest.generation:
@@ -115,7 +115,7 @@ def kept_frames(view: View) -> list[RawFrame]:
         try:
             return frames_behind(view, read_manifest(view.disk, generation, view.salt))
         except (JournalMoved, MissingFile, Corruption):
-            continue  # about to be removed
+            continue  # a checkpoint is removing it
     try:
         return frames_behind(view, view.manifest)
     except JournalMoved as error:
@@ -134,7 +134,7 @@ def frames_behind(view: View, manifest: Manifest) -> list[RawFrame]:
 
 
 def _cursors(view: View) -> Iterator[tuple[dict[str, object], Cursor]]:
-    """Every cursor, with the values that its rows begin with."""
+    """Every cursor, with the first columns of its rows."""
     for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
         short = TopicName.parse(topic.name).short
         for subscription in topic.subscriptions:
@@ -178,7 +178,7 @@ def _ids(
 
 
 def _rows(schema: pa.Schema, of: dict[str, object], ids: dict[str, object]) -> pa.Table:
-    """A table of columns; some are one value for all rows."""
+    """A table from columns; a single value is repeated for all rows."""
     values = {**of, **ids}
     text = values["message_id"]
     assert isinstance(text, pa.Array)

@@ -1,4 +1,4 @@
-"""Who holds which lock of a store: the writer, maintenance, readers that pin files, consumers."""
+"""The locks of a store and their holders: writer, maintenance, pinning readers, consumers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def locks(view: View, store: Store) -> list[LockRow]:
     """Every lock: {name, path, held, pid, command, since_time, subscription}.
 
-    That of an exclusive producer is named producer, by topic and epoch. A consumer's lock is listed
-    while the catalog has the consumer, and held while that lives.
+    The lock of an exclusive producer is named producer, with topic and epoch. The lock of a
+    consumer is listed while the catalog has the consumer, and held while its process lives.
     """
     out = [
         _row(store, "write", WRITE_LOCK, None, None),
@@ -50,7 +50,7 @@ def _row(
 
 
 def holder(store: Store, path: str) -> tuple[int, str] | None:
-    """(process, command) of the holder of a lock file, None when nobody holds it."""
+    """(process id, command) of the process that holds a lock file; None: no process does."""
     try:
         lock = store.disk.lock_file(path, create=False)
     except MissingFile:

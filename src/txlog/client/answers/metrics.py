@@ -1,9 +1,9 @@
 """The metrics of a store as plain values, computed from the folds of a view.
 
 There is one Family for each metric, in the order of spec/transactions 16. Names and types are
-Pulsar's where the meaning is the same. Counters are fields of folds, so they outlive processes and
-only grow; those of this process (marked *) begin at 0 when it opens the store. No transaction id is
-ever a label. `metrics_text` turns them into text.
+Pulsar's where the meaning is the same. Counters are fields of folds, so they survive processes and
+never fall. Counters of this process (marked *) begin at 0 when it opens the store. No label is a
+transaction id. `metrics_text` turns the families into text.
 
 Delayed delivery. The index belongs to the partition, so a topic sums partitions and not
 subscriptions:
@@ -23,7 +23,7 @@ Watermarks, of partitions where a producer has ever asserted anything:
 
     by topic, partition and subscription
     txlog_watermark_event_time_ms          emitted: the highest value given to a consumer, if any
-    txlog_watermark_materialized_ms        the value up to which all is acknowledged, if any
+    txlog_watermark_materialized_ms        the watermark at the mark-delete, if any
     txlog_watermark_lag_seconds            from the emitted value until now; none at the end
     txlog_watermark_status                 0 unknown, 1 active, 2 idle, 3 unreadable now
     txlog_watermark_held                   1 while the materialized value is below the emitted one
@@ -31,7 +31,8 @@ Watermarks, of partitions where a producer has ever asserted anything:
     txlog_watermark_late_messages_total    * delivered late
 
     by topic and partition
-    txlog_watermark_active_producers, _pending_transactions   who is waited for, or may be
+    txlog_watermark_active_producers       producers that hold the watermark back
+    txlog_watermark_pending_transactions   open transactions that may change it
     txlog_watermark_regressions_total, _snapshots_total, _snapshot_bytes_total
     txlog_watermark_rows_folded_total      * rows read for values
     txlog_watermark_ahead_of_open_txn_total   * asserted by a producer while one of its open
@@ -92,11 +93,11 @@ def delay_families(view: View, store: Store, topics: list[Topic]) -> Iterator[Fa
         [
             (
                 "",
-                {"topic": _short(topic), "subscription": held.name},
-                counts.of_subscription(topic, held),
+                {"topic": _short(topic), "subscription": record.name},
+                counts.of_subscription(topic, record),
             )
             for topic in topics
-            for held in (view.catalog.subscriptions[number] for number in topic.subscriptions)
+            for record in (view.catalog.subscriptions[number] for number in topic.subscriptions)
         ],
     )
     places = [
@@ -151,34 +152,34 @@ def delay_families(view: View, store: Store, topics: list[Topic]) -> Iterator[Fa
     )
 
 
-def _delivery(known: DeliveryCounters) -> Iterator[Family]:
-    """What the consumers of this process did."""
+def _delivery(counters: DeliveryCounters) -> Iterator[Family]:
+    """Deliveries by consumers of this process."""
     yield Family(
         "txlog_delayed_strays",
         "gauge",
         "remembered as not due, but not in the index",
-        [("", {}, known.strays)],
+        [("", {}, counters.strays)],
     )
     yield Family(
         "txlog_delayed_rewinds_total",
         "counter",
         "times a consumer started over",
-        [("", {}, known.rewinds)],
+        [("", {}, counters.rewinds)],
     )
     yield Family(
         "txlog_delayed_popped_total",
         "counter",
         "messages delivered after waiting",
-        [("", {}, known.popped)],
+        [("", {}, counters.popped)],
     )
     samples: list[Sample] = []
     so_far = 0
-    for bound_ms, count in zip(LATENESS_BOUNDS_MS, known.lateness, strict=False):
+    for bound_ms, count in zip(LATENESS_BOUNDS_MS, counters.lateness, strict=False):
         so_far += count
         samples.append(("_bucket", {"le": f"{bound_ms / 1000:g}"}, so_far))
-    so_far += known.lateness[-1]
+    so_far += counters.lateness[-1]
     samples += [("_bucket", {"le": "+Inf"}, so_far), ("_count", {}, so_far)]
-    samples.append(("_sum", {}, known.lateness_ms / 1000))
+    samples.append(("_sum", {}, counters.lateness_ms / 1000))
     yield Family(
         "txlog_delayed_lateness_seconds",
         "histogram",
@@ -187,23 +188,23 @@ def _delivery(known: DeliveryCounters) -> Iterator[Family]:
     )
 
 
-def _bucket_ops(known: BucketCounters) -> Iterator[Family]:
-    """What this process did to buckets since it opened the store."""
-    kinds = sorted({*KINDS, *(kind for kind, _ in known.counts)})
+def _bucket_ops(counters: BucketCounters) -> Iterator[Family]:
+    """Upkeep of buckets by this process since it opened the store."""
+    kinds = sorted({*KINDS, *(kind for kind, _ in counters.counts)})
     yield Family(
         f"{_INDEX}_bucket_op_count",
         "gauge",
         "steps of upkeep in this process",
         [
-            ("", {"type": kind, "state": state}, known.counts[(kind, state)])
+            ("", {"type": kind, "state": state}, counters.counts[(kind, state)])
             for kind in kinds
             for state in (SUCCEEDED, FAILED)
         ],
     )
     samples: list[Sample] = []
     for kind in kinds:
-        samples.append(("_count", {"type": kind}, known.counts[(kind, SUCCEEDED)]))
-        samples.append(("_sum", {"type": kind}, known.seconds.get(kind, 0.0)))
+        samples.append(("_count", {"type": kind}, counters.counts[(kind, SUCCEEDED)]))
+        samples.append(("_sum", {"type": kind}, counters.seconds.get(kind, 0.0)))
     yield Family("txlog_delayed_bucket_op_seconds", "summary", "time of these steps", samples)
 
 
@@ -229,11 +230,14 @@ def watermark_families(view: View, store: Store, topics: list[Topic]) -> Iterato
     for topic in topics:
         indexes = [index_of(topic, number) for number in used[topic.number]]
         for subscription in topic.subscriptions if indexes else ():
-            held = view.catalog.subscriptions[subscription]
-            for one in standings(view, topic, indexes, held):
-                clamp = view.watermark(one.number).clamps.get(subscription)
-                labels = {**_partition_labels(topic, one.partition), "subscription": held.name}
-                places.append((labels, one, 0 if clamp is None else clamp.emitted))
+            record = view.catalog.subscriptions[subscription]
+            for standing in standings(view, topic, indexes, record):
+                clamp = view.watermark(standing.number).clamps.get(subscription)
+                labels = {
+                    **_partition_labels(topic, standing.partition),
+                    "subscription": record.name,
+                }
+                places.append((labels, standing, 0 if clamp is None else clamp.emitted))
     yield from _of_subscriptions(places, store.clock.now().wall_ms)
     yield Family(
         f"{_PREFIX}_late_messages_total",
@@ -258,7 +262,7 @@ def watermark_families(view: View, store: Store, topics: list[Topic]) -> Iterato
 
 
 def _used(view: View, topic: Topic) -> list[int]:
-    """Partitions with any watermark, by number; no state is made for others."""
+    """The numbers of partitions with a watermark; looking does not create the state of others."""
     return [
         number
         for number in numbers(topic)
@@ -271,7 +275,9 @@ def _partition_labels(topic: Topic, index: int) -> Labels:
 
 
 def _of_subscriptions(places: list[tuple[Labels, Standing, int]], now_ms: int) -> Iterator[Family]:
-    emitted = [(labels, one.emitted) for labels, one, _ in places if one.emitted is not None]
+    emitted = [
+        (labels, standing.emitted) for labels, standing, _ in places if standing.emitted is not None
+    ]
     yield Family(
         f"{_PREFIX}_event_time_ms",
         "gauge",
@@ -282,7 +288,11 @@ def _of_subscriptions(places: list[tuple[Labels, Standing, int]], now_ms: int) -
         f"{_PREFIX}_materialized_ms",
         "gauge",
         "the value of what is acknowledged",
-        [("", labels, one.value) for labels, one, _ in places if one.value is not None],
+        [
+            ("", labels, standing.value)
+            for labels, standing, _ in places
+            if standing.value is not None
+        ],
     )
     yield Family(
         f"{_PREFIX}_lag_seconds",
@@ -298,13 +308,13 @@ def _of_subscriptions(places: list[tuple[Labels, Standing, int]], now_ms: int) -
         f"{_PREFIX}_status",
         "gauge",
         "0 unknown, 1 active, 2 idle, 3 unreadable now",
-        [("", labels, STATUSES.index(one.status)) for labels, one, _ in places],
+        [("", labels, STATUSES.index(standing.status)) for labels, standing, _ in places],
     )
     yield Family(
         f"{_PREFIX}_held",
         "gauge",
         "1 while a producer is below the value given to consumers",
-        [("", labels, int(_is_held(one))) for labels, one, _ in places],
+        [("", labels, int(_is_held(standing))) for labels, standing, _ in places],
     )
     yield Family(
         f"{_PREFIX}_emitted_total",
@@ -314,8 +324,12 @@ def _of_subscriptions(places: list[tuple[Labels, Standing, int]], now_ms: int) -
     )
 
 
-def _is_held(one: Standing) -> bool:
-    return one.value is not None and one.emitted is not None and one.value < one.emitted
+def _is_held(standing: Standing) -> bool:
+    return (
+        standing.value is not None
+        and standing.emitted is not None
+        and standing.value < standing.emitted
+    )
 
 
 def _of_partitions(places: list[tuple[Labels, Watermark, tuple[int, int]]]) -> Iterator[Family]:
@@ -391,8 +405,8 @@ def families(view: View, store: Store) -> list[Family]:
 
 
 def _clock_families(view: View, store: Store) -> Iterator[Family]:
-    known = clock_trust.judge(view, store.settings, store.clock.now())
-    jump_s = 0 if known.is_believed else known.ahead_ms // SECOND_MS
+    verdict = clock_trust.judge(view, store.settings, store.clock.now())
+    jump_s = 0 if verdict.is_believed else verdict.ahead_ms // SECOND_MS
     yield Family(
         "txlog_clock_jump_seconds",
         "gauge",
@@ -405,9 +419,12 @@ def _clock_families(view: View, store: Store) -> Iterator[Family]:
 
 
 def _coordinators(view: View, store: Store) -> list[tuple[int, Coordinator]]:
-    known = view.known()
+    components = view.known()
     return [
-        (number, view.coordinator(number) if ("coordinator", number, 0) in known else Coordinator())
+        (
+            number,
+            view.coordinator(number) if ("coordinator", number, 0) in components else Coordinator(),
+        )
         for number in range(store.settings.coordinators)
     ]
 
@@ -583,7 +600,7 @@ def _partition_families(view: View) -> Iterator[Family]:
 
 
 def _subscription_families(view: View) -> Iterator[Family]:
-    places = [(_labels(view, held), _cursors(view, held)) for held in _subscriptions(view)]
+    places = [(_labels(view, record), _cursors(view, record)) for record in _subscriptions(view)]
     per_cursor: list[tuple[str, str, str, Callable[[Cursor], int]]] = [
         (
             "pulsar_txn_tp_committed_count_total",
@@ -601,7 +618,7 @@ def _subscription_families(view: View) -> Iterator[Family]:
             "txlog_pending_ack_messages",
             "gauge",
             "messages that open transactions acknowledged",
-            lambda cursor: sum(one.count for one in cursor.pending.values()),
+            lambda cursor: sum(acks.count for acks in cursor.pending.values()),
         ),
         (
             "txlog_ack_conflicts_total",
@@ -642,10 +659,13 @@ def _subscriptions(view: View) -> list[Subscription]:
     return [view.catalog.subscriptions[n] for t in _topics(view) for n in t.subscriptions]
 
 
-def _labels(view: View, held: Subscription) -> dict[str, str]:
-    return {"topic": _short(view.catalog.topics[held.topic]), "subscription": held.name}
+def _labels(view: View, subscription: Subscription) -> dict[str, str]:
+    return {
+        "topic": _short(view.catalog.topics[subscription.topic]),
+        "subscription": subscription.name,
+    }
 
 
-def _cursors(view: View, held: Subscription) -> list[Cursor]:
-    topic = view.catalog.topics[held.topic]
-    return [view.cursor(held.number, number) for number in numbers(topic)]
+def _cursors(view: View, subscription: Subscription) -> list[Cursor]:
+    topic = view.catalog.topics[subscription.topic]
+    return [view.cursor(subscription.number, number) for number in numbers(topic)]

@@ -7,7 +7,7 @@
     # TYPE txlog_x_total counter
     txlog_x_total{kind="a"} 3.0
 
-It holds nothing about the calling process: the registry is our own, with only the store's metrics.
+The registry is our own, so the text has only metrics of the store, none of the calling process.
 """
 
 from __future__ import annotations

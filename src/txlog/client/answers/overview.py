@@ -1,7 +1,7 @@
-"""What a whole store looks like at one moment: the figures that `txlog report` draws.
+"""The figures that `txlog report` draws, all as of one LSN.
 
-It only reads from a view. Nothing is counted here that another answer counts: topics, sizes and
-transactions are those of status and list, durations those of metrics.
+It counts nothing itself that another answer counts: topics, sizes and transactions come from status
+and list, durations from metrics.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from txlog.base.rows.watermarks import WatermarkPartition, WatermarkRow
 
 
-MOVES_MAX: Final = 2000  # rows that moved a watermark: the last ones of a topic
-OPEN_MAX: Final = 20  # unfinished transactions: the oldest
+MOVES_MAX: Final = 2000  # rows that moved a watermark; the last ones of each topic
+OPEN_MAX: Final = 20  # unfinished transactions; the oldest ones
 _DURATIONS: Final = "txlog_txn_duration_seconds"
 _REASONS: Final = "txlog_txn_aborted_by_reason_total"
 R = TypeVar("R")
@@ -46,13 +46,13 @@ _COMMITTED: Final = "pulsar_txn_committed_total"
 
 
 def overview(view: View, store: Store) -> Overview:
-    """Everything from one view; instants are in milliseconds, sizes in bytes.
+    """All figures from one view; instants are ms since 1970 UTC, sizes are in bytes.
 
     returns: {time, lsn, store, journal, checkpoint, txns, problem_list, topic_list,
              transactions: {state_list, duration_list, open_list}, subscription_list,
-             delayed_list, watermark_list, segment_list}; what cannot be read is left out there
-             and listed in problem_list
-    raises:  Corruption of what status needs
+             delayed_list, watermark_list, segment_list}; unreadable parts are left out, and
+             problem_list names them
+    raises:  Corruption of files that status needs
     cost:    loads every fold; reads the index of delayed messages, and the rows that moved
              watermarks, at most MOVES_MAX for each topic; reads no message
     """
@@ -96,7 +96,7 @@ def problem(error: TxlogError) -> Problem:
 
 
 def transactions(view: View, store: Store) -> TransactionsOverview:
-    """How many are in each state, how long the ended ones took, and the oldest open ones.
+    """How many transactions each state has, how long ended ones took, and the oldest open ones.
 
     returns: {state_list: [{state, reason, transactions}], duration_list: [{up_to_ms, committed,
              aborted}] with up_to_ms None in the last, open_list: rows of `txn list`}
@@ -127,7 +127,7 @@ def _sum(samples: Iterable[tuple[str, dict[str, str], float]]) -> int:
 
 
 def _durations(samples: Iterable[tuple[str, dict[str, str], float]]) -> list[TransactionDurations]:
-    """A row for each bucket, not cumulative: how many took this long, and more than the last."""
+    """A row per bucket: transactions that took up to this long, and longer than the one before."""
     rows: dict[int | None, TransactionDurations] = {}
     committed = aborted = 0
     for suffix, labels, value in samples:
@@ -144,7 +144,10 @@ def _durations(samples: Iterable[tuple[str, dict[str, str], float]]) -> list[Tra
 
 
 def delayed(view: View, store: Store, topic: Topic) -> list[DelayedOverview]:
-    """When messages of a topic are due; [{topic, due_within_ms, messages}], [] for none."""
+    """How many messages of a topic are due within some times: [{topic, due_within_ms, messages}].
+
+    Empty if none is delayed.
+    """
     scope = delayreport.Scope(topic, range(topic.partitions), store.clock.now().wall_ms, store.note)
     ahead = delayreport.ahead(view, scope, in_order=False)
     rows = delayreport.histogram(scope.now_ms, ahead)
@@ -155,11 +158,11 @@ def delayed(view: View, store: Store, topic: Topic) -> list[DelayedOverview]:
 
 
 def watermarks(view: View, store: Store, topic: Topic) -> list[WatermarkOverview]:
-    """How far event time is in a topic, and what moved it; [] if no time was ever asserted.
+    """The watermark of a topic and the rows that moved it; [] if no time was ever asserted.
 
     returns: one row {topic, status, watermark, lag_ms, holder, partition, move_list}; partition:
-             the one that holds the watermark back; move_list: what moved it there, oldest first:
-             {time, producer, event_time, idle}, at most MOVES_MAX
+             holds the watermark back; move_list: the rows that moved the watermark there, oldest
+             first: {time, producer, event_time, idle}, at most MOVES_MAX
     """
     indexes = range(topic.partitions)
     standings = [*watermarkreport.standings(view, topic, indexes)]
@@ -193,7 +196,7 @@ def watermarks(view: View, store: Store, topic: Topic) -> list[WatermarkOverview
 
 
 def _holding(partitions: Iterable[WatermarkPartition]) -> int:
-    """The partition with the lowest watermark; of several, the first."""
+    """The first partition with the lowest watermark."""
     rows = [row for row in partitions if row["watermark"] is not None] or [*partitions]
     least = min(rows, key=lambda row: (row["watermark"] or 0, row["partition"]))
     return least["partition"]

@@ -1,7 +1,7 @@
 """Admin answers about partitions: sidecars, pending acknowledgements, one position.
 
-They only read from a view. Source: spec/transactions 15; Pulsar's transactionBufferStats,
-pendingAckStats and positionInPendingAck.
+Source: spec/transactions 15; Pulsar's transactionBufferStats, pendingAckStats and
+positionInPendingAck.
 """
 
 from __future__ import annotations
@@ -28,23 +28,25 @@ NONE, READY, ERROR = "None", "Ready", "Error"
 def buffer_stats(
     view: View, store: Store, topic: TopicName, partition: int | None, txn_id: TxnId | None
 ) -> list[BufferStats]:
-    """The sidecar of each partition, or of one; with a transaction, what it has there.
+    """The sidecar of each partition, or of one.
+
+    txn_id: also the messages of this transaction there
 
     raises: TopicNotFound, TransactionNotFound
     """
-    found = lookup.topic(view, topic)
+    record = lookup.topic(view, topic)
     return [
-        _buffer_row(view, store, found, index, txn_id)
-        for index in _indexes(found, topic, partition)
+        _buffer_row(view, store, record, index, txn_id)
+        for index in _indexes(record, topic, partition)
     ]
 
 
-def _indexes(found: Topic, asked: TopicName, partition: int | None) -> list[int]:
-    wanted = asked.partition if partition is None else partition
-    if wanted is None:
-        return list(range(found.partitions))
-    lookup.check_partition(asked.topic.short, found, wanted)
-    return [wanted]
+def _indexes(record: Topic, name: TopicName, partition: int | None) -> list[int]:
+    index = name.partition if partition is None else partition
+    if index is None:
+        return list(range(record.partitions))
+    lookup.check_partition(name.topic.short, record, index)
+    return [index]
 
 
 def _buffer_row(
@@ -61,14 +63,14 @@ def _buffer_row(
             state = ERROR
     except Corruption:
         state = ERROR
-    held = sum(map(len, side.held.values()))
+    ongoing = sum(map(len, side.held.values()))
     live, garbage = sidecar_bytes(side)
     began_ms, ended_ms = store.recovered_ms
     row: BufferStats = {
         "topic": TopicName.parse(topic.name).short,
         "partition": index,
         "state": state,
-        "ongoing_txn_size": held,
+        "ongoing_txn_size": ongoing,
         "total_aborted_transactions": side.aborted_count,
         "sidecar_live_bytes": live,
         "sidecar_garbage_bytes": garbage,
@@ -85,7 +87,7 @@ def _buffer_row(
 
 
 def sidecar_bytes(side: buffers.Buffer) -> tuple[int, int]:
-    """(live, garbage): payload bytes of rows that are or may become visible; of aborted ones."""
+    """Payload bytes (of rows that are or may become visible, of aborted rows)."""
     total = sum(end.payload_bytes for end in side.ledgers)
     garbage = min(side.dead_bytes, total)
     return total - garbage, garbage
@@ -111,15 +113,15 @@ def pending_ack_stats(
     *,
     internal: bool,
 ) -> list[PendingAckStats]:
-    """What transactions hold of a subscription, in each partition or in one.
+    """The acknowledgements of open transactions on a subscription, in each partition or in one.
 
     raises: TopicNotFound, SubscriptionNotFound, TransactionNotFound
     """
-    found = lookup.topic(view, topic)
-    held = lookup.subscription(view, found, subscription)
+    record = lookup.topic(view, topic)
+    entry = lookup.subscription(view, record, subscription)
     return [
-        _pending_row(view, store, found, held, index, txn_id, internal)
-        for index in _indexes(found, topic, partition)
+        _pending_row(view, store, record, entry, index, txn_id, internal)
+        for index in _indexes(record, topic, partition)
     ]
 
 
@@ -127,7 +129,7 @@ def _pending_row(
     view: View,
     store: Store,
     topic: Topic,
-    held: Subscription,
+    subscription: Subscription,
     index: int,
     txn_id: TxnId | None,
     internal: bool,
@@ -135,7 +137,7 @@ def _pending_row(
     number = number_of(topic, index)
     cursor, state = Cursor(), NONE
     try:
-        cursor = view.cursor(held.number, number)
+        cursor = view.cursor(subscription.number, number)
         used = cursor.pending or cursor.figures.committed or cursor.figures.aborted
         state = READY if used else NONE
         if number in view.catalog.unavailable:
@@ -146,10 +148,10 @@ def _pending_row(
     row: PendingAckStats = {
         "topic": TopicName.parse(topic.name).short,
         "partition": index,
-        "subscription": held.name,
+        "subscription": subscription.name,
         "state": state,
         "ongoing_txn_size": len(cursor.pending),
-        "pending_messages": sum(one.count for one in cursor.pending.values()),
+        "pending_messages": sum(pending.count for pending in cursor.pending.values()),
         "low_water_marks": _low_water_marks(view, sorted({pair[0] for pair in cursor.pending})),
         "recover_start_time": began_ms,
         "recover_end_time": ended_ms,
@@ -157,11 +159,14 @@ def _pending_row(
     }
     if internal:
         row["log_stats"] = transactions.ledger_stats(
-            store, f"_cursors/{held.number}", ("cursor", held.number, number), cursor.figures.ops
+            store,
+            f"_cursors/{subscription.number}",
+            ("cursor", subscription.number, number),
+            cursor.figures.ops,
         )
     if txn_id is not None:
         txn = lookup.transaction(view, txn_id, store.settings.coordinators)
-        return {**row, **transactions.in_pending_ack(view, txn, held.number, number)}
+        return {**row, **transactions.in_pending_ack(view, txn, subscription.number, number)}
     return row
 
 
@@ -175,12 +180,12 @@ def position_in_pending_ack(
     A marker's own id is PendingAck when a transaction holds any of its messages.
     raises: TopicNotFound, SubscriptionNotFound
     """
-    found = lookup.topic(view, topic)
-    held = lookup.subscription(view, found, subscription)
-    state, txn = _position_state(view, found, held, position)
+    record = lookup.topic(view, topic)
+    entry = lookup.subscription(view, record, subscription)
+    state, txn = _position_state(view, record, entry, position)
     return {
-        "topic": TopicName.parse(found.name).short,
-        "subscription": held.name,
+        "topic": TopicName.parse(record.name).short,
+        "subscription": entry.name,
         "position": position,
         "state": state,
         "txn": txn,
@@ -188,7 +193,7 @@ def position_in_pending_ack(
 
 
 def _position_state(
-    view: View, topic: Topic, held: Subscription, position: MessageId
+    view: View, topic: Topic, subscription: Subscription, position: MessageId
 ) -> tuple[str, TxnId | None]:
     owner = view.catalog.owners.get(position.ledger)
     if owner is None or owner[1] != "p" or index_of(topic, owner[0]) < 0:
@@ -200,9 +205,9 @@ def _position_state(
         run = checked_run(view, owner[0], run)
     except MessageNotFound:
         return "InvalidPosition", None
-    cursor = view.cursor(held.number, owner[0])
+    cursor = view.cursor(subscription.number, owner[0])
     for pair, pending in cursor.pending.items():
-        if any(_overlap(run, one) for one in pending.runs):
+        if any(_overlap(run, held_run) for held_run in pending.runs):
             return "PendingAck", TxnId(*pair)
     if covers(cursor.mark_delete, (run[0], run[1], run[4])) or _deleted(cursor, run):
         return "MarkDelete", None

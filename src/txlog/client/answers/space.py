@@ -1,6 +1,6 @@
-"""Freeing space: compact, trim and gc as the API answers them.
+"""Freeing space: compact, offload, trim and gc.
 
-It calls the engine's upkeep; the keys of the answers are the fields that the commands print.
+It calls the engine's upkeep. The keys of the answers are the fields that the commands print.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def _partitions(store: Store, topic: str, partition: int | None) -> tuple[TopicN
     raises: TopicNotFound, PartitionUnavailable
     """
     name = TopicName.parse(topic, allow_partition=True)
-    wanted = name.partition if partition is None else partition
+    index = name.partition if partition is None else partition
 
     def numbers_of(view: View) -> list[int]:
         found = find_topic(view, name)
-        if wanted is not None:
-            check_partition(name.topic.short, found, wanted)
+        if index is not None:
+            check_partition(name.topic.short, found, index)
         every = catalogs.numbers(found)
-        return [every[wanted]] if wanted is not None else [*every]
+        return [every[index]] if index is not None else [*every]
 
     def check_available(view: View) -> None:
         for number in numbers:
@@ -85,7 +85,7 @@ def _partitions(store: Store, topic: str, partition: int | None) -> tuple[TopicN
 
 @contextmanager
 def _dry(store: Store) -> Iterator[None]:
-    """A look that takes no lock: files that a checkpoint removed meanwhile are not lost.
+    """For a dry run, which takes no lock: a file that a checkpoint has removed is not damage.
 
     raises: SnapshotExpired
     """
@@ -136,7 +136,7 @@ def compact(
 def _compact(
     store: Store, numbers: list[int], report: CompactReport, arrange: Arrange | None
 ) -> None:
-    """Roll over, let every row reach a file, compact, and drop the old files."""
+    """Close open ledgers, checkpoint so that every row is in a file, compact, drop old files."""
 
     def measure(view: View) -> tuple[int, int]:
         size = sum(sidecar_bytes(view, number) for number in numbers)
@@ -208,14 +208,14 @@ def offload(
     check_place(place)
     report = OffloadReport()
     if dry_run:
-        found = store.read(lambda view: offloadable(view, numbers, report))
-        report.files, report.size_bytes = len(found), sum(ref.bytes for ref in found)
+        files = store.read(lambda view: offloadable(view, numbers, report))
+        report.files, report.size_bytes = len(files), sum(ref.bytes for ref in files)
     else:
         store.need_writable()
         with maintenance(store, wait=True):
-            found = store.read(lambda view: offloadable(view, numbers, report))
+            files = store.read(lambda view: offloadable(view, numbers, report))
             try:
-                offload_files(store, place, found, report)
+                offload_files(store, place, files, report)
             finally:
                 if report.files:
                     write_checkpoint(store, CheckpointReport(), far=True)
@@ -248,7 +248,7 @@ def trim(
 ) -> Trimmed:
     """Trim a topic; the fields of `txlog admin trim`.
 
-    checkpoint: write one, so that the files lose their names now, not with the next one
+    checkpoint: write a checkpoint, so that the files can be removed now, not with the next one
     """
     if (to is None) is not by_policy:
         raise InvalidArgument("a trim goes up to a bound or by policy: give one of them")
@@ -292,11 +292,11 @@ def gc(store: Store, *, apply: bool, keep_ms: int) -> GarbageCollected:
         rows: list[UnnamedFile] = []
         now = store.clock.now()
         now_ms = store.read(lambda view: trusted(view, store.settings, now)).wall_ms
-        found = [*unnamed(store), *far_unnamed(store), *replaced(store, keep_ms, now_ms)]
-        for path, reason in found:
+        candidates = [*unnamed(store), *far_unnamed(store), *replaced(store, keep_ms, now_ms)]
+        for path, reason in candidates:
             try:
                 size = size_of(path) if is_far(path) else store.disk.size(path)
-            except MissingFile:  # `replaced` does not ask of files outside whether they are there
+            except MissingFile:  # `replaced` does not check that files outside the store exist
                 continue
             if apply:
                 size = (
@@ -305,7 +305,7 @@ def gc(store: Store, *, apply: bool, keep_ms: int) -> GarbageCollected:
                     else unlink_unnamed(store, path)
                 )
                 if not size:
-                    continue  # named, or pinned, meanwhile
+                    continue  # a manifest names it again, or a reader has pinned it
             rows.append({"path": path, "size_bytes": size, "reason": reason})
     return {
         "applied": apply,

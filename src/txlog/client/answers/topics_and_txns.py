@@ -1,7 +1,7 @@
-"""What a store looks like: the answers of list, describe, show and status as plain values.
+"""The answers of list, describe, show and status as plain values.
 
-They only read from a view; ids stay TxnId and MessageId, instants stay milliseconds. The keys are
-the fields that the commands print.
+Ids are TxnId and MessageId, instants are ms since 1970 UTC. The keys are the fields that the
+commands print.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 def short(topic: Topic) -> str:
-    """The name people use: without public/default."""
+    """The name of a topic without public/default."""
     return TopicName.parse(topic.name).short
 
 
@@ -66,17 +66,17 @@ def partition_name(view: View, number: int) -> str:
 
 def subscription_name(view: View, number: int) -> str:
     """The name of a subscription; its number if it was deleted."""
-    held = view.catalog.subscriptions.get(number)
-    return f"subscription {number}" if held is None else held.name
+    subscription = view.catalog.subscriptions.get(number)
+    return f"subscription {number}" if subscription is None else subscription.name
 
 
 def there(view: View, partitions: Iterable[int]) -> list[int]:
-    """Those of these partitions that were not deleted, in order."""
+    """The partitions that still exist, in order."""
     return sorted(number for number in partitions if catalogs.has_partition(view.catalog, number))
 
 
 def file_bytes(view: View, ledgers: Sequence[int]) -> int:
-    """Bytes of the segment files of these ledgers; what is still in the journal has none."""
+    """Bytes of the segment files of these ledgers; rows that are only in the journal count 0."""
     return sum(ref.bytes for ledger in ledgers for ref in view.files.of(ledger))
 
 
@@ -85,9 +85,9 @@ def file_bytes(view: View, ledgers: Sequence[int]) -> int:
 
 def topics(view: View, store: Store) -> list[TopicRow]:
     """Every topic, by name."""
-    known = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
+    records = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
     counts = DelayCounts(view, store)
-    return [_topic_row(view, topic, counts) for topic in known]
+    return [_topic_row(view, topic, counts) for topic in records]
 
 
 def _topic_row(view: View, topic: Topic, counts: DelayCounts) -> TopicRow:
@@ -117,11 +117,11 @@ def _topic_row(view: View, topic: Topic, counts: DelayCounts) -> TopicRow:
     }
 
 
-def topic(view: View, found: Topic, store: Store) -> TopicDescription:
+def topic(view: View, record: Topic, store: Store) -> TopicDescription:
     """One topic with its partitions."""
     rows: list[TopicPartition] = []
     counts = DelayCounts(view, store)
-    for index, number in enumerate(numbers(found)):
+    for index, number in enumerate(numbers(record)):
         state, side = view.topic(number), view.buffer(number)
         rows.append(
             {
@@ -137,25 +137,25 @@ def topic(view: View, found: Topic, store: Store) -> TopicDescription:
                 "open_ledger": state.ledgers[-1].ledger,
                 "open_txns": sum(map(len, side.held.values())),
                 "sidecar_bytes": sum(end.payload_bytes for end in side.ledgers),
-                "delayed": counts.of_partition(found, number),
+                "delayed": counts.of_partition(record, number),
                 "watermark": view.watermark(number).state.value,
                 "compacted_through": _horizon(state),
             }
         )
-    held = [view.catalog.subscriptions[number] for number in found.subscriptions]
+    entries = [view.catalog.subscriptions[number] for number in record.subscriptions]
     return {
-        **_topic_row(view, found, counts),
-        "policies": own_policies(view, found),
-        "schema_version": None if (newest := schema_of(found)) is None else newest.version,
-        "mismatched": sum(view.topic(number).mismatched for number in numbers(found)),
+        **_topic_row(view, record, counts),
+        "policies": own_policies(view, record),
+        "schema_version": None if (newest := schema_of(record)) is None else newest.version,
+        "mismatched": sum(view.topic(number).mismatched for number in numbers(record)),
         "subscription_list": [
             {
-                "subscription": one.name,
-                "type": one.type,
-                "backlog": _backlog(view, one),
-                "consumers": live_count(view, store, one),
+                "subscription": entry.name,
+                "type": entry.type,
+                "backlog": _backlog(view, entry),
+                "consumers": live_count(view, store, entry),
             }
-            for one in held
+            for entry in entries
         ],
         "partition_list": rows,
     }
@@ -163,54 +163,56 @@ def topic(view: View, found: Topic, store: Store) -> TopicDescription:
 
 def _horizon(state: TopicState) -> MessageId | None:
     """The last entry that a compaction by key has read."""
-    known = state.compaction
-    return None if known is None or known.horizon[1] < 0 else MessageId(*known.horizon)
-
-
-def _backlog(view: View, held: Subscription) -> int:
-    return sum(
-        backlog(view, held.number, number) for number in numbers(view.catalog.topics[held.topic])
+    compaction = state.compaction
+    return (
+        None if compaction is None or compaction.horizon[1] < 0 else MessageId(*compaction.horizon)
     )
 
 
-def live_count(view: View, store: Store, held: Subscription) -> int:
+def _backlog(view: View, entry: Subscription) -> int:
+    return sum(
+        backlog(view, entry.number, number) for number in numbers(view.catalog.topics[entry.topic])
+    )
+
+
+def live_count(view: View, store: Store, entry: Subscription) -> int:
     """How many consumers of a subscription are alive."""
-    known = [one.number for one in catalogs.consumers_of(view.catalog, held.number)]
-    return len(known) - len(dead_consumers(store.disk, known))
+    attached = [consumer.number for consumer in catalogs.consumers_of(view.catalog, entry.number)]
+    return len(attached) - len(dead_consumers(store.disk, attached))
 
 
-def subscriptions(view: View, of: Topic | None, store: Store) -> list[SubscriptionRow]:
+def subscriptions(view: View, topic: Topic | None, store: Store) -> list[SubscriptionRow]:
     """The subscriptions of one topic, or of all."""
     counts = DelayCounts(view, store)
     rows = [
-        subscription(view, held, store, counts)
-        for held in view.catalog.subscriptions.values()
-        if of is None or held.topic == of.number
+        subscription(view, entry, store, counts)
+        for entry in view.catalog.subscriptions.values()
+        if topic is None or entry.topic == topic.number
     ]
     return sorted(rows, key=lambda row: (row["topic"], row["subscription"]))
 
 
 def subscription(
-    view: View, held: Subscription, store: Store, counts: DelayCounts
+    view: View, entry: Subscription, store: Store, counts: DelayCounts
 ) -> SubscriptionRow:
     """One subscription."""
-    found = view.catalog.topics[held.topic]
-    cursors = [view.cursor(held.number, number) for number in numbers(found)]
+    record = view.catalog.topics[entry.topic]
+    cursors = [view.cursor(entry.number, number) for number in numbers(record)]
     mark = cursors[0].mark_delete
-    left, delayed = _backlog(view, held), counts.of_subscription(found, held)
+    messages, delayed = _backlog(view, entry), counts.of_subscription(record, entry)
     return {
-        "topic": short(found),
-        "subscription": held.name,
-        "type": held.type,
-        "backlog": left,
+        "topic": short(record),
+        "subscription": entry.name,
+        "type": entry.type,
+        "backlog": messages,
         "delayed": delayed,
-        "backlog_no_delayed": left - delayed,
+        "backlog_no_delayed": messages - delayed,
         "pending_acks": sum(p.count for cursor in cursors for p in cursor.pending.values()),
-        "consumers": live_count(view, store, held),
-        "isolation": held.isolation,
+        "consumers": live_count(view, store, entry),
+        "isolation": entry.isolation,
         "mark_delete": MessageId(*mark) if len(cursors) == 1 and mark[1] >= 0 else None,
         "last_ack_time": max(cursor.last_ack_ms for cursor in cursors) or None,
-        "created_time": held.created_ms,
+        "created_time": entry.created_ms,
     }
 
 
@@ -298,14 +300,14 @@ def waiting_list(view: View, txn: Txn) -> list[str]:
 def transactions(
     view: View, store: Store, every: bool, states: Sequence[str] | None
 ) -> list[TransactionRow]:
-    """Unfinished transactions, oldest first; every: also the ended ones still remembered."""
+    """Unfinished transactions, oldest first; every: also ended ones that still have a record."""
     out: list[TransactionRow] = []
-    wanted = None if states is None else {state.lower() for state in states}
+    lowered = None if states is None else {state.lower() for state in states}
     for number in view.known_coordinators():
         state = view.coordinator(number)
-        ended = state.ended.values() if every or wanted else ()
+        ended = state.ended.values() if every or lowered else ()
         out += [_txn_row(view, store, txn) for txn in (*state.unfinished.values(), *ended)]
-    out = [row for row in out if wanted is None or row["state"] in wanted]
+    out = [row for row in out if lowered is None or row["state"] in lowered]
     return sorted(out, key=lambda row: (row["begin_time"], row["txn"]))
 
 
@@ -314,19 +316,19 @@ def _txn_row(view: View, store: Store, txn: Txn) -> TransactionRow:
     txn_id = TxnId(txn.coordinator, txn.sequence)
     messages, acks, size = txn.messages, txn.acks, None
     if txn.status == OPEN:
-        held = [buffers.find_held(view.buffer(n), *_pair(txn)) for n in txn.partitions]
-        messages = sum(one.count for one in held if one is not None)
-        size = sum(one.payload_bytes for one in held if one is not None)
+        buffered = [buffers.find_held(view.buffer(n), *_pair(txn)) for n in txn.partitions]
+        messages = sum(entry.count for entry in buffered if entry is not None)
+        size = sum(entry.payload_bytes for entry in buffered if entry is not None)
         pending = [view.cursor(s, p).pending.get(_pair(txn)) for s, p in txn.subscriptions]
-        acks = sum(one.count for one in pending if one is not None)
+        acks = sum(entry.count for entry in pending if entry is not None)
     unfinished = not txn.ended_ms
-    left = lookup.left_ms(txn, now)
+    left_ms = lookup.left_ms(txn, now)
     return {
         "txn": txn_id,
         "state": txn.status.lower(),
         "transaction_key": txn.key,
         "age_ms": (txn.ended_ms or now.wall_ms) - txn.wall_ms,
-        "expires_in_ms": left if txn.status == OPEN else None,
+        "expires_in_ms": left_ms if txn.status == OPEN else None,
         "topic_list": topics_of(view, txn),
         "messages": messages,
         "acks": acks,
@@ -357,37 +359,37 @@ def _pair(txn: Txn) -> tuple[int, int]:
 
 
 def transaction(view: View, store: Store, txn_id: TxnId) -> TransactionDescription:
-    """One transaction, with what it touches."""
+    """One transaction, with the partitions and subscriptions that it touches."""
     txn = lookup.transaction(view, txn_id, store.settings.coordinators)
     decided = txn.status != OPEN
     found_markers = [*txn.markers, *(unrecorded_markers(view, txn) if decided else ())]
     markers = {marker[0]: marker for marker in found_markers}
     partitions: list[TransactionPartition] = []
     for number in there(view, txn.partitions):
-        held = buffers.find_held(view.buffer(number), *_pair(txn))
+        buffered = buffers.find_held(view.buffer(number), *_pair(txn))
         marker = markers.get(number)
-        found = catalogs.topic_of(view.catalog, number)
+        record = catalogs.topic_of(view.catalog, number)
         partitions.append(
             {
-                "topic": short(found),
-                "partition": catalogs.index_of(found, number),
-                "messages": held.count if held else marker[3] if marker else 0,
-                "size_bytes": held.payload_bytes if held else 0,
+                "topic": short(record),
+                "partition": catalogs.index_of(record, number),
+                "messages": buffered.count if buffered else marker[3] if marker else 0,
+                "size_bytes": buffered.payload_bytes if buffered else 0,
                 "marker": MessageId(marker[1], marker[2]) if marker else None,
-                "done": decided and held is None,
+                "done": decided and buffered is None,
             }
         )
     acks: list[TransactionAcks] = []
     for subscription, number in sorted(txn.subscriptions):
         if subscription not in view.catalog.subscriptions:
-            continue  # it is in the list of skipped ones
+            continue  # the subscription was deleted; the list of skipped ones has it
         pending = view.cursor(subscription, number).pending.get(_pair(txn))
-        found = catalogs.topic_of(view.catalog, number)
+        record = catalogs.topic_of(view.catalog, number)
         cumulative = pending.cumulative if pending else None
         acks.append(
             {
-                "topic": short(found),
-                "partition": catalogs.index_of(found, number),
+                "topic": short(record),
+                "partition": catalogs.index_of(record, number),
                 "subscription": view.catalog.subscriptions[subscription].name,
                 "acks": pending.count if pending else 0,
                 "cumulative": MessageId(*cumulative) if cumulative else None,
@@ -470,7 +472,7 @@ def _recovery(line: str) -> Problem:
 
 
 def _topic_status(view: View, store: Store) -> list[TopicStatus]:
-    known = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
+    records = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
     return [
         {
             "topic": row["topic"],
@@ -479,29 +481,31 @@ def _topic_status(view: View, store: Store) -> list[TopicStatus]:
             "size_bytes": row["size_bytes"],
             "open_txns": row["open_txns"],
             "hidden_messages": sum(
-                held.count
-                for number in numbers(found)
+                buffered.count
+                for number in numbers(record)
                 for by_sequence in view.buffer(number).held.values()
-                for held in by_sequence.values()
+                for buffered in by_sequence.values()
             ),
             "delayed": row["delayed"],
             "backlog": row["backlog"],
-            "watermark": watermarks.at_end(view, found),
+            "watermark": watermarks.at_end(view, record),
         }
-        for row, found in zip(topics(view, store), known, strict=True)
+        for row, record in zip(topics(view, store), records, strict=True)
     ]
 
 
 def clock_problem(view: View, store: Store) -> list[Problem]:
-    """The problem of a wall clock that is not trusted: none or one."""
-    known = clock_trust.judge(view, store.settings, store.clock.now())
-    if known.is_believed:
+    """A list with one problem if the store does not trust the wall clock, else empty."""
+    verdict = clock_trust.judge(view, store.settings, store.clock.now())
+    if verdict.is_believed:
         return []
-    ahead = f"the clock is {known.ahead_ms // SECOND_MS:,} s ahead of what was expected"
-    if known.is_set:
+    ahead = f"the clock is {verdict.ahead_ms // SECOND_MS:,} s ahead of what was expected"
+    if verdict.is_set:
         why = f"{ahead}: it was set; nothing expires or is delivered early by it"
     else:
-        why = f"{ahead} since the reboot; nothing expires by it for {known.left_ms // SECOND_MS} s"
+        why = (
+            f"{ahead} since the reboot; nothing expires by it for {verdict.left_ms // SECOND_MS} s"
+        )
     return [
         {
             "code": "clock",
@@ -511,22 +515,22 @@ def clock_problem(view: View, store: Store) -> list[Problem]:
     ]
 
 
-def loss(view: View, one: catalogs.Loss) -> Problem:
-    """What was accepted as lost: {code, message, hint}."""
-    where = f"LSN {one.first} to {one.last}"
-    if one.ledger:
-        where = f"ledger {one.ledger}, entries {one.first} to {one.last}"
-        if catalogs.has_partition(view.catalog, one.partition):
-            found = catalogs.topic_of(view.catalog, one.partition)
-            where = f"{short(found)}/{catalogs.index_of(found, one.partition)}, {where}"
+def loss(view: View, record: catalogs.Loss) -> Problem:
+    """A recorded loss of messages, which a repair accepted: {code, message, hint}."""
+    where = f"LSN {record.first} to {record.last}"
+    if record.ledger:
+        where = f"ledger {record.ledger}, entries {record.first} to {record.last}"
+        if catalogs.has_partition(view.catalog, record.partition):
+            topic = catalogs.topic_of(view.catalog, record.partition)
+            where = f"{short(topic)}/{catalogs.index_of(topic, record.partition)}, {where}"
     return {
         "code": "loss",
-        "message": f"{one.messages} messages were accepted as lost in {where}: {one.reason}",
+        "message": f"{record.messages} messages were accepted as lost in {where}: {record.reason}",
         "hint": None,
     }
 
 
 def _problem(view: View, number: int) -> Problem:
-    found = catalogs.topic_of(view.catalog, number)
-    error = unavailable_error(view.catalog, found, number)
+    record = catalogs.topic_of(view.catalog, number)
+    error = unavailable_error(view.catalog, record, number)
     return {"code": "unavailable", "message": error.message, "hint": error.hint}

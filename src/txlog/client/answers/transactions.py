@@ -1,7 +1,7 @@
 """Admin answers about coordinators and transactions, as plain values.
 
-They only read from a view. Fields that Pulsar has carry its names in snake_case; instants are in
-milliseconds, transactions are TxnId. Source: spec/transactions 15, Pulsar's Transactions admin API.
+Fields that Pulsar has, too, have its names in snake_case. Instants are ms since 1970 UTC,
+transactions are TxnId. Source: spec/transactions 15, Pulsar's Transactions admin API.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ READY, READ_ONLY, CORRUPT = "Ready", "ReadOnly", "Corrupt"
 
 def coordinators(view: View, store: Store) -> list[CoordinatorRow]:
     """Every coordinator of the store: {coordinator, state, ongoing_txn_size, keys}."""
-    known, keys = view.known(), living_counts(view)
+    components, keys = view.known(), living_counts(view)
     out: list[CoordinatorRow] = []
     for number in range(store.settings.coordinators):
-        state, fold = coordinator_state(view, store, number, known)
+        state, fold = coordinator_state(view, store, number, components)
         out.append(
             {
                 "coordinator": number,
@@ -57,12 +57,16 @@ def coordinators(view: View, store: Store) -> list[CoordinatorRow]:
 
 
 def coordinator_state(
-    view: View, store: Store, number: int, known: set[Component]
+    view: View, store: Store, number: int, components: set[Component]
 ) -> tuple[str, Coordinator]:
     """(Ready, ReadOnly or Corrupt; the fold, empty when it was never used or cannot be read)."""
     fold = Coordinator()
     try:
-        if ("coordinator", number, 0) in known:  # others are not loaded: a sweep visits loaded ones
+        if (
+            "coordinator",
+            number,
+            0,
+        ) in components:  # do not load others: a sweep visits loaded ones
             fold = view.coordinator(number)
     except Corruption:
         return CORRUPT, fold
@@ -79,17 +83,17 @@ def coordinator_stats(
     count = store.settings.coordinators
     if coordinator is not None:
         lookup.check_coordinator(coordinator, count)
-    known = view.known()
+    components = view.known()
     return [
-        _coordinator_row(view, store, number, known, internal)
+        _coordinator_row(view, store, number, components, internal)
         for number in (range(count) if coordinator is None else [coordinator])
     ]
 
 
 def _coordinator_row(
-    view: View, store: Store, number: int, known: set[Component], internal: bool
+    view: View, store: Store, number: int, components: set[Component], internal: bool
 ) -> CoordinatorStats:
-    state, fold = coordinator_state(view, store, number, known)
+    state, fold = coordinator_state(view, store, number, components)
     by_status = {status: 0 for status in (OPEN, COMMITTING, ABORTING)}
     for txn in fold.unfinished.values():
         by_status[txn.status] += 1
@@ -125,8 +129,8 @@ def low_water_mark(fold: Coordinator) -> int:
 def ledger_stats(store: Store, name: str, key: Component, added: int) -> LogStats:
     """What Pulsar calls managed-ledger statistics, for a ledger that holds only ops.
 
-    Its entries are ops. Closed pieces are history files, each shared by all coordinators, so their
-    size is that of the file; the open piece is what the journal holds after the checkpoint.
+    An entry is an op. Closed pieces are history files; their size is that of the whole file, which
+    all coordinators share. The open piece is the journal after the checkpoint.
     cost: reads the journal after the checkpoint once
     """
     log = component_log(store, key)
@@ -162,7 +166,7 @@ def ledger_stats(store: Store, name: str, key: Component, added: int) -> LogStat
 
 
 def transaction_metadata(view: View, store: Store, txn_id: TxnId) -> TransactionMetadata:
-    """Everything known about one transaction. Raises TransactionNotFound."""
+    """All recorded facts about one transaction. Raises TransactionNotFound."""
     txn = lookup.transaction(view, txn_id, store.settings.coordinators)
     row = topics_and_txns.transaction(view, store, txn_id)
     acked: dict[str, dict[str, InPendingAck]] = {}
@@ -196,17 +200,17 @@ def transaction_metadata(view: View, store: Store, txn_id: TxnId) -> Transaction
 
 
 def in_buffer(view: View, txn: Txn, partition: int) -> InBuffer:
-    """What the transaction has, or had, in the sidecar of a partition.
+    """The messages of a transaction in the sidecar of a partition; also after its end.
 
-    start_position: its first row in the sidecar, null once it is aborted
+    start_position: its first row in the sidecar, null after an abort
     """
-    held = buffers.find_held(view.buffer(partition), txn.coordinator, txn.sequence)
+    buffered = buffers.find_held(view.buffer(partition), txn.coordinator, txn.sequence)
     marker = next((one for one in txn.markers if one[0] == partition), None)
-    ranges = [] if held is None else held.ranges
-    count = 0 if held is None else held.count
+    ranges = [] if buffered is None else buffered.ranges
+    count = 0 if buffered is None else buffered.count
     if marker is not None:
-        known = buffers.find_marker(view.buffer(partition), marker[1], marker[2])
-        ranges, count = ([], marker[3]) if known is None else (list(known.ranges), marker[3])
+        record = buffers.find_marker(view.buffer(partition), marker[1], marker[2])
+        ranges, count = ([], marker[3]) if record is None else (list(record.ranges), marker[3])
     aborted = txn.status in (ABORTING, ABORTED)
     start = None if aborted or not ranges else MessageId(ranges[0][0], ranges[0][1])
     return {
@@ -218,18 +222,18 @@ def in_buffer(view: View, txn: Txn, partition: int) -> InBuffer:
 
 
 def in_pending_ack(view: View, txn: Txn, subscription: int, partition: int) -> InPendingAck:
-    """What the transaction holds of a subscription in a partition; nothing once it has ended.
+    """The acknowledgements of an open transaction on a subscription, in one partition.
 
-    individual_acks: messages besides those covered by the cumulative acknowledgement
+    individual_acks: messages that its cumulative acknowledgement does not cover
     """
     cursor = view.cursor(subscription, partition)
     pending = cursor.pending.get((txn.coordinator, txn.sequence))
     mark = None if pending is None else pending.cumulative
     runs = [] if pending is None else pending.runs
-    beside = [run for run in runs if mark is None or not covers(mark, (run[0], run[2], run[4]))]
+    single = [run for run in runs if mark is None or not covers(mark, (run[0], run[2], run[4]))]
     return {
         "cumulative_ack_position": None if mark is None else MessageId(*mark),
-        "individual_acks": messages_in(view, partition, beside),
+        "individual_acks": messages_in(view, partition, single),
     }
 
 
@@ -271,18 +275,18 @@ def slow_transactions(
 def message_keys(view: View, store: Store, txn_id: TxnId) -> list[str]:
     """The distinct keys of a transaction's messages, as text, in byte order.
 
-    A key that is not UTF-8 is shown with `\\xNN`. Messages of an aborted transaction are gone.
+    A key that is not UTF-8 has `\\xNN` for its bytes. An aborted transaction has no messages left.
     """
     txn = lookup.transaction(view, txn_id, store.settings.coordinators)
     keys: set[bytes] = set()
     for partition in txn.partitions:
         state = view.buffer(partition)
-        held = buffers.find_held(state, txn.coordinator, txn.sequence)
-        ranges = [] if held is None else held.ranges
+        buffered = buffers.find_held(state, txn.coordinator, txn.sequence)
+        ranges = [] if buffered is None else buffered.ranges
         for number, ledger, entry, _ in txn.markers:
             marker = buffers.find_marker(state, ledger, entry) if number == partition else None
             ranges = ranges if marker is None else list(marker.ranges)
-        wanted = [(ledger, row, row + rows) for ledger, row, rows, _ in ranges]
-        for table in view.rows(wanted, ("key",)):
+        spans = [(ledger, row, row + rows) for ledger, row, rows, _ in ranges]
+        for table in view.rows(spans, ("key",)):
             keys.update(key for key in table.column("key").unique().to_pylist() if key is not None)
     return [key.decode("utf-8", "backslashreplace") for key in sorted(keys)]

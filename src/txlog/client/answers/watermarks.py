@@ -1,14 +1,14 @@
-"""What producers asserted and where subscriptions are in event time: answers of `txlog watermark`.
+"""Watermarks of topics and subscriptions, and their producers: the answers of `txlog watermark`.
 
-    materialized   the lowest time of an active producer, at the place up to which everything is
-                   acknowledged, or at the end of the log without a subscription; it may fall
-    emitted        the highest one given to a consumer of the subscription; it never falls
-    history        what took effect, in journal order: watermark rows, snapshots, and at a marker
-                   what its transaction asserted, idle first. What open transactions hold has no
-                   place yet
+    materialized   the lowest time of an active producer, at the mark-delete of a subscription, or
+                   at the end of the log without one; it may fall
+    emitted        the highest watermark that a consumer of the subscription received; it never
+                   falls
+    history        the rows that took effect, in journal order: watermark rows, snapshots, and at a
+                   marker the assertions of its transaction, idle first. Assertions in open
+                   transactions have no position yet
 
-All only read from a view; instants are in milliseconds, positions are Position.
-Source: spec/watermarks 3 to 6, 8.
+Instants are ms since 1970 UTC, positions are Position. Source: spec/watermarks 3 to 6, 8.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ UNAVAILABLE = "unavailable"
 
 
 class Standing(NamedTuple):
-    """One partition at a place; state: None when it cannot be read.
+    """The watermark of one partition at a place; state: None if it is unreadable.
 
-    If it is unavailable the value stays and the status says so: a consumer that has it holds.
+    If the partition is unavailable, `status` says so, and the value stays: it holds the watermark
+    of its consumer back.
     """
 
     partition: int
@@ -75,96 +76,101 @@ class Standing(NamedTuple):
         """The producer with the lowest time, the first by name."""
         if self.state is None:
             return None
-        times = {name: one.event_time for name, one in self.state.active.items()}
+        times = {name: producer.event_time for name, producer in self.state.active.items()}
         return min(times, key=lambda name: (times[name], name), default=None)
 
 
 def show(
     view: View,
     topic: Topic,
-    found: Sequence[Standing],
+    places: Sequence[Standing],
     now_ms: int,
-    held: Subscription | None = None,
+    subscription: Subscription | None = None,
 ) -> WatermarkShown:
     """The watermark of a topic; the fields of `txlog watermark show`.
 
-    found:   the standings of its partitions
-    returns: max_event_time and late_messages are None: they need messages to be read
+    places:  the standings of its partitions
+    returns: max_event_time and late_messages are None, as computing them reads messages
     """
-    least = _holding(found)
-    emitted = max((one.emitted for one in found if one.emitted is not None), default=None)
-    status = status_of(found)
+    least = _holding(places)
+    emitted = max((place.emitted for place in places if place.emitted is not None), default=None)
+    status = status_of(places)
     value = least.value if least is not None and status == "active" else None
-    shown = value if held is None else emitted
-    pending = {txn for one in found for txn in view.watermark(one.number).pending}
+    shown = value if subscription is None else emitted
+    pending = {txn for place in places for txn in view.watermark(place.number).pending}
     return {
         "topic": _short(topic),
-        "subscription": None if held is None else held.name,
+        "subscription": None if subscription is None else subscription.name,
         "status": status,
         "watermark": value,
         "emitted": emitted,
         "lag_ms": None if shown is None or shown == EVENT_TIME_MAX else now_ms - shown,
         "holder": None if value is None or least is None else least.holder,
-        "first_unacked": None if held is None else _first_unacked(view, held, found, least),
+        "first_unacked": None
+        if subscription is None
+        else _first_unacked(view, subscription, places, least),
         "max_event_time": None,
         "late_messages": None,
         "pending_txns": len(pending),
-        "partition_list": [_partition(view, one) for one in found],
+        "partition_list": [_partition(view, place) for place in places],
     }
 
 
-def reached(found: Sequence[Standing]) -> int | None:
-    """How far event time is there: the value, or what a consumer was given if that is higher.
+def reached(places: Sequence[Standing]) -> int | None:
+    """The event time reached at the places: the materialized value, or a higher emitted one.
 
-    Partitions without an active producer hold nothing back; if no partition has one, what was given
-    stays. None: not known, or nothing yet
+    Partitions without an active producer are left out. If no partition has one, the emitted value
+    stays. None: unknown, or no time was asserted yet.
     """
-    if status_of(found) in (UNAVAILABLE, "unknown"):
+    if status_of(places) in (UNAVAILABLE, "unknown"):
         return None
-    active = [one for one in found if one.value is not None]
+    active = [place for place in places if place.value is not None]
     highest = [
-        max([time for time in (one.value, one.emitted) if time is not None], default=None)
-        for one in active or found
+        max([time for time in (place.value, place.emitted) if time is not None], default=None)
+        for place in active or places
     ]
-    known = [time for time in highest if time is not None]
-    return min(known) if len(known) == len(highest) and known else None
+    times = [time for time in highest if time is not None]
+    return min(times) if len(times) == len(highest) and times else None
 
 
 def at_end(view: View, topic: Topic) -> int | None:
-    """The watermark of a topic at the end of its log, as `show` has it; reads no row."""
-    found: list[int] = []
+    """The watermark of a topic at the end of its log, as in `show`; it reads no row."""
+    values: list[int] = []
     for number in numbers(topic):
         state = view.watermark(number).state
         if number in view.catalog.unavailable or state.status == "unknown":
             return None
         if state.value is not None:
-            found.append(state.value)
-    return min(found, default=None)
+            values.append(state.value)
+    return min(values, default=None)
 
 
 def producers(
-    view: View, topic: Topic, indexes: Sequence[int], held: Subscription | None = None
+    view: View, topic: Topic, indexes: Sequence[int], subscription: Subscription | None = None
 ) -> list[WatermarkProducer]:
     """Producers by partition and name; the fields of `txlog watermark producers`.
 
-    holds: it has the lowest time of its partition; idle: only open transactions know of it
+    holds: the producer has the lowest time of its partition
+    idle:  it is not active, but open transactions have its assertions
     """
     out: list[WatermarkProducer] = []
-    for one in standings(view, topic, indexes, held):
-        active: dict[str, ActiveProducer] = {} if one.state is None else one.state.active
-        pending = view.watermark(one.number).pending.values()
+    for place in standings(view, topic, indexes, subscription):
+        active: dict[str, ActiveProducer] = {} if place.state is None else place.state.active
+        pending = view.watermark(place.number).pending.values()
         names = {*active, *(name for effects in pending for name in effects)}
         for name in sorted(names):
-            known = active.get(name)
+            assertion = active.get(name)
             out.append(
                 {
                     "topic": _short(topic),
-                    "partition": one.partition,
+                    "partition": place.partition,
                     "producer": name,
-                    "event_time": None if known is None else known.event_time,
-                    "holds": known is not None and known.event_time == one.value,
-                    "idle": known is None,
-                    "position": None if known is None else _position((known.ledger, known.entry)),
+                    "event_time": None if assertion is None else assertion.event_time,
+                    "holds": assertion is not None and assertion.event_time == place.value,
+                    "idle": assertion is None,
+                    "position": None
+                    if assertion is None
+                    else _position((assertion.ledger, assertion.entry)),
                     "pending_txns": sum(name in effects for effects in pending),
                 }
             )
@@ -175,25 +181,26 @@ def standings(
     view: View,
     topic: Topic,
     indexes: Sequence[int],
-    held: Subscription | None = None,
+    subscription: Subscription | None = None,
     at: MessageId | None = None,
 ) -> Iterator[Standing]:
-    """Each partition where the subscription is, at the end of the log without one, or at a place.
+    """The standing of each partition.
 
+    It is at the place of a subscription, or at the message `at`, or else at the end of the log.
     raises: MessageNotFound
     """
     for index in indexes if at is None else [_index_at(view, topic, indexes, at)]:
         number = number_of(topic, index)
         emitted = None
-        if held is not None:
-            epoch = view.cursor(held.number, number).epoch
-            emitted = clamp_of(view.watermark(number).clamps, held.number, epoch)
+        if subscription is not None:
+            epoch = view.cursor(subscription.number, number).epoch
+            emitted = clamp_of(view.watermark(number).clamps, subscription.number, epoch)
         if at is not None:
             place = (at.ledger, at.entry)
-        elif held is None:
+        elif subscription is None:
             place = _end(view, number)
         else:
-            place = tracking_position(view, held.number, number)
+            place = tracking_position(view, subscription.number, number)
         generator = WatermarkGenerator(number)
         try:
             generator.seek(view, place)
@@ -221,56 +228,56 @@ def _end(view: View, number: int) -> FoldPosition:
     return START
 
 
-def status_of(found: Sequence[Standing]) -> str:
-    """The status of all: unknown if any is."""
-    known = {one.status for one in found}
+def status_of(places: Sequence[Standing]) -> str:
+    """The status of all partitions together."""
+    present = {place.status for place in places}
     for status in (UNAVAILABLE, "unknown", "active"):
-        if status in known:
+        if status in present:
             return status
     return "idle"
 
 
-def _holding(found: Sequence[Standing]) -> Standing | None:
-    """The partition that holds the value back: one without a value, else the lowest."""
-    for one in found:
-        if one.status in (UNAVAILABLE, "unknown"):
-            return one
-    active = [(one.value, one.partition, one) for one in found if one.value is not None]
+def _holding(places: Sequence[Standing]) -> Standing | None:
+    """The partition that holds the watermark back: one without a value, else the lowest."""
+    for place in places:
+        if place.status in (UNAVAILABLE, "unknown"):
+            return place
+    active = [(place.value, place.partition, place) for place in places if place.value is not None]
     return min(active, key=lambda row: row[:2])[2] if active else None
 
 
 def _first_unacked(
-    view: View, held: Subscription, found: Sequence[Standing], least: Standing | None
+    view: View, subscription: Subscription, places: Sequence[Standing], least: Standing | None
 ) -> MessageId | None:
-    """The message that the value waits for: the oldest unacknowledged one in that partition."""
-    for one in found if least is None else [least]:
-        cursor = view.cursor(held.number, one.number)
-        pieces = plan(view, one.number, cursor.mark_delete, 1, (cursor.acked,)).pieces
+    """The oldest unacknowledged message of the partition that holds the watermark back."""
+    for place in places if least is None else [least]:
+        cursor = view.cursor(subscription.number, place.number)
+        pieces = plan(view, place.number, cursor.mark_delete, 1, (cursor.acked,)).pieces
         if pieces:
             return MessageId(*id_of(pieces[0], 0))
     return None
 
 
-def _partition(view: View, one: Standing) -> WatermarkPartition:
+def _partition(view: View, standing: Standing) -> WatermarkPartition:
     return {
-        "partition": one.partition,
-        "status": one.status,
-        "watermark": one.value,
-        "emitted": one.emitted,
-        "holder": one.holder,
-        "position": _position(one.place),
-        "snapshot_position": _snapshot(view, one),
+        "partition": standing.partition,
+        "status": standing.status,
+        "watermark": standing.value,
+        "emitted": standing.emitted,
+        "holder": standing.holder,
+        "position": _position(standing.place),
+        "snapshot_position": _snapshot(view, standing),
     }
 
 
-def _snapshot(view: View, one: Standing) -> Position | None:
-    """The last snapshot at or before the place; its own row may be the next one."""
-    known = view.watermark(one.number).snapshots
-    for ledger in sorted(known, reverse=True):
-        entries = known[ledger]
-        if ledger > one.place[0]:
+def _snapshot(view: View, standing: Standing) -> Position | None:
+    """The position of the last snapshot at or before the place."""
+    snapshots = view.watermark(standing.number).snapshots
+    for ledger in sorted(snapshots, reverse=True):
+        entries = snapshots[ledger]
+        if ledger > standing.place[0]:
             continue
-        count = entries.rank(one.place[1] + 1) if ledger == one.place[0] else len(entries)
+        count = entries.rank(standing.place[1] + 1) if ledger == standing.place[0] else len(entries)
         if count:
             return Position(ledger, entries[count - 1])
     return None
@@ -304,27 +311,27 @@ def history(
            each partition
     """
     most = limit if producer is None and since_ms is None else None
-    found = [
+    rows = [
         (lsn, index, answer)
         for index in indexes
         for lsn, answer in _of_partition(view, topic, index, most)
         if (producer is None or answer["producer"] == producer)
         and (since_ms is None or answer["publish_time"] >= since_ms)
     ]
-    found.sort(key=lambda one: one[:2])  # stable: those of one frame and partition keep their order
-    first = 0 if limit is None else max(0, len(found) - limit)
-    return [answer for _, _, answer in found[first:]]
+    rows.sort(key=lambda row: row[:2])  # stable: rows of one frame and partition keep their order
+    first = 0 if limit is None else max(0, len(rows) - limit)
+    return [answer for _, _, answer in rows[first:]]
 
 
 def _of_partition(
     view: View, topic: Topic, index: int, most: int | None
 ) -> Iterator[tuple[int, WatermarkRow]]:
-    """(LSN, answer) of one partition, the last `most` rows; in order."""
+    """(LSN, row of the answer) of one partition in order; most: only the last rows."""
     number = number_of(topic, index)
-    known = view.watermark(number)
+    watermarks = view.watermark(number)
     places: list[FoldPosition] = []
-    for ledger in sorted({*known.moves, *known.snapshots}, reverse=True):
-        entries = [*known.moves.get(ledger, ()), *known.snapshots.get(ledger, ())]
+    for ledger in sorted({*watermarks.moves, *watermarks.snapshots}, reverse=True):
+        entries = [*watermarks.moves.get(ledger, ()), *watermarks.snapshots.get(ledger, ())]
         places += [(ledger, entry) for entry in sorted(entries, reverse=True)]
         if most is not None and len(places) >= most:
             break
@@ -354,7 +361,7 @@ def _of_partition(
 
 
 def _answers(row: StoredWatermark, state: WatermarkState) -> Iterator[WatermarkMove]:
-    """What one row did; state: that at the place before it."""
+    """The effects of one row; state: the state before it."""
     if row.kind in _TYPES:
         yield _answer(_TYPES[row.kind], row.producer, row.event_time, row.by, state)
         return
@@ -372,12 +379,14 @@ def _answer(
     by: str | None,
     state: WatermarkState | None,
 ) -> WatermarkMove:
-    """state: None when the producer's time was forgotten just before."""
-    known = None if state is None or producer is None else state.active.get(producer)
+    """state: None if the same row has declared the producer idle before, so it has no time."""
+    assertion = None if state is None or producer is None else state.active.get(producer)
     return {
         "marker_type": kind,
         "producer": producer,
         "event_time": event_time,
         "by": by,
-        "regressed": event_time is not None and known is not None and event_time < known.event_time,
+        "regressed": event_time is not None
+        and assertion is not None
+        and event_time < assertion.event_time,
     }

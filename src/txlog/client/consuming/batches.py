@@ -1,9 +1,9 @@
-"""Owns BatchReceivePolicy: how many messages, how many bytes and how long a batch waits for.
+"""Owns BatchReceivePolicy: when a batch of messages is full.
 
-A call that names its own limit returns whatever is there. Under a policy a batch is filled in
-several turns, and what it has is leased meanwhile. The bytes of rows are known once they are read:
-those beyond the policy go back, uncounted, before anybody has seen them, and the next turn asks for
-as many rows as fit by the size of those before.
+A call with its own limit returns the messages that are available. Under a policy, several turns
+fill a batch; the messages in it are leased meanwhile. Sizes are known only after rows were read. So
+rows above the byte limit go back, uncounted, and the next turn asks for as many rows as fit if they
+have the size of the previous ones.
 Source: Pulsar's BatchReceivePolicy.
 """
 
@@ -21,19 +21,19 @@ from txlog.engine.door.consuming import Session
 from txlog.engine.door.reading import until
 from txlog.errors import InvalidArgument, TxlogError
 
-MESSAGES = 1000  # that a call takes at most if nobody says how many
-TURN_MESSAGES = 10_000  # that a turn of a policy asks for
-_SIZE = 1024  # of a message, before any was seen
+MESSAGES = 1000  # the most messages that a call without a limit returns
+TURN_MESSAGES = 10_000  # the most messages that one turn under a policy asks for
+_SIZE = 1024  # the assumed bytes of a message, before the first one was read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReceivePolicy:
-    """When a batch is full; 0 or less: that does not count.
+    """A batch is full as soon as one of these limits is reached; 0 or less: no such limit.
 
-    max_num_messages: this many messages
-    max_num_bytes:    values of this many bytes; only a message alone may have more
-    timeout_ms:       this long after the call, with what there is
-    raises: InvalidArgument (nothing counts: it would never be full)
+    max_num_messages: messages in the batch
+    max_num_bytes:    bytes of their values; a larger message comes in a batch of its own
+    timeout_ms:       time since the call; the batch then has the messages so far, perhaps none
+    raises: InvalidArgument if there is no limit, as the batch would never be full
 
     >>> from txlog import BatchReceivePolicy
     >>> BatchReceivePolicy(max_num_messages=100, timeout_ms=20).max_num_bytes
@@ -45,11 +45,11 @@ class BatchReceivePolicy:
     timeout_ms: int = 100
 
     def __post_init__(self) -> None:
-        given = astuple(self)
-        for name, one in zip(self.__slots__, given, strict=True):
-            if not fits(one, int):
-                raise InvalidArgument(f"{name} is {type(one).__name__}, it must be int")
-        if max(given) <= 0:
+        limits = astuple(self)
+        for name, limit in zip(self.__slots__, limits, strict=True):
+            if not fits(limit, int):
+                raise InvalidArgument(f"{name} is {type(limit).__name__}, it must be int")
+        if max(limits) <= 0:
             raise InvalidArgument(
                 "a batch would never be full: the policy has no messages, bytes or time", code=203
             )
@@ -60,7 +60,10 @@ def _bound(value: int) -> int | None:
 
 
 class Batching:
-    """How a consumer fills batches: its policy, if it has one, and what it learned of sizes."""
+    """How a consumer fills batches.
+
+    size: mean bytes of a value in the last turn, for estimating the next
+    """
 
     __slots__ = ("_full", "_is_marked", "size")
 
@@ -73,17 +76,17 @@ class Batching:
         self.size: float = _SIZE
 
     def begin(self, session: Session, max_messages: int | None, timeout_ms: int | None) -> Batch:
-        """A batch for a call; the policy is for one that names no limit."""
+        """Begin the batch of one call; the policy applies only to a call without limits."""
         if max_messages is not None and max_messages <= 0:
             raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
         if self._full is None or max_messages is not None or timeout_ms != 0:
             return Batch(session, self, max_messages or MESSAGES, None, timeout_ms, True)
-        # with watermarks one turn, as a watermark is told after what came before it
+        # with watermarks only one turn, as a watermark must follow exactly the messages before it
         return Batch(session, self, *self._full, self._is_marked)
 
 
 class Batch:
-    """A batch in the making: `look` until it returns something, or `table` when time is up."""
+    """A batch being filled: call `look` until it returns a table, or `table` when time is up."""
 
     __slots__ = (
         "_batching",
@@ -110,14 +113,14 @@ class Batch:
         self._tables: list[pa.Table] = []
 
     def look(self, is_thorough: bool) -> pa.Table | None:
-        """What there is, once it is full; a new watermark ends it, too."""
+        """Take messages; returns the batch when it is full or a new watermark comes, else None."""
         while True:
             try:
                 table = self._session.take(self._wanted(), is_thorough)
             except TxlogError:
                 if not self._tables:
                     raise
-                return self.table()  # the next call meets it
+                return self.table()  # the next call gets the error
             if table is None:
                 return None
             if not table.num_rows:
@@ -127,13 +130,13 @@ class Batch:
                 return self.table()
 
     def _wanted(self) -> int:
-        wanted = TURN_MESSAGES if self._left is None else self._left
+        limit = TURN_MESSAGES if self._left is None else self._left
         if self._bytes_left is None:
-            return wanted
-        return max(1, min(wanted, TURN_MESSAGES, int(self._bytes_left / self._batching.size)))
+            return limit
+        return max(1, min(limit, TURN_MESSAGES, int(self._bytes_left / self._batching.size)))
 
     def _add(self, table: pa.Table) -> bool:
-        """Take rows, as far as they fit; whether it is full."""
+        """Add the rows that fit, and return the others; True if the batch is full."""
         if self._bytes_left is not None:
             rows, size = self._fitting(table, self._bytes_left)
             if rows < table.num_rows:
@@ -147,25 +150,25 @@ class Batch:
         return self._left == 0 or self._bytes_left == 0
 
     def _fitting(self, table: pa.Table, room: int) -> tuple[int, int]:
-        """How many rows fit, and the bytes of all."""
+        """(how many rows fit into `room` bytes, the bytes of all rows)."""
         sizes = pc.fill_null(pc.binary_length(table.column("value")), 0)
         ends = pc.cumulative_sum(sizes.cast(pa.int64()))
         size = ends[-1].as_py()
         self._batching.size = max(1.0, size / table.num_rows)
         if size <= room or table.column("ledger").null_count:
-            return table.num_rows, size  # previews cannot go back: nobody has leased them
+            return table.num_rows, size  # previews cannot go back, as they are not leased
         rows = pc.sum(pc.less_equal(ends, room)).as_py()
-        return max(rows, 0 if self._tables else 1), size  # the first, however large
+        return max(rows, 0 if self._tables else 1), size  # the first message of a batch always fits
 
     def table(self) -> pa.Table:
-        """What it has."""
+        """The messages in the batch."""
         tables = self._tables
         if not tables:
             return self._session.empty()
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
     def give_back(self) -> None:
-        """Nobody gets it: what it has comes again, uncounted."""
+        """Return the messages of a batch that its caller does not get, uncounted."""
         tables, self._tables = self._tables, []
         for table in reversed(tables):
             if table.num_rows:
@@ -175,11 +178,11 @@ class Batch:
 def receive_batch(
     session: Session, batching: Batching, max_messages: int | None, timeout_ms: int
 ) -> pa.Table:
-    """A batch, as `Consumer.receive_batch` says."""
+    """Wait for one batch; see Consumer.receive_batch."""
     batch = batching.begin(session, max_messages, timeout_ms)
     try:
         table = until(session.store, batch.look, batch.timeout_ms, session.rest)
-    except BaseException:  # Ctrl-C too: the caller does not get the rows that the batch has
+    except BaseException:  # also on Ctrl-C: the caller does not get the messages in the batch
         with suppress(TxlogError):  # the first error is the cause
             batch.give_back()
         raise

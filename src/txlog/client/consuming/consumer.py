@@ -1,8 +1,8 @@
 """Owns Consumer: receives a subscription's messages and acknowledges them.
 
-It is a handle: its session (`engine/session/consuming`) holds the leases and talks to the store.
-Messages come back when the consumer dies, gives them back, or lets an acknowledgement time-out
-expire.
+The handle has no state of its own: its session (`engine/session/consuming`) holds the leases and
+calls the store. A message is delivered again when the consumer dies, returns it, or does not
+acknowledge it within the acknowledgement time-out.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from txlog.errors import NotAllowed
 class Consumer(Watermarked):
     """Receives from one topic or several on a subscription; safe to call from many threads.
 
-    With several topics, or a pattern (re.compile), each topic has a subscription of that name and
-    keeps its promises; between topics there is no order, and each gets its share of a batch. With
-    `durable=False` the subscription is in memory: nothing is written, no other consumer sees it,
-    and it keeps no message from being trimmed.
+    With several topics, or a pattern (re.compile), each topic has its own subscription of that name
+    and its own order; there is no order between topics, and each gets a share of a batch. With
+    `durable=False` the subscription is in memory: it writes nothing, no other consumer sees it, and
+    it does not keep messages from being trimmed.
 
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -70,7 +70,7 @@ class Consumer(Watermarked):
         listener: WatermarkListener[Consumer] | None = None,
         policy: BatchReceivePolicy | None = None,
     ) -> None:
-        """session: of any kind; listener: called for each watermark; policy: of receive_batch."""
+        """listener: called for each watermark; policy: for receive_batch without limits."""
         self.session = session
         self.listening: Listening | None = None
         self._session: WatermarkSession | None = session.watermarks
@@ -89,12 +89,15 @@ class Consumer(Watermarked):
 
     @property
     def id(self) -> int:
-        """Its number in the store; none is used twice. Of one topic, durable: else NotAllowed."""
+        """Its number in the store, never used twice.
+
+        raises: NotAllowed with several topics, or a subscription in memory
+        """
         return self._single().member.number
 
     @property
     def name(self) -> str:
-        """Its name; of a subscription in memory the name of that. Several topics: NotAllowed."""
+        """Its name; with several topics, or in memory, the name of the subscription."""
         session = self.session
         return session.name if isinstance(session, ConsumerSession) else session.subscription
 
@@ -105,7 +108,7 @@ class Consumer(Watermarked):
 
     @property
     def short(self) -> str:
-        """The name of its topic, without public/default; of several the first."""
+        """The name of its topic, without public/default; with several topics, of the first."""
         return next(iter(self.session.topics), "")
 
     @property
@@ -126,53 +129,57 @@ class Consumer(Watermarked):
     # --- receiving ---------------------------------------------------------------------------
 
     def receive_batch(self, max_messages: int | None = None, timeout_ms: int = 0) -> pa.Table:
-        """The next messages, at most max_messages, as RECEIVED; no rows when time runs out.
+        """The next messages, at most max_messages, with the columns of RECEIVED.
 
-        Without arguments: as batch_receive_policy says, else at most 1,000 and at once. Rows of one
-        marker are together. Messages that came back go before new ones. `blocked` says why there is
-        nothing although there may be messages. With watermarks also no rows, at once, when there is
-        a new one, and a column is_late. Of several topics each first gets its share.
+        It returns no rows when time runs out; `blocked` may then say why. Without arguments it
+        follows batch_receive_policy, or else returns at most 1,000 messages without waiting.
+        Redelivered messages come before new ones, and messages of one transaction are together.
+        With watermarks the table has a column is_late, and a new watermark ends the call with no
+        rows. With several topics, each gets a share first.
         raises: AlreadyClosed, InvalidArgument, SubscriptionNotFound (deleted); Corruption, after
-                what can be read; PartitionUnavailable once all its partitions are unavailable
+                everything readable was returned; PartitionUnavailable, if no partition is available
         """
         return receive_batch(self.session, self.batching, max_messages, timeout_ms)
 
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
         """The next message; None if none came within timeout_ms (None: wait forever).
 
-        It leases a few messages at once, as many as the application's pace suggests, at most
-        receiver_queue_size. A message that was not received counts as not delivered: no time-out
-        runs for it, and it goes back uncounted when the consumer closes or dies. With watermarks
-        also None, at once, when there is a new one: see get_last_watermark.
+        The consumer leases several messages ahead, depending on the application's pace, at most
+        receiver_queue_size. Messages that `receive` has not returned count as not delivered: no
+        time-out runs for them, and they go back uncounted when the consumer closes or dies. With
+        watermarks it also returns None as soon as there is a new one; see get_last_watermark.
         raises: as receive_batch
         """
         session = self.session
-        found = until(session.store, session.next, timeout_ms, session.rest)
-        return None if found is None else found[0]
+        received = until(session.store, session.next, timeout_ms, session.rest)
+        return None if received is None else received[0]
 
     def has_message_available(self) -> bool:
         """True when a message can be received now."""
         return self.session.has_message_available()
 
     def pause_message_listener(self) -> None:
-        """Stop calling its listener; returns when no call is under way.
+        """Stop calling the message listener, and return messages taken ahead.
 
-        From within the listener: after this call. Messages taken ahead go back.
-        raises: AlreadyClosed, NotAllowed (it has none)
+        It waits until a running call of the listener ends, unless the listener itself calls this.
+        raises: AlreadyClosed, NotAllowed (there is no listener)
         """
         self.session.check_open()
         needed(self.listening).pause()
         self.session.give_back_ahead()
 
     def resume_message_listener(self) -> None:
-        """Call its listener again; raises as pause_message_listener."""
+        """Call the message listener again.
+
+        raises: as pause_message_listener
+        """
         self.session.check_open()
         needed(self.listening).resume()
 
     def get_last_message_ids(self) -> LastIds:
-        """The last visible message of each partition, None for an empty one.
+        """The last visible message of each partition: {partition: MessageId, or None if empty}.
 
-        Of several topics: a dictionary of these by topic.
+        With several topics, a dictionary of these by topic.
         """
         return self.session.last_message_ids()
 
@@ -187,17 +194,19 @@ class Consumer(Watermarked):
     ) -> AckAnswer:
         """Acknowledge messages, ids or received rows; in a transaction they become PENDING_ACK.
 
-        Of several topics all are acknowledged, or none.
-        raises: AlreadyClosed, MessageNotFound, PartitionUnavailable; in a transaction
-                TransactionConflict, which has aborted it, and errors of its state
+        It acknowledges all of the messages or none, also with several topics.
+        raises: AlreadyClosed, MessageNotFound, PartitionUnavailable; in a transaction also
+                TransactionConflict, which aborts the transaction, and errors of its state
         """
         return self.session.acknowledge(what, txn)
 
     def acknowledge_async(self, what: Acknowledgeable, *, txn: Transaction) -> Later[AckAnswer]:
         """Acknowledge in a transaction, together with its next call that waits for an answer.
 
-        A refusal is raised by `result()`, or else by the commit, which then aborts.
-        raises: AlreadyClosed, MessageNotFound (a topic that it does not have), InvalidArgument
+        If it is refused, `result()` raises the error. If the caller does not ask for the result,
+        the commit raises it and aborts.
+        raises: AlreadyClosed, MessageNotFound (of a topic that it does not consume),
+                InvalidArgument
         """
         return self.session.acknowledge_later(what, txn)
 
@@ -206,8 +215,8 @@ class Consumer(Watermarked):
     ) -> AckAnswer:
         """Acknowledge everything up to and including a message of its partition.
 
-        If the message was received before some below it came back, it does nothing and `stale` says
-        so; in a transaction that is a TransactionConflict.
+        If earlier messages were returned after the message was received, it does nothing, and
+        `stale` is set; in a transaction it raises TransactionConflict.
         raises: as acknowledge; NotAllowed (shared, key-shared)
         """
         return self.session.acknowledge_cumulative(what, txn)
@@ -215,10 +224,12 @@ class Consumer(Watermarked):
     def negative_acknowledge(
         self, what: Acknowledgeable, delay_ms: int | None = None
     ) -> ReturnResult:
-        """Return received messages, to come again after a delay; each counts as a redelivery.
+        """Return received messages; they come again after a delay, counted as redelivered.
 
-        delay_ms: None: that of the consumer or subscription, doubled with each redelivery up to
-                  nack_backoff_max_ms. Messages that this consumer does not hold are left alone
+        Messages that this consumer does not hold are skipped.
+        delay_ms: None: the delay of the consumer or subscription, doubled with each redelivery up
+                  to nack_backoff_max_ms
+        returns:  returned: how many came back; missed: how many were skipped
         raises:   AlreadyClosed, InvalidArgument, MessageNotFound
         """
         return self.session.negative_acknowledge(what, delay_ms)
@@ -229,39 +240,42 @@ class Consumer(Watermarked):
         delay_ms: int = 0,
         properties: dict[str, str] | None = None,
     ) -> MoveResult:
-        """Postpone a message: it goes to the retry topic and is acknowledged, in one frame.
+        """Postpone a message: copy it to the retry topic and acknowledge it, in one frame.
 
-        The retry topic is <topic>-<subscription>-RETRY, or the subscription's policy; it is made
-        with this subscription on it, so that a consumer of both topics gets the message again.
-        delay_ms: not delivered before, if the subscription type on the retry topic waits; a send
-                  with deliver_after, so the policies of that topic apply
-        raises: InvalidMessage (a delay above the maximum of the retry topic): nothing moved;
-                NotAllowed (a subscription in memory)
+        The retry topic is <topic>-<subscription>-RETRY, or the one in the subscription's policy. If
+        it is missing it is created, with this subscription, so that a consumer of both topics gets
+        the message again.
+        delay_ms: of the copy, as deliver_after of a send; it takes effect if the subscription type
+                  on the retry topic supports delays
+        raises:   InvalidMessage (a delay above the maximum of the retry topic), and nothing is
+                  moved; NotAllowed (a subscription in memory)
         """
         return self.session.reconsume_later(message, delay_ms, properties)
 
     def redeliver_unacknowledged_messages(self) -> ReturnResult:
-        """Return what was received and not acknowledged; it comes again at once, counted."""
+        """Return all received and unacknowledged messages; they come again at once, counted."""
         return self.session.redeliver()
 
     def seek(self, to: Where) -> None:
-        """Move to before a message, an instant or a bound; as SubscriptionHandle.seek.
+        """Move the subscription to before a message, an instant or a bound.
 
-        Of several topics a message moves its own topic, anything else each topic in turn.
+        With several topics, a message id moves only its topic; anything else moves each topic in
+        turn. See SubscriptionHandle.seek.
         """
         self.session.seek(to)
 
     def unsubscribe(self) -> None:
         """Delete the subscription, on each topic, and close.
 
-        raises: ConsumerBusy if it has other consumers; topics before that one are done
+        raises: ConsumerBusy if it has other consumers; it is then deleted on earlier topics only
         """
         self.session.unsubscribe()
 
     def close(self) -> None:
         """Leave the subscription; unacknowledged messages go back, counted if received.
 
-        From `__del__` or a signal handler, inside a call on the store: once that has ended.
+        If `__del__` or a signal handler calls this inside another call on the store, it takes
+        effect when that call has ended.
         """
         self.session.close()
 

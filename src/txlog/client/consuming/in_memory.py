@@ -1,8 +1,8 @@
-"""Owns MemorySession: a subscription that lives in memory, as long as its consumer.
+"""Owns MemorySession: a subscription in memory, which ends with its consumer.
 
-It works on top of a reader. Nothing is written, nobody else sees it, it keeps nothing from being
-trimmed, and it needs no lock. What was acknowledged, what is in hand and how often a message came
-are kept here. Source: Pulsar's SubscriptionMode.NonDurable.
+It works on top of a reader. It writes nothing and takes no lock, other processes do not see it, and
+it does not keep messages from being trimmed. This object holds the acknowledgements, the messages
+in hand and the redelivery counts. Source: Pulsar's SubscriptionMode.NonDurable.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ Ours = list[tuple[int, Run]]  # partition number, run without whole markers
 
 
 class MemorySession:
-    """What a consumer of a subscription in memory keeps between calls.
+    """The state of a consumer of a subscription in memory.
 
-    Messages that were given back come before new ones, in order of position. Its watermark is that
-    of the place up to which it has delivered, as for a Reader, whatever is acknowledged.
+    Returned messages come before new ones, in order of position. As for a Reader, its watermark is
+    that of the last message it delivered, acknowledged or not.
     """
 
     __slots__ = (
@@ -91,14 +91,14 @@ class MemorySession:
         self._decoder = reader._decoder
         self.short = reader.short
         self._buffered: deque[Message] = deque()
-        self._previewed = NO_MESSAGES  # previews among these, and those handed out before them
-        self._unshown = NO_MESSAGES  # previews that were read ahead, and go back: without an id
-        # Ledger ids are store-wide, so one set does for all partitions. Markers are separate.
+        self._previewed = NO_MESSAGES  # previews of the last read, handed out or still buffered
+        self._unshown = NO_MESSAGES  # returned previews: they have no id, so keep their rows
+        # Ledger ids are unique in the store, so one set holds the ids of all partitions.
         self._acked, self._hand = IdSet(), IdSet()
-        self._returned: list[tuple[int, int, Run]] = []  # due (boot clock), partition, run
-        self._counts: dict[tuple[int, int, int], int] = {}
+        self._returned: list[tuple[int, int, Run]] = []  # due (ms since boot), partition, run
+        self._counts: dict[tuple[int, int, int], int] = {}  # redeliveries by message
         self._is_closed = False
-        self._new_rows = 0  # of the last read, after the messages that came back
+        self._new_rows = 0  # new messages of the last read; they follow its returned ones
         self._turns = Mutex(store.disk.pid)
         self._ground: HandedOut | None = None
         self.watermarks: WatermarkSession | None = None
@@ -119,7 +119,7 @@ class MemorySession:
     # --- receiving ---------------------------------------------------------------------------
 
     def rest(self, pause: float) -> Quiet:
-        """How long a waiting call may sleep: until a message that was given back is due."""
+        """How long a waiting call may sleep: at most until a returned message is due."""
         rests = [self._reader._rest(pause)]
         if self.watermarks is not None:
             rests.append(Quiet(self.watermarks.rest()))
@@ -145,15 +145,15 @@ class MemorySession:
         now_ms = self.store.clock.now().boot_ms
         with self._turns.held():
             for number, run in self.store.read(lambda view: self._named(view, what)):
-                for one in self._hand.common(run):
-                    self._hand.discard(one)
-                    self._returned.append((now_ms, number, one))
+                for held in self._hand.common(run):
+                    self._hand.discard(held)
+                    self._returned.append((now_ms, number, held))
 
     def take(self, limit: int, is_thorough: bool) -> pa.Table | None:
         """At most `limit` messages; None: none; without rows: there is a new watermark."""
         with self._turns.held():
             watermarks, ground = self.watermarks, self._ground
-            self._put_back()  # it comes in its order
+            self._put_back()  # so that buffered messages come in order of position
             self._reader._settle(is_thorough)
             if watermarks is None or ground is None:
                 return self._more(limit)
@@ -161,7 +161,7 @@ class MemorySession:
             if table is None:
                 return watermarks.marked(NO_MESSAGES) if has_moved else None
             ground.moved()
-            if ground.is_ahead:  # what was given back unseen
+            if ground.is_ahead:  # messages that were read ahead and returned
                 for index in pc.unique(table.column("partition")).to_pylist():
                     rows = table.filter(pc.equal(table.column("partition"), index))
                     for run in runs_of_table(rows):
@@ -184,10 +184,10 @@ class MemorySession:
     def _pop(self) -> Message | None:
         self.check_open()
         ground = self._ground
-        if self._buffered and self._is_due():  # what came back goes first
-            again = self.store.read(lambda view: self._given_back(view, AHEAD_MAX))
-            back = [one for table in again for one in messages(table, self._decoder)]
-            self._buffered.extendleft(reversed(back))
+        if self._buffered and self._is_due():  # returned messages go first
+            tables = self.store.read(lambda view: self._given_back(view, AHEAD_MAX))
+            returned = [message for table in tables for message in messages(table, self._decoder)]
+            self._buffered.extendleft(reversed(returned))
         message = self._unacked_next()
         if message is None:
             table = self._poll(AHEAD_MAX)
@@ -207,7 +207,7 @@ class MemorySession:
         return message
 
     def _unacked_next(self) -> Message | None:
-        """The next that was read ahead and not acknowledged meanwhile."""
+        """The next buffered message that was not acknowledged meanwhile."""
         while self._buffered:
             message = self._buffered.popleft()
             if not _is_in(message, self._acked):
@@ -215,10 +215,10 @@ class MemorySession:
         return None
 
     def _put_back(self) -> None:
-        """What was read ahead and not received comes again, in order and uncounted."""
+        """Return the buffered messages, uncounted; they come again in order of position."""
         ahead = self._ahead().runs()
-        left = sum(one.message_id is None for one in self._buffered)
-        rows = self._previewed.slice(self._previewed.num_rows - left)
+        previews = sum(message.message_id is None for message in self._buffered)
+        rows = self._previewed.slice(self._previewed.num_rows - previews)
         self._unshown = pa.concat_tables([rows, self._unshown])
         self._previewed = NO_MESSAGES
         self._buffered.clear()
@@ -232,12 +232,12 @@ class MemorySession:
         return any(due <= now_ms for due, _, _ in self._returned)
 
     def _leave(self, view: View, number: int, run: Run) -> None:
-        """The watermark no longer waits for these messages: they are acknowledged or trimmed."""
+        """Note that the watermark need not wait for these messages: acknowledged or trimmed."""
         if self._ground is not None:
             self._ground.gone(index_of(self._topic(view), number), run)
 
     def _more(self, limit: int) -> pa.Table | None:
-        """The next messages; the application holds them from now on."""
+        """The next messages; they count as in hand from now on."""
         table = self._poll(limit)
         if table is not None:
             for run in runs_of_table(table):
@@ -246,49 +246,49 @@ class MemorySession:
 
     def _poll(self, limit: int) -> pa.Table | None:
         self.check_open()
-        again = self.store.read(lambda view: self._given_back(view, limit))
-        left = limit - sum(table.num_rows for table in again)
-        tables = [*again, *([self._new(left)] if left else [])]
-        self._new_rows = tables[-1].num_rows if left else 0
+        returned = self.store.read(lambda view: self._given_back(view, limit))
+        room = limit - sum(table.num_rows for table in returned)
+        tables = [*returned, *([self._new(room)] if room else [])]
+        self._new_rows = tables[-1].num_rows if room else 0
         tables = [table for table in tables if table.num_rows]
         return pa.concat_tables(tables) if tables else None
 
     def _given_back(self, view: View, limit: int) -> list[pa.Table]:
-        """Messages whose time has come, at most limit, in order of position."""
+        """Returned messages that are due, at most limit, in order of position."""
         now_ms = self.store.clock.now().boot_ms
         due = [item for item in self._returned if item[0] <= now_ms]
         if not due:
             return []
         topic = self._topic(view)
-        tables, taken = [], IdSet()
+        tables, handled = [], IdSet()
         for _, number, run in sorted(due, key=lambda item: item[1:]):
             if limit and self._is_compacted_away(view, number, run):
                 table = self._compacted_again(view, topic, number, run, limit)
                 tables.append(table)
                 limit -= table.num_rows
-                for one in runs_of_table(table) if table.num_rows else [run]:
-                    taken.add(one)
+                for part in runs_of_table(table) if table.num_rows else [run]:
+                    handled.add(part)
                 continue
             head = first_of(taken_apart(view, number, [run]), limit)
             if head:
                 index = index_of(topic, number)
                 tables.append(fetch(view, self.short, index, number, head, self._counts))
                 limit -= tables[-1].num_rows
-            for one in head or ([run] if limit else []):
-                taken.add(one)
+            for part in head or ([run] if limit else []):
+                handled.add(part)
             if not head and limit:
-                self._leave(view, number, run)  # trimmed: it is gone
-        self._returned = self._except(view, taken)
+                self._leave(view, number, run)  # the messages were trimmed
+        self._returned = self._except(view, handled)
         return tables
 
     def _is_compacted_away(self, view: View, number: int, run: Run) -> bool:
-        """Whether a run is of compacted messages that the log does not have any more."""
+        """True if the log no longer has these messages, so only the compacted files have them."""
         return self._reader._wanted.kind == "compacted" and is_trimmed(view, number, run[0])
 
     def _compacted_again(
         self, view: View, topic: Topic, number: int, run: Run, limit: int
     ) -> pa.Table:
-        """Compacted messages that were given back, at most limit, with their counts."""
+        """Returned messages from the compacted files, at most limit, with redelivery counts."""
         table = self._reader._compacted_again(view, index_of(topic, number), run, limit)
         ids = (table.column(name).to_pylist() for name in ("ledger", "entry", "index"))
         counts = [
@@ -314,16 +314,16 @@ class MemorySession:
         return table.set_column(at, table.schema.field(at), zero)
 
     def _unacked(self, view: View, table: pa.Table) -> pa.Table:
-        """The rows without what was acknowledged ahead of its delivery."""
+        """The rows without messages that were acknowledged before their delivery."""
         runs = [run for _, run in self._ours(view, runs_of_table(table))]
-        left = without(view, 0, runs, self._acked)
-        if left == runs:
+        unacked = without(view, 0, runs, self._acked)
+        if unacked == runs:
             return table
         previews = table.filter(table.column("ledger").is_null())
-        return pa.concat_tables([rows_in(view, 0, table, left), previews])
+        return pa.concat_tables([rows_in(view, 0, table, unacked), previews])
 
     def give_back_ahead(self) -> None:
-        """Nothing to do: no other consumer waits for these messages."""
+        """Do nothing, as no other consumer waits for these messages."""
 
     def has_message_available(self) -> bool:
         """True when a message can be received now."""
@@ -363,21 +363,21 @@ class MemorySession:
             target = (last[0], last[2], last[4])
             runs = through(view, number, start_of(view, number), target)
             ours = [(number, run) for run in taken_apart(view, number, runs)]
-            left = [(n, rest) for n, run in ours for rest in without(view, n, [run], self._acked)]
-            return self._acknowledge(view, left)
+            new = [(n, part) for n, run in ours for part in without(view, n, [run], self._acked)]
+            return self._acknowledge(view, new)
 
         with self._turns.held():
             return self.store.read(look)
 
     def acknowledge_later(self, what: Acknowledgeable, txn: Transaction) -> Later[AckAnswer]:
-        """Raises NotAllowed: a transaction cannot acknowledge on it."""
+        """Raises NotAllowed: a transaction cannot acknowledge on a subscription in memory."""
         self._check_durable(txn)
         raise AssertionError("a transaction was refused")
 
     def reconsume_later(
         self, message: Message | MessageId, delay_ms: int, properties: dict[str, str] | None
     ) -> MoveResult:
-        """Raises NotAllowed: it has no retry topic, as nothing of it is stored."""
+        """Raises NotAllowed: a subscription in memory has no retry topic."""
         self.check_open()
         raise NotAllowed(
             f"subscription {self.subscription} is not durable: it has no retry topic",
@@ -402,17 +402,17 @@ class MemorySession:
                 subscription=self.subscription,
             )
 
-    def _acknowledge(self, view: View, asked: Ours) -> AckAnswer:
+    def _acknowledge(self, view: View, runs: Ours) -> AckAnswer:
         new, acked, already = IdSet(), 0, 0
-        for number, run in asked:
-            left = without(view, number, [run], self._acked)
-            acked += messages_in(view, number, left)
-            already += messages_in(view, number, [run]) - messages_in(view, number, left)
-            for one in left:
-                new.add(one)
-                self._acked.add(one)
-                self._hand.discard(one)
-                self._leave(view, number, one)
+        for number, run in runs:
+            unacked = without(view, number, [run], self._acked)
+            acked += messages_in(view, number, unacked)
+            already += messages_in(view, number, [run]) - messages_in(view, number, unacked)
+            for part in unacked:
+                new.add(part)
+                self._acked.add(part)
+                self._hand.discard(part)
+                self._leave(view, number, part)
         self._returned = self._except(view, new)
         for key in [key for key in self._counts if not without(view, 0, [_run(key)], new)]:
             del self._counts[key]
@@ -430,7 +430,7 @@ class MemorySession:
             )
 
     def redeliver(self) -> ReturnResult:
-        """Return what was received and not acknowledged, counted."""
+        """Return all received and unacknowledged messages, counted."""
         self.check_open()
         with self._turns.held():
             self._put_back()
@@ -438,27 +438,27 @@ class MemorySession:
                 lambda view: self._give_back(view, self._ours(view, self._hand.runs()), 0)
             )
 
-    def _give_back(self, view: View, asked: Ours, delay_ms: int) -> ReturnResult:
+    def _give_back(self, view: View, runs: Ours, delay_ms: int) -> ReturnResult:
         returned = 0
         due_ms = self.store.clock.now().boot_ms + delay_ms
         ahead, back = self._ahead(), IdSet()
-        for number, run in asked:
-            for one in ahead.common(run):  # postponed, and not counted: nobody received it
-                back.add(one)
-                self._returned.append((due_ms, number, one))
-            for one in self._hand.common(run):
-                self._hand.discard(one)
-                self._returned.append((due_ms, number, one))
-                for key in each(one):
+        for number, run in runs:
+            for part in ahead.common(run):  # the application has not received it: do not count it
+                back.add(part)
+                self._returned.append((due_ms, number, part))
+            for part in self._hand.common(run):
+                self._hand.discard(part)
+                self._returned.append((due_ms, number, part))
+                for key in each(part):
                     returned += 1
                     self._counts[key] = self._counts.get(key, 0) + 1
         if back:
-            left = (one for one in self._buffered if not _is_in(one, back))
-            self._buffered = deque(left)
+            kept = (message for message in self._buffered if not _is_in(message, back))
+            self._buffered = deque(kept)
         return ReturnResult(returned)
 
     def _ahead(self) -> IdSet:
-        """What was read ahead and not received."""
+        """The ids of the buffered messages."""
         out = IdSet()
         for message in self._buffered:
             if message.message_id is not None:
@@ -471,13 +471,15 @@ class MemorySession:
         return find_topic(view, self._reader.topic)
 
     def _named(self, view: View, what: Acknowledgeable) -> Ours:
-        """The messages that a caller names. Raises MessageNotFound."""
-        asked = by_partition(view, self._topic(view), runs_of(what))
-        kept = [
-            (n, run) for n, runs in asked.items() for run in runs
+        """(partition number, run) of the messages. Raises MessageNotFound."""
+        by_number = by_partition(view, self._topic(view), runs_of(what))
+        compacted = [
+            (n, run) for n, runs in by_number.items() for run in runs
             if self._is_compacted_away(view, n, run)
         ]  # fmt: skip
-        return kept + [(n, run) for n, runs in asked.items() for run in taken_apart(view, n, runs)]
+        return compacted + [
+            (n, run) for n, runs in by_number.items() for run in taken_apart(view, n, runs)
+        ]
 
     def _ours(self, view: View, runs: Iterable[Run]) -> Ours:
         self._topic(view)  # raises if it was deleted
@@ -491,7 +493,7 @@ class MemorySession:
         ]
 
     def seek(self, to: Where) -> None:
-        """Continue from a position, as Reader.seek; what was acknowledged or in hand is forgotten.
+        """Continue from a position, as Reader.seek; forget acknowledgements and messages in hand.
 
         raises: AlreadyClosed, MessageNotFound, InvalidArgument
         """
@@ -504,18 +506,18 @@ class MemorySession:
             self._counts.clear()
 
     def unsubscribe(self) -> None:
-        """Close it: there is nothing else of this subscription."""
+        """Close it; the subscription has no other state."""
         self.check_open()
         self.close()
 
     def close(self) -> None:
-        """Forget everything. A thread that waits here gets AlreadyClosed."""
+        """End the subscription. Threads that wait for its messages get AlreadyClosed."""
         self._is_closed = True
         self._reader.close()
 
 
-def _id(one: MessageId) -> tuple[int, int, int]:
-    return (one.ledger, one.entry, one.index)
+def _id(message_id: MessageId) -> tuple[int, int, int]:
+    return (message_id.ledger, message_id.entry, message_id.index)
 
 
 def _is_in(message: Message, ids: IdSet) -> bool:

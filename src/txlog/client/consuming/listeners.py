@@ -1,9 +1,9 @@
 """Owns Listeners: the thread of a client that calls message listeners.
 
-One thread serves all consumers of the client that have a listener, a message of each in turn. It
-begins with the first, rests as any waiting call does, and ends with the client. A listener that
-raises is logged, and its message comes again after the delay of a negative acknowledgement.
-Acknowledging is the listener's own business, as in Pulsar; so is it to pause itself.
+One thread serves all consumers of the client that have a listener, one message of each in turn. The
+first listener starts it, and it ends with the client. Between messages it waits like any waiting
+call. If a listener raises, the error is logged, and the message comes again after the delay of a
+negative acknowledgement. As in Pulsar, the listener acknowledges its messages itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from txlog.engine.door.reading import Message
 
 LISTENER_NACK_DELAY_MS: Final = 1000
-"""Unless the consumer has its own: a listener that always fails must not fail all the time."""
+"""For consumers without a delay of their own, so that a failing listener does not run in a loop."""
 Listener: TypeAlias = Callable[[Any, "Message"], object]
 _OVER = (AlreadyClosed, SubscriptionNotFound, TopicNotFound)
 
@@ -40,14 +40,14 @@ class Listens(Protocol):
 
     @property
     def session(self) -> Session:
-        """Where the next message comes from."""
+        """The session that messages are received from."""
 
     def negative_acknowledge(self, what: Message, delay_ms: int, /) -> object:
         """Return a message."""
 
 
 class Listening:
-    """A consumer and its listener; `pause` waits for a call under way, unless it is within it."""
+    """A consumer and its listener."""
 
     __slots__ = ("_lock", "_ring", "consumer", "is_paused", "listener")
 
@@ -57,26 +57,26 @@ class Listening:
         self._lock = RLock()  # held from taking a message to the end of its call
 
     def pause(self) -> None:
-        """Begin no call any more."""
+        """Stop calling the listener; waits for a running call, unless that call is the caller."""
         with self._lock:
             self.is_paused = True
 
     def resume(self) -> None:
-        """Call it again for what has come, and for what comes."""
+        """Call the listener again, beginning with messages that came during the pause."""
         self.is_paused = False
         self._ring()
 
     def turn(self, is_thorough: bool) -> bool:
-        """Call the listener with the next message, if there is one; whether there was anything."""
+        """Call the listener with the next message; True if there was one, or a new watermark."""
         with self._lock:
-            found = None if self.is_paused else self.consumer.session.next(is_thorough)
-            if found is not None and found[0] is not None:
-                _call(self.consumer, self.listener, found[0])
-            return found is not None
+            received = None if self.is_paused else self.consumer.session.next(is_thorough)
+            if received is not None and received[0] is not None:
+                _call(self.consumer, self.listener, received[0])
+            return received is not None
 
 
 def needed(listening: Listening | None) -> Listening:
-    """What a consumer listens with; raises NotAllowed."""
+    """The listener of a consumer; raises NotAllowed if it has none."""
     if listening is None:
         raise NotAllowed("the consumer has no message listener", hint="message_listener=")
     return listening
@@ -94,10 +94,10 @@ class Listeners:
         self._is_closed = False
 
     def add(self, consumer: Listens, listener: Listener) -> None:
-        """Call a listener for each message of a consumer, until that is closed."""
-        made = Listening(consumer, listener, self._store.wakeups.ring)
-        consumer.listening = made
-        self._known = [*self._known, made]  # the thread may be going through it
+        """Call a listener for each message of a consumer, until the consumer is closed."""
+        listening = Listening(consumer, listener, self._store.wakeups.ring)
+        consumer.listening = listening
+        self._known = [*self._known, listening]  # a new list: the thread may iterate over the old
         if self._thread is None:
             self._thread = Thread(target=self._run, name="txlog-listeners", daemon=True)
             self._thread.start()
@@ -105,7 +105,7 @@ class Listeners:
             self._store.wakeups.ring()
 
     def close(self) -> None:
-        """Call none any more; waits for the one that is being called, unless it is our caller."""
+        """Stop calling listeners; waits for a running call, unless that call is the caller."""
         self._is_closed = True
         thread = self._thread
         if thread is not None and thread is not current_thread():
@@ -117,37 +117,43 @@ class Listeners:
         try:
             while not self._is_closed:
                 is_thorough = waiting.look()
-                had_any = [self._turn(one, is_thorough) for one in self._known]
+                had_any = [self._turn(listening, is_thorough) for listening in self._known]
                 if not (any(had_any) or self._is_closed):
                     waiting.pause()
-        except TxlogError as error:  # the store is closed or gone
+        except TxlogError as error:  # the store was closed or deleted
             if not self._is_closed:
                 _log("the listeners of a client have ended: %s", error)
 
     def _rest(self, pause: float) -> Quiet:
-        return least(one.consumer.session.rest(pause) for one in self._known if not one.is_paused)
+        return least(
+            listening.consumer.session.rest(pause)
+            for listening in self._known
+            if not listening.is_paused
+        )
 
-    def _turn(self, one: Listening, is_thorough: bool) -> bool:
-        if self._is_closed or one.is_paused:
+    def _turn(self, listening: Listening, is_thorough: bool) -> bool:
+        if self._is_closed or listening.is_paused:
             return False
         try:
-            return one.turn(is_thorough)
+            return listening.turn(is_thorough)
         except TxlogError as error:
             if not isinstance(error, _OVER):
                 _log("a listener waits in vain: %s", error)
             if not error.retryable:
-                self._known = [other for other in self._known if other is not one]
+                self._known = [other for other in self._known if other is not listening]
             return False
 
 
 def _call(consumer: Listens, listener: Listener, message: Message) -> None:
     try:
         listener(consumer, message)
-    except Exception as error:  # whatever the program's own code raises
+    except Exception as error:  # the listener is the application's code: it may raise anything
         _log("a listener failed on %s: %r", message.message_id, error)
         try:
             consumer.negative_acknowledge(message, LISTENER_NACK_DELAY_MS)
-        except TxlogError as refused:  # closed by the listener, or trimmed
+        except (
+            TxlogError
+        ) as refused:  # the listener closed the consumer, or the message was trimmed
             if not isinstance(refused, _OVER):
                 _log("%s was not given back: %s", message.message_id, refused)
 

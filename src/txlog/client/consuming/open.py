@@ -1,4 +1,4 @@
-"""Opening a consumer: of one topic, of several, of a pattern, durable or in memory."""
+"""Opening a consumer: of one topic, of several or of a pattern, durable or in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from txlog.errors import InvalidArgument, NotAllowed
 
 
 class ConsumerOptions(TypedDict, total=False):
-    """What `Client.consumer` takes besides topics and subscription."""
+    """The options of `Client.consumer`."""
 
     type: str | None
     name: str | None
@@ -50,9 +50,9 @@ def open_consumer(
     durable: bool,
     start: Where | None,
 ) -> Consumer:
-    """Open what `Client.consumer` was asked for.
+    """Open the consumer that the arguments of `Client.consumer` describe.
 
-    listener: of watermarks, for the handle that this returns
+    listener: called for each watermark of the consumer
     """
     position, create = options.get("position"), options.get("create", False)
     if position is not None and not create:
@@ -133,8 +133,8 @@ def _non_durable(
     chosen = None if partitions is None else list(partitions)
     if watermarks and options.get("read_compacted"):
         raise InvalidArgument("compacted messages have no watermarks", code=203)
-    wanted = range_from(start, read_compacted=options.get("read_compacted", False))
-    reader = Reader(store, topics, wanted, chosen, isolation or "committed")
+    bounds = range_from(start, read_compacted=options.get("read_compacted", False))
+    reader = Reader(store, topics, bounds, chosen, isolation or "committed")
     session = MemorySession(store, reader, name, watermarks)
     return Consumer(session, listener, options.get("batch_receive_policy"))
 
@@ -156,13 +156,13 @@ def create_subscription(
     of_partition: the topic may be named by one of its partitions
     """
     check_name("subscription", name)
-    wanted = TopicName.parse(topic, allow_partition=of_partition)
+    topic_name = TopicName.parse(topic, allow_partition=of_partition)
     created = store.write(
         lambda view, now: admin.create_subscription(
             view,
             store.settings,
             now,
-            find_topic(view, wanted),
+            find_topic(view, topic_name),
             name,
             type=type,
             isolation=isolation,

@@ -1,7 +1,7 @@
-"""Readers, which follow committed messages without a subscription and change nothing.
+"""Reading committed messages without a subscription.
 
 Contents:
 
-    reader       Reader and Readers
-    table_view   the newest value of each key, in memory
+    reader       Reader, for one topic, and Readers, for several
+    table_view   TableView: the newest value of each key of a topic, in memory
 """

@@ -1,8 +1,8 @@
-"""Owns Reader and Readers: read committed messages without a subscription, changing nothing.
+"""Owns Reader and Readers: they read committed messages without a subscription and write nothing.
 
-Reading goes in rounds. A round stands at one LSN, shared by all partitions, and ends where they
-ended at that LSN; only then does the next one begin. So a transaction lies wholly within one round,
-however many partitions and topics its messages are in. A range with an end is a single round.
+A reader reads in rounds. A round has one LSN for all partitions and reads each of them up to where
+it ended at that LSN. Then the next round begins. So all messages of a transaction are in one round,
+even if they are in several partitions and topics. A range with an end is a single round.
 Source: spec/transactions 8, Snapshot.
 """
 
@@ -88,19 +88,21 @@ from txlog.errors import (
 )
 
 BATCH_MESSAGES = 1000
-AHEAD_FIRST, AHEAD_GROWTH = 10, 10  # of read_next: most readers of one message want no more
+# read_next reads so many messages ahead, and then ten times as many at each further read: most
+# callers of read_next want a single message.
+AHEAD_FIRST, AHEAD_GROWTH = 10, 10
 
 
 @checked
 class Reader(Watermarked):
     """Reads a topic from a position on; iterating ends at the end of the log.
 
-    With watermarks its value is that of the place up to which it has delivered: the last message,
-    and what follows it that is not a message. Nothing of it is stored.
+    With watermarks, its watermark is that of the last message it delivered, including the watermark
+    rows directly after that message. The reader stores nothing.
 
-    It can be used on after an exception of a signal handler in the middle of a call: what that call
-    had read comes next. Only what it was giving back at that moment may be gone; a loop over the
-    messages, or over `follow`, loses none.
+    If a signal handler raises in the middle of a call, the reader stays usable: the messages that
+    this call had read come next. A message that the call was just returning may be lost. A loop
+    over the reader, or over `follow`, loses none.
 
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -161,7 +163,7 @@ class Reader(Watermarked):
         *,
         is_led: bool = False,
     ) -> None:
-        """is_led: Readers begins its rounds, including the first."""
+        """is_led: a Readers object begins the rounds of this reader, including the first."""
         check_isolation(isolation)
         if wanted.kind == "compacted" and (isolation != "committed" or enable_watermarking):
             raise InvalidArgument(
@@ -173,18 +175,18 @@ class Reader(Watermarked):
         self.topic = TopicName.parse(topic, allow_partition=True)
         self.short = self.topic.topic.short
         self._ahead = AHEAD_FIRST  # how many messages read_next reads at once
-        self._unread = Unread(self._decoder)  # read ahead, and not delivered yet
-        self._turns = Mutex(store.disk.pid)  # of threads: what is read ahead goes to one of them
+        self._unread = Unread(self._decoder)  # read ahead and not yet delivered
+        self._turns = Mutex(store.disk.pid)  # one thread at a time takes from `_unread`
         self._is_closed = False
         self._turn = 0
-        self._damage: tuple[int, int, int] | None = None  # found in this call, to be recorded
+        self._damage: tuple[int, int, int] | None = None  # found in this call, not yet recorded
         self._places: dict[int, Mark] = {}
-        self._compacted: dict[int, CompactedRange] = {}  # rows that come before the place
-        self._compacted_files: dict[int, tuple[FileRef, ...]] = {}  # those that it began with
+        self._compacted: dict[int, CompactedRange] = {}  # compacted rows, to be read before the log
+        self._compacted_files: dict[int, tuple[FileRef, ...]] = {}  # their files at the start
         self._stops: dict[int, Mark | None] = {}
         self._skips: dict[int, tuple[Mark, IdSet] | None] = {}
         self._previews: dict[int, PreviewPosition] = {}
-        # of the round: its LSN, the first positions after it, what is not finished
+        # of the present round: its LSN, where each partition ends, the unfinished partitions
         self._lsn = 0
         self._ends: dict[int, Mark] = {}
         self._left: set[int] = set()
@@ -193,13 +195,13 @@ class Reader(Watermarked):
         self._of_txn = wanted.txn
         self._is_bounded = not wanted.is_endless
         self.is_led = is_led
-        self.columns: Sequence[str] | None = None  # that are read of the log, the rest is null
-        self.is_settled = False  # what may follow is outside the range, and so is damage there
+        self.columns: Sequence[str] | None = None  # the columns to read, others are null; None: all
+        self.is_settled = False  # no later frame, and so no damage, can change the range
         of_all = partitions is None and self.topic.partition is None
         self._grows = of_all and wanted.is_endless and (wanted.start.kind not in ("id", "after"))
         self._ground: HandedOut | None = None
         self._session: WatermarkSession | None = None
-        self._concern: Concern | None = None  # after a look that found nothing: what may be next
+        self._concern: Concern | None = None  # after a look that found nothing: what to wait for
         if not is_led:
             store.settle()
             store.read(self.start, up_to_damage=True)
@@ -210,51 +212,51 @@ class Reader(Watermarked):
 
     @property
     def is_uncommitted(self) -> bool:
-        """True when it also reads what no transaction has committed yet."""
+        """True when it also reads messages of open transactions."""
         return bool(self._previews)
 
     def start(self, view: View) -> None:
-        """Find where it begins, and begin its first round."""
-        wanted, partitions = self._wanted, self._partitions
-        found = find_topic(view, self.topic)
-        self._topic_number = self._decoder.number = found.number
+        """Find the positions of its range, and begin the first round."""
+        bounds, partitions = self._wanted, self._partitions
+        record = find_topic(view, self.topic)
+        self._topic_number = self._decoder.number = record.number
         if self.topic.partition is not None:
             partitions = [self.topic.partition]
         for number in partitions or ():
-            check_partition(self.short, found, number)
-        chosen = range(found.partitions) if partitions is None else partitions
-        places = resolve_range(view, found, wanted, list(chosen))
-        self.is_settled = is_settled(view, found, wanted, places, of_all=partitions is None)
+            check_partition(self.short, record, number)
+        chosen = range(record.partitions) if partitions is None else partitions
+        places = resolve_range(view, record, bounds, list(chosen))
+        self.is_settled = is_settled(view, record, bounds, places, of_all=partitions is None)
         for number, place in places.items():
             self._place(number, place)
-            self._skips[number] = _skip_of(view, found, number, place.subscription)
-        # uncommitted messages come after the end: a range that stops before has none
-        if self._isolation == "uncommitted" and (wanted.stop is None or wanted.stop.kind == "end"):
+            self._skips[number] = _skip_of(view, record, number, place.subscription)
+        # uncommitted messages come after the end of the log, so a range that stops earlier has none
+        if self._isolation == "uncommitted" and (bounds.stop is None or bounds.stop.kind == "end"):
             self._previews = dict.fromkeys(chosen, START)
-        self._begin(view, found)
+        self._begin(view, record)
 
     def _go_on(self, view: View) -> None:
-        """Begin a round at the LSN of this view; one of a range with an end goes on as it is."""
+        """Begin the next round at the LSN of this view; a range with an end continues its round."""
         self._notice(view)
         if self._is_bounded:
             self._left = {*self._places, *self._previews}
         else:
             self._begin(view, self._found(view))
 
-    def _begin(self, view: View, found: Topic) -> None:
+    def _begin(self, view: View, record: Topic) -> None:
         self._left = {*self._places, *self._previews}
-        self._ends = {partition: end_of(view, found, partition) for partition in self._left}
+        self._ends = {partition: end_of(view, record, partition) for partition in self._left}
         self._lsn = view.lsn
 
     def _notice(self, view: View) -> None:
-        """Begin with partitions added since, if it reads the whole topic without end."""
+        """Add the partitions that the topic got since, if it reads the whole topic without end."""
         if not self._grows:
             return
-        found = self._found(view)
-        for partition in range(len(self._places), found.partitions):
-            place = ReadRange(start_of(view, number_of(found, partition)), None)
+        record = self._found(view)
+        for partition in range(len(self._places), record.partitions):
+            place = ReadRange(start_of(view, number_of(record, partition)), None)
             if self._wanted.kind == "compacted":
-                place = compacted_range(view, found, partition, Range(kind="compacted"))
+                place = compacted_range(view, record, partition, Range(kind="compacted"))
             self._place(partition, place)
             self._skips[partition] = None
             if self._previews:
@@ -268,7 +270,10 @@ class Reader(Watermarked):
             self._compacted_files[partition] = place.compacted.files
 
     def _compacted_again(self, view: View, partition: int, run: Run, limit: int) -> pa.Table:
-        """Compacted rows that it has read, of a run without whole markers; see take_compacted."""
+        """Read compacted rows again that were delivered before.
+
+        run: without whole markers
+        """
         files = self._compacted_files.get(partition, ())
         return take_again(view, self.short, partition, files, run, limit)
 
@@ -282,13 +287,13 @@ class Reader(Watermarked):
     def standing(self, view: View) -> dict[tuple[int, int], Mark]:
         """Its place in each partition: (index, number in the store) -> mark."""
         self._notice(view)
-        found = self._found(view)
-        return {(index, number_of(found, index)): mark for index, mark in self._places.items()}
+        record = self._found(view)
+        return {(index, number_of(record, index)): mark for index, mark in self._places.items()}
 
     def stand(self, places: Mapping[int, Mark], stops: Mapping[int, Mark]) -> None:
-        """Read these partitions only, from after marks that `standing` gave, up to `stops`.
+        """Read only these partitions, from `places` (marks that `standing` returned) to `stops`.
 
-        The next call that reads raises MessageNotFound if what follows a mark was trimmed.
+        The next call that reads raises MessageNotFound if messages after a mark were trimmed.
         """
         with self._turns.held():
             self._places, self._stops = dict(places), {index: stops.get(index) for index in places}
@@ -302,34 +307,37 @@ class Reader(Watermarked):
     def receive_batch(
         self, max_messages: int = BATCH_MESSAGES, timeout_ms: int | None = 0
     ) -> pa.Table:
-        """The next messages, at most max_messages, as RECEIVED; no rows if none came in time.
+        """The next messages, at most max_messages, with the columns of RECEIVED.
 
-        What read_next read ahead comes first, in a call of its own. With watermarks also no
-        rows when there is a new one, and a column is_late. timeout_ms: as of read_next
-        raises: AlreadyClosed, InvalidArgument; MessageNotFound: what follows was trimmed, see
-                `first` and `last`; PartitionUnavailable, Corruption: once all that can be read has
-                been
+        It returns no rows if none came in time. Messages that read_next has read ahead come first,
+        in a call of their own. With watermarks the table has a column is_late, and a new watermark
+        ends the call with no rows.
+
+        timeout_ms: as in read_next
+        raises: AlreadyClosed, InvalidArgument; MessageNotFound: the next messages were trimmed, see
+                its fields `first` and `last`; PartitionUnavailable, Corruption, after everything
+                readable was returned
         """
         self._check_open()
         if max_messages <= 0:
             raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
-        nothing = NO_MESSAGES
+        empty = NO_MESSAGES
 
         def look(is_thorough: bool) -> pa.Table | None:
-            nonlocal nothing
+            nonlocal empty
             self._check_open()
             self._settle(is_thorough)
             session = self._session
             if session is None:
                 table, has_moved = self.take(max_messages), False
             else:
-                found, has_moved = session.turn(partial(self._some, max_messages, session.marked))
-                table = session.marked(NO_MESSAGES) if found is None else found
-            nothing = table
+                rows, has_moved = session.turn(partial(self._some, max_messages, session.marked))
+                table = session.marked(NO_MESSAGES) if rows is None else rows
+            empty = table
             return table if table.num_rows or has_moved else None
 
-        found = until(self._store, look, 0 if self._is_bounded else timeout_ms, self._rest)
-        return nothing if found is None else found
+        rows = until(self._store, look, 0 if self._is_bounded else timeout_ms, self._rest)
+        return empty if rows is None else rows
 
     def _some(self, limit: int, marked: Callable[[pa.Table], pa.Table]) -> pa.Table | None:
         table = self._rows(limit, marked)
@@ -338,13 +346,13 @@ class Reader(Watermarked):
         return table if table.num_rows else None
 
     def take(self, max_messages: int) -> pa.Table:
-        """As receive_batch, regardless of watermarks."""
+        """The next messages, at most max_messages, without waiting and without watermarks."""
         return self._rows(max_messages)
 
     def _rows(
         self, max_messages: int, marked: Callable[[pa.Table], pa.Table] | None = None
     ) -> pa.Table:
-        """The next messages; they count as received once they are marked."""
+        """The next messages; they count as received once `marked` has returned."""
         self._check_open()
         with self._turns.held():
             if not self._unread:
@@ -359,7 +367,7 @@ class Reader(Watermarked):
                         handed.append(message)
                         ground.handed_out(message)
                 self._unread = rest
-            except BaseException:  # nobody has the rows
+            except BaseException:  # an interrupt, too: the caller does not get the rows
                 if ground is not None:
                     for message in reversed(handed):
                         ground.taken_back(message)
@@ -367,42 +375,42 @@ class Reader(Watermarked):
             return table
 
     def _read_rows(self, limit: int, marked: Callable[[pa.Table], pa.Table] | None) -> pa.Table:
-        """The same, when nothing was read ahead."""
+        """As `_rows`, when no message was read ahead."""
         try:
             self._read(limit)
             table, rest = self._unread.split(limit)
             if marked is not None:
                 table = marked(table)
             self._unread = rest
-        except BaseException:  # the ground takes them for received, as the place is behind them
+        except BaseException:  # the place is after them, so the ground would count them as received
             if self._ground is not None:
                 self._ground.read_ahead(self._unread.make_all())
             raise
         return table
 
     def _read(self, limit: int, *, is_apart: bool = False) -> None:
-        """Read the next messages of the log ahead, at most so many; apart: they are no table."""
+        """Read at most `limit` messages ahead; is_apart: as rows for Message, not as a table."""
         try:
             self._store.read(
                 lambda view: self._take(view, limit, is_apart=is_apart), up_to_damage=True
             )
-        except MissingFile:  # also for the newest view: damage, like any other
+        except MissingFile:  # in the newest view, too: the file is lost, which counts as damage
             self._store.read(
                 lambda view: self._take(view, limit, is_apart=is_apart, is_gone=True),
                 up_to_damage=True,
             )
         finally:
-            found, self._damage = self._damage, None
-            if found is not None:
-                quarantine.record_damage(self._store, *found)
+            damage, self._damage = self._damage, None
+            if damage is not None:
+                quarantine.record_damage(self._store, *damage)
 
     def _take(self, view: View, limit: int, *, is_apart: bool, is_gone: bool = False) -> None:
-        """Read one batch ahead.
+        """Read one batch ahead, or change nothing.
 
-        Whatever ends it leaves nothing behind: an interrupt, or MissingFile, as the file may have
-        been replaced (R21). Else place and messages would part, and messages be lost.
+        After an interrupt or MissingFile (compaction may have replaced the file: R21) the places
+        are set back. Otherwise they would be after messages that no caller got.
         """
-        before = (dict(self._places), dict(self._previews), self._lsn, self._ends, set(self._left))
+        places = (dict(self._places), dict(self._previews), self._lsn, self._ends, set(self._left))
         compacted, turn = dict(self._compacted), self._turn
         try:
             is_new = not self._left and not self.is_led
@@ -417,46 +425,48 @@ class Reader(Watermarked):
             self._store.tally.handed_out += len(unread)
             if is_apart and self._ground is not None:
                 self._ground.read_ahead(unread.make_all())
-            self._unread = unread  # no call of C between the three: ground, this, end of the block
-        except BaseException:  # place and messages would part
-            self._places, self._previews, self._lsn, self._ends, self._left = before
+            # No C call between the ground, this line and the end of the block: no interrupt there.
+            self._unread = unread
+        except BaseException:  # an interrupt, too
+            self._places, self._previews, self._lsn, self._ends, self._left = places
             self._compacted, self._turn, self._damage = compacted, turn, None
             raise
         if failed is not None and not parts:
             raise failed
         if not parts and (damage := view.damage) is not None and self._may_lack(view):
-            raise damage  # of the journal: more was stored
+            raise damage  # of the journal: messages are stored after it
         self._concern = None if parts or self.is_led else self._concern_of(view)
 
     def _may_go_on(self, view: View) -> bool:
-        """Whether there may be more than this round has given: new, or left behind a large one."""
+        """True if another round may have messages: the store has changed, or this round stopped."""
         if view.lsn != self._lsn or self._previews or self._compacted:
             return True
         return any(stop_after(place) < self._stop(at) for at, place in self._places.items())
 
     def _concern_of(self, view: View) -> Concern | None:
-        """What decides whether more is committed here; None: more than that is awaited."""
+        """The components whose change may bring a message; None: other events may, too."""
         if self._ground is not None or self.is_uncommitted:
             return None
         partitions = [("topic", number, 0) for number in numbers(self._found(view))]
         return Concern(view.lsn, frozenset([CATALOG, *partitions]))
 
     def _may_lack(self, view: View) -> bool:
-        """Whether damage of the journal may have taken what is read here.
+        """True if messages of its range may have been lost with the damaged end of the journal.
 
-        Also for a round that began before it was met: the view may have been reloaded since.
+        A round may have begun before the damage was found, and the view been reloaded since.
         """
         if not (self.is_led or self.is_settled):
             return True
-        found = self._found(view)
-        return any(self._stop(index) > end_of(view, found, index) for index in self._places)
+        record = self._found(view)
+        return any(self._stop(index) > end_of(view, record, index) for index in self._places)
 
     def _take_round(
         self, view: View, limit: int, *, is_apart: bool, is_gone: bool
     ) -> tuple[list[Part], int, TxlogError | None]:
-        """What is next in this round; how many more have room; why a partition returned nothing.
+        """The next messages of this round.
 
-        raises: MissingFile
+        returns: parts; how many more messages fit into the limit; the first error of a partition
+        raises:  MissingFile
         """
         parts: list[Part] = []
         failed: TxlogError | None = None
@@ -464,21 +474,21 @@ class Reader(Watermarked):
         for partition in sorted(self._left, key=lambda index: (index < self._turn, index)):
             try:
                 number = self._number(view, partition)
-                found = self._take_of(
+                taken = self._take_of(
                     view, partition, number, limit, is_apart=is_apart, is_gone=is_gone
                 )
             except TxlogError as error:
                 if isinstance(error, MissingFile) and not is_gone:
                     raise
-                failed = failed or error  # the other partitions carry on
+                failed = failed or error  # go on with the other partitions
                 continue
-            if not found:
+            if not taken:
                 self._left.discard(partition)
                 continue
-            parts += found
-            limit -= sum([part.num_rows for part in found])
-            if limit > 0:  # the bytes of many pieces take long to count
-                room_bytes -= sum([part.value_bytes for part in found])
+            parts += taken
+            limit -= sum([part.num_rows for part in taken])
+            if limit > 0:  # counting the bytes of many pieces takes long
+                room_bytes -= sum([part.value_bytes for part in taken])
             if limit <= 0 or room_bytes <= 0:
                 self._turn = partition
                 return parts, 0, failed
@@ -487,57 +497,57 @@ class Reader(Watermarked):
     def _take_of(
         self, view: View, partition: int, number: int, limit: int, *, is_apart: bool, is_gone: bool
     ) -> list[Part]:
-        """The next messages of one partition; its place moves only once its rows could be read."""
+        """The next messages of one partition; its place moves only after its rows were read."""
         wall = self._wall(view, number)
         if partition in self._compacted:
             return self._take_compacted(view, partition, limit)
         if partition not in self._places:
             return self._preview(view, partition, number, limit)
-        found = self._plan(view, partition, number, limit, wall)
+        step = self._plan(view, partition, number, limit, wall)
         try:
-            parts = self._parts(view, partition, number, found, is_apart=is_apart)
+            parts = self._parts(view, partition, number, step, is_apart=is_apart)
         except Corruption as error:
             if isinstance(error, MissingFile) and not is_gone:
                 raise
-            damage = find_damage(view, requests_of(found.pieces))
+            damage = find_damage(view, requests_of(step.pieces))
             if damage is None:
                 raise
             self._damage = (number, *damage)
-            found = self._plan(view, partition, number, limit, damage_wall(view, number, *damage))
-            if not found.messages:
+            step = self._plan(view, partition, number, limit, damage_wall(view, number, *damage))
+            if not step.messages:
                 raise
-            parts = self._parts(view, partition, number, found, is_apart=is_apart)
-        if wall is not None and not found.messages and wall < self._stop(partition):
+            parts = self._parts(view, partition, number, step, is_apart=is_apart)
+        if wall is not None and not step.messages and wall < self._stop(partition):
             raise damage_error(view, number)
-        self._places[partition] = found.after
-        if found.messages < limit and wall is None and self._damage is None and self._previews:
-            parts += self._preview(view, partition, number, limit - found.messages)
+        self._places[partition] = step.after
+        if step.messages < limit and wall is None and self._damage is None and self._previews:
+            parts += self._preview(view, partition, number, limit - step.messages)
         return parts
 
     def _parts(
-        self, view: View, partition: int, number: int, found: Plan, *, is_apart: bool
+        self, view: View, partition: int, number: int, step: Plan, *, is_apart: bool
     ) -> list[Part]:
-        """The messages of a plan."""
-        if not found.pieces:
+        """Read the rows of a plan."""
+        if not step.pieces:
             return []
         names = self.columns
         if is_apart:
-            return [rows_of(view, self.short, partition, found.pieces, names)]
-        table = received(view, self.short, partition, number, found.pieces, names=names)
+            return [rows_of(view, self.short, partition, step.pieces, names)]
+        table = received(view, self.short, partition, number, step.pieces, names=names)
         return [Received(partition, table)]
 
     def _take_compacted(self, view: View, partition: int, limit: int) -> list[Part]:
-        """The next compacted rows of a partition; after the last one the log is next."""
-        table, left = take_compacted(view, self.short, partition, self._compacted[partition], limit)
-        if left.start < left.stop:
-            self._compacted[partition] = left
+        """The next compacted rows of a partition; after the last one, the log follows."""
+        table, rest = take_compacted(view, self.short, partition, self._compacted[partition], limit)
+        if rest.start < rest.stop:
+            self._compacted[partition] = rest
         else:
             del self._compacted[partition]
-            self._places[partition] = left.after
+            self._places[partition] = rest.after
         return [Received(partition, table)] if table.num_rows else []
 
     def _preview(self, view: View, partition: int, number: int, limit: int) -> list[Part]:
-        """The next uncommitted rows, if this reader wants them."""
+        """The next uncommitted rows, if this reader reads them."""
         if partition not in self._previews:
             return []
         rows, self._previews[partition] = preview(
@@ -554,19 +564,22 @@ class Reader(Watermarked):
         return [Received(partition, rows)] if rows.num_rows else []
 
     def _stop(self, partition: int) -> Mark:
-        """The first position that is not read in this round."""
+        """The end of this round in a partition: the first position that it does not read."""
         stop = self._stops[partition]
         return self._ends[partition] if stop is None else stop
 
     def _wall(self, view: View, number: int) -> Mark | None:
-        """Where a quarantined partition ends for readers. Raises PartitionUnavailable: offline."""
+        """The position of the damage in a quarantined partition, else None.
+
+        raises: PartitionUnavailable if the partition is offline
+        """
         why = view.catalog.unavailable.get(number)
         if why is not None and why.reason != "damage":
             raise unavailable_error(view.catalog, self._found(view), number)
         return quarantine_wall(view, number)
 
     def _plan(self, view: View, partition: int, number: int, limit: int, wall: Mark | None) -> Plan:
-        """What is next in a partition, in this round."""
+        """Plan the next messages of a partition, up to the end of this round."""
         stop = self._stop(partition)
         return self._plan_to(
             view, partition, number, limit, stop if wall is None else min(stop, wall)
@@ -581,7 +594,7 @@ class Reader(Watermarked):
             mark_delete, acked = skipped
             skip = (acked,)
             if covers(mark_delete, place):
-                place = mark_delete  # what it passed is no longer in `acked`
+                place = mark_delete  # messages before it are no longer in `acked`
         try:
             check_retained(view, self._found(view), number, place)
         except MessageNotFound as error:
@@ -598,8 +611,9 @@ class Reader(Watermarked):
     def read_next(self, timeout_ms: int | None = 0) -> Message | None:
         """The next message; None if none came within timeout_ms (None: wait for ever).
 
-        Nothing is waited for at the end of a range that has one. With watermarks also None, at
-        once, when there is a new one: see get_last_watermark. Raises as receive_batch.
+        At the end of a range it returns None without waiting. With watermarks it also returns None
+        as soon as there is a new watermark; see get_last_watermark.
+        raises: as receive_batch
         """
         unread, message = self._unread, None
         try:
@@ -615,19 +629,19 @@ class Reader(Watermarked):
                 return message is not None or has_moved or None
 
             until(self._store, look, timeout_ms, self._rest)
-        except BaseException:  # nobody has it
+        except BaseException:  # an interrupt, too: the caller does not get the message
             self._put_back(unread, message)
             raise
         return message
 
-    _next = read_next  # without what @checked adds, in which a signal can be heard
+    _next = read_next  # without the wrapper of @checked, in which a signal handler could raise
 
     def follow(self) -> Iterator[Message]:
-        """The messages from here on, for ever: after the last one it waits for the next.
+        """Iterate over messages and wait for new ones, without end; a range with an end ends.
 
-        A position is kept across checkpoints, compaction and what other processes do; every message
-        comes once, in order. A range with an end ends. Raises as receive_batch; after an error it
-        can be called again, and goes on where it stopped.
+        Every message comes once, in order, whatever checkpoints, compaction and other processes do
+        meanwhile. After an error it can be called again and continues where it stopped.
+        raises: as receive_batch
         """
         while True:
             message = self._next(timeout_ms=None)
@@ -637,20 +651,20 @@ class Reader(Watermarked):
                 return
 
     def _rest(self, pause: float) -> Quiet:
-        """How long to wait for news; a preview shows what is appended, too."""
-        told = until_told(pause)._replace(concern=self._concern)
-        rests = [until_appended(self._store, pause) if self.is_uncommitted else told]
+        """How long a waiting call may sleep; with isolation `uncommitted` appends wake it, too."""
+        committed = until_told(pause)._replace(concern=self._concern)
+        rests = [until_appended(self._store, pause) if self.is_uncommitted else committed]
         if self._session is not None:
             rests.append(Quiet(self._session.rest()))
         return least(rests)
 
     def _settle(self, is_thorough: bool) -> None:
-        """Before a look of a call that waits: make visible what open transactions have sent."""
+        """Before a thorough look: make unflushed messages of open transactions visible."""
         if is_thorough and self.is_uncommitted:
             self._store.settle()
 
     def _read_next(self) -> tuple[Message | None, bool]:
-        """The next message, or whether there is a new watermark instead."""
+        """(the next message or None, whether there is a new watermark instead)."""
         self._check_open()
         session = self._session
         if session is None:
@@ -670,13 +684,13 @@ class Reader(Watermarked):
                     shown = self._session.judged(message)
                 if self._ground is not None and message is not None:
                     self._ground.handed_out(message)
-        except BaseException:  # nobody has it
+        except BaseException:  # an interrupt, too: the caller does not get the message
             self._put_back(unread, message)
             raise
         return shown
 
     def _put_back(self, unread: Unread, message: Message | None) -> None:
-        """What nobody has is next, if nobody has moved the reader since."""
+        """Make a message the next one again, unless a seek or another read came in between."""
         with self._turns.held():
             if message is not None and unread is self._unread:
                 unread.made.appendleft(message)
@@ -691,7 +705,7 @@ class Reader(Watermarked):
 
         def look(view: View) -> bool:
             self._notice(view)
-            found = bool(self._compacted) or any(
+            has_message = bool(self._compacted) or any(
                 self._plan_to(
                     view,
                     partition,
@@ -703,16 +717,16 @@ class Reader(Watermarked):
                 if (number := self._number(view, partition)) not in view.catalog.unavailable
                 or view.catalog.unavailable[number].reason == "damage"
             )
-            if not (found or self.is_settled) and (damage := view.damage) is not None:
+            if not (has_message or self.is_settled) and (damage := view.damage) is not None:
                 raise damage
-            return found
+            return has_message
 
         return bool(self._store.read(look, up_to_damage=True))
 
     def seek(self, position: Where) -> None:
         """Continue from a position: a message id, an instant in ms, `earliest`, `latest`, a Bound.
 
-        A message id moves its partition; the others stay where they are.
+        A message id moves only its partition.
         raises: AlreadyClosed, MessageNotFound, InvalidArgument
         """
         self._check_open()
@@ -720,12 +734,12 @@ class Reader(Watermarked):
         with self._turns.held():
             places = self._store.read(lambda view: self._sought(view, bound), up_to_damage=True)
             after = self._places | {index: place.after for index, place in places.items()}
-            compacted = {at: left for at, left in self._compacted.items() if at not in places}
+            compacted = {at: rest for at, rest in self._compacted.items() if at not in places}
             for index, place in places.items():
                 if place.compacted is not None:
                     compacted[index] = place.compacted
             previews = dict.fromkeys(self._previews.keys() & places.keys(), START)
-            previews, left, unread = (
+            previews, unfinished, unread = (
                 self._previews | previews,
                 set[int](),
                 self._unread.without(places),
@@ -733,21 +747,21 @@ class Reader(Watermarked):
             if self._ground is not None:
                 self._ground.sought(places)
             self._places, self._compacted, self._previews = after, compacted, previews
-            self._left, self._ahead, self._unread = left, AHEAD_FIRST, unread
+            self._left, self._ahead, self._unread = unfinished, AHEAD_FIRST, unread
 
     def _sought(self, view: View, bound: Bound) -> dict[int, ReadRange]:
         self._notice(view)
-        found, indexes = find_topic(view, self.topic), list(self._places)
+        record, indexes = find_topic(view, self.topic), list(self._places)
         if isinstance(bound.value, MessageId):
-            index = partition_of(view, found, bound.value)
+            index = partition_of(view, record, bound.value)
             if index not in self._places:
                 raise InvalidArgument(f"partition {self.short}/{index} is not read", code=203)
             indexes = [index]
         if self._wanted.kind == "compacted":
-            wanted = Range(bound, kind="compacted")
-            return {index: compacted_range(view, found, index, wanted) for index in indexes}
+            rest = Range(bound, kind="compacted")
+            return {index: compacted_range(view, record, index, rest) for index in indexes}
         return {
-            index: ReadRange(resolve_bound(view, found, index, bound), None) for index in indexes
+            index: ReadRange(resolve_bound(view, record, index, bound), None) for index in indexes
         }
 
     def get_last_message_ids(self) -> dict[int, MessageId | None]:
@@ -767,17 +781,17 @@ class Reader(Watermarked):
     def __iter__(self) -> Iterator[Message]:
         turns, is_plain = self._turns.held(), self._session is None
         while True:
-            while is_plain and self._unread.made:  # each step costs as much as a message
+            while is_plain and self._unread.made:  # a fast path: a call would double the cost
                 unread, ahead = self._unread, None
                 try:
                     with turns:
                         unread = self._unread
-                        made = unread.made
-                        ahead = made[0]
-                        del made[0]
-                except IndexError:  # another thread was faster, or has closed the reader
+                        queue = unread.made
+                        ahead = queue[0]
+                        del queue[0]
+                except IndexError:  # another thread took it, or closed the reader
                     break
-                except BaseException:  # nobody has it
+                except BaseException:  # an interrupt, too: the caller does not get the message
                     self._put_back(unread, ahead)
                     raise
                 yield ahead
@@ -810,7 +824,7 @@ class Reader(Watermarked):
 
 
 def range_from(start: Where | None, *, read_compacted: bool = False) -> Range:
-    """The range that begins at a position and has no end."""
+    """The range from a position on, without end."""
     kind = "compacted" if read_compacted else "range"
     return Range(start=bound_of(start), stop=None, kind=kind)
 
@@ -820,9 +834,8 @@ def _least(*stops: Mark | None) -> Mark | None:
 
 
 class Readers:
-    """Readers of several topics that share rounds: all that the topics hold at one LSN, then more.
+    """Reads several topics in shared rounds: a round reads all topics up to one LSN, in turn.
 
-    They read their topics one after another, each from where `wanted` says.
     raises: as Reader, for any of the topics, before anything is read
     """
 
@@ -837,7 +850,7 @@ class Readers:
         isolation: str = "committed",
         columns: Sequence[str] | None = None,
     ) -> None:
-        """columns: the stored ones that are read, the others are null; None: all."""
+        """columns: the stored columns to read, others are null; None: all."""
         for name in columns or ():
             if name not in RECEIVED.names:
                 raise InvalidArgument(f"messages have no column {name}", code=203)
@@ -847,7 +860,7 @@ class Readers:
         self._at = 0
         self._is_bounded = not wanted.is_endless
         self._is_of_end = wanted.kind != "range" or wanted.start.kind in ("last", "end", "sub")
-        self._damage: Corruption | None = None  # of the journal, when the round began
+        self._damage: Corruption | None = None  # of the journal, found when the round began
         self._readers = [
             Reader(store, topic, wanted, partitions, isolation, is_led=True) for topic in topics
         ]
@@ -869,7 +882,7 @@ class Readers:
         self._at = 0
 
     def receive_batch(self, max_messages: int = BATCH_MESSAGES) -> pa.Table:
-        """The next messages of one topic as RECEIVED, up to a limit; no rows: at the end.
+        """The next messages of one topic, at most max_messages; no rows: the end is reached.
 
         raises: as Reader.receive_batch
         """
@@ -882,7 +895,10 @@ class Readers:
         return table
 
     def stop(self) -> None:
-        """Stop reading before the end. Raises Corruption if the caller must know of it."""
+        """Stop reading before the end.
+
+        raises: Corruption if the range counts from the end of the log, and damage moved that end
+        """
         if self._is_of_end and self._damage is not None:
             raise self._damage
 
@@ -898,7 +914,7 @@ class Readers:
 def _skip_of(
     view: View, topic: Topic, partition: int, subscription: int | None
 ) -> tuple[Mark, IdSet] | None:
-    """What a subscription has acknowledged now: it may move on during the read."""
+    """A copy of the acknowledgements of a subscription, which may move on during the read."""
     if subscription is None:
         return None
     cursor: Cursor = view.cursor(subscription, number_of(topic, partition))

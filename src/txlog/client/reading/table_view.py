@@ -1,11 +1,11 @@
-"""Owns TableView: the newest value of each key of a topic, in memory, as of one moment.
+"""Owns TableView: the newest value of each key of a topic, in memory, as of one LSN.
 
-It begins with the compacted messages, if there are any, and goes on with the log. A refresh reads
-what came since, of all partitions as of one LSN: so a transaction is in it as a whole or not at
-all. Between two of them nothing changes, and nothing runs.
+It first reads the compacted messages, if there are any, and then the log. A refresh reads the new
+messages of all partitions up to one LSN, so the view has all messages of a transaction or none.
+Between refreshes the view does not change, and no thread runs.
 
-Across partitions the message of the higher LSN is the newer one, so a key that moved when
-partitions were added has one value. Source: Pulsar's TableView.
+If a key has messages in several partitions, because partitions were added, the message with the
+highest LSN is the newest. Source: Pulsar's TableView.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from txlog.engine.door.store import Store, View
 from txlog.engine.door.transactions import check_available
 from txlog.errors import AlreadyClosed
 
-# Called with a key and its new value; None: the key is gone.
+# Called with a key and its new value; None: the key was deleted.
 Action = Callable[[bytes, bytes | None], object]
 Changes = dict[bytes, bytes | None]
 
 
 class News(NamedTuple):
-    """What a look found: the new values up to an LSN, and the places up to which it read.
+    """The new values up to an LSN, and the places up to which they were read.
 
-    is_since: False: from the beginning, so keys that are not among them are gone
+    is_since: False: they were read from the beginning, so all other keys are deleted
     """
 
     lsn: int
@@ -91,17 +91,17 @@ class TableView:
         self.short = name.topic.short
         self._partition = name.partition
         self._held: dict[bytes, bytes] = {}
-        self._places: dict[int, Mark] = {}  # by partition: all up to here is in it
+        self._places: dict[int, Mark] = {}  # by partition: the view has all messages up to here
         self._lsn = 0
         self._actions: list[Action] = []
-        self._untold: dict[bytes, None] = {}  # keys of which the actions have not been told
+        self._untold: dict[bytes, None] = {}  # keys for which the actions have yet to be called
         self._is_closed = False
         self._topic_number = store.read(lambda view: find_topic(view, name.topic).number)
         self.refresh()
 
     @property
     def lsn(self) -> int:
-        """The moment that it shows: everything durable up to this LSN."""
+        """The view shows all messages that are durable up to this LSN."""
         return self._lsn
 
     def get(self, key: bytes | str, default: bytes | None = None) -> bytes | None:
@@ -139,50 +139,56 @@ class TableView:
             action(key, value)
 
     def listen(self, action: Action) -> None:
-        """Call an action with each key that a later refresh changes; the value None: it is gone.
+        """Call an action with each key that a later refresh changes; value None: it was deleted.
 
-        A refresh that ends in the middle, as an action raises or a signal handler does, leaves what
-        is not told, the key of that call included, to the next one.
+        If an action or a signal handler raises, the next refresh calls the actions for the
+        remaining keys, including the key of the call that raised.
         """
         self._actions.append(action)
 
     def refresh(self) -> int:
-        """Take what came since, as of now; returns how many keys have another value.
+        """Read the messages up to now; returns how many keys got another value.
 
-        If messages were trimmed before they were read, all is read again.
-        raises: AlreadyClosed, TopicNotFound, PartitionUnavailable, Corruption; it stays as it was
+        If messages were trimmed before they were read, it reads the topic again from the beginning.
+        raises: AlreadyClosed, TopicNotFound, PartitionUnavailable, Corruption; then the view is
+                unchanged
         """
         return self._take(self._look())
 
     def wait(self, timeout_ms: int | None = None) -> int:
-        """Refresh until a key has another value, and return how many have; 0: time ran out.
+        """Refresh until at least one key gets another value.
 
-        timeout_ms: None: for ever
+        timeout_ms: None: wait for ever
+        returns:    how many keys got another value; 0: time ran out
         raises:     as refresh
         """
         return until(self._store, lambda _: self.refresh() or None, timeout_ms) or 0
 
     def _look(self) -> News:
-        """What came since; it stays as it is, so another thread may look. Raises as refresh."""
+        """Read the news without changing the view, so another thread may do it.
+
+        raises: as refresh
+        """
         self._check()
         return self._store.read(self._read)
 
     def _take(self, news: News) -> int:
-        """Show what `_look` found; returns how many keys have another value then."""
+        """Apply the news; returns how many keys got another value."""
         self._check()
-        if news.lsn < self._lsn:  # looked before what it shows by now
+        if news.lsn < self._lsn:  # the view is newer by now
             return 0
-        held = self._held
-        found = news.found if news.is_since else {**dict.fromkeys(held), **news.found}
-        changed = {key: value for key, value in found.items() if held.get(key) != value}
-        # The next refresh finds again what an interrupt leaves out, but not what is held by then.
+        values = self._held
+        news_values = news.found if news.is_since else {**dict.fromkeys(values), **news.found}
+        changed = {key: value for key, value in news_values.items() if values.get(key) != value}
+        # After an interrupt, the next refresh finds the remaining changes again. It would not find
+        # the applied ones, so all keys are noted first.
         if self._actions:
             self._untold = {**self._untold, **dict.fromkeys(changed)}
         for key, value in changed.items():
             if value is None:
-                held.pop(key, None)
+                values.pop(key, None)
             else:
-                held[key] = value
+                values[key] = value
         self._lsn, self._places = news.lsn, news.places
         self._tell()
         return len(changed)
@@ -190,13 +196,13 @@ class TableView:
     def _tell(self) -> None:
         for key in [*self._untold]:
             if key not in self._untold:
-                continue  # told by a refresh within an action
+                continue  # an action called refresh, which called the actions for this key
             value = self._held.get(key)
             del self._untold[key]
             try:
                 for action in self._actions:
                     action(key, value)
-            except BaseException:  # a signal handler's, too: some may not have heard of it
+            except BaseException:  # of a signal handler, too: some actions may not have been called
                 self._untold[key] = None
                 raise
 
@@ -223,12 +229,12 @@ class TableView:
             newest(view, _since(view, number, places.get(index)))
             for index, number in numbers.items()
         ]
-        found = _values(view, [table for table in tables if table.num_rows])
+        values = _values(view, [table for table in tables if table.num_rows])
         ends = {index: visible_end(view, number) for index, number in numbers.items()}
-        return News(view.lsn, ends, found, is_whole)
+        return News(view.lsn, ends, values, is_whole)
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Free the memory; a later refresh raises AlreadyClosed."""
         self._is_closed = True
         self._held, self._untold = {}, {}
         self._actions = []
@@ -250,7 +256,7 @@ def _bytes(key: bytes | str) -> bytes:
 
 
 def _is_there(view: View, number: int, place: Mark) -> bool:
-    """True when nothing after a position was trimmed."""
+    """True when no message after a position was trimmed."""
     last = view.topic(number).trimmed
     return last is None or covers(place, last)
 
@@ -258,15 +264,15 @@ def _is_there(view: View, number: int, place: Mark) -> bool:
 def _since(view: View, number: int, place: Mark | None) -> Iterator[ScanSegment]:
     """The messages after a position; None: from the beginning, compacted ones first."""
     if place is None:
-        place, known = start_of(view, number), view.topic(number).compaction
-        if known is not None:
-            yield from in_ledgers(view, known.ledgers)
-            place = max((*known.horizon, 0), place)
+        place, compaction = start_of(view, number), view.topic(number).compaction
+        if compaction is not None:
+            yield from in_ledgers(view, compaction.ledgers)
+            place = max((*compaction.horizon, 0), place)
     yield from in_log(view, number, place)
 
 
 def _values(view: View, tables: list[pa.Table]) -> Changes:
-    """The newest value of each key, those of all partitions in the order of their LSNs."""
+    """The newest value of each key; of several partitions, that with the highest LSN."""
     placed = pa.concat_tables([PLACED.empty_table(), *tables])
     if len(tables) > 1:
         in_order = placed.take(pc.sort_indices(placed.column("lsn")))

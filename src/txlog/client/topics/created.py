@@ -1,4 +1,4 @@
-"""Owns topics that a job makes for itself: if it fails, those that stayed unused go again."""
+"""Topics that a job creates for itself, and deletes if it fails and they are unused."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def created(store: Store, topics: Sequence[str], schema: Schema | None = None) -> Iterator[None]:
-    """Make topics that are missing, with one partition; if the block raises, delete those it made.
+    """Create missing topics, with one partition; if the block raises, delete them again.
 
-    A topic stays if anything was stored in it, or if somebody has a subscription, an open
-    transaction or another schema there: it is no longer this job's alone.
-    raises: InvalidArgument, LimitExceeded, ReadOnlyStore; what the block raises
+    A topic stays if it has messages, a subscription, an open transaction or another schema: then
+    others use it, too.
+    raises: InvalidArgument, LimitExceeded, ReadOnlyStore; the error of the block
     """
     numbers: list[int] = []
     try:
@@ -32,7 +32,7 @@ def created(store: Store, topics: Sequence[str], schema: Schema | None = None) -
             if _create(store, name, schema):
                 numbers.append(_number_of(store, name))
         yield
-    except BaseException:  # Ctrl-C too leaves nothing behind
+    except BaseException:  # also on Ctrl-C
         for number in numbers:
             with suppress(TxlogError):  # the first error is the cause
                 _delete_unused(store, number)

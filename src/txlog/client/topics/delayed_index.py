@@ -1,7 +1,8 @@
-"""Upkeep of the index of delayed messages on demand: merge its buckets, rebuild it from the log.
+"""Merging the buckets of the index of delayed messages, and rebuilding the index from the log.
 
-Runs the engine's upkeep, or says what it would do. The keys of the answers are the fields that
-`txlog delay merge` and `txlog delay rebuild` print. Source: spec/delayed 6, 9.
+Each call runs the engine's upkeep, or with dry_run reports what that would do. The keys of the
+answers are the fields that `txlog delay merge` and `txlog delay rebuild` print.
+Source: spec/delayed 6, 9.
 """
 
 from __future__ import annotations
@@ -46,26 +47,27 @@ BEHIND_ALL: Id = (1 << 62, 0, 0)
 def merge(
     store: Store, topic: str, numbers: Sequence[int], to: int, *, dry_run: bool
 ) -> BucketsMerged:
-    """Merge the buckets of partitions until each has at most this many.
+    """Merge the buckets of each partition until it has at most `to`.
 
-    What is no longer needed goes first; buckets with an unindexed range between them stay apart.
-    returns: messages: the ids in the buckets then
+    Buckets that are no longer needed are dropped first. Buckets with an unindexed range between
+    them cannot be merged.
+    returns: messages: how many ids are in the buckets afterwards
     """
-    before_count, after, messages = 0, 0, 0
+    before_count, after_count, messages = 0, 0, 0
     for number in numbers:
-        buckets, left = store.read(lambda view, number=number: _merged(view, store, number, to))  # type: ignore[misc]
+        buckets, count = store.read(lambda view, number=number: _merged(view, store, number, to))  # type: ignore[misc]
         before_count += len(buckets)
         if not dry_run:
             merge_now(store, number, to)
             now = store.read(lambda view, number=number: [*view.delayed(number).buckets])  # type: ignore[misc]
-            left, messages = len(now), messages + sum(bucket.count for bucket in now)
+            count, messages = len(now), messages + sum(bucket.count for bucket in now)
         else:
             messages += sum(bucket.count for bucket in buckets)
-        after += left
+        after_count += count
     return {
         "topic": topic,
         "buckets_before": before_count,
-        "buckets_after": after,
+        "buckets_after": after_count,
         "messages": messages,
     }
 
@@ -75,18 +77,18 @@ def _merged(view: View, store: Store, number: int, to: int) -> tuple[list[Bucket
     check_available(view, topic_of(view.catalog, number), number)
     state = view.delayed(number)
     cutoff = cutoff_of(view, store.settings, number, store.clock.now())
-    gone = {gen for op in doomed(view, number, cutoff) for gen in op.gens}
-    kept = [bucket for bucket in state.buckets if bucket.gen not in gone]
-    apart = 1 + sum(
+    dropped = {gen for op in doomed(view, number, cutoff) for gen in op.gens}
+    remaining = [bucket for bucket in state.buckets if bucket.gen not in dropped]
+    runs = 1 + sum(
         any(low.last < first < high.first for first, _ in state.unindexed)
-        for low, high in pairwise(kept)
+        for low, high in pairwise(remaining)
     )
-    return list(state.buckets), min(len(kept), max(apart, to)) if kept else 0
+    return list(state.buckets), min(len(remaining), max(runs, to)) if remaining else 0
 
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What a rebuild did or would do; figures are of messages that are not due."""
+    """The figures of a rebuild; indexed, missing and surplus count messages that are not due."""
 
     partitions: int = 0
     messages_read: int = 0
@@ -106,11 +108,13 @@ def rebuild(
     dry_run: bool,
     searches: Mapping[int, Search] | None = None,
 ) -> IndexRebuilt:
-    """Replace the index of a range by what the log says, and say what differed.
+    """Build the index of a range from the log, and report how the old one differed.
 
-    first, last: None: from the beginning, to the end; both are in. Buckets are replaced as wholes.
-    searches:    by partition, what finds the delayed ids, if not a read of the log
-    returns:     missing were in the log and not in the index, surplus the other way round
+    first, last: the range, both included; None: from the beginning, to the end. A bucket that
+                 overlaps the range is replaced as a whole.
+    searches:    by partition: a function that finds the delayed ids; by default it reads the log
+    returns:     missing: messages in the log that the index lacked; surplus: ids in the index that
+                 the log does not have as delayed messages
     """
     low = BEFORE_ALL if first is None else (first.ledger, first.entry, first.index)
     high = BEHIND_ALL if last is None else (last.ledger, last.entry, last.index or INDEX_MAX)
@@ -148,11 +152,11 @@ def rebuild(
 
 
 def _ranges(view: View, number: int, low: Id, high: Id) -> Ranges:
-    """What a rebuild reads: whole buckets, and what is not indexed."""
+    """The ranges that a rebuild reads: those of whole buckets, and unindexed ones."""
     check_available(view, topic_of(view.catalog, number), number)
     state = view.delayed(number)
     out: Ranges = [r for r in state.unindexed if not (r[1] < low or high < r[0])]
-    ranges = [(one.first, one.last) for one in state.buckets]
+    ranges = [(bucket.first, bucket.last) for bucket in state.buckets]
     return sorted([*out, *(r for r in ranges if not (r[1] < low or high < r[0]))])
 
 
@@ -169,23 +173,23 @@ def _mark(last: Id) -> Id:
 
 
 def _compare(view: View, store: Store, number: int, ranges: Ranges, total: Rebuilt) -> None:
-    """Count what the log has and the index lacks, and the other way round."""
+    """Count messages that only the log has, and ids that only the index has."""
     cutoff = cutoff_of(view, store.settings, number, store.clock.now())
-    known = [TIMES.empty_table()]
+    tables = [TIMES.empty_table()]
     for bucket in view.delayed(number).buckets:
         if any(first <= bucket.first and bucket.last <= last for first, last in ranges):
             try:
-                known.append(later_in(view, bucket, cutoff))
+                tables.append(later_in(view, bucket, cutoff))
             except IntegrityError as error:
                 store.note(f"a bucket of delayed messages cannot be read: {error}")
-    indexed = pa.concat_tables(known)
+    indexed = pa.concat_tables(tables)
     most = store.settings.mutable_ids_max
-    logged = [TIMES.empty_table()]
+    scanned = [TIMES.empty_table()]
     for first, last in ranges:
-        found = scan(view, number, first, last)
-        logged.append(found.filter(pc.greater(found["deliver_at"], cutoff)))
-        total.buckets += -(-logged[-1].num_rows // most)
-    there = pa.concat_tables(logged)
-    total.indexed += there.num_rows
-    total.surplus += indexed.join(there, TIMES.names, join_type="left anti").num_rows
-    total.missing += there.join(indexed, TIMES.names, join_type="left anti").num_rows
+        times = scan(view, number, first, last)
+        scanned.append(times.filter(pc.greater(times["deliver_at"], cutoff)))
+        total.buckets += -(-scanned[-1].num_rows // most)
+    in_log = pa.concat_tables(scanned)
+    total.indexed += in_log.num_rows
+    total.surplus += indexed.join(in_log, TIMES.names, join_type="left anti").num_rows
+    total.missing += in_log.join(indexed, TIMES.names, join_type="left anti").num_rows

@@ -1,7 +1,8 @@
 """Owns TopicSchemas: the schemas of a topic, and the records of its messages.
 
-A schema is an Avro record; values are JSON objects or Avro. Versions count from 1, and a new one
-has to fit those before it by the policy `schema_compatibility`. Source: Pulsar's schema registry.
+A schema is an Avro record; values are JSON objects or Avro. Versions count from 1. The policy
+`schema_compatibility` decides whether a new version fits the earlier ones.
+Source: Pulsar's schema registry.
 """
 
 from __future__ import annotations
@@ -45,20 +46,25 @@ class TopicSchemas:
         self._name = name
 
     def list(self, *, deleted: bool = False) -> list[SchemaRow]:
-        """The versions, oldest first; deleted: also those that were deleted. Raises TopicNotFound.
+        """The versions, oldest first.
 
+        deleted: also deleted versions
         returns: [{topic, version, type, fields, fingerprint, created_time, deleted, definition}]
+        raises:  TopicNotFound
         """
         short = self._name.topic.short
-        found = self._store.ask(lambda view: find_topic(view, self._name).schemas)
-        return [_row(short, one) for one in found if deleted or not one.deleted]
+        versions = self._store.ask(lambda view: find_topic(view, self._name).schemas)
+        return [_row(short, version) for version in versions if deleted or not version.deleted]
 
     def get(self, version: int | None = None) -> Schema:
-        """A schema; None: the newest. Raises NotFound (308) for a topic or version without one."""
-        found = self._store.ask(lambda view: find_topic(view, self._name).schemas)
-        for one in reversed(found):
-            if one.version == version or (version is None and not one.deleted):
-                return schema_in(one)
+        """The schema with this version; None: the newest.
+
+        raises: TopicNotFound; NotFound (308): the topic has no such version, or no schema
+        """
+        records = self._store.ask(lambda view: find_topic(view, self._name).schemas)
+        for record in reversed(records):
+            if record.version == version or (version is None and not record.deleted):
+                return schema_in(record)
         what = "no schema" if version is None else f"no schema {version}"
         raise NotFound(
             f"topic {self._name.topic.short} has {what}",
@@ -67,16 +73,16 @@ class TopicSchemas:
         )
 
     def add(self, schema: object, *, type: str = "json") -> int:
-        """Add a version, and return its number; that of the same schema if the topic has it.
+        """Add a version; returns its number. If the topic has the schema already, adds nothing.
 
         schema: a Schema, a dataclass, msgspec.Struct or pydantic model, or a pyarrow.Schema
-        type:   json or avro: how values are written, where the schema does not say
+        type:   json or avro: the encoding of values, if `schema` is not a Schema
         raises: IncompatibleSchema, InvalidArgument, TopicNotFound, LimitExceeded
         """
         return self._add(classes.schema_of(schema, type))
 
     def _add(self, schema: Schema, *, marks: bool = False) -> int:
-        """Add a version; marks: as decide/topics/schemas has it."""
+        """Add a version; marks: as in engine/decide/topics/schemas."""
         number = self._store.read(lambda view: find_topic(view, self._name)).number
 
         def decide(view: View, now: object) -> Decision[int]:
@@ -87,20 +93,20 @@ class TopicSchemas:
         return version
 
     def test(self, schema: object, *, type: str = "json") -> None:
-        """Raise IncompatibleSchema unless the schema could be added."""
-        wanted = classes.schema_of(schema, type)
+        """Check whether a schema would be accepted; raises IncompatibleSchema if not."""
+        candidate = classes.schema_of(schema, type)
 
         def look(view: View) -> None:
             topic = find_topic(view, self._name)
-            if deciding.find(topic, wanted) is None:
-                deciding.check(view, self._store.settings, topic, wanted)
+            if deciding.find(topic, candidate) is None:
+                deciding.check(view, self._store.settings, topic, candidate)
 
         self._store.ask(look)
 
     def delete(self) -> int:
-        """Delete all versions, and return how many there were; the topic takes bytes from then on.
+        """Delete all versions; returns how many there were. From then on the topic takes any bytes.
 
-        Messages that were checked keep the version, and can still be decoded.
+        Existing messages keep their version and can still be decoded.
         """
         number = self._store.read(lambda view: find_topic(view, self._name)).number
         deleted = self._store.write(
@@ -111,15 +117,15 @@ class TopicSchemas:
         return deleted
 
 
-def _row(topic: str, one: SchemaVersion) -> SchemaRow:
-    schema = schema_in(one)
+def _row(topic: str, record: SchemaVersion) -> SchemaRow:
+    schema = schema_in(record)
     return {
         "topic": topic,
-        "version": one.version,
-        "type": one.kind,
+        "version": record.version,
+        "type": record.kind,
         "fields": [field.name for field in schema.arrow],
         "fingerprint": schema.fingerprint,
-        "created_time": one.time_ms,
-        "deleted": one.deleted,
-        "definition": one.definition,
+        "created_time": record.time_ms,
+        "deleted": record.deleted,
+        "definition": record.definition,
     }

@@ -1,7 +1,7 @@
-"""Owns SubscriptionHandle: everything that can be done to a subscription except consuming from it.
+"""Owns SubscriptionHandle: all calls on a subscription except consuming from it.
 
-There is a method for each command of `txlog sub`. Each is one decision, durable when it returns;
-answers are plain values under the names that the commands print.
+Each command of `txlog sub` has a method. Each change is one decision, durable when it returns.
+Answers are plain values with the field names that the commands print.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 def _durable(decision: Decision[T]) -> Decision[T]:
-    """The same, durable: an outside caller may next look from another process."""
+    """The same decision, durable on return, since the caller may look next from another process."""
     decision.sync = True
     return decision
 
@@ -89,11 +89,11 @@ class SubscriptionHandle:
         store.ask(self._find)
 
     def _find(self, view: View) -> tuple[Topic, Subscription]:
-        found = find_topic(view, self._asked)
-        return found, find_subscription(view, found, self.name)
+        topic = find_topic(view, self._asked)
+        return topic, find_subscription(view, topic, self.name)
 
     def _indexes(self) -> list[int] | None:
-        """The one partition that the topic names, None for all."""
+        """The partition in the topic's name; None: all."""
         return None if self._asked.partition is None else [self._asked.partition]
 
     # --- looking -----------------------------------------------------------------------------
@@ -104,18 +104,23 @@ class SubscriptionHandle:
         return store.ask(lambda view: consumers.describe(view, store, *self._find(view)))
 
     def backlog(self, by: str = "age", top: int = 20) -> list[BacklogGroup]:
-        """What is not acknowledged, by key, age or ledger; the fields of `sub backlog`."""
-        topic, held = self._store.ask(self._find)
-        return consumers.backlog_groups(self._store, topic, held, self._indexes(), by, top)
+        """The unacknowledged messages, grouped by key, age or ledger; the fields of `sub backlog`.
+
+        by:  key, age or ledger
+        top: with `key`, how many groups; the largest come first
+        """
+        topic, record = self._store.ask(self._find)
+        return consumers.backlog_groups(self._store, topic, record, self._indexes(), by, top)
 
     # --- moving ------------------------------------------------------------------------------
 
     def seek(self, to: Where, *, force: bool = False, dry_run: bool = False) -> Sought:
         """Move to before a bound, a message, or an instant in ms; the fields of `sub seek`.
 
-        Everything before it is acknowledged, nothing from it on; redelivery counts start over.
-        force:   abort the transactions that hold acknowledgements, named in `aborted_list`
-        dry_run: say what would move
+        Then everything before the position is acknowledged, and nothing from it on; redelivery
+        counts start at 0.
+        force:   abort transactions that hold acknowledgements here; `aborted_list` names them
+        dry_run: only report what would move
         raises:  NotAllowed (held acknowledgements), MessageNotFound, PartitionUnavailable
         """
         if to is None:
@@ -162,9 +167,11 @@ class SubscriptionHandle:
         older_than_ms: int | None = None,
         dry_run: bool = False,
     ) -> Skipped:
-        """Acknowledge the next messages of each partition, all, or what is older.
+        """Acknowledge messages without delivering them; the fields of `sub skip`.
 
-        Messages that a transaction holds stay with it. The fields of `sub skip`.
+        Messages that a transaction holds are left alone.
+        messages, all, older_than_ms: pass one of them: so many messages of each partition, all, or
+                                      messages older than this
         """
         if (messages is not None) + all + (older_than_ms is not None) != 1:
             raise InvalidArgument("skip a number of messages, all, or what is older: one of them")
@@ -173,11 +180,11 @@ class SubscriptionHandle:
         return self._skip(ALL if messages is None else messages, older_than_ms, dry_run=dry_run)
 
     def clear_backlog(self, *, dry_run: bool = False) -> Skipped:
-        """Acknowledge everything that no transaction holds."""
+        """Acknowledge all messages that no transaction holds."""
         return self.skip(all=True, dry_run=dry_run)
 
     def expire(self, older_than_ms: int | None = None, *, dry_run: bool = False) -> Skipped:
-        """Acknowledge what is older; without an age, what is past the topic's time to live.
+        """Acknowledge messages older than this; None: older than the topic's time to live.
 
         raises: InvalidArgument when the topic has no time to live
         """
@@ -219,7 +226,7 @@ class SubscriptionHandle:
         return {"topic": self.short, "subscription": self.name, "skipped": skipped}
 
     def _decided(self, decide: Callable[[View, Instant], Decision[T]], *, dry_run: bool) -> T:
-        """What a decision answers, done or only rehearsed; overdue holders are ended."""
+        """The answer of a decision, written or only computed; overdue transactions are aborted."""
         store = self._store
         uses = CallScope(cursors=store.ask(self._cursors))
         if dry_run:
@@ -228,9 +235,9 @@ class SubscriptionHandle:
         return store.write(decide, uses=uses)
 
     def _cursors(self, view: View) -> tuple[tuple[int, int], ...]:
-        topic, held = self._find(view)
+        topic, record = self._find(view)
         indexes = self._indexes() or range(topic.partitions)
-        return tuple((held.number, number_of(topic, index)) for index in indexes)
+        return tuple((record.number, number_of(topic, index)) for index in indexes)
 
     # --- acknowledging -----------------------------------------------------------------------
 
@@ -241,7 +248,10 @@ class SubscriptionHandle:
         cumulative: bool = False,
         txn: Transaction | TxnId | None = None,
     ) -> Acknowledged:
-        """Acknowledge by id; {acked, already, dropped}. Raises as Client.acknowledge."""
+        """Acknowledge by id; {acked, already, dropped}.
+
+        raises: as Client.acknowledge
+        """
         answer = acknowledge_runs(
             self._store, self._find, runs_of_ids(list(ids)), txn, cumulative=cumulative
         )
@@ -250,10 +260,10 @@ class SubscriptionHandle:
     def negative_acknowledge(
         self, ids: Sequence[MessageId], delay_ms: int | None = None, *, dry_run: bool = False
     ) -> NegativelyAcknowledged:
-        """Redeliver messages that a consumer holds; the fields of `sub nack`.
+        """Redeliver messages that a consumer holds, counted; the fields of `sub nack`.
 
-        delay_ms: wait at least this long; None: as the subscription says. Each counts as a
-                  redelivery; what no consumer holds is ignored
+        Messages that no consumer holds are skipped.
+        delay_ms: the least delay; None: that of the subscription
         raises:   MessageNotFound, PartitionUnavailable, InvalidArgument
         """
         if delay_ms is not None and delay_ms < 0:
@@ -278,8 +288,9 @@ class SubscriptionHandle:
     def redeliver(
         self, ids: Sequence[MessageId] | None = None, *, dry_run: bool = False
     ) -> Redelivered:
-        """Redeliver what consumers hold at once, None: all of it; the fields of `sub redeliver`.
+        """Redeliver messages that consumers hold, without delay; the fields of `sub redeliver`.
 
+        ids:    None: all of them
         raises: MessageNotFound, PartitionUnavailable
         """
         runs, store = None if ids is None else runs_of_ids(list(ids)), self._store
@@ -292,29 +303,29 @@ class SubscriptionHandle:
         return {"topic": self.short, "subscription": self.name, "redelivered": answer.returned}
 
     def _seen(self, view: View) -> dict[int, Seen]:
-        """How far the application of each consumer has come in what it took ahead."""
-        known = consumers_of(view.catalog, self._find(view)[1].number)
-        return read_all_seen(self._store.disk, (one.number for one in known))
+        """How far the application of each consumer has got in the messages taken ahead."""
+        consumers = consumers_of(view.catalog, self._find(view)[1].number)
+        return read_all_seen(self._store.disk, (consumer.number for consumer in consumers))
 
     # --- the subscription itself -------------------------------------------------------------
 
     def set_policies(self, **policies: int | str | None) -> dict[str, int | str]:
-        """Set policies, None to remove one; returns those it then has.
+        """Set policies of the subscription; None removes one. Returns its policies afterwards.
 
-        ack_timeout_ms, nack_delay_ms, nack_backoff_max_ms, max_redeliver_count, dead_letter_topic,
-        retry_topic, split_batches
+        policies: ack_timeout_ms, nack_delay_ms, nack_backoff_max_ms, max_redeliver_count,
+                  dead_letter_topic, retry_topic, split_batches
         """
         return self._store.write(lambda view, now: set_policies(view, *self._find(view), policies))
 
     def delete(self, *, force: bool = False, dry_run: bool = False) -> SubscriptionDeleted:
         """Delete the subscription; the fields of `sub delete`.
 
-        What open transactions have acknowledged here is dropped; they list it as skipped.
-        force:  even with live consumers
+        Acknowledgements of open transactions are dropped; the transactions list them as skipped.
+        force:  also with live consumers
         raises: ConsumerBusy
         """
         store = self._store
-        for left in reversed(range(DELETE_TRIES)):
+        for tries_left in reversed(range(DELETE_TRIES)):
             dead = self._dead()
 
             def decide(
@@ -328,7 +339,7 @@ class SubscriptionHandle:
                 answer = self._decided(decide, dry_run=dry_run)
                 break
             except ConsumerBusy:
-                if not left or not self._dead():
+                if not tries_left or not self._dead():
                     raise
         for number in () if dry_run or store.dry_run else dead:
             store.disk.unlink(consumer_lock(number))
@@ -340,10 +351,10 @@ class SubscriptionHandle:
         }
 
     def _dead(self) -> list[int]:
-        """The consumers in the catalog that are dead."""
+        """Consumers of the subscription whose process has died."""
 
         def known(view: View) -> list[int]:
-            found = consumers_of(view.catalog, self._find(view)[1].number)
-            return [one.number for one in found]
+            consumers = consumers_of(view.catalog, self._find(view)[1].number)
+            return [consumer.number for consumer in consumers]
 
         return dead_consumers(self._store.disk, self._store.ask(known))

@@ -1,7 +1,7 @@
-"""How much became visible in a topic over time: messages, bytes and transactions in each span.
+"""The throughput of a topic: messages, bytes and transactions that became visible, by time span.
 
-A span begins at a multiple of its length since 1970 in UTC. A transaction counts once, in the span
-of its commit, however many partitions its messages are in.
+A span begins at a multiple of its length since 1970 UTC. A transaction counts once, in the span of
+its commit, even if its messages are in several partitions.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ _TXN: Final = ("txn_most", "txn_least")
 def throughput(
     store: Store, topic: str, partitions: Sequence[int] | None, since_ms: int, by_ms: int
 ) -> list[Throughput]:
-    """A row for each span from the one with `since_ms` until now, including empty ones.
+    """One row per time span, from the span of `since_ms` until now; empty spans included.
 
+    since_ms:   in ms since 1970 UTC
+    by_ms:      the length of a span, at least 1
     partitions: None: all
-    returns: [{topic, from_time, messages, size_bytes, transactions}], by time; size_bytes: payload
+    returns: [{topic, from_time, messages, size_bytes, transactions}]; size_bytes: of the values
     raises:  InvalidArgument, LimitExceeded (more than SPANS_MAX spans), TopicNotFound; as a reader
-    cost:    reads what became visible since then
+    cost:    reads all messages since then
     """
     if by_ms < 1:
         raise InvalidArgument(f"a span of {by_ms} ms is below one", code=203)
@@ -48,9 +50,9 @@ def throughput(
             limit=SPANS_MAX,
             value=spans,
         )
-    listed = None if partitions is None else list(partitions)
-    wanted = Range(start=Bound("time", first), stop=END)
-    reader = Reader(store, topic, wanted, listed)
+    indexes = None if partitions is None else list(partitions)
+    since = Range(start=Bound("time", first), stop=END)
+    reader = Reader(store, topic, since, indexes)
     rows = {at: _empty(reader.short, at) for at in range(first, first + spans * by_ms, by_ms)}
     ends: list[pa.Table] = []
     while (table := reader.take(_AT_ONCE)).num_rows:
@@ -58,7 +60,7 @@ def throughput(
         counted = spanned.group_by("span").aggregate([("bytes", "sum"), ("span", "count")])
         columns = (counted.column(name).to_pylist() for name in ("span", "bytes_sum", "span_count"))
         for span, size, count in zip(*columns, strict=True):
-            row = rows.setdefault(span, _empty(reader.short, span))  # a clock ahead of ours
+            row = rows.setdefault(span, _empty(reader.short, span))  # the writer's clock was ahead
             row["messages"] += count
             row["size_bytes"] += size or 0
         of_txns = spanned.filter(pc.is_valid(spanned.column("txn_most")))
@@ -76,10 +78,10 @@ def _empty(topic: str, from_ms: int) -> Throughput:
 
 
 def _spanned(table: pa.Table, first_ms: int, by_ms: int) -> pa.Table:
-    """For each message: the span it became visible in, its payload bytes, its transaction."""
+    """A row per message: the span in which it became visible, the bytes of its value, its txn."""
     times = table.column("visible_time").cast(pa.int64())
     by = pa.scalar(by_ms, pa.int64())
-    made = pa.table(
+    spanned = pa.table(
         {
             "span": pc.multiply(pc.divide(times, by), by),
             "bytes": pc.binary_length(table.column("value")),
@@ -87,5 +89,5 @@ def _spanned(table: pa.Table, first_ms: int, by_ms: int) -> pa.Table:
             **{name: table.column(name) for name in _TXN},
         }
     )
-    # Clocks sometimes go back: after the first that is late enough there may be earlier ones.
-    return made.filter(pc.greater_equal(made.column("time"), pa.scalar(first_ms, pa.int64())))
+    # A clock may have gone back, so earlier times can follow the first one in the range.
+    return spanned.filter(pc.greater_equal(spanned.column("time"), pa.scalar(first_ms, pa.int64())))

@@ -1,8 +1,7 @@
-"""Owns TopicHandle: a topic's delayed messages, looked at and decided over.
+"""Owns TopicHandle: listing, promoting and cancelling the delayed messages of a topic.
 
-There is a method for each command of `txlog delay`. Each change is one decision, durable when it
-returns; answers are plain values under the names that the commands print. `watermarks` has the
-topic's watermarks.
+Each command of `txlog delay` has a method. Each change is one decision, durable when it returns.
+Answers are plain values with the field names that the commands print.
 """
 
 from __future__ import annotations
@@ -90,19 +89,20 @@ class TopicHandle:
 
     def _find(self, view: View, subscription: str | None) -> tuple[Topic, Subscription | None]:
         topic = self._topic(view)
-        held = None if subscription is None else find_subscription(view, topic, subscription)
-        return topic, held
+        record = None if subscription is None else find_subscription(view, topic, subscription)
+        return topic, record
 
     def _indexes(self, topic: Topic) -> list[int]:
-        """The one partition that the handle names, or all."""
+        """The partition in the handle's name, if it has one, else all."""
         if self._asked.partition is not None:
             return [self._asked.partition]
         return list(range(topic.partitions))
 
     def stats(self, by_ms: int = HOUR_MS, since_ms: int | None = None) -> list[Throughput]:
-        """What became visible, a row for each span of time; the fields of `txlog topic stats`.
+        """The messages that became visible, by time span; the fields of `txlog topic stats`.
 
-        since_ms: the first of them is the one with this instant; None: a day ago
+        by_ms:    the length of a span
+        since_ms: an instant in the first span (ms since 1970 UTC); None: a day ago
         raises:   InvalidArgument, LimitExceeded; as a reader
         """
         if since_ms is None:
@@ -113,7 +113,7 @@ class TopicHandle:
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of its partitions in the store, as the end of a transaction names them."""
+        """The store-wide numbers of its partitions, which commit and abort return."""
 
         def numbers(view: View) -> list[int]:
             topic = self._topic(view)
@@ -123,12 +123,12 @@ class TopicHandle:
 
     @property
     def watermarks(self) -> TopicWatermarks:
-        """Its event-time watermarks: look at them, set a producer's, declare one idle."""
+        """Its event-time watermarks: show them, set that of a producer, declare a producer idle."""
         return TopicWatermarks(self._store, self._asked)
 
     @property
     def schemas(self) -> TopicSchemas:
-        """The schemas of its values: list them, add one, delete them."""
+        """The schemas of its values: list, add or delete them."""
         return TopicSchemas(self._store, self._asked)
 
     # --- looking -----------------------------------------------------------------------------
@@ -141,9 +141,10 @@ class TopicHandle:
         *,
         key: bytes | str | None = None,
     ) -> pa.Table:
-        """Messages whose time is to come, by time; what the index holds, not the backlog.
+        """Messages that are not due yet, by time of delivery. They come from the index.
 
-        subscription: only what it has not acknowledged; before: an instant in ms, itself left out
+        subscription: only messages that it has not acknowledged
+        before:       only messages due before this instant (ms since 1970 UTC)
         key:          only messages with this key
         returns:      partition, ledger, entry, index (null for a plain message), deliver_at, key,
                       size_bytes, txn_most, txn_least
@@ -159,7 +160,7 @@ class TopicHandle:
         )
 
     def next_delayed(self, subscription: str | None = None) -> NextDelayed | None:
-        """The message that is due next, None when nothing is delayed; {message_id, deliver_at}."""
+        """The next message to fall due: {message_id, deliver_at}; None if none is delayed."""
 
         def first(view: View) -> NextDelayed | None:
             for times in delayreport.ahead(view, self._scope(view, subscription)):
@@ -172,7 +173,7 @@ class TopicHandle:
     def histogram(
         self, subscription: str | None = None, before: int | None = None
     ) -> list[DueWithin]:
-        """How many are due within a minute, ten, an hour, a day, and later.
+        """How many messages are due within a minute, ten minutes, an hour, a day, and later.
 
         returns: [{due_within_ms, messages}], due_within_ms None in the last
         """
@@ -186,9 +187,10 @@ class TopicHandle:
         return self._store.ask(counted)
 
     def cutoff(self) -> int | None:
-        """The latest time that is due now, in ms, by the policies of the topic; None: all is.
+        """Messages with a delivery time up to this one (ms since 1970 UTC) are due; None: all are.
 
-        For readers: with a damaged journal, by what comes before the damage.
+        It follows the policies of the topic. If the journal is damaged, it follows those before the
+        damage.
         """
         store = self._store
 
@@ -204,10 +206,10 @@ class TopicHandle:
     def _scope(
         self, view: View, subscription: str | None, before: int | None = None
     ) -> delayreport.Scope:
-        topic, held = self._find(view, subscription)
+        topic, record = self._find(view, subscription)
         store = self._store
         return delayreport.Scope(
-            topic, self._indexes(topic), store.clock.now().wall_ms, store.note, held, before
+            topic, self._indexes(topic), store.clock.now().wall_ms, store.note, record, before
         )
 
     # --- deciding ----------------------------------------------------------------------------
@@ -221,14 +223,16 @@ class TopicHandle:
         subscription: str | None = None,
         dry_run: bool = False,
     ) -> Promoted:
-        """Let delayed messages be delivered now; later ones still wait.
+        """Deliver delayed messages now. It does not change the delay of messages sent later.
 
-        ids, before, all: one of them: these, those due before an instant in ms, or all
-        subscription:     None: every shared and key-shared one
-        returns:          {topic, subscription, promoted, not_delayed, first_at, last_at}, in
-                          messages; what was already done counts if it was named, else not
-        raises:           NotAllowed (a type that does not wait, a transaction holds one of them),
-                          MessageNotFound, PartitionUnavailable: nothing is changed then
+        ids, before, all: pass one of them: these messages, messages due before an instant (ms since
+                          1970 UTC), or all
+        subscription:     None: every shared and key-shared subscription
+        returns:          {topic, subscription, promoted, not_delayed, first_at, last_at}; counts of
+                          messages. not_delayed includes only messages in `ids`
+        raises:           NotAllowed (the subscription type ignores delays, or a transaction holds
+                          one of the messages), MessageNotFound, PartitionUnavailable; then nothing
+                          is changed
         """
         answer = self._change(promote, ids, before, all, subscription, dry_run=dry_run)
         return {
@@ -251,8 +255,9 @@ class TopicHandle:
     ) -> Cancelled:
         """Acknowledge delayed messages before they are due, so that they are never delivered.
 
-        subscription: None: every subscription there is
-        returns:      as promote, with cancelled; raises as promote, whatever the type
+        subscription: None: every subscription of the topic
+        returns:      as promote, with `cancelled` instead of `promoted`
+        raises:       as promote, but any subscription type is allowed
         """
         answer = self._change(cancel, ids, before, all, subscription, dry_run=dry_run)
         return {
@@ -295,8 +300,8 @@ class TopicHandle:
         return answer
 
     def _cursors(self, view: View, subscription: str | None) -> tuple[tuple[int, int], ...]:
-        topic, held = self._find(view, subscription)
-        names = topic.subscriptions if held is None else [held.number]
+        topic, record = self._find(view, subscription)
+        names = topic.subscriptions if record is None else [record.number]
         return tuple(
             (name, number_of(topic, index)) for name in names for index in self._indexes(topic)
         )
@@ -304,10 +309,11 @@ class TopicHandle:
     # --- upkeep of the index -----------------------------------------------------------------
 
     def merge(self, to: int | None = None, *, dry_run: bool = False) -> BucketsMerged:
-        """Merge the buckets of each partition until there are at most this many.
+        """Merge the buckets of each partition's index until there are at most `to`.
 
-        to:      None: max_num_buckets of the store, as upkeep does; where that is 0 or -1, no merge
-        returns: {topic, buckets_before, buckets_after, messages}; messages: ids in them then
+        to:      None: max_num_buckets of the store, as for upkeep; if that is 0 or -1, no merge
+        returns: {topic, buckets_before, buckets_after, messages}; messages: ids in the buckets
+                 afterwards
         raises:  InvalidArgument, StoreLocked, PartitionUnavailable
         """
         if to is None:
@@ -325,12 +331,13 @@ class TopicHandle:
         dry_run: bool = False,
         searches: Mapping[int, Search] | None = None,
     ) -> IndexRebuilt:
-        """Replace the index of a range by what the log says.
+        """Build the index of a range from the log again.
 
-        searches: by store-wide number, what finds delayed ids; jobs pass those that Spark found
-        first, last: both are in; an id selects its partition
-        returns: {topic, partitions, messages_read, indexed, missing, surplus, buckets}; missing
-                 were not due and not in the index, surplus in it and not in the log
+        searches: by store-wide partition number: a function that finds the delayed ids; jobs pass
+                  ids that Spark has found
+        first, last: the range, both included; an id selects its partition
+        returns: {topic, partitions, messages_read, indexed, missing, surplus, buckets}; missing:
+                 delayed messages that the index lacked; surplus: ids in it that were not in the log
         raises:  MessageNotFound (an id of another topic), InvalidArgument (ids of two partitions),
                  StoreLocked, PartitionUnavailable
         """
@@ -344,15 +351,19 @@ class TopicHandle:
             searches=searches,
         )
 
-    def _numbers(self, *named: MessageId | None) -> list[int]:
-        """The partitions of the handle; an id selects its own."""
+    def _numbers(self, *ids: MessageId | None) -> list[int]:
+        """The partitions of the handle; if ids are given, only the partition of the ids."""
 
         def numbers(view: View) -> list[int]:
             topic = self._topic(view)
             indexes = self._indexes(topic)
-            meant = {partition_of(view, topic, one) for one in named if one is not None}
-            if len(meant) > 1:
+            chosen = {
+                partition_of(view, topic, message_id)
+                for message_id in ids
+                if message_id is not None
+            }
+            if len(chosen) > 1:
                 raise InvalidArgument("the two ids are of different partitions", code=203)
-            return [number_of(topic, one) for one in indexes if not meant or one in meant]
+            return [number_of(topic, index) for index in indexes if not chosen or index in chosen]
 
         return self._store.ask(numbers)

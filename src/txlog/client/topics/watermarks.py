@@ -1,7 +1,7 @@
-"""Owns TopicWatermarks: the watermarks of a topic, shown, or asserted without a producer.
+"""Owns TopicWatermarks: showing the watermarks of a topic, and asserting them without a producer.
 
-There is a method for each command of `txlog watermark`; answers are plain values under the names
-that it prints.
+Each command of `txlog watermark` has a method. Answers are plain values with the field names that
+the commands print.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 class TopicWatermarks:
     """The watermarks of a topic: `client.topic("orders").watermarks`.
 
-    Producers assert by themselves (`Producer.new_watermark`); this is to look at them, and for a
-    producer that does not come back. Nobody is fenced.
+    Producers assert watermarks themselves (`Producer.new_watermark`). These calls show them, and
+    act for a producer that does not come back; they do not fence it.
 
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -90,18 +90,20 @@ class TopicWatermarks:
         at: MessageId | None = None,
         lateness: bool = True,
     ) -> WatermarkShown:
-        """The watermark at a subscription's place, without one at the end of the log; or at a row.
+        """The watermark at the place of a subscription, at a message, or at the end of the log.
 
-        at:       a row of one partition
-        lateness: look at the messages for max_event_time and late_messages, else they are None:
-                  a message counts as late when it is older than the watermark that its partition
-                  had just before it, so the figure does not depend on who received what
+        subscription: None: the end of the log
+        at:       a message of one partition
+        lateness: compute max_event_time and late_messages, else they are None. A message counts as
+                  late if it is older than its partition's watermark just before it, whether or not
+                  a consumer has received it
         cost:     the rows that move the watermark, at most those between two snapshots; with
-                  lateness the event times of all messages up to there, and of no other column
+                  lateness also the event times of all messages up to there
         returns: {topic, subscription, status, watermark, emitted, lag_ms, holder, first_unacked,
-                 max_event_time, late_messages, pending_txns, partition_list}; watermark is the
-                 least time of an active producer there, emitted the highest that was delivered,
-                 holder the producer with the minimum, first_unacked the message that it waits for
+                 max_event_time, late_messages, pending_txns, partition_list}; watermark: the least
+                 time of an active producer; emitted: the highest value delivered to a consumer;
+                 holder: the producer with the least time; first_unacked: the message that keeps the
+                 watermark from rising
         raises:  SubscriptionNotFound, InvalidArgument, MessageNotFound
         """
         now_ms = self._store.clock.now().wall_ms
@@ -119,15 +121,15 @@ class TopicWatermarks:
         return answer
 
     def _lateness(self, looks: list[Lateness]) -> tuple[int | None, int | None]:
-        """What messages say: (max_event_time, late_messages); None of what cannot be read."""
+        """(max_event_time, late_messages) of the messages; None each if some are unreadable."""
         try:
-            for one in looks:
-                while self._store.read(one.step):
-                    pass  # a few at a time, so that nobody waits long
+            for scan in looks:
+                while self._store.read(scan.step):
+                    pass  # a few rows per read, so that other threads get their turn
         except (Corruption, PartitionUnavailable):
             return None, None
-        times = [one.greatest for one in looks if one.greatest is not None]
-        late = sum(one.late for one in looks)
+        times = [scan.greatest for scan in looks if scan.greatest is not None]
+        late = sum(scan.late for scan in looks)
         return max(times, default=None), late
 
     def history(
@@ -138,25 +140,28 @@ class TopicWatermarks:
         since: int | None = None,
         limit: int | None = None,
     ) -> list[WatermarkRow]:
-        """What moved the watermarks, oldest first; as far back as the log reaches.
+        """The rows that moved the watermarks, oldest first, as far back as the log goes.
 
-        since:   written at or after (ms); limit: the last this many
+        since:   only rows written at or after this instant (ms since 1970 UTC)
+        limit:   only the last rows
         returns: [{topic, partition, position, marker_type, producer, event_time, by, txn,
-                 txn_state, regressed, publish_time}]; marker_type is set, idle or snapshot; by is
-                 producer, admin or timeout, of an idle outside of transactions
+                 txn_state, regressed, publish_time}]; marker_type: set, idle or snapshot; by:
+                 producer, admin or timeout, for an idle outside of transactions
         """
         if limit is not None and limit < 0:
             raise InvalidArgument(f"limit is {limit}, it must not be negative", code=203)
-        wanted = None if producer is None else _name(producer)
+        name = None if producer is None else _name(producer)
         return self._store.ask(
             lambda view: watermarks.history(
-                view, self._topic(view), self._indexes(view, partition), wanted, since, limit
+                view, self._topic(view), self._indexes(view, partition), name, since, limit
             ),
         )
 
     def producers(self, subscription: str | None = None) -> list[WatermarkProducer]:
-        """The producers waited for; [{topic, partition, producer, event_time, holds, idle,
-        position, pending_txns}]. With a subscription, where that is.
+        """The producers that hold the watermark back, or may do so.
+
+        subscription: at its place; None: at the end of the log
+        returns: [{topic, partition, producer, event_time, holds, idle, position, pending_txns}]
         """
         return self._store.ask(
             lambda view: watermarks.producers(
@@ -171,8 +176,8 @@ class TopicWatermarks:
     ) -> WatermarkSet:
         """Assert a time on behalf of a producer, in every partition.
 
-        returns: {topic, producer, event_time, regressed, txn, partition_list}; regressed: below its
-                 last one, so it has no effect
+        returns: {topic, producer, event_time, regressed, txn, partition_list}; regressed: the time
+                 is below the producer's last one, so it has no effect
         raises:  as WatermarkBuilder.send
         """
         placed, regressed = self._write(
@@ -188,9 +193,10 @@ class TopicWatermarks:
         }
 
     def idle(self, producer: str, *, txn: Transaction | TxnId | None = None) -> ProducerIdle:
-        """Declare a producer idle: nobody waits for it until it asserts a time again.
+        """Declare a producer idle: it holds no watermark back until it asserts a time again.
 
-        returns: {topic, producer, was_active, txn, partition_list}; done, too, when it was not
+        returns: {topic, producer, was_active, txn, partition_list}; the row is also written if the
+                 producer was not active
         """
         placed, was_active = self._write(Assertion(_name(producer), None, "admin"), txn)
         return {
@@ -202,10 +208,10 @@ class TopicWatermarks:
         }
 
     def snapshot(self) -> SnapshotsTaken:
-        """Write a snapshot in each partition where anything was asserted.
+        """Write a watermark snapshot in each partition where a producer has asserted a time.
 
         returns: {topic, written, partition_list}
-        raises:  PartitionUnavailable: nothing is written then
+        raises:  PartitionUnavailable; then nothing is written
         """
         store = self._store
         written = store.write(
@@ -224,7 +230,7 @@ class TopicWatermarks:
     def _write(
         self, what: Assertion, txn: Transaction | TxnId | None
     ) -> tuple[WatermarkPlaced, bool]:
-        """Where it stands, and: of a time whether it fell, of idle whether it was active."""
+        """(positions of the rows, flag); flag: the time regressed, or an idle one was active."""
         store, uid = self._store, self._store.disk.owner()[0]
 
         def flag(view: View, topic: Topic, use: Use | None) -> bool:
@@ -235,21 +241,23 @@ class TopicWatermarks:
 
         def plainly(view: View, now: Instant) -> Decision[tuple[WatermarkPlaced, bool]]:
             topic = self._topic(view)
-            made = watermark.assert_watermark(view, store.settings, now, topic, what)
-            assert made.answer is not None
-            answer = (made.answer, flag(view, topic, None))
-            return Decision(made.ops, made.batch, made.sync, answer)
+            decision = watermark.assert_watermark(view, store.settings, now, topic, what)
+            assert decision.answer is not None
+            answer = (decision.answer, flag(view, topic, None))
+            return Decision(decision.ops, decision.batch, decision.sync, answer)
 
         def inside(
             view: View, now: Instant, use: Use
         ) -> Decision[tuple[TxnId, tuple[WatermarkPlaced, bool]]]:
             topic = self._topic(view)
-            made = watermark.assert_in_txn(view, store.settings, now, uid, topic, what, None, use)
-            if made.answer is None:  # to be made again
-                return Decision(made.ops, None, made.sync, None, made.error)
-            txn_id, placed = made.answer
+            decision = watermark.assert_in_txn(
+                view, store.settings, now, uid, topic, what, None, use
+            )
+            if decision.answer is None:  # the caller decides again, after a sweep
+                return Decision(decision.ops, None, decision.sync, None, decision.error)
+            txn_id, placed = decision.answer
             answer = (txn_id, (placed, flag(view, topic, use)))
-            return Decision(made.ops, made.batch, made.sync, answer)
+            return Decision(decision.ops, decision.batch, decision.sync, answer)
 
         return store.write(plainly) if txn is None else in_transaction(store, txn, inside)
 

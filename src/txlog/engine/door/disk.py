@@ -1,4 +1,4 @@
-"""Files: those of the store, those of the user, and those that lie elsewhere."""
+"""Files of the store, files of the user, and offloaded files."""
 
 from txlog.engine.storage.disk.libc import share_heap
 from txlog.engine.storage.disk.locks import PidFile

@@ -1,4 +1,4 @@
-"""Making a store, and what its own files say it is."""
+"""Creating a store, and the file that identifies it."""
 
 from txlog.engine.store.identity import (
     COPIED,

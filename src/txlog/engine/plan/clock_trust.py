@@ -107,7 +107,7 @@ def note(view: View, settings: Settings, now: Instant) -> ClockNoted | None:
 
 
 def wants_frame(view: View, settings: Settings, now: Instant) -> bool:
-    """True when the clock of a new boot is in doubt for the first time: its hour must begin."""
+    """True when the clock of a new boot is in doubt for the first time: SETTLE_MS must begin."""
     if is_as_expected(view, settings, now):
         return False
     judged = judge(view, settings, now)

@@ -206,7 +206,7 @@ def records_for(topic: Topic) -> Records | None:
 
 
 def records_of(typing: ValueSchema) -> Records:
-    """The same for rows that all have one schema."""
+    """As `records_for`, for rows that all have one schema."""
     schema = typing.schema
 
     def made(rows: pa.Table) -> pa.ChunkedArray:

@@ -80,7 +80,7 @@ def partition_of_key(key: bytes, partitions: int) -> int:
 
 
 def with_ordering_key(properties: Mapping[str, str] | None, key: bytes) -> dict[str, str]:
-    """Properties of a message, with its ordering key among them."""
+    """The properties of a message, with its ordering key added."""
     return {**(properties or {}), ORDERING_KEY: b64encode(key).decode()}
 
 

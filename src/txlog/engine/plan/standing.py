@@ -1,7 +1,8 @@
 """The position of a consumer in a partition, and the effect of returned messages on it.
 
-A process remembers its own positions; the cursor's rounds tell how far each must go back. So a
-lease has no position, and a return costs other processes nothing until they read.
+A process keeps its own positions in memory. The rounds of the cursor show how far each must go
+back after a return. So a lease does not record a position, and a return costs other processes
+nothing until they read.
 Source: spec/transactions 9.1 (rounds, stale cumulative acknowledgements).
 """
 
@@ -18,11 +19,12 @@ from txlog.engine.model.ops import Mark
 
 
 class ReadPosition(msgspec.Struct, frozen=True, gc=False):
-    """A consumer's place in a partition: nothing at or below it can be delivered to it.
+    """A consumer's place in a partition: no message up to it can be delivered to the consumer now.
 
-    round:   of the cursor; the place is valid while it is unchanged, later returns tell how far to
-             go back
-    members: the consumers of the subscription at that time; if they change, it begins again
+    round:   of the cursor; while it is unchanged, the place is valid; if it is higher, messages
+             were returned, and the consumer goes back to the lowest of them
+    members: the consumers of the subscription at that time; if they change, the consumer begins at
+             mark-delete
 
     The other fields are for subscriptions that honour deliver_at (delayed/due).
 
@@ -42,10 +44,10 @@ class ReadPosition(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConsumerState(msgspec.Struct, frozen=True, gc=False):
-    """The consumer of a call, its places, and the last message that it got in each.
+    """The consumer of a call, its place in each partition, and the last message it got there.
 
-    consumer 0: none, the call is by id
-    seen: how far its application has come, where the consumer has taken messages ahead
+    consumer: its number; 0: the call is by message id, without a consumer
+    seen: how far its application has got, in partitions where it has taken messages ahead
     """
 
     consumer: int = 0

@@ -276,13 +276,13 @@ class Call:
     Calls submitted together belong to one transaction and share a frame: without its commit they
     have no effect.
 
-    coordinators: those it names; they are loaded, so that the sweep sees them
-    uses:         the other state that it uses; the sweep ends what is overdue there
-    thorough:     sweep every coordinator before it, without a bound
+    coordinators: coordinators that it names; they are loaded, so that the sweep sees them
+    uses:         the other state that it uses; the sweep ends overdue transactions there
+    thorough:     first sweep every coordinator, without a bound
     then:         called with the decision once it is applied, before the next one decides
     stage:        QUEUED: its frame is not in the journal; WRITING: it may be; WRITTEN: it is, and
                   the folds have applied it; NO_FRAME: decided, with nothing to write
-    done:         answer and error are final: it was flushed if it had to be
+    done:         answer and error are final; if the answer promises durability, it is durable
     """
 
     __slots__ = (
@@ -375,7 +375,7 @@ def note_doubt(error: BaseException) -> None:
 
 
 def again(error: TxlogError) -> TryAgain:
-    """The error for callers whose refusal rests on frames that could not be made durable."""
+    """The error for callers that were refused because of frames that could not be made durable."""
     refused = TryAgain(f"nothing was done, and what it depends on may be lost: {error}")
     refused.__cause__ = error
     return refused

@@ -1,9 +1,9 @@
-"""Owns what this user has confirmed for a store: places outside it, for reading and removing.
+"""The places outside a store that this user has confirmed, for reading and for removing files.
 
 The store alone cannot make txlog open or remove a file outside it (storage/remote). A file is
 removed only from a place to which this user has offloaded from this store. The record names the
-path and the uuid of the store. There is no record for a copy of the store, a store that was moved,
-and a store that another user made. Their files stay until an offload confirms the place.
+path and the uuid of the store. A copy of the store, a store that was moved, and a store that
+another user made have no record. Their files stay until an offload confirms the place.
 """
 
 from __future__ import annotations
@@ -74,6 +74,6 @@ def _name_of(store: Store) -> str:
 def _path_of(store: Store) -> str | None:
     directory = record_directory()
     name = _name_of(store).encode(errors="surrogateescape")
-    # only to tell paths apart; nothing recovers a path from it, as the record has the path
+    # only to distinguish paths; the record has the path itself
     digest = f"{crc32c(name):08x}{crc32c(name[::-1]):08x}"
     return None if directory is None else f"{directory}/{digest}.json"

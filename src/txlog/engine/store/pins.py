@@ -5,10 +5,10 @@ pin is a file `pins/<id>.lock` with the paths. It counts while its process holds
 and ends with the process. It need not survive a power cut, so it is never flushed.
 
     reader    under pins.lock: the pin;  then check that every file exists, else start over
-    upkeep    under pins.lock: read the pins, unlink files that none of them names
+    upkeep    under pins.lock: read the pins, unlink files that no pin names
 
-So an unlink after a pin sees the pin, and a reader that pins after an unlink sees that the file is
-missing. A pin that cannot be read keeps every file.
+So an unlink after a pin sees the pin, and a reader that pins after an unlink finds the file
+missing. An unreadable pin keeps every file.
 Source: spec/analytics 2, R18, R21, R24.
 """
 

@@ -32,13 +32,13 @@ interrupt left behind.
    it, no thread of the child ever frees it. With a plain lock the child would wait for ever. But
    its descriptors are closed anyway, so the child gets an error (R27).
 3. While a thread waits for its turn, another thread may do its work. The waiter must learn this
-   without getting the lock, which the next thread may already have. So it waits at a gate of its
-   own, and not for the lock. On release, the thread opens the gate of every waiter whose work is
-   done, and of one more waiter, which takes the lock. If another thread was faster, that thread
-   will release it again. A waiter enters the row of waiters before it tries the lock once more, so
-   the holder then sees it there. An interrupt may swallow an opening, so no thread waits at a gate
-   longer than LOOK_AGAIN_S. Threads that are always faster may not do its work: from the second
-   opening on, the waiter waits for the lock itself, as they do.
+   without the lock, which the next thread may already have. So each waiter waits at a gate of its
+   own instead of at the lock. On release, a thread opens the gate of every waiter whose work is
+   done, and of one more waiter, which takes the lock. If a third thread takes the lock first, that
+   thread opens gates when it releases it. A waiter joins the list of waiters before it tries the
+   lock a last time, so the holder finds it in the list. An interrupt may swallow an opening, so no
+   thread waits at a gate longer than LOOK_AGAIN_S. Other threads may keep taking the lock first
+   without doing the waiter's work. So after the second opening it waits for the lock itself.
 """
 
 from __future__ import annotations
@@ -505,9 +505,10 @@ class Store:
                 return answer
 
     def _keep_view(self) -> None:
-        """A TxlogError ended a step that may refuse, so the view is as it was before.
+        """After a TxlogError from a step that may refuse: the view is unchanged, so keep it.
 
-        The exception: an error of a call refused inside this one may have come up anywhere.
+        It cannot be kept if another call was refused inside this one: the error of that call may
+        have cut short any step.
         """
         self._is_void = self._mutex.has_refused
 

@@ -1,9 +1,9 @@
 """When the sweep before a call can find anything due; transactions/sweep defines what it does.
 
-A search is not free, so the sweeper waits for a reason. Reasons are the first time-out of the
-loaded coordinators, a decided transaction that it can drive on, the first producer that may have
-been silent for too long, and a number of frames or a time since it last looked through ended
-transactions. A call that names a transaction which is due waits for no other reason.
+A search costs time, so the sweeper searches only for a reason: a transaction of a loaded
+coordinator has timed out, a decided transaction can go on, a producer may have been silent for too
+long, or there were many frames, or much time, since the last search through ended transactions. A
+call that names a due transaction is a reason, too.
 """
 
 from __future__ import annotations

@@ -27,8 +27,7 @@ such a call waits (`heed_appends`). They raise `count` as well, since the thread
 let the others look; threads that ignore appends go back to sleep.
 
 Where the system cannot watch files (`is_told` is False), a wait ends only when its time is up, so
-callers keep it short. A clock that is moved by hand has no part in this: its users look as often as
-before.
+callers keep it short. With a clock that tests move by hand there is no watch, and callers poll.
 
     tally              copied before a look; every event after that raises its count
     wait(count, …)     True once the count has changed
@@ -240,7 +239,9 @@ class Wakeups:
         """Make the watch if there is none."""
         if self.is_told or self._is_closed or type(self._clock) is not SystemClock:
             return
-        if self._is_inside():  # another thread may be making it, and wait for a lock of this one
+        if (
+            self._is_inside()
+        ):  # another thread may be making it, and wait for a lock that this thread holds
             return
         with self._making:
             if not self.is_told:  # else another thread was first, and may poll for hours
@@ -322,13 +323,15 @@ class Wakeups:
     def _wait(self, watch: Watch, seen: int, deadline: float, bell: Any, is_inside: bool) -> None:
         me = get_ident()
         turn = SIGNAL_SECONDS if me == main_thread().ident else WAIT_SECONDS_MAX
-        if (outer := self._bells.pop(me, None)) is not None:  # its wait goes on after this one
+        if (
+            outer := self._bells.pop(me, None)
+        ) is not None:  # the outer wait goes on after this one
             with suppress(RuntimeError):
                 outer.release()
         if outer is not None or is_inside:  # the outer wait may have been about to ring
             self._ring_next()
         while self.count == seen and (seconds_left := deadline - time.monotonic()) > 0:
-            self._bells[me] = bell  # again, if a wait inside this one took it away
+            self._bells[me] = bell  # register again: a wait inside this one may have removed it
             if not (is_inside or self._gate.acquire(blocking=False)):
                 bell.acquire(timeout=min(seconds_left, turn))
                 continue

@@ -30,7 +30,7 @@ Leases are not flushed. A power cut takes the lease, but it takes the consumer a
 returning the message is right. There is one exception: a message that is itself not durable yet is
 flushed before it is handed out, or an application could act on a message that never existed.
 
-When does a hand come open again?
+Four events end a lease:
 
  1. Its consumer acknowledges. Any acknowledgement ends a lease, no matter who sends it.
  2. The consumer gives the message back: at once, or as a negative acknowledgement after a delay,
@@ -43,15 +43,16 @@ When does a hand come open again?
  4. The ack time-out runs out, if there is one. It is measured on the clock since boot, which users
     cannot set.
 
-A consumer checks for all of this when it asks for more. Nothing runs in the background: as long as
-no consumer asks, no consumer needs the message.
+A consumer checks for dead peers and expired leases when it asks for messages. No thread does it in
+the background, since no consumer needs the messages until one asks.
 
 Taking a batch costs a write lock, and an application asks for one message at a time, so a consumer
-takes a batch ahead of its application. That must not show. A message that the application never got
-comes back without counting as a redelivery, and its time-out has not begun. Only the consumer knows
-how far its application has come, and it may be killed at any moment; so it keeps that number in its
-lock file, and the peer that finds it dead reads it there. Without it every crash would push
-untouched messages one step closer to the dead-letter topic.
+takes a batch ahead of its application. The application must not notice. A message that the
+application never received comes back without counting as a redelivery, and its time-out has not
+begun. Only the consumer knows how far its application has got, and it may be killed at any moment.
+So it writes that position to its lock file, and the peer that finds it dead reads it there. Without
+it, every crash would count as a redelivery of messages that no application has received, and bring
+them closer to the dead-letter topic.
 
 Which of the deliverable messages a consumer gets depends on the type of the subscription
 (`engine/plan/consuming`):
@@ -65,8 +66,6 @@ Which of the deliverable messages a consumer gets depends on the type of the sub
 A consumer remembers its position in each partition. This only saves time and is kept in memory:
 every return raises the cursor's round, and a consumer that finds a newer round goes back as far as
 the returns say.
-only: every return raises the cursor's round, and a consumer that finds a newer round goes back as
-far as the returns say.
 
 Acknowledging is checked as a whole before anything is written. In a transaction only PENDING
 messages can be acknowledged; otherwise two transactions would consume the same input. The frame
@@ -93,5 +92,5 @@ Contents:
     promotion         delivering delayed messages early, or cancelling them
     seek              moving a subscription, forward or back
     skip              acknowledging the next messages, without naming them
-    watermark_offer   which watermark a consumer may be handed, and the frame that keeps it
+    watermark_offer   which watermark a consumer may receive, and the frame that records it
 """

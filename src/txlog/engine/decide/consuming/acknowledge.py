@@ -45,9 +45,9 @@ Find = Callable[[View], tuple[Topic, Subscription]]
 
 
 class AckAnswer(msgspec.Struct, frozen=True, gc=False):
-    """The number of messages that an acknowledgement changed.
+    """How many messages an acknowledgement changed.
 
-    stale: cumulative requests that were refused, because messages below came back meanwhile
+    stale: cumulative requests that were refused, because earlier messages were returned meanwhile
     """
 
     acked: int

@@ -54,7 +54,7 @@ from txlog.errors import LimitExceeded
 DEAD, RETRY = "DLQ", "RETRY"
 REAL_TOPIC, REAL_SUBSCRIPTION = "REAL_TOPIC", "REAL_SUBSCRIPTION"
 ORIGIN_MESSAGE_ID, RECONSUMETIMES, DELAY_TIME = "ORIGIN_MESSAGE_ID", "RECONSUMETIMES", "DELAY_TIME"
-NO_LIMIT = 1 << 62  # a stored message is moved whatever limit now applies to new ones
+NO_LIMIT = 1 << 62  # a stored message is moved even if it exceeds the limit for new ones
 Find = Callable[[View], tuple[Topic, Subscription]]
 Policies = Mapping[str, int | str]
 
@@ -68,7 +68,7 @@ class MoveResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class RetryOptions(msgspec.Struct, frozen=True, gc=False):
-    """The delay and properties that a consumer asks for (consumer 0: the caller names the ids)."""
+    """How to postpone a message; consumer: its number, 0 for a call by message id."""
 
     delay_ms: int = 0
     properties: dict[str, str] = {}
@@ -129,7 +129,7 @@ def policies(view: View, topic: Topic, subscription: Subscription) -> Policies:
 
 
 def target_name(base: tuple[Topic, Subscription], kind: str) -> TopicName:
-    """The dead-letter or retry topic of a home: the one that was set, else the derived name.
+    """The dead-letter or retry topic of a home subscription: the policy's, else the derived name.
 
     raises: InvalidArgument (202) when the derived name is too long
     """
@@ -377,7 +377,7 @@ def _copies(
     kind: str,
     how: RetryOptions | None,
 ) -> pa.RecordBatch:
-    """The rows to append: key, value, event time as they were, and where they come from."""
+    """The rows to append: key, value and event time as before, and properties with their source."""
     is_retried = source[0].number != base[0].number
     columns = [table.column(name).to_pylist() for name in ("ledger", "entry", "index")]
     properties: list[list[tuple[str, str]]] = []

@@ -8,8 +8,8 @@
 
 plan/consuming/choice decides which messages are deliverable. Messages that a consumer took ahead
 and did not pass to its application come back without counting, and no time-out runs for them:
-callers report how far each application has come (Seen). The package says why leases are not
-flushed. Source: spec/transactions 9.1.
+callers report how far each application has got (Seen). The docstring of the package explains why
+leases are not flushed. Source: spec/transactions 9.1.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NO_LIMITS: Mapping[int, int] = {}
 
 
 class ReceiveRequest(msgspec.Struct, frozen=True, gc=False):
-    """The request of a consumer; partitions in the order in which they are tried.
+    """The request of a consumer; it tries the partitions in this order.
 
     make_do: work without a missing index, which costs reads; else the answer names the index to
         build
@@ -57,8 +57,8 @@ class ReceiveRequest(msgspec.Struct, frozen=True, gc=False):
              this is the number of the first batch (one per partition); the next batch has the next
              number
     most:    how many messages all consumers of a shared type together may take ahead
-    (partition, messages, end of their time-out) of earlier batches that the application received;
-             written with the new lease
+    seen:    (partition, messages, end of their time-out) of earlier batches that the application
+             received; the frame of the new lease also writes these
     limits:  the most messages per partition; without an entry, only `limit` applies
     """
 
@@ -114,7 +114,7 @@ def attached(view: View, consumer: int) -> Consumer:
 def receive(
     view: View, settings: Settings, now: Instant, wants: ReceiveRequest
 ) -> Decision[Delivery | None]:
-    """Decide what a consumer gets next; written, and flushed only if it delivers what is not.
+    """Decide what a consumer gets next; flushed only if it delivers messages that are not durable.
 
     returns: Delivery; None: the caller reaps first, because leases have expired
     raises:  AlreadyClosed, PartitionUnavailable when no partition is available
@@ -177,7 +177,7 @@ def _timeout_ms(subscription: Subscription, wants: ReceiveRequest) -> int:
 
 
 def _share(view: View, me: Consumer, wants: ReceiveRequest) -> int:
-    """How many a consumer of a shared type may have ahead, given the others."""
+    """How many messages a consumer of a shared type may take ahead: an equal share of all."""
     if not wants.ahead or me.kind not in SHARED_TYPES:
         return wants.limit
     return max(1, wants.most // len(catalogs.consumers_of(view.catalog, me.subscription)))
@@ -253,7 +253,7 @@ def reap_ops(
 
     dead: consumers whose lock file the caller could lock; consumer ids are used once, so they never
         come back
-    late: live consumers that let the time-out of their last delivery run out
+    late: live consumers whose last message has outlived its time-out
     """
     ops: list[Op] = []
     numbers = catalogs.numbers(view.catalog.topics[subscription.topic])
@@ -292,9 +292,10 @@ def is_reaping_due(view: View, subscription: int, numbers: Iterable[int], now: I
 def give_back(
     view: View, subscription: Subscription, consumer: int, seen: Seen, *, detach: bool
 ) -> Decision[ReturnResult]:
-    """Decide to return all that a consumer holds, and with detach to leave; answers ReturnResult.
+    """Decide to return all messages leased to a consumer, and with detach to remove the consumer.
 
-    seen: how far its application came; messages that it never received come back without counting
+    returns: ReturnResult
+    seen: how far its application has got; messages it never received come back uncounted
     """
     ops: list[Op] = []
     total = 0
@@ -400,7 +401,7 @@ def negative_acknowledge(
 
 
 def _common(first: list[Run], second: list[Run]) -> list[Run]:
-    """The messages that are in both."""
+    """The messages in both."""
     ids = IdSet()
     for run in first:
         ids.add(run)

@@ -45,7 +45,7 @@ Find = Callable[[View], tuple[Topic, Subscription | None]]
 
 
 class DelayedSelection(msgspec.Struct, frozen=True, gc=False):
-    """Which delayed messages a caller means: named messages, those before an instant, or all.
+    """The delayed messages of a request: named messages, messages due before an instant, or all.
 
     indexes: the partitions; note: called with each bucket of the index that could not be read
     """

@@ -56,13 +56,15 @@ from txlog.errors import InvalidArgument, LimitExceeded, NotAllowed
 NAMES_MAX = 10_000
 NAME_BYTES_MAX = 1_024
 DONE, BEFORE, AGAIN = "done", "before", "again"
-QUERY = "query:"  # begins the name under which a key records whose it is
+QUERY = "query:"  # prefix of the name under which a key records its topic
 Owner = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A stored batch; what: None if its number is below the last one.
+    """A stored batch.
+
+    what: None if its number is below the last one
 
     coordinator: of its transaction
     """

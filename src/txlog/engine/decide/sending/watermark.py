@@ -135,7 +135,7 @@ def _indexes(topic: Topic) -> dict[int, int]:
 
 
 def is_active(view: View, topic: Topic, producer: str) -> bool:
-    """True while some partition waits for a producer, whatever open transactions may do."""
+    """True while the producer holds a partition's watermark back, apart from open transactions."""
     return any(producer in view.watermark(number).state.active for number in numbers(topic))
 
 
@@ -220,7 +220,7 @@ def least_state(view: View, topic: Topic) -> WatermarkState | None:
 
 TIMEOUT: Final = "watermark_producer_idle_timeout_ms"
 BY_TIMEOUT: Final = "timeout"
-RETRY_MS: Final = 1_000  # while something delays an overdue producer
+RETRY_MS: Final = 1_000  # while an overdue producer cannot be declared idle yet
 LOOK_MS_MAX: Final = 60_000  # between two looks, because the wall clock may be set
 NEVER_MS: Final = 1 << 62
 

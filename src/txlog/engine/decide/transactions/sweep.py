@@ -169,7 +169,7 @@ def is_anything_due(
 ) -> bool:
     """True when a sweep of the loaded coordinators would write something.
 
-    sure:  the instant with a wall clock that can be trusted (clockguard)
+    sure:  the instant with a wall clock that can be trusted (plan/clock_trust)
     ended: also for ended transactions past their retention
     """
     return any(_due(view, now)) or (

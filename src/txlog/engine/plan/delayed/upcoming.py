@@ -117,7 +117,7 @@ def upcoming(
 def upcoming_in_any_order(
     view: View, partitions: Sequence[int], note: Note, after_ms: int, before_ms: int | None = None
 ) -> Iterator[pa.Table]:
-    """The same in any order, with fewer and larger reads."""
+    """As `upcoming`, but in any order, with fewer and larger reads."""
     with ExitStack() as stack:
         for source in _all_sources(view, partitions, note, after_ms, before_ms, stack, few=False):
             yield source.load()

@@ -44,7 +44,7 @@ SCAN_MESSAGES = 25_000
 _NOWHERE = (0, 0, 0)
 # Rows are fetched from so many bytes at once, as they are in memory.
 FETCH_BYTES = 8 << 20
-CELL_BYTES = 8  # what a column takes of a row that has no value there
+CELL_BYTES = 8  # the bytes of a row without a value in a column
 
 
 class ScanSegment(NamedTuple):
@@ -228,7 +228,7 @@ def fetched(
 
 
 def _said(places: pa.Table, columns: dict[str, pa.ChunkedArray], name: str) -> pa.ChunkedArray:
-    """A column of the id: from the place, or else from the row."""
+    """A column of the id: that of the location, or the row's own where the location has none."""
     placed = places.column(name)
     if name == "lsn":
         return pc.coalesce(placed, columns[name])

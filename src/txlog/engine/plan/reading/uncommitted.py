@@ -262,7 +262,7 @@ def _small(
 
 
 def _spans(stretches: Iterable[Stretch], count: int) -> list[Stretch]:
-    """The first of these rows, about `count` of them."""
+    """About `count` rows, from the first on."""
     spans: list[Stretch] = []
     for low, high in stretches:
         spans.append((low, min(high, low + count)))

@@ -2,7 +2,7 @@
 
 To add up sales by the hour, you must know when an hour is complete. Messages arrive late and out of
 order, so the arrival of a message from 10:03 says nothing about 9:59. Only producers know what they
-are still going to send. A watermark is their word: "nothing older than T will come from me". The
+are still going to send. A watermark is their promise: "nothing older than T will come from me". The
 watermark of a partition is the least of these times over all active producers.
 
     a producer asserts T      a row W_SET in every partition of the topic, in one frame
@@ -50,9 +50,8 @@ The rules, and what goes wrong without each:
 
  1. A producer that has asserted once holds the watermark back until it is idle. Otherwise a
     producer that restarts would let the others run ahead, and its messages would all be late. If it
-    dies without a word, the watermark stands still; that is why a policy can declare it idle after
-    a silence (`engine/decide/sending/watermark`), by an ordinary row, so that all processes see the
-    same.
+    dies without being declared idle, the watermark stops. So a policy can declare a silent producer
+    idle (`engine/decide/sending/watermark`), by an ordinary row, so that all processes agree.
  2. The greatest time of a producer wins. An assertion below its last one counts as fallen, and
     changes only the time of its last assertion.
  3. A partition with no active producer has no value. If it has never had one it is *unknown*, and

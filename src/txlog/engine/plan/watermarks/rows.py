@@ -4,8 +4,9 @@
     Lateness    the greatest event time, and how many messages were older than the watermark that
                 their own partition had just before them: a function of its rows up to a place
 
-Messages are read as columns. A plan tells between which moves they are, so one value is compared
-with a whole run of messages. None of it is stored. Source: spec/watermarks 2, 5.
+Messages are read as columns. A plan shows between which moves of the watermark they are, so one
+value is compared with a whole run of messages. The results are not stored.
+Source: spec/watermarks 2, 5.
 """
 
 from __future__ import annotations

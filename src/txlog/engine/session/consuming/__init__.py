@@ -1,4 +1,4 @@
-"""The consuming side: what one consumer holds, and the calls it makes on its subscription.
+"""One consumer of a subscription: its leases, its places, and the calls it makes.
 
 Contents:
 
@@ -8,6 +8,6 @@ Contents:
     dead_letters   moving messages off a subscription: to its dead-letter or its retry topic
     many_topics    TopicsSession: one subscription name on several topics, or on a pattern of them
     membership     joining a subscription, noticing dead peers, leaving
-    receive        what one consumer is handed, and its place in each partition
+    receive        leasing messages, and the consumer's place in each partition
     session        Session: what the handle of a consumer needs of its session
 """

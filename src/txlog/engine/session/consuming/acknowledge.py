@@ -1,4 +1,4 @@
-"""What can be acknowledged, as runs of messages, and the calls that do it."""
+"""Acknowledging: messages, ids and received rows as runs, and the calls that acknowledge runs."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Acknowledgeable: TypeAlias = Message | MessageId | pa.Table | Sequence[Message |
 
 
 class Through(NamedTuple):
-    """Where an acknowledgement goes, and the consumer it comes through."""
+    """The subscription that an acknowledgement goes to, and the state of its consumer."""
 
     find: acknowledge.Find
     standing: ConsumerState
 
 
 def runs_of(what: Acknowledgeable) -> list[Run]:
-    """The ids of what a caller acknowledges, as runs."""
+    """The ids of messages, as runs."""
     if isinstance(what, pa.Table):
         check_received(what, "ledger", "entry", "index")
         return message_runs.runs_of_table(what)
@@ -49,14 +49,14 @@ def runs_of(what: Acknowledgeable) -> list[Run]:
 
 
 def check_received(table: pa.Table, *names: str) -> None:
-    """Raises InvalidArgument unless a table has these columns, as received rows have them."""
+    """Raises InvalidArgument unless a table has these columns with the types of received rows."""
     for name in names:
         place = table.schema.get_field_index(name)
-        wanted = pa.types.is_string if name == "topic" else pa.types.is_integer
+        has_type = pa.types.is_string if name == "topic" else pa.types.is_integer
         kind = None if place < 0 else table.schema.field(place).type
         if kind is not None and pa.types.is_dictionary(kind):
             kind = kind.value_type
-        if kind is None or not wanted(kind):
+        if kind is None or not has_type(kind):
             raise InvalidArgument(
                 f"the table has no column {name} as received rows have it",
                 hint="pass rows of receive_batch, or message ids",
@@ -64,11 +64,11 @@ def check_received(table: pa.Table, *names: str) -> None:
 
 
 def ids_of(what: Sequence[Message | MessageId]) -> list[MessageId]:
-    """The ids of messages. Raises InvalidArgument for one that has none yet."""
+    """The ids of messages. Raises InvalidArgument for a message of an open transaction."""
     ids = [item.message_id if isinstance(item, Message) else item for item in what]
-    if any(one is None for one in ids):
+    if any(message_id is None for message_id in ids):
         raise InvalidArgument("a message of an open transaction has no id to acknowledge")
-    return [one for one in ids if one is not None]
+    return [message_id for message_id in ids if message_id is not None]
 
 
 def acknowledge_runs(
@@ -80,7 +80,10 @@ def acknowledge_runs(
     cumulative: bool,
     standing: ConsumerState = OUTSIDE,
 ) -> AckAnswer:
-    """Acknowledge runs on a subscription, if need be without a consumer."""
+    """Acknowledge runs on a subscription.
+
+    standing: of the consumer; by default the caller is none, as in a command
+    """
     if not runs:
         return AckAnswer(0, 0, 0)
     if txn is not None:
@@ -109,7 +112,7 @@ def acknowledge_later(
 def _in_txn(
     store: Store, find: Find, runs: list[Run], standing: ConsumerState, *, cumulative: bool
 ) -> tuple[DecideIn[AckAnswer], CallScope]:
-    """The decision that acknowledges in a transaction, and what it uses."""
+    """The decision that acknowledges in a transaction, and its scope for the sweep."""
     uid = store.disk.owner()[0]
 
     def decide(view: View, now: Instant, use: Use) -> Decision[tuple[TxnId, AckAnswer] | None]:
@@ -137,15 +140,16 @@ def acknowledge_together(
 ) -> AckAnswer:
     """Acknowledge on several subscriptions: all, or nothing if one of them refuses.
 
-    Plain, it is one frame; in a transaction a frame each, which its end makes one.
+    Without a transaction this is one frame. In a transaction each subscription gets its own frame,
+    and the commit makes them take effect together.
     """
     if txn is not None or len(parts) == 1:
         return _summed(
             [
                 acknowledge_runs(
-                    store, one.find, runs, txn, cumulative=False, standing=one.standing
+                    store, through.find, runs, txn, cumulative=False, standing=through.standing
                 )
-                for one, runs in parts
+                for through, runs in parts
             ]
         )
 
@@ -153,15 +157,21 @@ def acknowledge_together(
         ops: list[Op] = []
         answers: list[AckAnswer] = []
         sync = False
-        for one, runs in parts:
-            made = acknowledge.acknowledge(
-                view, store.settings, now, one.find, runs, cumulative=False, standing=one.standing
+        for through, runs in parts:
+            decision = acknowledge.acknowledge(
+                view,
+                store.settings,
+                now,
+                through.find,
+                runs,
+                cumulative=False,
+                standing=through.standing,
             )
-            if made.answer is None:  # a holder is overdue: the sweep before the next try ends it
+            if decision.answer is None:  # the sweep before the next try aborts an overdue holder
                 return Decision([], answer=None)
-            answers.append(made.answer)
-            ops += made.ops
-            sync = sync or made.sync
+            answers.append(decision.answer)
+            ops += decision.ops
+            sync = sync or decision.sync
         return Decision(ops, None, sync, _summed(answers))
 
     answer = None
@@ -173,16 +183,19 @@ def acknowledge_together(
 def acknowledge_together_later(
     store: Store, parts: list[tuple[Through, list[Run]]], txn: Transaction
 ) -> Later[AckAnswer]:
-    """acknowledge_later on several subscriptions; the answer is that of all of them."""
+    """acknowledge_later on several subscriptions; its answer is the sum of their answers."""
     *first, (last, runs) = parts
-    earlier = [acknowledge_later(store, one.find, some, txn, one.standing) for one, some in first]
+    earlier = [
+        acknowledge_later(store, through.find, part, txn, through.standing)
+        for through, part in first
+    ]
 
     def finish(answer: AckAnswer) -> AckAnswer:
-        return _summed([*(one.result() for one in earlier), answer])
+        return _summed([*(deferred.result() for deferred in earlier), answer])
 
     return txn._leave(*_in_txn(store, last.find, runs, last.standing, cumulative=False), finish)
 
 
 def _summed(answers: list[AckAnswer]) -> AckAnswer:
     fields = AckAnswer.__struct_fields__
-    return AckAnswer(*(sum(getattr(one, name) for one in answers) for name in fields))
+    return AckAnswer(*(sum(getattr(answer, name) for answer in answers) for name in fields))

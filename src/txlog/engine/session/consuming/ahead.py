@@ -1,15 +1,16 @@
 """Owns Ahead: the messages that a consumer leases before its application asks for them.
 
-`receive` hands out one message at a time, and a frame for each would be expensive. So several are
-leased together: one at first, then twice as many if the application finished the last ones within
-WINDOW_MS, or as many as it does in that time if it was slower. No application has seen what lies
-here: it goes back without counting, and no acknowledgement time-out runs for it. Each message is
-noted in the consumer's lock file before it is handed out, so that others can tell after a SIGKILL.
+`receive` hands out one message at a time, and a frame for each would be expensive. So the consumer
+leases several at once: first one, then twice as many if the application finished the last batch
+within WINDOW_MS, else as many as it finishes in that time. Messages in this queue have not reached
+the application, so they go back without counting as delivered, and no acknowledgement time-out runs
+for them. The consumer notes each message in its lock file before it hands it out. So after a
+SIGKILL its peers can tell which messages the application received.
 
     queue empty ──lease──> ahead ──note──> handed out
                              └──Returned, uncounted: closing, or something comes before it
 
-Source: spec/transactions 9.1 (what the application received).
+Source: spec/transactions 9.1.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import TxlogError
 
-WINDOW_MS = 50  # how much time's worth is taken ahead, at the application's pace
-BATCHES = 1 << 20  # numbers of batches that one turn may use: one a partition
-DUE_PARTS = 8  # a time-out is written with this part of it as its grain, never too early
+WINDOW_MS = 50  # it takes ahead as many messages as the application processes in this time
+BATCHES = 1 << 20  # how many batch numbers one turn may use: one per partition
+DUE_PARTS = 8  # time-outs within an eighth of the time-out are written as one: the latest of them
 
 
 class Ahead:
-    """The messages that a consumer has but its application has not; its caller's mutex is held.
+    """The queue of messages taken ahead. The caller holds the mutex of the consumer's turns.
 
-    seen: how far the application has come, as it is noted
+    seen: how far the application has got, as noted in the lock file
     """
 
     __slots__ = (
@@ -73,22 +74,27 @@ class Ahead:
         self._most = max(1, most)
         self._queue: deque[Message] = deque()
         self._size = 1
-        self._taken = (0, 0)  # how many messages came last, and when (clock since boot)
-        self._is_torn = False
-        self._is_drained = True  # the application has asked for more than those
+        self._taken = (0, 0)  # size of the last fill, and when it came (ms since boot)
+        self._is_torn = False  # an interrupt came during a fill
+        self._is_drained = True  # the application has asked for more than the last fill
         self._fills = 0
-        self._batches: dict[int, int] = {}  # of what came last: partition, number of its batch
+        self._batches: dict[int, int] = {}  # of the last fill: partition -> batch number
         self._can_note: bool | None = None
-        self._handed: list[tuple[Due, int, Id]] = []  # with a time-out, since the last frame
-        self._due_ms = 0  # when the first time-out is over, 0: none runs
-        self._back: list[tuple[int, int]] = []  # what this consumer gave back: due, partition
+        self._handed: list[tuple[Due, int, Id]] = []  # handed out with a time-out since a frame
+        self._due_ms = 0  # when the first time-out ends (ms since boot); 0: none runs
+        self._back: list[
+            tuple[int, int]
+        ] = []  # heap of (due, partition): returned by this consumer
         self.seen = NOTHING_SEEN
 
     def __bool__(self) -> bool:
         return bool(self._queue)
 
     def next(self, guard: Guard | None = None) -> Message | None:
-        """The next message for the application, leased if need be; guard: asked before that."""
+        """The next message for the application; None: there is none.
+
+        guard: checked under the lock before messages are leased
+        """
         self.look()
         while True:
             if not self._queue:
@@ -97,16 +103,16 @@ class Ahead:
                 return None
             if self._hand_over(self._queue[0]):
                 return self._queue.popleft()
-            self.give_back()  # it cannot be recorded: from now on one by one
+            self.give_back()  # the lock file cannot be written: from now on lease one at a time
 
     # --- taking ------------------------------------------------------------------------------
 
     def _fill(self, guard: Guard | None) -> None:
         clock = self._store.clock
-        if self._is_torn:  # an interrupt came between: it is leased, but nobody has it
+        if self._is_torn:  # an interrupt cut the last fill short: its messages are in no queue
             self._return_unseen()
         self._is_torn = True
-        if not self._is_drained:  # once: what it waits for later is not the application's pace
+        if not self._is_drained:  # measure once: later, the application only waits for messages
             self._is_drained = True
             self._size = self._next_size(clock.now().boot_ms)
         size = self._size
@@ -123,7 +129,7 @@ class Ahead:
             self.said()
             self._batches = self._receiving.batches
             self._queue.extend(messages(table, self._decoder))
-            # from now on: how long a turn takes is not the application's pace either
+            # the clock starts here, as the time of this turn is not the application's
             self._taken, self._is_drained = (table.num_rows, clock.now().boot_ms), False
         self._is_torn = False
 
@@ -137,29 +143,29 @@ class Ahead:
         return min(self._most, 2 * self._size) if count >= self._size else self._size
 
     def said(self) -> None:
-        """A frame has the time-outs that were spoken of."""
+        """Note that a frame now has the hand-outs that `spoken` returned."""
         self._handed.clear()
 
     def spoken(self) -> list[tuple[int, list[Run], Due]]:
-        """What was handed out since the last frame, by partition, with the end of its time-out."""
+        """Hand-outs since the last frame: (partition, messages, end of their time-out)."""
         out: list[tuple[int, list[Run], Due]] = []
         groups: dict[tuple[int, int], tuple[IdSet, Due]] = {}
         if not self._handed:
             return out
         first = self._handed[0][0][2]
         grain = max(1, self._receiving.timeout_ms // DUE_PARTS)
-        for due, number, one in self._handed:
+        for due, number, message_id in self._handed:
             ids = groups.get((number, (due[2] - first) // grain), (IdSet(), due))[0]
-            add(ids, one)
+            add(ids, message_id)
             groups[number, (due[2] - first) // grain] = ids, due
         return [(number, ids.runs(), due) for (number, _), (ids, due) in groups.items()]
 
     # --- handing out -------------------------------------------------------------------------
 
     def _hand_over(self, message: Message) -> bool:
-        """Note that the application gets a message; False when that cannot be written."""
-        one = id_of(message)
-        if one is None:
+        """Note that the application receives a message; False if the note cannot be written."""
+        message_id = id_of(message)
+        if message_id is None:
             return True  # a preview: no lease, no count
         receiving = self._receiving
         number = receiving.number_of(message)
@@ -170,7 +176,7 @@ class Ahead:
             now = self._store.clock.now()
             due_ms = now.boot_ms + timeout_ms
         if batch:
-            seen = Seen(batch, one, due_ms)
+            seen = Seen(batch, message_id, due_ms)
             try:
                 self._member.note(seen)
             except TxlogError:
@@ -179,16 +185,16 @@ class Ahead:
             self.seen = seen
             if now is not None:
                 due = (now.wall_ms + timeout_ms, now.boot_id, due_ms)
-                self._handed.append((due, number, one))
+                self._handed.append((due, number, message_id))
         if due_ms and not self._due_ms:
             self._due_ms = due_ms
-        receiving.handed_over(number, one)
+        receiving.handed_over(number, message_id)
         return True
 
     # --- giving back -------------------------------------------------------------------------
 
     def give_back(self) -> None:
-        """Return everything that is ahead, uncounted."""
+        """Return all messages in the queue to the subscription, uncounted."""
         if self._queue:
             self._return_unseen()
             self._queue.clear()
@@ -201,62 +207,69 @@ class Ahead:
         )
 
     def clear(self) -> None:
-        """Forget it: it was given back, or is void."""
+        """Empty the queue: its messages were returned, or the subscription was moved."""
         self._queue.clear()
         self._handed.clear()
         self._due_ms = 0
 
     def returned(self, ops: Iterable[object]) -> None:
-        """This consumer gave messages back: they come before what is here, when they are due."""
+        """Note that this consumer returned messages: once due, they come before the queue.
+
+        ops: of the frame that returned them
+        """
         now_ms = self._store.clock.now().boot_ms
         for op in ops:
             if isinstance(op, Returned):
                 heappush(self._back, (now_ms if op.due is None else op.due[2], op.partition))
 
     def _return_overdue(self) -> None:
-        """Return those delivered by this consumer whose ack time-out is over."""
+        """Return messages of this consumer whose acknowledgement time-out is over."""
         member = self._member
         ops: list[Op] = []
 
         def decide(view: View, now: Instant) -> Decision[int]:
             nonlocal ops
             ops = []
-            held = view.catalog.subscriptions.get(member.subscription)
-            if held is None:
+            subscription = view.catalog.subscriptions.get(member.subscription)
+            if subscription is None:
                 return Decision([], answer=0)
-            ops = reap_ops(view, held, {}, now)
+            ops = reap_ops(view, subscription, {}, now)
             dues: list[int] = []
             over: dict[int, IdSet] = {}
-            for due, number, one in self._handed:
-                lease = view.cursor(held.number, number).leases.by_consumer.get(member.number)
-                if lease is None or one not in lease.ids:
+            for due, number, message_id in self._handed:
+                lease = view.cursor(subscription.number, number).leases.by_consumer.get(
+                    member.number
+                )
+                if lease is None or message_id not in lease.ids:
                     continue
                 if is_due(due, now):
-                    add(over.setdefault(number, IdSet()), one)
+                    add(over.setdefault(number, IdSet()), message_id)
                 else:
                     dues.append(due[2])
             for number in self._receiving.numbers():
-                lease = view.cursor(held.number, number).leases.by_consumer.get(member.number)
+                lease = view.cursor(subscription.number, number).leases.by_consumer.get(
+                    member.number
+                )
                 if lease is not None:
                     dues += (due[2] for due, _ in lease.handouts if not is_due(due, now))
             ops += (
-                Returned(held.number, number, member.number, ids.runs())
+                Returned(subscription.number, number, member.number, ids.runs())
                 for number, ids in over.items()
             )
             return Decision(ops, answer=min(dues, default=0))
 
-        left = self._store.write(decide, tells=True)
-        self._due_ms = left
+        next_due_ms = self._store.write(decide, tells=True)
+        self._due_ms = next_due_ms
         now = self._store.clock.now()
-        self._handed = [one for one in self._handed if not is_due(one[0], now)]
+        self._handed = [handout for handout in self._handed if not is_due(handout[0], now)]
         self.returned(ops)
 
-    # --- what comes first --------------------------------------------------------------------
+    # --- checking the queue ------------------------------------------------------------------
 
     def look(self) -> None:
-        """Drop what is no longer this consumer's, and return what something comes before.
+        """Drop messages that are no longer leased to it; return the queue if others come first.
 
-        Only the first is always checked; the others when it is their turn.
+        It checks the head of the queue; later messages are checked when they have become the head.
         """
         if self._due_ms and self._due_ms <= self._store.clock.now().boot_ms:
             self._return_overdue()
@@ -270,45 +283,45 @@ class Ahead:
             self.give_back()
 
     def rest(self) -> float:
-        """In how many seconds the next time-out of what this consumer delivered is over."""
+        """The seconds until the next acknowledgement time-out of this consumer ends."""
         if not self._due_ms:
             return REST_SECONDS_MAX
         return max(self._due_ms - self._store.clock.now().boot_ms, 1) / 1000
 
     def _has_back(self) -> bool:
-        """True when something that this consumer gave back is due; that comes first."""
+        """True if a message that this consumer returned is due; its partition then goes first."""
         now_ms = self._store.clock.now().boot_ms
-        found = False
+        is_any_due = False
         while self._back and self._back[0][0] <= now_ms:
             self._receiving.first.add(heappop(self._back)[1])
-            found = True
-        return found
+            is_any_due = True
+        return is_any_due
 
     def _look(self, view: View) -> tuple[int, bool]:
-        """How many of the first are lost, and whether something comes before the next."""
+        """(messages at the head that are no longer leased to it, whether another comes before)."""
         receiving, member = self._receiving, self._member
         for at, message in enumerate(self._queue):
-            one = id_of(message)
-            if one is None:
+            message_id = id_of(message)
+            if message_id is None:
                 return at, False
             number = receiving.number_of(message)
             cursor = view.cursor(member.subscription, number)
             lease = cursor.leases.by_consumer.get(member.number)
-            if lease is None or one not in lease.ids:
+            if lease is None or message_id not in lease.ids:
                 continue
             place = receiving.place(number)
             if place is None or member.kind in SHARED_TYPES:
-                return at, False  # in hand is in hand
-            return at, not covers(cursor.rewound(place.round, place.mark), one)
+                return at, False  # these types keep no order between messages
+            return at, not covers(cursor.rewound(place.round, place.mark), message_id)
         return len(self._queue), False
 
 
-def add(ids: IdSet, one: Id) -> None:
-    """Add one message."""
-    ids.add((one[0], one[1], one[1], one[2], one[2]))
+def add(ids: IdSet, message_id: Id) -> None:
+    """Add one message to a set."""
+    ids.add((message_id[0], message_id[1], message_id[1], message_id[2], message_id[2]))
 
 
 def id_of(message: Message) -> Id | None:
     """The id of a message; None for a preview."""
-    one = message.message_id
-    return None if one is None else (one.ledger, one.entry, one.index)
+    message_id = message.message_id
+    return None if message_id is None else (message_id.ledger, message_id.entry, message_id.index)

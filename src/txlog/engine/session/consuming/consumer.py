@@ -1,8 +1,8 @@
 """Owns ConsumerSession: one consumer of one topic, from joining its subscription to leaving it.
 
-It ties together what a consumer holds: its membership, the messages leased in turns (`receive`),
-those leased ahead of the application (`ahead`), and its watermarks. Its calls come from many
-threads; `turns` lets one at a time lease messages or return them.
+It combines the consumer's membership, its turns (`receive`), the messages leased ahead of the
+application (`ahead`) and its watermarks. Many threads may call it; a mutex lets one thread at a
+time lease messages or return them.
 """
 
 from __future__ import annotations
@@ -141,11 +141,11 @@ class ConsumerSession:
     # --- taking messages ---------------------------------------------------------------------
 
     def next(self, is_thorough: bool) -> tuple[Message | None] | None:
-        """The next message, leased if need be; None: none; (None,): there is a new watermark.
+        """The next message; None: there is none; (None,): there is a new watermark.
 
-        is_thorough: look even if nothing was there before and nothing seems to have changed
+        is_thorough: search even if the last turn found nothing and no event came since
         """
-        with self._turns.held():  # not while it waits: another thread may close it
+        with self._turns.held():  # freed while a caller waits, so that another thread can close it
             self.receiving.is_thorough = is_thorough
             watermarks = self.watermarks
             if watermarks is None:
@@ -180,13 +180,13 @@ class ConsumerSession:
         return table, has_moved
 
     def lease(self, limit: int, guard: Guard | None = None) -> pa.Table | None:
-        """One turn without watermarks; None: none, or the guard refused it under the lock."""
+        """One turn without watermarks; None: there is no message, or the guard returned False."""
         with self._turns.held():
             table = self._lease(limit, guard)
             return table if table.num_rows else None
 
     def lease_next(self, guard: Guard | None = None) -> Message | None:
-        """The next message, of a newly leased batch if need be; guard: as in `lease`."""
+        """The next message, without watermarks; guard: as in `lease`."""
         with self._turns.held():
             return self._ahead.next(guard)
 
@@ -216,7 +216,7 @@ class ConsumerSession:
         return self.receiving.still
 
     def is_refused(self) -> bool:
-        """True when the guard of the last turn said no."""
+        """True when the guard of the last turn returned False."""
         return self.receiving.is_refused
 
     def limit_to(self, limits: Mapping[int, int]) -> None:
@@ -260,7 +260,7 @@ class ConsumerSession:
     # --- its place ---------------------------------------------------------------------------
 
     def assigned(self, view: View) -> list[tuple[int, int]]:
-        """(subscription, partition) of those it may receive from; raises AlreadyClosed."""
+        """(subscription, partition) pairs that it may receive from. Raises AlreadyClosed."""
         return self.receiving.assigned(view)
 
     def check_open(self) -> None:
@@ -297,7 +297,7 @@ class ConsumerSession:
 
     @property
     def through(self) -> Through:
-        """The subscription and the places that an acknowledgement of this consumer names."""
+        """The subscription and the state of the consumer, for an acknowledgement."""
         return Through(self.receiving.target, self.receiving.standing)
 
     def _runs(self, what: Acknowledgeable) -> list[Run]:
@@ -381,7 +381,7 @@ class ConsumerSession:
         return reconsume_later(self.store, self.receiving.target, message_id, postponed)
 
     def redeliver(self) -> ReturnResult:
-        """Return what was received and not acknowledged, counted."""
+        """Return all received and unacknowledged messages, counted."""
         with self._turns.held():
             self.receiving.check_open()
             self._ahead.clear()

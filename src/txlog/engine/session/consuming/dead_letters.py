@@ -1,8 +1,8 @@
-"""Owns the calls that move messages off a subscription: those given up for good, and those put off.
+"""Moving messages off a subscription: to its dead-letter topic, or to its retry topic.
 
-Rows are read without the lock, first one and then more while they are small, so that a frame stays
-small however large the messages are. The decision (decide/consuming/dead_letters) checks each one
-again.
+The rows are read without the lock. A move starts with one message and takes more while the frames
+stay small, so large messages never make a large frame. The decision (decide/consuming/dead_letters)
+checks each message again.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from txlog.errors import (
 
 FRAME_MESSAGES_MAX = 128
 FRAME_BYTES = 4 * MIB  # while frames are smaller, the next one takes twice as many messages
-FRAME_BYTES_MOST = MESSAGE_BYTES_MAX  # of a message that is not in chunks; larger ones go alone
-COPY_MS_MAX = HOUR_MS  # a copy of many bytes takes time, and must hold nothing meanwhile
+FRAME_BYTES_MOST = MESSAGE_BYTES_MAX  # the largest message without chunks; larger ones go alone
+COPY_MS_MAX = HOUR_MS  # time-out of the transaction that copies a large message
 Seen = tuple[int, int, object]
 
 
 class DeadLetters:
-    """Gives up messages redelivered too often on one subscription, for the consumer that owns this.
+    """Moves messages that were redelivered too often to the dead-letter topic; one per consumer.
 
-    A message becomes due when it is returned: counted, which the cursor's figures show, or not,
-    which begins a round. So a partition is searched once for each of their values.
+    A message can only become due when it is returned. A counted return changes the cursor's
+    figures, an uncounted one its round. So each partition is searched once per value of the two.
     """
 
     __slots__ = ("_damaged", "_find", "_seen", "_store")
@@ -66,10 +66,10 @@ class DeadLetters:
         self._damaged: set[int] = set()
 
     def is_due(self, view: View, numbers: Sequence[int]) -> bool:
-        """True when a message on one of these partitions has to be moved before any is handed out.
+        """True if a message on these partitions has to be moved before any message is leased.
 
-        Under the write lock the answer holds until the lock is freed, so a decision that hands
-        messages out asks it first, and is made again after `sweep` when it is true.
+        A decision that leases messages checks this under the write lock. If it is true, the caller
+        calls `sweep` and decides again.
         """
         topic, held = self._find(view)
         if dead_letters.policies(view, topic, held).get("max_redeliver_count") is None:
@@ -86,13 +86,13 @@ class DeadLetters:
         state = (cursor.figures.redelivered, cursor.round, most)
         if self._seen.get(number) == state:
             return []
-        found = dead_letters.due(view, topic, held, number)
-        if not found:
+        runs = dead_letters.due(view, topic, held, number)
+        if not runs:
             self._seen[number] = state
-        return found
+        return runs
 
     def sweep(self, numbers: Sequence[int]) -> int:
-        """Move what is due on these partitions; returns how many messages went.
+        """Move all due messages of these partitions; returns how many were moved.
 
         raises: PartitionUnavailable (of the dead-letter topic), LimitExceeded
         """
@@ -100,13 +100,13 @@ class DeadLetters:
         while True:
             try:
                 rows = self._read(numbers, limit)
-            except MissingFile:  # also for the newest view
+            except MissingFile:  # in the newest view, too, so the file is lost
                 self._damaged.update(numbers)
                 return total
             if not rows:
                 return total
             moved = self._move(rows)
-            if not moved:  # another process was faster
+            if not moved:  # another process has moved them
                 return total
             total += moved
             if sum(table.nbytes for table in rows.values()) < FRAME_BYTES:
@@ -119,7 +119,7 @@ class DeadLetters:
         return self._store.read(lambda view: self._rows(view, numbers, limit))
 
     def _rows(self, view: View, numbers: Sequence[int], limit: int) -> dict[int, pa.Table]:
-        """The first messages that are due, of one partition."""
+        """The first due messages of the first partition that has any."""
         topic, held = self._find(view)
         short = TopicName.parse(topic.name).short
         for number in numbers:
@@ -129,16 +129,16 @@ class DeadLetters:
             try:
                 table = fetch(view, short, index_of(topic, number), number, runs)
             except MissingFile:
-                raise  # it may have been replaced (R21)
+                raise  # compaction may have replaced it: a newer view names the new file (R21)
             except Corruption:
-                self._damaged.add(number)  # delivery meets the damage and reports it
+                self._damaged.add(number)  # the turn that delivers from here reports the damage
                 continue
             return {number: table}
         return {}
 
 
 def _light(view: View, number: int, runs: list[Run]) -> list[Run]:
-    """The first messages of the runs, as many as memory should hold at once; at least one."""
+    """The first messages of the runs, up to FRAME_BYTES_MOST bytes; at least one."""
     budget = BatchBytes(view, number, FRAME_BYTES_MOST)
     out: list[Run] = []
     for run in runs:
@@ -159,8 +159,8 @@ def _light(view: View, number: int, runs: list[Run]) -> list[Run]:
 def reconsume_later(store: Store, find: Find, what: MessageId, how: RetryOptions) -> MoveResult:
     """Postpone a message: copy it to the retry topic and acknowledge it, in one frame.
 
-    returns: to which topic; moved 0: it is acknowledged, held by a transaction, or leased to
-             another
+    returns: the retry topic; moved is 0 if the message is already acknowledged, held by a
+             transaction, or leased to another consumer
     raises:  MessageNotFound, PartitionUnavailable, InvalidArgument, InvalidMessage
     """
     if not 0 <= how.delay_ms <= INSTANT_MS_MAX - store.clock.now().wall_ms:
@@ -173,15 +173,15 @@ def reconsume_later(store: Store, find: Find, what: MessageId, how: RetryOptions
     def look(view: View) -> dict[int, pa.Table]:
         topic, _ = find(view)
         short = TopicName.parse(topic.name).short
-        asked = by_partition(view, topic, runs_of_ids([what]))
+        runs_by_number = by_partition(view, topic, runs_of_ids([what]))
         return {
             number: fetch(view, short, index_of(topic, number), number, apart)
-            for number, runs in asked.items()
+            for number, runs in runs_by_number.items()
             if (apart := taken_apart(view, number, runs))
         }
 
     rows = store.read(look)
-    if not rows:  # trimmed: it counts as DELETED
+    if not rows:  # it was trimmed
         return MoveResult("", 0, 1)
     return _moved(store, find, rows, how)
 
@@ -189,7 +189,7 @@ def reconsume_later(store: Store, find: Find, what: MessageId, how: RetryOptions
 def _moved(
     store: Store, find: Find, rows: dict[int, pa.Table], how: RetryOptions | None
 ) -> MoveResult:
-    """Move messages in one frame, or one that is too large for that in a transaction."""
+    """Move messages in one frame; a message too large for a frame is moved in a transaction."""
     [(number, table)] = rows.items()
     if table.num_rows == 1 and table.nbytes > FRAME_BYTES_MOST:
         return _moved_large(store, find, number, table, how)
@@ -207,10 +207,10 @@ def _moved(
 def _moved_large(
     store: Store, find: Find, number: int, table: pa.Table, how: RetryOptions | None
 ) -> MoveResult:
-    """Send a large message on in chunks and acknowledge it, in one transaction: both or neither.
+    """Copy a large message in chunks and acknowledge it, in one transaction: both or neither.
 
-    It is acknowledged last, so that nothing is held while the chunks are written. The second to do
-    so meets a conflict, and what it sent is never seen.
+    The acknowledgement comes last, so the message is not held while the chunks are written. If two
+    processes do this at once, the second gets a conflict, and its copy never becomes visible.
     """
     runs = runs_of_table(table)
     answer = store.write(
@@ -223,8 +223,8 @@ def _moved_large(
 
     def look(view: View) -> pa.RecordBatch | None:
         held = find(view)[1]
-        mine = 0 if how is None else how.consumer
-        if dead_letters.free(view, held, number, runs, mine) != runs:
+        consumer = 0 if how is None else how.consumer
+        if dead_letters.free(view, held, number, runs, consumer) != runs:
             return None
         return dead_letters.copies(view, find, table, kind, how)
 
@@ -236,18 +236,18 @@ def _moved_large(
         for name in ("key", "properties", "event_time", AFTER)
         if name in copy.schema.names and (value := copy.column(name)[0].as_py()) is not None
     }
-    # its properties may make it larger than a new message may be
+    # the move adds properties, which may push the message over the limit for new messages
     settings = replace(store.settings, max_chunked_message_bytes=dead_letters.NO_LIMIT)
     value = memoryview(copy.column("value")[0].as_buffer())
     body = large.body_of(value, head.get("key"), dict(head["properties"]), settings)
-    assert isinstance(body, large.Body)  # a frame holds more than a message that is not in chunks
+    assert isinstance(body, large.Body)  # it is above FRAME_BYTES_MOST, so it needs chunks
     to = large.address(target.partitions, 0, head.get("key"), None, None, None)
     timeout_ms = min(COPY_MS_MAX, settings.txn_timeout_max_ms)
     start = NewTxn(store.disk.owner(), store.clock.now(), timeout_ms)
     try:
         with Transaction(store, start, lambda: None) as txn:
-            there = Target(target.number, lambda view: live_topic(view, target.number, short))
-            large.send(store, there, to, head, body, txn)
+            topic = Target(target.number, lambda view: live_topic(view, target.number, short))
+            large.send(store, topic, to, head, body, txn)
             acknowledge_runs(store, find, runs, txn, cumulative=False)
     except TransactionConflict:
         return MoveResult(short, 0, 1)

@@ -1,8 +1,9 @@
 """Owns TopicsSession: one subscription name on several topics, or on a pattern of them.
 
-It holds a ConsumerSession for each topic and asks them in turn. Every topic has a subscription of
-that name, and keeps its promises (order, types, redelivery); between topics there is no order. Its
-watermark is the least over all partitions of all topics, and binds each subscription.
+It has a ConsumerSession for each topic and receives from them in turn. Each topic has its own
+subscription with that name, and keeps the guarantees of one: order, types, redelivery. There is no
+order between topics. The watermark is the least over all partitions of all topics, and it is the
+clamp of each subscription.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from txlog.errors import (
 )
 
 Topics: TypeAlias = list[str] | tuple[str, ...] | re.Pattern[str]
-# Opens the session of one topic; True: the topic was created later, none of it is skipped.
+# Opens the session of one topic. True: the topic was created later, so skip none of its messages.
 OpenTopic: TypeAlias = Callable[[str, bool], ConsumerSession]
 T = TypeVar("T")
 _GONE = (TopicNotFound, SubscriptionNotFound, AlreadyClosed)  # closed: another consumer took over
@@ -59,11 +60,10 @@ _GONE = (TopicNotFound, SubscriptionNotFound, AlreadyClosed)  # closed: another 
 class TopicsSession:
     """What one consumer of several topics keeps between calls.
 
-    With a pattern it takes the topics whose name it matches as a whole: the short name,
+    A pattern must match the whole name of a topic, in one of three forms: the short name,
     tenant/namespace/name, or persistent://tenant/namespace/name. Topics created later join at the
-    first poll that finds nothing. Dead-letter topics of this subscription never join: messages that
-    were given up would come back. While a topic that joined has no watermark yet, the value stays;
-    it never falls because a topic lags.
+    first turn that finds nothing. Dead-letter topics of this subscription never join, or dead
+    letters would come back. While a new topic has no watermark, the value stays; it never falls.
 
     watermarks: None unless the consumer asked for watermarks
     """
@@ -111,7 +111,7 @@ class TopicsSession:
         try:
             for name in dict.fromkeys(names):
                 self._sessions[name] = open_topic(name, False)
-        except BaseException:  # the caller gets no handle that could close those opened so far
+        except BaseException:  # the caller gets no handle to close the sessions opened so far
             self.close()
             raise
 
@@ -129,7 +129,7 @@ class TopicsSession:
     # --- topics of a pattern -----------------------------------------------------------------
 
     def _discover(self, *, is_later: bool) -> bool:
-        """Join the topics that match now, leave those that are gone; True: some joined."""
+        """Join topics that match now, and leave deleted ones; True if a topic joined."""
         seen, names = self.store.read(self._matching)
         if seen == self._seen:
             return False
@@ -142,7 +142,7 @@ class TopicsSession:
             try:
                 self._sessions[name] = self._open_topic(name, is_later)
             except _GONE:
-                continue  # without this subscription, or deleted: checked again after a change
+                continue  # deleted, or without the subscription: try again when the catalog changes
             except ConsumerBusy:
                 is_complete = False
                 continue
@@ -156,12 +156,12 @@ class TopicsSession:
         seen = (catalog.next_topic, len(catalog.topics), catalog.next_subscription)
         if seen == self._seen:
             return seen, []
-        given_up = f"-{self.subscription}-{DEAD}"
+        dead_letters = f"-{self.subscription}-{DEAD}"
         names = []
         for topic in catalog.topics.values():
             short = TopicName.parse(topic.name).short
             forms = (short, topic.name, f"persistent://{topic.name}")
-            if any(map(pattern.fullmatch, forms)) and not topic.name.endswith(given_up):
+            if any(map(pattern.fullmatch, forms)) and not topic.name.endswith(dead_letters):
                 names.append(short)
         return seen, sorted(names)
 
@@ -177,10 +177,10 @@ class TopicsSession:
         """At most `limit` messages; None: none; without rows: there is a new watermark."""
         with self._turns.held():
             self._begin(is_thorough)
-            found = self._turn_of(partial(self._take, limit))
-        if found is None:
+            outcome = self._turn_of(partial(self._take, limit))
+        if outcome is None:
             return None
-        table = NO_MESSAGES if found[0] is None else found[0]
+        table = NO_MESSAGES if outcome[0] is None else outcome[0]
         return table if self.watermarks is None else self.watermarks.marked(table)
 
     def empty(self) -> pa.Table:
@@ -204,7 +204,7 @@ class TopicsSession:
                 session.give_back_ahead()
 
     def rest(self, pause: float) -> Quiet:
-        """How long a waiting call may sleep: as long as every topic lets it."""
+        """How long a waiting call may sleep, over all topics, and which news wake it."""
         rests = [session.rest(pause) for session in [*self._sessions.values()]]
         if self.watermarks is not None:
             rests.append(Quiet(self.watermarks.rest(), heeds_appends=True))
@@ -221,32 +221,32 @@ class TopicsSession:
         """The next message of any topic; None: none; (None,): there is a new watermark."""
         with self._turns.held():
             self._begin(is_thorough)
-            found = self._turn_of(self._next_in_turn)
-            if found is None or found[0] is None or self.watermarks is None:
-                return found
-            return (self.watermarks.judged(found[0]),)
+            outcome = self._turn_of(self._next_in_turn)
+            if outcome is None or outcome[0] is None or self.watermarks is None:
+                return outcome
+            return (self.watermarks.judged(outcome[0]),)
 
     def _turn_of(self, take: Callable[[], T | None]) -> tuple[T | None] | None:
-        """What `take` returned; (None,): there is a new watermark; None: nothing."""
+        """(the answer of `take`,); (None,): there is a new watermark; None: there is nothing."""
 
         def take_or_join() -> T | None:
             if self._is_still():
                 return None
-            found = take()
-            if found is None and self._pattern is not None and self._discover(is_later=True):
-                found = take()
-            return found
+            answer = take()
+            if answer is None and self._pattern is not None and self._discover(is_later=True):
+                answer = take()
+            return answer
 
         if self.watermarks is None:
-            found = take_or_join()
-            return None if found is None else (found,)
-        found, has_moved = self.watermarks.turn(take_or_join, self._is_refused)
-        return (found,) if found is not None or has_moved else None
+            answer = take_or_join()
+            return None if answer is None else (answer,)
+        answer, has_moved = self.watermarks.turn(take_or_join, self._is_refused)
+        return (answer,) if answer is not None or has_moved else None
 
     def _is_still(self) -> bool:
-        """True when no topic can have anything: one check for all, as each found nothing."""
+        """True when no topic can have a message, as the last turn of each still holds."""
         if self.watermarks is not None or (self._pattern is not None and self._seen is None):
-            return False  # it waits for watermarks, or a topic is yet to be joined
+            return False  # a watermark may move, or a topic is yet to be joined
         now, lsns = self.store.clock.now(), set[int]()
         departures = self.store.wakeups.tally.departures
         for session in self._sessions.values():
@@ -266,42 +266,43 @@ class TopicsSession:
             try:
                 out += session.assigned(view)
             except _GONE:
-                continue  # the next turn raises it, or leaves the topic
+                continue  # the next turn raises the error, or leaves the topic
         return out
 
     def _guard(self) -> Guard | None:
         return None if self.watermarks is None else self.watermarks.is_current
 
     def _take(self, limit: int) -> pa.Table | None:
-        """Lease from each topic its share, then more from those that filled their share.
+        """Lease a share of the limit from each topic, then more from topics that filled it.
 
-        A topic's error is raised only if no topic had messages: leased messages would be lost.
+        An error of one topic is raised only if no topic had messages, or the caller would not get
+        messages that are already leased.
         """
         tables: list[pa.Table] = []
         more: list[ConsumerSession] = []
         failed: TxlogError | None = None
         share = max(1, limit // max(1, len(self._sessions)))
         for name, session in self._in_turn():
-            wanted = min(share, limit)
-            if not wanted:
+            count = min(share, limit)
+            if not count:
                 break
             self._turn += 1
             try:
-                table = session.lease(wanted, self._guard())
+                table = session.lease(count, self._guard())
             except TxlogError as error:
                 failed = self._failed(name, error) or failed
                 continue
             if table is not None:
                 tables.append(table)
                 limit -= table.num_rows
-                if table.num_rows == wanted:
+                if table.num_rows == count:
                     more.append(session)
         for session in more:
             if limit:
                 try:
                     table = session.lease(limit, self._guard())
                 except TxlogError:
-                    break  # the next call meets it
+                    break  # the next call gets this error
                 if table is not None:
                     tables.append(table)
                     limit -= table.num_rows
@@ -310,7 +311,7 @@ class TopicsSession:
         return pa.concat_tables(tables) if tables else None
 
     def _failed(self, name: str, error: TxlogError) -> TxlogError | None:
-        """The error to raise; with a pattern, a topic that is gone is left instead."""
+        """The error to raise; None: the pattern's topic was deleted, and the session left it."""
         if self._pattern is None or not isinstance(error, _GONE):
             return error
         self._leave(name)
@@ -392,15 +393,15 @@ class TopicsSession:
         )
 
     def redeliver(self) -> ReturnResult:
-        """Return what was received and not acknowledged, counted."""
+        """Return all received and unacknowledged messages of all topics, counted."""
         with self._turns.held():
             self.check_open()
             return _together([session.redeliver() for session in self._sessions.values()])
 
     def seek(self, to: Where) -> None:
-        """Move each subscription to a place, one after another; an id moves that of its topic.
+        """Move each subscription, one after another; a message id moves only that of its topic.
 
-        raises: as ConsumerSession.seek: the topics before it are moved; MessageNotFound
+        raises: as ConsumerSession.seek, after earlier topics were moved; MessageNotFound
         """
         bound = bound_of(to)
         if isinstance(bound.value, MessageId):
@@ -439,9 +440,9 @@ class TopicsSession:
         if isinstance(what, Message | MessageId):
             return [(self._of(what), what)]
         parts: dict[int, tuple[ConsumerSession, list[Message | MessageId]]] = {}
-        for one in what:
-            session = self._of(one)
-            parts.setdefault(id(session), (session, []))[1].append(one)
+        for item in what:
+            session = self._of(item)
+            parts.setdefault(id(session), (session, []))[1].append(item)
         return list(parts.values())
 
     def _of(self, what: Message | MessageId) -> ConsumerSession:
@@ -461,10 +462,10 @@ class TopicsSession:
         return self._named(name)
 
     def _named(self, topic: str) -> ConsumerSession:
-        found = self._sessions.get(topic)
-        if found is not None:
-            return found
-        for name, session in self._sessions.items():  # of a partition
+        by_name = self._sessions.get(topic)
+        if by_name is not None:
+            return by_name
+        for name, session in self._sessions.items():  # a name with a partition: orders/0
             if name.rpartition("/")[0] == topic:
                 return session
         raise MessageNotFound(f"topic {topic} is not one that this consumer has", topic=topic)
@@ -494,4 +495,6 @@ class TopicsSession:
 
 
 def _together(answers: list[ReturnResult]) -> ReturnResult:
-    return ReturnResult(sum(one.returned for one in answers), sum(one.missed for one in answers))
+    return ReturnResult(
+        sum(result.returned for result in answers), sum(result.missed for result in answers)
+    )

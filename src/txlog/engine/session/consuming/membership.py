@@ -1,10 +1,11 @@
-"""Owns Membership: joining a subscription, finding out which of the others are dead, and leaving.
+"""Owns Membership: joining a subscription, noticing dead peers, and leaving.
 
-A consumer is alive while it holds the flock on consumers/<id>.lock, which the kernel frees however
-it dies. Age and process numbers count for nothing: a stopped process is alive, and a killed one is
-noticed at the next look. Nobody asks the kernel about consumers of the same handle, which are known
-here: a hundred of them would ask about each other. The same file says how far its application has
-come in what was taken ahead. Source: spec/transactions 9.1.
+A consumer is alive while it holds the flock on consumers/<id>.lock. The kernel frees that lock
+however the process dies. Ages and process ids do not matter: a stopped process is alive, and peers
+notice a killed one at their next look. For consumers of the same store handle, a table in memory
+answers instead of the kernel; otherwise a hundred of them would test each other's locks. The lock
+file also records how far the consumer's application has got in the messages taken ahead.
+Source: spec/transactions 9.1.
 """
 
 from __future__ import annotations
@@ -45,13 +46,16 @@ from txlog.errors import (
 ACK_TIMEOUT_MS_MIN = 1000
 ATTACH_TRIES_MAX = 1000
 ATTACH_PAUSE_SECONDS = 0.002
-LOOK_SECONDS = 0.1  # how often a busy consumer checks its peers; an idle one does at each turn
+LOOK_SECONDS = 0.1  # how often a busy consumer checks its peers; an idle one checks at each turn
 
 
 class Membership:
-    """One consumer's place in the registry of the catalog; `number` is its id, `kind` its type.
+    """A consumer's entry in the catalog, and the lock file that says it is alive.
 
-    sees_one_go: when it last looked, the lock file of a peer had closed and its lock was not free
+    number:      its id
+    kind:        its type: exclusive, shared, failover or key-shared
+    sees_one_go: at the last look, a peer had closed its lock file and still held the lock: it is
+                 about to die or leave
     """
 
     __slots__ = (
@@ -81,54 +85,57 @@ class Membership:
         self._last_look = 0.0
         self._note: File | None = None
         self.number, self.kind = 0, ""
-        self.due_ms = 0  # as noted last
+        self.due_ms = 0  # the value in the last note
         self.sees_one_go = False
         self._lock: LockFile | None = self._attach(subscription, topic, name, kind, priority)
         store.members[self.number] = self
 
     @property
     def is_open(self) -> bool:
-        """True until it has left."""
+        """True until the consumer has left."""
         return self._lock is not None
 
     def _attach(
         self, subscription: Subscription, topic: str, name: str, kind: str | None, priority: int
     ) -> LockFile:
-        """Take an id that was never used, and join; dead ones are removed in the same frame.
+        """Join with the next unused id; the same frame removes dead peers.
 
-        raises: ConsumerBusy, ReadOnlyStore
+        returns: the lock that the consumer holds while it lives
+        raises:  ConsumerBusy, ReadOnlyStore
         """
         self._store.need_writable()
         disk = self._store.disk
         self._store.need_writable()
-        wrong = subscription.type
+        present = subscription.type
         for _ in range(ATTACH_TRIES_MAX):
-            known, chosen = self._store.read(self._look)
-            dead = self._dead(known)
-            mine = disk.lock_file(consumer_lock(chosen))
-            if not mine.try_acquire():  # another one is joining with this id
-                mine.close()
+            peers, chosen = self._store.read(self._look)
+            dead = self._dead(peers)
+            lock = disk.lock_file(consumer_lock(chosen))
+            if not lock.try_acquire():  # another consumer is joining with this id
+                lock.close()
                 Event().wait(ATTACH_PAUSE_SECONDS)
                 continue
-            asked = ConsumerAttached(self.subscription, chosen, name, kind or "", priority)
+            request = ConsumerAttached(self.subscription, chosen, name, kind or "", priority)
             joined: object = None
             try:
-                joined = self._store.write(self._joining(dead, asked))
+                joined = self._store.write(self._joining(dead, request))
             finally:
-                if not isinstance(joined, str):  # first the name: it may be another's next
+                if not isinstance(
+                    joined, str
+                ):  # unlink first: another consumer may use the id next
                     disk.unlink(consumer_lock(chosen))
-                    mine.close()
+                    lock.close()
             if isinstance(joined, str):
                 self.number, self.kind = chosen, joined
-                for one in dead:
-                    disk.unlink(consumer_lock(one))
-                return mine
+                for number in dead:
+                    disk.unlink(consumer_lock(number))
+                return lock
             if isinstance(joined, tuple):
-                wrong, alive = joined
+                present, alive = joined
                 if self._dead(alive):
-                    continue  # one died since; the next try removes it
+                    continue  # a peer has died since; the next try removes it
                 break
-        how = "exclusive and has" if kind in (None, wrong) else f"{wrong}, not {kind}, and has"
+        how = "exclusive and has" if kind in (None, present) else f"{present}, not {kind}, and has"
         raise ConsumerBusy(
             f"subscription {subscription.name} of {topic} is {how} a live consumer",
             hint="wait for it to end, or use another subscription",
@@ -137,146 +144,162 @@ class Membership:
         )
 
     def _here(self, number: int) -> Membership | None:
-        """A consumer of this handle that has its lock."""
-        found: Membership | None = self._store.members.get(number)
-        lock = None if found is None else found._lock
-        return found if lock is not None and lock.is_open else None
+        """The consumer with this number, if it belongs to this store handle and is alive."""
+        member: Membership | None = self._store.members.get(number)
+        lock = None if member is None else member._lock
+        return member if lock is not None and lock.is_open else None
 
     def _dead(self, numbers: Sequence[int]) -> list[int]:
-        """Those of some consumers that are dead; the kernel is asked about those elsewhere."""
-        elsewhere = [one for one in numbers if self._here(one) is None]
+        """The dead consumers among `numbers`; only for those of other handles it tests the lock."""
+        elsewhere = [number for number in numbers if self._here(number) is None]
         return dead_consumers(self._store.disk, elsewhere)
 
     def _look(self, view: View) -> tuple[list[int], int]:
-        known = consumers_of(view.catalog, self.subscription)
-        return [one.number for one in known], view.catalog.next_consumer
+        """The consumers of the subscription, and the next unused id."""
+        consumers = consumers_of(view.catalog, self.subscription)
+        return [consumer.number for consumer in consumers], view.catalog.next_consumer
 
     # --- what the application has seen -------------------------------------------------------
 
     def open_note(self) -> bool:
-        """Prepare to note what is seen; False if the lock file cannot be written."""
+        """Open the lock file for notes; False if it cannot be written."""
         if self._note is None:
             try:
                 self._note = self._store.disk.open(consumer_lock(self.number), write=True)
-                write_seen(self._note, NOTHING_SEEN)  # it has its block now, however full the disk
+                write_seen(self._note, NOTHING_SEEN)  # allocates the block: a full disk fails here
             except TxlogError:
                 return False
         return True
 
     def note(self, seen: Seen) -> None:
-        """Note how far the application gets with its next message."""
+        """Record in the lock file how far the application will be with its next message."""
         assert self._note is not None
         write_seen(self._note, seen)
         self.due_ms = seen.due_ms
 
-    def _joining(self, dead: list[int], asked: ConsumerAttached) -> Decide:
-        """Answers the type, None (again: another one joined), or (type, who lives) when busy."""
+    def _joining(self, dead: list[int], request: ConsumerAttached) -> Decide:
+        """The decision to join.
+
+        It answers the type of the subscription if the consumer joined; None if another consumer
+        took the id, so try again; (type, live consumers) if they exclude the new one.
+        """
 
         def decide(view: View, now: Instant) -> Decision[str | tuple[str, list[int]]]:
             catalog = view.catalog
-            held = catalog.subscriptions.get(self.subscription)
-            if held is None:
+            subscription = catalog.subscriptions.get(self.subscription)
+            if subscription is None:
                 raise SubscriptionNotFound("the subscription was deleted")
-            if catalog.next_consumer != asked.consumer:
+            if catalog.next_consumer != request.consumer:
                 return Decision([])
-            known = consumers_of(catalog, held.number)
-            alive = [one.number for one in known if one.number not in dead]
-            kind = asked.kind or held.type
-            if alive and (kind != held.type or kind == "exclusive"):
-                return Decision([], answer=(held.type, alive))
-            ops: list[Op] = reap_ops(view, held, read_all_seen(self._store.disk, dead), now)
-            if kind != held.type:
-                ops.append(SubscriptionTypeSet(held.number, kind))
+            consumers = consumers_of(catalog, subscription.number)
+            alive = [consumer.number for consumer in consumers if consumer.number not in dead]
+            kind = request.kind or subscription.type
+            if alive and (kind != subscription.type or kind == "exclusive"):
+                return Decision([], answer=(subscription.type, alive))
+            ops: list[Op] = reap_ops(view, subscription, read_all_seen(self._store.disk, dead), now)
+            if kind != subscription.type:
+                ops.append(SubscriptionTypeSet(subscription.number, kind))
             ops.append(
-                ConsumerAttached(held.number, asked.consumer, asked.name, kind, asked.priority)
+                ConsumerAttached(
+                    subscription.number, request.consumer, request.name, kind, request.priority
+                )
             )
             return Decision(ops, None, True, kind)
 
         return decide
 
     def reap(self, *, now: bool) -> bool:
-        """Return what dead peers held; answers whether there was one.
+        """Return the messages of dead or late peers to the subscription; True if there were any.
 
-        now: look, even if the last look was just before
+        A peer is late when its last message has outlived the acknowledgement time-out: its process
+        may hang, so the messages that it took ahead go back.
+
+        now: look even if the last look was less than LOOK_SECONDS ago
         """
         moment = time.monotonic()
         if not now and moment - self._last_look < LOOK_SECONDS:
             return False
         self._last_look = moment
-        known, _ = self._store.read(self._look, fresh=False)
+        consumers, _ = self._store.read(self._look, fresh=False)
         disk = self._store.disk
-        dead = self._dead([one for one in known if one != self.number])
-        alive = [one for one in known if one not in dead and one != self.number]
+        dead = self._dead([number for number in consumers if number != self.number])
+        alive = [number for number in consumers if number not in dead and number != self.number]
         going = self._store.wakeups.tally.going()
-        self.sees_one_go = any(consumer_lock(one) in going for one in alive) if going else False
-        late = [one for one in alive if self._is_late(one)]
+        self.sees_one_go = any(consumer_lock(peer) in going for peer in alive) if going else False
+        late = [number for number in alive if self._is_late(number)]
         if late:
             late = self._store.read(lambda view: self._with_ahead(view, late), fresh=False)
         if not dead and not late:
             return False
         self.take_back(dead, late)
-        for one in dead:
-            disk.unlink(consumer_lock(one))
+        for number in dead:
+            disk.unlink(consumer_lock(number))
         return True
 
-    def _with_ahead(self, view: View, numbers: Sequence[int]) -> list[int]:
-        """Those of some consumers that still hold something of what they took ahead."""
-        held = view.catalog.subscriptions.get(self.subscription)
-        if held is None:
+    def _with_ahead(self, view: View, consumers: Sequence[int]) -> list[int]:
+        """The consumers among these that still have a lease on messages they took ahead."""
+        subscription = view.catalog.subscriptions.get(self.subscription)
+        if subscription is None:
             return []
-        every = catalogs.numbers(view.catalog.topics[held.topic])
-        leases = [view.cursor(self.subscription, number).leases for number in every]
-        return [one for one in numbers if any(any(has.apart(one, ALL)) for has in leases)]
+        partitions = catalogs.numbers(view.catalog.topics[subscription.topic])
+        leases = [view.cursor(self.subscription, number).leases for number in partitions]
+        return [
+            number for number in consumers if any(any(has.apart(number, ALL)) for has in leases)
+        ]
 
     def _is_late(self, number: int) -> bool:
-        """True when the time-out of what a consumer delivered last is over: it may hang there."""
+        """True when the acknowledgement time-out of a consumer's last message is over."""
         return 0 < self._due_of(number) <= self._store.clock.now().boot_ms
 
     def _due_of(self, number: int) -> int:
-        """When the time-out of what a consumer delivered last is over, since boot; 0: never."""
+        """When the time-out of a consumer's last message ends, in ms since boot; 0: it has none."""
         here = self._here(number)
         return read_seen(self._store.disk, number).due_ms if here is None else here.due_ms
 
     def late_at_ms(self, number: int, now: Instant, timeout_ms: int) -> int:
-        """When to look next whether a consumer is late: what it delivers from now on is not before.
+        """When to check next whether a consumer is late, in ms since boot.
 
-        Nobody tells of what it delivers, which stands in its lock file only.
+        A message that it delivers from now on cannot time out earlier. The check has to be timed,
+        because progress is only in the lock file and there is no notification.
         """
         due_ms = self._due_of(number)
         soonest_ms = now.boot_ms + timeout_ms
         return min(due_ms, soonest_ms) if due_ms > now.boot_ms else soonest_ms
 
     def take_back(self, dead: Sequence[int] = (), late: Sequence[int] = ()) -> None:
-        """Write what dead consumers had, and hand-outs that ran out, back to the subscription.
+        """Return the messages of dead consumers, and all messages whose time-out is over.
 
-        late: consumers that let the time-out of what they handed out last run out
+        late: consumers whose last message has outlived its time-out; the decision checks it again
         """
 
         def decide(view: View, now: Instant) -> Decision[None]:
-            held = view.catalog.subscriptions.get(self.subscription)
-            if held is None:
+            subscription = view.catalog.subscriptions.get(self.subscription)
+            if subscription is None:
                 return Decision([])
             disk = self._store.disk
-            still = [one for one in late if self._is_late(one)]
-            gone, hanging = read_all_seen(disk, dead), read_all_seen(disk, still)
-            return Decision(reap_ops(view, held, gone, now, hanging))
+            hanging = [number for number in late if self._is_late(number)]
+            seen_by_dead, seen_by_late = read_all_seen(disk, dead), read_all_seen(disk, hanging)
+            return Decision(reap_ops(view, subscription, seen_by_dead, now, seen_by_late))
 
         self._store.write(decide, tells=True)
 
     def give_back(self, seen: Seen, *, detach: bool) -> ReturnResult:
-        """Return all that this consumer holds, and with detach leave."""
+        """Return all messages leased to this consumer; with detach, also leave.
+
+        seen: how far the application has got in the messages taken ahead
+        """
 
         def decide(view: View, now: Instant) -> Decision[ReturnResult]:
-            held = view.catalog.subscriptions.get(self.subscription)
-            if held is None:
+            subscription = view.catalog.subscriptions.get(self.subscription)
+            if subscription is None:
                 return Decision([], answer=ReturnResult(0))
-            return give_back(view, held, self.number, seen, detach=detach)
+            return give_back(view, subscription, self.number, seen, detach=detach)
 
         answer = self._store.write(decide, tells=True)
         return answer
 
     def unsubscribe(self, find: Find) -> None:
-        """Delete the subscription, unless others consume it, and release the lock."""
+        """Delete the subscription and leave; raises ConsumerBusy if it has other live consumers."""
         if self._lock is None:
             raise AlreadyClosed("the consumer is closed")
         settings = self._store.settings
@@ -289,7 +312,7 @@ class Membership:
         self.leave(NOTHING_SEEN)
 
     def leave(self, seen: Seen) -> None:
-        """Give back what is in hand, detach, and release the lock; seen: by the application."""
+        """Return all leased messages, detach, and release the lock; seen: as in `give_back`."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
@@ -299,13 +322,13 @@ class Membership:
         finally:
             if self._note is not None:
                 self._note.close()
-            lock.close()  # if it could not leave, it counts as dead, which returns them too
+            lock.close()  # if detaching failed, its peers find it dead and return its messages
 
 
 def check_options(
     type: str | None, queue_size: int, ack_timeout_ms: int | None, nack_delay_ms: int | None
 ) -> None:
-    """Refuse options that no consumer can have; raises InvalidArgument."""
+    """Raise InvalidArgument for options that no consumer can have."""
     if type is not None:
         check_type(type)
     if queue_size < 0:

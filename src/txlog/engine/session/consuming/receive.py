@@ -1,8 +1,9 @@
-"""Owns Receiving: what one consumer is handed, and where it stands in each partition.
+"""Owns Receiving: how one consumer leases messages, and its place in each partition.
 
-A turn is one frame a batch (decide/consuming/lease), not flushed. A consumer that found nothing the
-last time looks first, without the lock. The threads of a consumer take turns under their caller's
-mutex. Rows are read after the frame that leased them; what turns out damaged is given back.
+One turn leases a batch, in one unflushed frame (decide/consuming/lease). After a turn that found
+nothing, the next turn first looks without the lock. The threads of a consumer take turns; their
+caller holds a mutex. The rows are read after the frame that leased them. If a file turns out to be
+damaged, the consumer returns the messages it could not read.
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ from txlog.errors import AlreadyClosed, Corruption
 def read_handed(
     store: Store, topic: Topic, member: Membership, handed: Delivery
 ) -> tuple[pa.Table, list[Run]]:
-    """The rows of a lease as RECEIVED, in order, and their ids as runs.
+    """The rows of a lease with the columns of RECEIVED, in order, and their ids as runs.
 
-    A damaged partition delivers nothing more: it is recorded, what was leased there goes back, and
-    the error is raised unless rows of other partitions are to be delivered first.
+    If a partition is damaged, the damage is recorded, and its messages and those of the partitions
+    after it go back. The rows of earlier partitions are delivered; if there are none, it raises.
     """
     tables: list[pa.Table] = []
     runs: list[Run] = []
@@ -78,7 +79,7 @@ def read_handed(
             look = partial(_rows, topic=topic, subscription=member.subscription, part=part)
             tables.append(store.read(look, fresh=False))
             runs += part.runs
-        except BaseException as error:  # leased, and nobody has them: Ctrl-C too
+        except BaseException as error:  # also on Ctrl-C: the messages are leased, but not delivered
             _give_back(store, member, handed.parts[at:])
             if not isinstance(error, Corruption):
                 raise
@@ -86,11 +87,11 @@ def read_handed(
             if not tables:
                 raise
             break
-    found = NO_MESSAGES
+    rows = NO_MESSAGES
     if tables:
-        found = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
-    store.tally.handed_out += found.num_rows
-    return found, runs
+        rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+    store.tally.handed_out += rows.num_rows
+    return rows, runs
 
 
 def _give_back(store: Store, member: Membership, parts: list[PartitionDelivery]) -> None:
@@ -112,19 +113,19 @@ def _rows(view: View, *, topic: Topic, subscription: int, part: PartitionDeliver
         pieces,
         counts,
     )
-    if part.takes is None or sum(map(len, part.takes)) == sum(one.rows for one in part.pieces):
+    if part.takes is None or sum(map(len, part.takes)) == sum(piece.rows for piece in part.pieces):
         return table
     rows: list[int] = []
     start = 0
-    gone = len(part.pieces) - len(pieces)  # trimmed ledgers go from the front
-    for piece, offsets in zip(pieces, part.takes[gone:], strict=True):
+    trimmed = len(part.pieces) - len(pieces)  # a trim removes the first ledgers
+    for piece, offsets in zip(pieces, part.takes[trimmed:], strict=True):
         rows += [start + offset for offset in offsets]
         start += piece.rows
     return table.take(pa.array(rows, pa.int64()))
 
 
 def _current(view: View, number: int, pieces: list[Piece]) -> list[Piece]:
-    """The pieces as the view has them now: a marker's rows may lie elsewhere, or be trimmed."""
+    """The pieces as of this view, in which a marker's rows may have moved or been trimmed."""
     out: list[Piece] = []
     for piece in pieces:
         if is_trimmed(view, number, piece.ledger):
@@ -141,9 +142,9 @@ def _record(store: Store, part: PartitionDelivery) -> None:
     def look(view: View) -> tuple[int, int] | None:
         return find_damage(view, requests_of(_current(view, part.partition, part.pieces)))
 
-    found = store.read(look, fresh=False)
-    if found is not None:
-        quarantine.record_damage(store, part.partition, *found)
+    damage = store.read(look, fresh=False)
+    if damage is not None:
+        quarantine.record_damage(store, part.partition, *damage)
 
 
 # --- receiving -------------------------------------------------------------------------------
@@ -152,14 +153,15 @@ WAIT_MS_MIN = 1
 STILL_MS = 1000
 Guard: TypeAlias = Callable[[View], bool]
 Ahead: TypeAlias = tuple[int, int, Sequence[tuple[int, list[Run], Due]]]  # of ReceiveRequest
-INDEX_TRIES_MAX = 3  # how often an index is asked for before rows are read instead
+INDEX_TRIES_MAX = 3  # how often a turn builds a missing index before it reads rows instead
 
 
 class Still:
-    """A turn found nothing, which holds until the journal moves or something falls due.
+    """The result of a turn that found nothing, and how long another turn would find nothing, too.
 
-    What else time alone decides (time-outs, a time to live) is checked once a second. With
-    watermarks each turn looks, as a producer may fall silent at any moment.
+    It holds until a frame changes certain components, a consumer leaves or a message is due. Other
+    changes that time alone makes (a time to live, for example) are checked once a second. With
+    watermarks it does not apply: a producer may fall silent, and move the watermark, at any moment.
     """
 
     __slots__ = (
@@ -187,13 +189,13 @@ class Still:
         partitions: Sequence[int] | None,
         heeds_appends: bool,
     ) -> None:
-        """Of a view in which nothing was found.
-
-        until_ms: on the clock since boot, when a sweep has something to do; None: never
-        departures: of so many it was asked whether a peer died
-        keys:     the components that decide what there is
-        partitions: where nothing was found, as of Receiving
-        heeds_appends: what is not flushed decides, too: then a turn looks at all of it
+        """
+        view:     in which the turn found nothing
+        until_ms: when a sweep is next due, in ms since boot; None: never
+        departures: how many departures of consumers the turn has taken into account
+        keys:     the components whose changes may bring messages
+        partitions: where the turn searched, as in Receiving
+        heeds_appends: unflushed frames may bring messages, too, so the next turn has to search
         """
         self.lsn = view.lsn
         self._keys, self._stamps = keys, view.stamps(keys)
@@ -206,11 +208,11 @@ class Still:
 
     @property
     def concern(self) -> Concern:
-        """What ends it, but for the clock and who leaves."""
+        """The flushes that end it; time and departures of consumers end it, too."""
         return Concern(self.lsn, frozenset(self._keys))
 
     def holds(self, store: Store) -> bool:
-        """True while another turn would find nothing; follows the journal."""
+        """True while another turn would find nothing. Reads new frames of the journal."""
         return (
             self.is_early(store.clock.now(), store.wakeups.tally.departures)
             and self.is_untouched(store)
@@ -218,9 +220,9 @@ class Still:
         )
 
     def is_untouched(self, store: Store) -> bool:
-        """True while nothing that was written since concerns it, and nothing fell due.
+        """True if no frame has changed its components since, and nothing has fallen due.
 
-        In any case it follows the journal, so that the turn need not.
+        It reads new frames of the journal in any case, so the turn after it need not.
         """
         lsn, stamps = store.read(lambda view: (view.lsn, view.stamps(self._keys)))
         now, due_ms = store.clock.now(), self.handed.due_ms
@@ -234,7 +236,7 @@ class Still:
         return True
 
     def is_early(self, now: Instant, departures: int) -> bool:
-        """True before the time when a turn has to look, unless a consumer has gone since."""
+        """True while no turn is due by the clock, and no consumer has left or died since."""
         due_ms = self.handed.due_ms
         return (
             (now.boot_id, departures) == (self._boot_id, self._departures)
@@ -247,15 +249,16 @@ class Still:
 class Receiving:
     """The turns of one consumer.
 
-    partitions: of the topic, by index; None: all, including later ones
+    partitions: indexes in the topic that it receives from; None: all, including later ones
     blocked:    why the last turn returned nothing although there may be messages: unacked_max
     is_idle:    the last turn found nothing
-    due_ms:     if it found nothing: when the next message is due
-    is_refused: the last turn returned nothing because its guard said no
-    batches:    of what the last turn took ahead: partition, number of its batch
-    timeout_ms: the ack time-out at the last turn, 0 for none
-    first:      partitions that go before the others at the next turn
-    limits:     the most messages that a turn may take of a partition, by its index in the topic
+    is_thorough: the next turn also looks for dead peers and unflushed frames; set by the caller
+    due_ms:     if the last turn found nothing: when the next message is due (ms since 1970 UTC)
+    is_refused: the last turn returned nothing because its guard returned False
+    batches:    partition -> number of the batch that the last turn took ahead there
+    timeout_ms: the acknowledgement time-out at the last turn, 0 for none
+    first:      partitions that the next turn tries before the others
+    limits:     the most messages that a turn may lease, by index of the partition
     """
 
     __slots__ = (
@@ -307,12 +310,12 @@ class Receiving:
         self.is_idle = False
         self.is_thorough = True
         self._still: Still | None = None
-        self._reaped = -1  # of so many departures it has asked whether a peer died
+        self._reaped = -1  # departures of consumers before the last check for dead peers
         self.is_refused = False
         self.due_ms: int | None = None
         self._places: dict[int, ReadPosition] = {}
-        self._highest: dict[int, Mark] = {}  # the last message it ever got, by partition
-        self._seen: dict[int, Mark] = {}  # where its application is, if that is not its own place
+        self._highest: dict[int, Mark] = {}  # by partition: the furthest message it ever received
+        self._seen: dict[int, Mark] = {}  # by partition: where its application is, if behind it
         self.batches: dict[int, int] = {}
         self.first: set[int] = set()
         self.timeout_ms = 0
@@ -323,7 +326,10 @@ class Receiving:
         store.bucket_ops.delivered.standers.add(self)
 
     def target(self, view: View) -> tuple[Topic, Subscription]:
-        """The topic and subscription as they are now; raises when they were deleted."""
+        """The topic and subscription in this view.
+
+        raises: TopicNotFound, SubscriptionNotFound when they were deleted
+        """
         held = self.subscription
         return (
             live_topic(view, self.topic.number, self._short),
@@ -331,29 +337,33 @@ class Receiving:
         )
 
     def _begin(self, view: View) -> bool:
-        """Know the topic and subscription as they are now; whether messages have a time to live."""
+        """Update topic and subscription; True if messages of the topic have a time to live."""
         self.topic, self.subscription = self.target(view)
         return is_timed(view, self._store.settings, self.topic.number)
 
     def numbers(self) -> list[int]:
-        """The partitions it receives from, by store-wide number."""
+        """The store-wide numbers of the partitions it receives from."""
         numbers = catalogs.numbers(self.topic)
         if self.partitions is None:
             return list(numbers)
         return [numbers[index] for index in self.partitions]
 
     def assigned(self, view: View) -> list[tuple[int, int]]:
-        """(subscription, partition) of those it may receive from; raises when closed."""
+        """(subscription, partition) for each partition it may receive from now.
+
+        raises: AlreadyClosed, TopicNotFound, SubscriptionNotFound
+        """
         self.check_open()
         self.topic, self.subscription = self.target(view)
         number, numbers, me = self.subscription.number, self.numbers(), self._member
         if me.kind == "failover":
             numbers = [
-                one
-                for one in numbers
-                if active_consumer(view, number, catalogs.index_of(self.topic, one)) == me.number
+                partition
+                for partition in numbers
+                if active_consumer(view, number, catalogs.index_of(self.topic, partition))
+                == me.number
             ]
-        return [(number, one) for one in numbers]
+        return [(number, partition) for partition in numbers]
 
     def check_open(self) -> None:
         """Raises AlreadyClosed once the consumer has left."""
@@ -369,11 +379,12 @@ class Receiving:
         most: int = 1,
         seen: Sequence[tuple[int, list[Run], Due]] = (),
     ) -> pa.Table:
-        """One turn: the next messages, at most limit, as RECEIVED.
+        """One turn: lease the next messages, at most `limit`, and return them as RECEIVED.
 
-        guard: asked under the lock before any is handed out
-        ahead: None: the application gets the table; else `handed_over` says what it gets. ahead,
-               most, seen: as in ReceiveRequest
+        guard: checked under the lock before messages are leased; False: lease none
+        ahead: None: the application gets the whole table; else the caller reports each message
+               that the application gets (`handed_over`). Otherwise as in ReceiveRequest
+        most, seen: as in ReceiveRequest
         """
         self.check_open()
         self.is_refused = False
@@ -395,16 +406,16 @@ class Receiving:
         tally = self._store.bucket_ops.delivered
         tally.note(table, self._store.clock.now().wall_ms)
         tally.rewinds += sum(part.is_rewound for part in handed.parts)
-        left = limit - table.num_rows
-        if ahead is not None:  # a preview is not leased: ahead of its caller it could be lost
-            left = 0 if table.num_rows else min(left, 1)
-        if left and self.subscription.isolation == "uncommitted":
-            table = pa.concat_tables([table, *self._preview(left)])
+        room = limit - table.num_rows
+        if ahead is not None:  # previews are not leased, so they must not wait in a queue
+            room = 0 if table.num_rows else min(room, 1)
+        if room and self.subscription.isolation == "uncommitted":
+            table = pa.concat_tables([table, *self._preview(room)])
         self._last = (weakref.ref(table), runs)
         return table
 
     def give_back(self, table: pa.Table) -> None:
-        """Return rows of a turn, uncounted: nobody has seen them."""
+        """Return rows of a turn, uncounted: the application has not received them."""
         numbers, column = catalogs.numbers(self.topic), table["partition"]
         self.give_back_runs(
             [
@@ -414,41 +425,44 @@ class Receiving:
         )
 
     def give_back_runs(self, parts: Sequence[tuple[int, list[Run]]]) -> Sequence[Op]:
-        """Return runs of messages by partition, uncounted; returns what was written of it."""
+        """Return runs of messages to the subscription, uncounted; returns the written ops.
+
+        parts: (store-wide number of a partition, runs)
+        """
         member = self._member
-        made: Decision[None] = Decision([])
+        decision: Decision[None] = Decision([])
 
         def decide(view: View, now: Instant) -> Decision[None]:
-            nonlocal made
-            made = give_back_runs(view, member.subscription, member.number, parts)
-            return made
+            nonlocal decision
+            decision = give_back_runs(view, member.subscription, member.number, parts)
+            return decision
 
         self._store.write(decide, tells=True)
         self.is_idle = False
-        return made.ops
+        return decision.ops
 
     def number_of(self, message: Message) -> int:
-        """The partition of a message that came from here."""
+        """The store-wide number of the partition that a message came from."""
         return catalogs.numbers(self.topic)[message.partition]
 
-    def handed_over(self, number: int, one: Id) -> None:
-        """The application gets this message of what was taken ahead."""
-        self._seen[number] = one
-        if not covers(self._highest.get(number, BEFORE_ALL), one):
-            self._highest[number] = one
+    def handed_over(self, number: int, message_id: Id) -> None:
+        """Note that the application gets this message, which was taken ahead."""
+        self._seen[number] = message_id
+        if not covers(self._highest.get(number, BEFORE_ALL), message_id):
+            self._highest[number] = message_id
 
     @property
     def still(self) -> Still | None:
-        """After a turn that found nothing, with nothing leased: how long that holds."""
+        """The Still of the last turn, if that found nothing; None: the next turn must search."""
         still = self._still if self.is_idle else None
-        # of other partitions it says nothing
+        # it says nothing about partitions that the turn did not search
         return still if still is not None and still.partitions == self.partitions else None
 
     @property
     def _quiet(self) -> Still | None:
-        """After a turn that found nothing: what says whether another would find the same.
+        """`still`, if a turn may trust it.
 
-        Not for a turn with a guard: a watermark may be due for its own reasons.
+        A turn with a guard must not use it: the watermark may change without any event.
         """
         still = self.still
         return None if still is None or still.heeds_appends else still
@@ -456,7 +470,7 @@ class Receiving:
     def _hand(self, limit: int, guard: Guard | None, ahead: Ahead) -> Delivery:
         """Lease messages; if the last turn found nothing, look first, without the lock."""
         store = self._store
-        has_followed = False  # in this turn: once is enough
+        has_followed = False  # this turn has read the new frames already
         if guard is None and not ahead[2] and (still := self._quiet) is not None:
             if still.holds(store) if self.is_thorough else still.is_untouched(store):
                 return still.handed
@@ -473,7 +487,7 @@ class Receiving:
         uses = CallScope(cursors=tuple((subscription, number) for number in numbers))
         wants = self._wants(order, limit, ahead)
 
-        looked = 0  # the LSN of the last look
+        looked = 0  # LSN of the last look
 
         def look(view: View) -> Delivery | None:
             nonlocal looked
@@ -488,54 +502,60 @@ class Receiving:
 
         is_seen = not self.is_idle
         if self.is_idle:
-            there = store.read(look, fresh=False)
-            while there is not None and there.is_more:
-                self._stand(there)
-                there = store.read(look)
-            if there is not None and not self.is_thorough:
-                self._still = store.read(partial(self._stillness, there, looked), fresh=False)
-                return there
+            empty = store.read(look, fresh=False)
+            while empty is not None and empty.is_more:
+                self._stand(empty)
+                empty = store.read(look)
+            if empty is not None and not self.is_thorough:
+                self._still = store.read(partial(self._stillness, empty, looked), fresh=False)
+                return empty
             is_seen = self._reap()
-            if there is not None and not is_seen and not store.has_unflushed(unseen=True):
-                self._still = store.read(partial(self._stillness, there, looked), fresh=False)
-                return there
+            if empty is not None and not is_seen and not store.has_unflushed(unseen=True):
+                self._still = store.read(partial(self._stillness, empty, looked), fresh=False)
+                return empty
         else:
             self._member.reap(now=False)
         return self._leased(wants, uses, guard)
 
     def _leased(self, wants: ReceiveRequest, uses: CallScope, guard: Guard | None) -> Delivery:
-        """Lease messages, those of dead peers too; note where to begin next, or how long not to."""
+        """Lease messages; if there are none, return those of dead peers first.
+
+        Then note which partition the next turn begins with, or how long no turn will find anything.
+        """
         store, order = self._store, wants.partitions
         handed, looked = self._lease(wants, uses, guard)
         if not any(part.runs for part in handed.parts) and self._reap():
-            handed, looked = self._lease(wants, uses, guard)  # a dead peer's come before nothing
+            handed, looked = self._lease(wants, uses, guard)  # now with the messages of dead peers
         full = [at for at, part in enumerate(handed.parts) if part.runs]
         self.is_idle = not full
         if full:
             last = order.index(handed.parts[full[-1]].partition)
-            # the next one first: a partition that never ends must not keep the others waiting
+            # begin after it: a partition with many messages must not keep the others waiting
             self._turn = (self._turn + last + 1) % len(order)
         elif not self.is_refused:
             self._still = store.read(partial(self._stillness, handed, looked), fresh=False)
         return handed
 
     def _reap(self) -> bool:
-        """Return what dead peers held; whether there was one."""
-        departures = self._store.wakeups.tally.departures  # one told from now on is asked again
+        """Return the messages of dead peers; True if there was one."""
+        departures = self._store.wakeups.tally.departures  # a later one makes the next turn check
         is_seen = self._member.reap(now=True)
         self._reaped = departures
         return is_seen
 
     def _stillness(self, handed: Delivery, lsn: int, view: View) -> Still | None:
-        """None if more decides than what is told and the clock."""
+        """The Still of this turn; None if messages could appear without an event and a known time.
+
+        lsn: of the view in which the turn found nothing
+        """
         number = self.subscription.number
-        if view.lsn != lsn:  # another thread has followed since
+        if view.lsn != lsn:  # another thread has read new frames since
             return None
         wakeups, now, me = self._store.wakeups, self._store.clock.now(), self._member
-        if me.sees_one_go:  # nobody tells when its lock is free
+        if me.sees_one_go:  # no event will report that the kernel has freed its lock
             return None
         if not wakeups.is_told and len(catalogs.consumers_of(view.catalog, number)) > 1:
-            return None  # a peer may die unnoticed
+            return None  # no event would report the death of a peer
         if any(part.runs for part in handed.parts):
             return None
         heeds_appends = bool(handed.blocked) or self.subscription.isolation != "committed"
@@ -543,18 +563,18 @@ class Receiving:
         keys: list[Component] = [CATALOG, peers(number)]
         if me.kind != "shared" or not wakeups.is_told:
             keys.append(members(number))
-        for one in self.numbers():
-            keys += [("topic", one, 0), ("buffer", one, 0), ("delayed", one, 0)]
-            leases = view.cursor(number, one).leases
-            is_bound = self._is_bound(view, one, leases)
-            keys.append(("cursor", number, one) if is_bound else returns(number, one))
+        for partition in self.numbers():
+            keys += [("topic", partition, 0), ("buffer", partition, 0), ("delayed", partition, 0)]
+            leases = view.cursor(number, partition).leases
+            is_bound = self._is_bound(view, partition, leases)
+            keys.append(("cursor", number, partition) if is_bound else returns(number, partition))
             if not (leases.leased or leases.waiting):
                 continue
             if not wakeups.is_told:
                 return None
             dues_ms.append(leases.next_due_ms(now))
             if others := leases.others(me.number):
-                heeds_appends |= is_bound  # what they acknowledge frees what comes next
+                heeds_appends |= is_bound  # their acknowledgements make later messages available
                 if self.timeout_ms:
                     ahead = [other for other in others if leases.by_consumer[other].ahead]
                     dues_ms += [me.late_at_ms(other, now, self.timeout_ms) for other in ahead]
@@ -565,14 +585,18 @@ class Receiving:
             now,
             nothing,
             due_ms,
-            self._reaped,  # not those told by now: a look that is not thorough asks nobody
+            self._reaped,  # not all until now: a look that is not thorough checks no peer
             keys,
             partitions=self.partitions,
             heeds_appends=heeds_appends,
         )
 
     def _is_bound(self, view: View, number: int, leases: Leases) -> bool:
-        """Whether it also waits for what others acknowledge on a partition."""
+        """True if an acknowledgement by a peer can make a message of the partition available to it.
+
+        That holds for Key_Shared, where a key waits for its earlier messages, and for the active
+        Failover consumer while the previous one still has leases.
+        """
         me = self._member
         if me.kind == "failover" and leases.others(me.number):
             index = catalogs.index_of(self.topic, number)
@@ -596,13 +620,13 @@ class Receiving:
     def _lease(
         self, wants: ReceiveRequest, uses: CallScope, guard: Guard | None
     ) -> tuple[Delivery, int]:
-        """What a turn under the lock hands out, and the LSN that it decided on."""
+        """(the delivery of one turn under the lock, the LSN that it was decided at)."""
         store, tries, looked = self._store, 0, 0
 
         def decide(view: View, now: Instant) -> Decision[Delivery | ReceiveRequest | None]:
             nonlocal looked
             looked = view.lsn
-            if self._dead.is_due(view, wants.partitions):  # under the lock: none slips through
+            if self._dead.is_due(view, wants.partitions):  # under the lock, so none is delivered
                 return Decision([], answer=wants)
             if guard is not None and not guard(view):
                 self.is_refused = True
@@ -613,7 +637,7 @@ class Receiving:
             try:
                 answer = store.write(decide, uses=uses)
             except AlreadyClosed:
-                store.read(self.target, fresh=False)  # deleted: this says so
+                store.read(self.target, fresh=False)  # raises if topic or subscription are deleted
                 raise
             if answer is None:
                 self._member.take_back()
@@ -632,25 +656,25 @@ class Receiving:
             self._stand(answer)
 
     def _mend(self, wanting: IndexMissing | BucketLost) -> bool:
-        """Build a missing index; False: it must do without."""
+        """Build a missing index, or drop a lost bucket; False: the turn has to do without it."""
         store = self._store
         if isinstance(wanting, IndexMissing):
             return rebuild_if_free(store, wanting.partition, wanting.first, wanting.last)
         drop_lost(store, wanting.partition, wanting.gen, wanting.error)
-        return True  # it is dropped, or has been
+        return True  # another process may have dropped it before
 
     def _stand(self, handed: Delivery) -> None:
-        """Note how far it has come."""
+        """Note the consumer's new place in each partition."""
         for part in handed.parts:
             self._places[part.partition] = part.place
 
     def _preview(self, limit: int) -> list[pa.Table]:
-        """READ_UNCOMMITTED: what comes after everything committed, at most limit rows."""
+        """Messages of open transactions, for isolation `uncommitted`; at most `limit` rows."""
 
         def look(view: View) -> tuple[list[pa.Table], dict[int, PreviewPosition]]:
-            left, places, out = limit, dict(self._previews), []
+            room, places, out = limit, dict(self._previews), []
             for number in self.numbers():
-                if left <= 0:
+                if room <= 0:
                     break
                 if number in view.catalog.unavailable:
                     continue
@@ -660,9 +684,9 @@ class Receiving:
                     catalogs.index_of(self.topic, number),
                     number,
                     places.get(number, START),
-                    left,
+                    room,
                 )
-                left -= rows.num_rows
+                room -= rows.num_rows
                 out.append(rows)
             return out, places
 
@@ -670,7 +694,7 @@ class Receiving:
         return tables
 
     def has_next(self, view: View) -> bool:
-        """True when a turn would give a message."""
+        """True when a turn would lease a message."""
         self.topic, self.subscription = self.target(view)
         places, now = dict(self._places), self._store.clock.now()
         while True:
@@ -683,24 +707,24 @@ class Receiving:
                 self._ack_timeout_ms,
                 make_do=True,
             )
-            found = receive(view, self._store.settings, now, wants)
-            if found.ops or not isinstance(found.answer, Delivery):
+            decision = receive(view, self._store.settings, now, wants)
+            if decision.ops or not isinstance(decision.answer, Delivery):
                 return True
-            if not found.answer.is_more:
+            if not decision.answer.is_more:
                 return False
-            places |= {part.partition: part.place for part in found.answer.parts}
+            places |= {part.partition: part.place for part in decision.answer.parts}
 
     def rest(self, pause: float) -> Quiet:
-        """How long to wait for news: until time alone may bring a message.
+        """How long a waiting call may sleep: until time alone may bring a message.
 
-        pause: after a turn that did not find out how long
+        pause: seconds, for a turn that could not find out how long
         """
         now, still = self._store.clock.now(), self.still
         rest_s = min(pause, APART_SECONDS_MAX)
         if still is not None:
             rest_s = REST_SECONDS_MAX
             if still.until_ms is not None:
-                left_ms = still.until_ms - now.boot_ms  # over: what was due is not done by a turn
+                left_ms = still.until_ms - now.boot_ms  # negative: a turn does not do what was due
                 rest_s = min(rest_s, left_ms / 1000 if left_ms > 0 else pause)
         if self.due_ms is not None:
             rest_s = min(rest_s, max(self.due_ms - now.wall_ms, WAIT_MS_MIN) / 1000)
@@ -708,33 +732,33 @@ class Receiving:
             return Quiet(rest_s)
         return Quiet(rest_s, still.heeds_appends, still.concern)
 
-    # --- where it stands ---------------------------------------------------------------------
+    # --- its place ---------------------------------------------------------------------------
 
     @property
     def standing(self) -> ConsumerState:
-        """The consumer that an acknowledgement comes through, and where that is."""
+        """The number and the places of the consumer, as an acknowledgement needs them."""
         return ConsumerState(self._member.number, self._places, self._highest, self._seen)
 
     @property
     def strays(self) -> int:
-        """Messages that it remembers as not due because the index lacks them."""
+        """How many messages it has to remember as not yet due, because no index lists them."""
         places = [*self._places.values()] if self._member.is_open else ()
         return sum(len(place.strays) for place in places)
 
     def place(self, partition: int) -> ReadPosition | None:
-        """Its place in a partition, by store-wide number; None: it was never there."""
+        """Its place in a partition, by store-wide number; None: it has never received there."""
         return self._places.get(partition)
 
     def begin_again(self) -> None:
-        """Forget its place: the subscription was moved."""
+        """Forget all places, after a seek of the subscription."""
         self._places.clear()
         self._highest.clear()
         self._seen.clear()
 
     def stands_for(self, table: pa.Table) -> None:
-        """Another table now stands for the messages of the last batch."""
+        """Note that the caller got this table, instead of the table of the last turn."""
         self._last = (weakref.ref(table), self._last[1])
 
     def known_runs(self, what: object) -> list[Run] | None:
-        """The ids of the last batch, if this is it: most acknowledge just that."""
+        """The runs of the last batch if `what` is that table, as in most calls; else None."""
         return self._last[1] if self._last[0]() is what else None

@@ -1,7 +1,7 @@
-"""Owns Session: what the handle of a consumer needs of its session, of whatever kind that is.
+"""Owns Session: the interface between the handle of a consumer and its session.
 
-Kinds: one topic (`consumer`), several topics or a pattern (`many_topics`), and a subscription that
-lives in memory (`client/consuming/in_memory`, over a reader).
+Three classes implement it, for one topic (`consumer`), for several topics or a pattern
+(`many_topics`), and for a subscription in memory (`client/consuming/in_memory`, over a reader).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from txlog.engine.session.reading.watermark_session import WatermarkSession
 from txlog.engine.session.transactions.transaction import Later, Transaction
 from txlog.engine.store.store import Store
 
-# dict[int, MessageId | None] by partition; of several topics a dictionary of these by topic. The
-# handle is one class for both, so a type checker cannot know which of them a caller gets.
+# For one topic dict[int, MessageId | None], by partition; for several topics a dict of these, by
+# topic. Both have the same class of handle, so a type checker cannot tell which one a caller gets.
 LastIds: TypeAlias = dict[Any, Any]
 
 

@@ -1,4 +1,4 @@
-"""Owns Message, and how it is made from received rows: the one place with an object per message."""
+"""Owns Message, and makes it from received rows. Only here is there an object per message."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _BESIDE: Final = (
 ).split()
 _INT64: Final = pa.int64()
 _TOGETHER: Final = 1000  # rows whose messages are made at once
-_WHOLE_BYTES_MAX: Final = 1 << 20  # of properties: copying more costs more than it saves
-_FEW: Final = 100  # rows that a kernel is too dear for
-_SHORT_PIECE: Final = 16  # rows of a piece that are looked at as soon as its first one alone
-SHOWN_BYTES: Final = 48  # of a value or a key, in a repr
+_WHOLE_BYTES_MAX: Final = 1 << 20  # of properties: above this, copying costs more than it saves
+_FEW: Final = 100  # for so few rows, calling an Arrow kernel costs more than it saves
+_SHORT_PIECE: Final = 16  # in shorter pieces, reading all rows is as fast as only the first one
+SHOWN_BYTES: Final = 48  # of a value or a key in a repr
 SHOWN_PROPERTIES: Final = 4
 _INSTANTS: Final = frozenset({"publish_time", "event_time", "deliver_at", "visible_time"})
 
@@ -44,8 +44,8 @@ _INSTANTS: Final = frozenset({"publish_time", "event_time", "deliver_at", "visib
 class Message:
     """A received message; instants are milliseconds since 1970 UTC.
 
-    It can be hashed, by its place; `repr` shows what is set, and only the beginning of a long
-    value.
+    Its hash is that of its id. `repr` shows the fields that are set, and the first bytes of a
+    long value.
 
     >>> from txlog import Message, MessageId
     >>> message = Message(topic="orders", partition=0, message_id=MessageId(1, 0), value=b"a")
@@ -68,8 +68,8 @@ class Message:
     txn: TxnId | None = None
     txn_state: str | None = None
     redelivery_count: int | None = None
-    is_late: bool = False  # older than the last watermark when it was received
-    schema_version: int | None = None  # of the topic's schema that the value fits
+    is_late: bool = False  # older than the consumer's last watermark when it was received
+    schema_version: int | None = None  # the version of the topic's schema that encoded the value
     _decoder: Decoder | None = field(default=None, compare=False)
 
     def __hash__(self) -> int:
@@ -93,7 +93,7 @@ class Message:
 
     @property
     def ordering_key(self) -> bytes | None:
-        """What Key_Shared keeps in order instead of the key; None if it was sent without one."""
+        """Key_Shared keeps messages with the same ordering key in order; None: it uses the key."""
         return ordering_key_in(self.properties.get(ORDERING_KEY))
 
     @overload
@@ -101,15 +101,15 @@ class Message:
     @overload
     def decode(self, kind: type[T]) -> T | None: ...
     def decode(self, kind: type[T] | None = None) -> T | dict[str, object] | None:
-        """The record of the value, with the fields of the topic's newest schema; null stays None.
+        """The value as a record, with the fields of the topic's newest schema; None if it is null.
 
-        The newest is that of when messages were last received.
+        The schema is the newest one when the client last received messages.
 
-
-        kind:   a dataclass, msgspec.Struct or pydantic model to make of it, else a dict
-        raises: InvalidArgument: the value is bytes, without a schema; it is not such a `kind`; or
-                the message comes from a pickle or from `txlog.messages`. InvalidMessage: the
-                newest schema cannot read it. TopicNotFound: the topic was deleted
+        kind:   a dataclass, msgspec.Struct or pydantic model to return instead of a dict
+        raises: InvalidArgument: the message has no schema, so its value is bytes; the record does
+                not fit `kind`; or the message comes from a pickle or from `txlog.messages`.
+                InvalidMessage: the newest schema cannot read it. TopicNotFound: the topic was
+                deleted
         """
         if self.value is None:
             return None
@@ -129,9 +129,9 @@ class Message:
 
 
 class Decoder:
-    """Decodes values of a topic of a store by their versions; from a pickle it cannot.
+    """Finds the schemas that decode the values of a topic; a pickled message has lost its store.
 
-    number: of the topic, as another may have its name later; None: those that have the names now
+    number: of the topic, since another topic may get its name later; None: find topics by name
     """
 
     __slots__ = ("_known", "_store", "number")
@@ -145,25 +145,25 @@ class Decoder:
         return Decoder, (None,)
 
     def schemas(self, topic: str, version: int) -> tuple[Schema, Schema]:
-        """The schema of a version of a topic, and the newest.
+        """(the schema with this version, the newest schema) of a topic.
 
-        raises: TopicNotFound, InvalidArgument
+        raises: TopicNotFound; InvalidArgument (no store, or the topic was made again)
         """
         if self._store is None:
             raise InvalidArgument(
                 "a message from a pickle does not know its store", hint="decode it when received"
             )
-        known = self._known.get((topic, version))
-        if known is None:
-            found = self._store.ask(lambda view: record_schemas(self._topic(view, topic)))
-            if version > len(found):
+        pair = self._known.get((topic, version))
+        if pair is None:
+            schemas = self._store.ask(lambda view: record_schemas(self._topic(view, topic)))
+            if version > len(schemas):
                 raise InvalidArgument(f"topic {topic} has no schema {version}: it was made again")
-            known = schema_in(found[version - 1]), schema_in(found[-1])
-            self._known[topic, version] = known
-        return known
+            pair = schema_in(schemas[version - 1]), schema_in(schemas[-1])
+            self._known[topic, version] = pair
+        return pair
 
     def renew(self) -> None:
-        """Look again which schema is the newest, for messages that were just received."""
+        """Forget which schema is the newest: messages that use a newer one may have arrived."""
         self._known.clear()
 
     def _topic(self, view: View, name: str) -> Topic:
@@ -173,16 +173,16 @@ class Decoder:
 
 
 def _short(value: bytes | None) -> str:
-    """A value as Python writes it; a long one as its beginning and its length."""
+    """The repr of a value; of a long value the first bytes and the length."""
     if value is None or len(value) <= SHOWN_BYTES:
         return repr(value)
     return f"{bytes(value[:SHOWN_BYTES])!r}…({len(value):,} bytes)"
 
 
 class _Draft:
-    """A Message in the making: it has the same slots, and they can be set."""
+    """A Message whose fields can still be set: `_made` changes its class to Message at the end."""
 
-    __slots__ = tuple(one.name for one in fields(Message))
+    __slots__ = tuple(field.name for field in fields(Message))
 
     def __init__(self, row: tuple[Any, ...]) -> None:
         (
@@ -208,24 +208,24 @@ class _Draft:
 
 
 def messages(table: pa.Table, decoder: Decoder | None = None) -> Iterator[Message]:
-    """A Message for each row of a received table, in order; decoder: for Message.decode."""
+    """A Message for each row of a received table, in order; Message.decode uses the decoder."""
     _renew(decoder, table.column("schema_version"))
     parts = (table.slice(at, _TOGETHER) for at in range(0, table.num_rows, _TOGETHER))
     return chain.from_iterable(_of_table(part, decoder) for part in parts)
 
 
 def messages_of(rows: Rows, decoder: Decoder | None = None) -> list[Message]:
-    """A Message for each of some rows that were read; no table is made of them."""
+    """A Message for each row. It reads the stored columns, without a table of RECEIVED."""
     stored = dict(rows.columns())
     _renew(decoder, stored["schema_version"])
     places = [(piece.rows, place_of(piece)) for piece in rows.pieces]
     halves = stored["txn_most"], stored["txn_least"]
     published = _items("publish_time", stored["publish_time"])
     if len(places) == 1:
-        [(count, one)] = places
-        ids = _ids_at(count, one)
-        visible = published if one.time_ms is None else repeat(one.time_ms)
-        states: Iterable[str | None] = repeat(one.txn_state)
+        [(count, place)] = places
+        ids = _ids_at(count, place)
+        visible = published if place.time_ms is None else repeat(place.time_ms)
+        states: Iterable[str | None] = repeat(place.txn_state)
         txns = _txns_of(halves, [count])
     else:
         ids = chain.from_iterable(starmap(_ids_at, places))
@@ -262,7 +262,7 @@ def _ids_at(count: int, place: PiecePlace) -> Iterable[MessageId]:
 
 
 def _visible(places: list[tuple[int, PiecePlace]], published: Iterable[Any]) -> list[int | None]:
-    """When the messages of pieces became visible."""
+    """When the messages of these pieces became visible, in ms since 1970 UTC."""
     times = list(islice(published, sum(count for count, _ in places)))
     at = 0
     for count, place in places:
@@ -277,56 +277,55 @@ def _states(places: list[tuple[int, PiecePlace]]) -> Iterable[str | None]:
 
 
 def _of_table(table: pa.Table, decoder: Decoder | None) -> list[Message]:
-    """The messages of some rows of a received table."""
     columns = dict(zip(table.column_names, table.columns, strict=True))
     late = columns.get("is_late")
-    known: dict[str, Iterable[Any]] = {
+    prepared: dict[str, Iterable[Any]] = {
         "topic": _names(columns["topic"]),
         "message_id": _ids(columns),
         "txn": _txns(columns["txn_most"], columns["txn_least"]),
         "is_late": repeat(False) if late is None else map(bool, _items("is_late", late)),
     }
-    return _made(known, columns, decoder)
+    return _made(prepared, columns, decoder)
 
 
 def _made(
-    known: dict[str, Iterable[Any]], columns: dict[str, pa.ChunkedArray], decoder: Decoder | None
+    prepared: dict[str, Iterable[Any]], columns: dict[str, pa.ChunkedArray], decoder: Decoder | None
 ) -> list[Message]:
-    """The messages of fields that are known, and of the columns that have the others.
+    """Make messages from prepared fields, and from columns for all other fields.
 
-    The constructor of a frozen class would take six times as long.
+    Changing the class of drafts is six times as fast as the constructor of a frozen class.
     """
-    known["properties"] = _properties(columns["properties"])
-    known["_decoder"] = repeat(decoder)
+    prepared["properties"] = _properties(columns["properties"])
+    prepared["_decoder"] = repeat(decoder)
     rows = zip(
         *[
-            known[name] if name in known else _items(name, columns[name])
+            prepared[name] if name in prepared else _items(name, columns[name])
             for name in _Draft.__slots__
         ],
         strict=False,
     )
-    made: list[Any] = list(map(_Draft, rows))
-    for one in made:
-        one.__class__ = Message
-    return made
+    drafts: list[Any] = list(map(_Draft, rows))
+    for draft in drafts:
+        draft.__class__ = Message
+    return drafts
 
 
 def _ids(columns: dict[str, pa.ChunkedArray]) -> Iterable[MessageId | None]:
-    """The ids of the rows; messages that nothing has committed have none."""
+    """The ids of the rows; None for messages of open transactions."""
     ledgers, entries = columns["ledger"].to_pylist(), columns["entry"].to_pylist()
     indexes = columns["index"]
     if indexes.null_count == len(indexes):
-        made = map(MessageId, ledgers, entries)
+        ids = map(MessageId, ledgers, entries)
     else:
-        made = map(MessageId, ledgers, entries, [index or 0 for index in indexes.to_pylist()])
+        ids = map(MessageId, ledgers, entries, [index or 0 for index in indexes.to_pylist()])
     if not columns["ledger"].null_count:
-        return made
-    pairs = zip(ledgers, made, strict=True)
-    return (None if ledger is None else one for ledger, one in pairs)
+        return ids
+    pairs = zip(ledgers, ids, strict=True)
+    return (None if ledger is None else message_id for ledger, message_id in pairs)
 
 
 def _properties(column: pa.ChunkedArray) -> Iterable[dict[str, str]]:
-    """The properties of the rows, a dict of its own for each."""
+    """A new dict of properties for each row."""
     if column.null_count == len(column):
         return map(dict, repeat(()))
     if column.num_chunks > 1 and column.nbytes > _WHOLE_BYTES_MAX:
@@ -335,7 +334,7 @@ def _properties(column: pa.ChunkedArray) -> Iterable[dict[str, str]]:
 
 
 def _dicts(maps: pa.MapArray) -> list[dict[str, str]]:
-    """A dict for each map: what `to_pylist` makes first costs as much again."""
+    """A dict for each map. `to_pylist` would first make lists of pairs, which doubles the cost."""
     bounds = maps.offsets.to_pylist()
     first = bounds[0]
     if first:
@@ -343,56 +342,56 @@ def _dicts(maps: pa.MapArray) -> list[dict[str, str]]:
     names, texts = (part.slice(first, bounds[-1]).to_pylist() for part in (maps.keys, maps.items))
     at, out = 0, []
     for end in bounds[1:]:
-        one: dict[str, str] = {}
+        properties: dict[str, str] = {}
         while at < end:
-            one[names[at]] = texts[at]
+            properties[names[at]] = texts[at]
             at += 1
-        out.append(one)
+        out.append(properties)
     if maps.null_count:
         for row, is_set in enumerate(maps.is_valid().to_pylist()):
             if not is_set:
-                out[row] = {}  # whatever its bounds say
+                out[row] = {}  # a null map may have any bounds
     return out
 
 
 def _txns_of(
     halves: tuple[pa.ChunkedArray, pa.ChunkedArray], counts: list[int]
 ) -> Iterable[TxnId | None]:
-    """The transactions of pieces: all messages of a marker are of one."""
+    """The transaction of each row. All rows of a piece belong to the same one."""
     most, least = halves
     total = len(most)
     if total < len(counts) * _SHORT_PIECE or most.null_count == total:
         return _txns(most, least)
     firsts = [0, *accumulate(counts[:-1])]
-    made = _Txns()
-    known = [made[most[at].as_py(), least[at].as_py()] for at in firsts]
-    return chain.from_iterable(map(repeat, known, counts))
+    by_halves = _Txns()
+    txns = [by_halves[most[at].as_py(), least[at].as_py()] for at in firsts]
+    return chain.from_iterable(map(repeat, txns, counts))
 
 
 def _txns(most: pa.ChunkedArray, least: pa.ChunkedArray) -> Iterable[TxnId | None]:
-    """The transactions of the rows, which have been committed together or came alone."""
+    """The transaction of each row, None for a plain send."""
     if most.null_count == len(most):
         return repeat(None)
     return map(_Txns().__getitem__, zip(most.to_pylist(), least.to_pylist(), strict=True))
 
 
 class _Txns(dict[tuple[int | None, int], TxnId | None]):
-    """The ids of halves, each made once."""
+    """Transaction ids by their two 64-bit halves; each id is made once."""
 
     def __missing__(self, halves: tuple[int | None, int]) -> TxnId | None:
         most, least = halves
-        made = self[halves] = None if most is None else TxnId.from_halves(most, least)
-        return made
+        txn_id = self[halves] = None if most is None else TxnId.from_halves(most, least)
+        return txn_id
 
 
 def _names(column: pa.ChunkedArray) -> Iterable[str]:
-    """The topics of the rows, mostly one: a text for each costs most."""
+    """The topic of each row. Mostly all are the same, and one string then serves all rows."""
     names: list[str] = (column.unique() if len(column) > _FEW else column).to_pylist()
     return repeat(names[0]) if len(names) == 1 else column.to_pylist()
 
 
 def _items(name: str, column: pa.ChunkedArray) -> Iterable[Any]:
-    """The values of a column; most messages have no value in most of them."""
+    """The values of a column; if all are null, which is common, without a list."""
     if column.null_count == len(column):
         return repeat(None)
     if name not in _INSTANTS:
@@ -403,5 +402,5 @@ def _items(name: str, column: pa.ChunkedArray) -> Iterable[Any]:
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece: a chunk costs as much as thirty rows."""
+    """A column as one array: each chunk would cost as much as thirty rows."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,19 +1,20 @@
 """Waiting: look, rest until something may have changed, look again.
 
-What ends a rest is a commit, a consumer that left or died (store/wakeups), or the next moment at
-which time alone changes the answer: a message becomes due, a lease runs out. For a wait that heeds
-them, also what is appended and not flushed: messages of open transactions, acknowledgements. Where
-nobody tells of changes it looks again after ever longer pauses.
+A rest ends when another process commits, when a consumer leaves or dies (store/wakeups), or at the
+next moment at which time alone changes the answer: a message becomes due, a lease expires. A wait
+that heeds appends also ends at an unflushed append, which may be a message of an open transaction
+or an acknowledgement. Where the kernel does not report changes, the wait polls, with growing
+pauses.
 
-A *thorough* look is that of a call that does not wait: it also asks what only asking shows, such as
-frames that were written and not flushed, under the lock if need be. Right after a commit a look is
-enough: a hundred waiting consumers must not queue for the lock at each commit of another topic.
-After an append that is heeded only a thorough look finds anything, so these are as far apart as the
-pauses of one who polls.
+A *thorough* look does everything that a call without a wait does: it also finds frames that were
+written and not flushed, and takes the lock for that if need be. After a commit a plain look is
+enough. Otherwise a hundred waiting consumers would queue for the lock at each commit to another
+topic. Only a thorough look finds an unflushed append, so a wait that heeds appends makes these
+looks no more often than a wait that polls.
 
-After a consumer has left or died looks are thorough and come again soon for a moment, since its
-lock is free a moment after that is told. Who is told of everything does this whoever has left, and
-who is told only of what concerns it, when a peer has (`Departures`).
+After a consumer has left or died, the looks are thorough and frequent for a moment, because the
+event comes just before the kernel frees the lock. A thread looks like this after every departure,
+a task of the asynchronous client only after the departure of a peer (`Departures`).
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ T = TypeVar("T")
 
 
 class Concern(NamedTuple):
-    """What became durable after an LSN matters only if it changes one of these components."""
+    """A flush wakes the wait only if it changed one of these components after this LSN."""
 
     lsn: int
     keys: frozenset[Component] = frozenset()
 
 
 BY_TIME: Final = Concern(1 << 62)
-"""Of a rest that time alone ends."""
+"""The concern of a rest that no flush ends, only time."""
 
 
 class Quiet(NamedTuple):
-    """How many seconds to rest without news, and what is news.
+    """How long to rest, and which events end the rest early.
 
-    heeds_appends: what is appended is
-    concern:       which flushes are; None: all of them
+    heeds_appends: appends do, flushed or not
+    concern:       which flushes do; None: all of them
     """
 
     seconds: float
@@ -53,15 +54,15 @@ class Quiet(NamedTuple):
 
 
 Rest = Callable[[float], Quiet]
-"""Given the pause of one who polls, returns how to rest."""
+"""Takes the pause that a polling wait would make now (seconds), and returns how to rest."""
 
 POLL_SECONDS_MIN: Final = 0.002
 POLL_SECONDS_MAX: Final = 0.05
 APART_SECONDS_MIN: Final = 0.002
 APART_SECONDS_MAX: Final = 0.05
-"""Looks for what was appended are so far apart, ever more the longer that goes on in vain."""
+"""The distance between two thorough looks for appends. It doubles while they follow each other."""
 REST_SECONDS_MAX: Final = 60.0
-"""Even if nothing is told, look after this time: somebody may have set the wall clock."""
+"""Look after this time even without an event: the wall clock may have been set."""
 
 
 def until_told(pause: float) -> Quiet:
@@ -70,10 +71,10 @@ def until_told(pause: float) -> Quiet:
 
 
 def until_appended(store: Store, pause: float) -> Quiet:
-    """The rest of a call whose answer changes with what is appended, flushed or not.
+    """The rest of a call whose answer changes with each append, flushed or not.
 
-    An append is told while its writer still has the lock. A look that could not get at it comes
-    again soon.
+    The event of an append comes while its writer still holds the lock. If the look could not read
+    the appended frame for that reason, the next look comes soon.
     """
     is_behind = not store.disk.read_only and store.has_unflushed(unseen=True)
     seconds = min(pause, APART_SECONDS_MAX) if is_behind else REST_SECONDS_MAX
@@ -81,27 +82,31 @@ def until_appended(store: Store, pause: float) -> Quiet:
 
 
 def least(quiets: Iterable[Quiet]) -> Quiet:
-    """The rest of several at once: the shortest, and of whatever any of them heeds."""
-    every = [Quiet(REST_SECONDS_MAX, concern=BY_TIME), *quiets]
-    concerns = [one.concern for one in every if one.concern is not None]
+    """One rest instead of several: as long as the shortest, and ended by the events of each."""
+    rests = [Quiet(REST_SECONDS_MAX, concern=BY_TIME), *quiets]
+    concerns = [quiet.concern for quiet in rests if quiet.concern is not None]
     return Quiet(
-        min(one.seconds for one in every),
-        any(one.heeds_appends for one in every),
+        min(quiet.seconds for quiet in rests),
+        any(quiet.heeds_appends for quiet in rests),
         Concern(
-            min(one.lsn for one in concerns), frozenset().union(*(one.keys for one in concerns))
+            min(concern.lsn for concern in concerns),
+            frozenset().union(*(concern.keys for concern in concerns)),
         )
-        if len(concerns) == len(every)
+        if len(concerns) == len(rests)
         else None,
     )
 
 
 class Departures:
-    """Which consumers that leave concern a wait: all, or those of which `mourn` tells.
+    """Decides which departures of consumers (left or died) make a wait look again.
 
-    is_asked_for: somebody asks whom they concern, and tells, but while nobody knows
-    is_concerned: what the last rest said; False: nobody knows
-    asked:        of so many it is settled whether they concern this wait
-    is_bereft:    one has died since the last look that may concern it
+    A thread looks after every departure. For a task of the asynchronous client, client/aio/waits
+    finds out which subscriptions lost a consumer, and calls `mourn` on the waits it may concern.
+
+    is_asked_for: client/aio/waits does this, whenever the rest has a concern
+    is_concerned: the present rest has one
+    asked:        how many departures have been dealt with
+    is_bereft:    a consumer that this wait may need to know about has gone since the last look
     """
 
     __slots__ = ("asked", "is_asked_for", "is_bereft", "is_concerned")
@@ -111,11 +116,11 @@ class Departures:
         self.is_concerned = self.is_bereft = False
 
     def mourn(self) -> None:
-        """One that concerns it may have died: the next look is thorough, and more follow."""
+        """Note that a peer may have died: the next look is thorough, and more follow soon."""
         self.is_bereft = True
 
     def come(self, now: int) -> bool:
-        """At a look, given how many there were: whether one concerns it since the look before."""
+        """True if this look must allow for a new departure; now: departures so far."""
         is_bereft, self.is_bereft = self.is_bereft, False
         if self.is_asked_for and self.is_concerned:
             return is_bereft
@@ -123,12 +128,15 @@ class Departures:
         return is_bereft or now != asked
 
     def are_forgotten(self, now: int) -> bool:
-        """After a look that knew of so many: whether of some of them nobody will ask any more."""
+        """True if the last look left departures to client/aio/waits, which now ignores this wait.
+
+        now: departures before that look
+        """
         return self.asked != now and not (self.is_asked_for and self.is_concerned)
 
 
 class Waiting:
-    """One wait, for loops that look themselves: `look` before each look, `pause` after it."""
+    """The state of one wait. The caller's loop calls `look` before each look, `pause` after it."""
 
     __slots__ = (
         "_apart",
@@ -154,28 +162,29 @@ class Waiting:
         self._store, self._rest = store, rest
         self._tally = store.wakeups.tally.copy()  # before the last look
         self.departures = Departures(self._tally.departures, is_asked_for=is_asked_for)
-        self._heeds = False  # wants to hear of appends
+        self._heeds = False  # appends end the rest, too
         self._apart = APART_SECONDS_MIN
-        self._heed_at = self._wake_at = 0.0  # when to look for what was appended; anyway
-        self._is_settling = False  # a consumer has gone: its lock is free a moment later
+        # the earliest moment to look for an append; the end of the rest without an event
+        self._heed_at = self._wake_at = 0.0
+        self._is_settling = False  # a consumer has left: the kernel frees its lock in a moment
         self._pause, self._thorough_at, self._settle_at = POLL_SECONDS_MIN, 0.0, 0.0
         self._is_thorough = True
-        self.concern: Concern | None = None  # of the rest that has begun
+        self.concern: Concern | None = None  # of the present rest
 
     @property
     def seen(self) -> EventCounts:
-        """What was told before the last look: when it is more by now, look again."""
+        """The events before the last look; if there are more by now, look again."""
         return self._tally
 
     def look(self) -> bool:
-        """Whether the look that begins now is to be thorough; what comes later ends the pause."""
-        before, now = self._tally, time.monotonic()
+        """Begin a look; True if it is to be thorough. Events from here on end the next pause."""
+        previous, now = self._tally, time.monotonic()
         self._tally = self._store.wakeups.tally.copy()
-        if self._heeds and self._tally.appends != before.appends:
+        if self._heeds and self._tally.appends != previous.appends:
             self._thorough_at = now
         if self.departures.come(self._tally.departures):
             self._is_settling = True
-            if now >= self._settle_at:  # not anew for each of many that go
+            if now >= self._settle_at:  # once, if many consumers leave at about the same time
                 self._settle_at = now + POLL_SECONDS_MAX
                 self._pause, self._thorough_at = POLL_SECONDS_MIN, now
             self._thorough_at = min(self._thorough_at, self._settle_at)
@@ -183,9 +192,10 @@ class Waiting:
         return self._is_thorough
 
     def pause(self, until_s: float | None = None) -> None:
-        """Wait until it is worth looking again, or until a moment of the monotonic clock.
+        """Sleep until a look may find something new.
 
-        raises: StoreNotFound if the store was removed meanwhile
+        until_s: on the monotonic clock, the latest moment to return; None: no limit
+        raises:  StoreNotFound if the store was removed meanwhile
         """
         seconds = self.rest(until_s)
         while seconds > 0:
@@ -193,11 +203,11 @@ class Waiting:
             seconds = self.rest_on()
 
     def rest_on(self) -> float:
-        """How many seconds are left of a rest that was told of something; 0: look again now."""
+        """After an event or a time-out: the seconds left of this rest; 0: look again now."""
         tally = self._store.wakeups.tally.copy()
         is_over = tally.count == self._tally.count or tally.news != self._tally.news
         if is_over or self.departures.is_bereft:
-            return 0.0  # time is up; or more than appends; or a look knew of a death, and not whose
+            return 0.0  # time is up, something other than an append happened, or a peer has gone
         self._tally.count = tally.count
         if self._heeds:
             self._thorough_at = min(self._thorough_at, self._heed_at)
@@ -205,7 +215,7 @@ class Waiting:
         return max(0.0, self._wake_at - time.monotonic())
 
     def rest(self, until_s: float | None = None) -> float:
-        """For how many seconds to wait, unless something is told after `seen`; raises as pause."""
+        """Begin a rest: the seconds to wait, unless an event comes after `seen`. As `pause`."""
         store, pause = self._store, self._pause
         wakeups = store.wakeups
         wakeups.begin()
@@ -215,7 +225,7 @@ class Waiting:
         is_told = wakeups.is_told and (not self._heeds or wakeups.heed_appends())
         if wakeups.tally.beginnings != self._tally.beginnings or self.departures.are_forgotten(
             self._tally.departures
-        ):  # nobody has told of what came after the look; or tells whom what came before concerns
+        ):  # watching began after the look, or no one will report a departure before it: look again
             self._thorough_at = 0.0
             return 0.0
         if not wakeups.is_told:
@@ -244,10 +254,11 @@ def until(
     timeout_ms: int | None,
     rest: Rest = until_told,
 ) -> T | None:
-    """What `look` returns once it is not None; None when time runs out (None: wait for ever).
+    """Call `look` until it returns something else than None, and return that; None at the time-out.
 
-    look: given whether to be thorough, which the first and the last look are
-    raises: StoreNotFound if the store was removed meanwhile; what look raises
+    look:       its argument says whether to be thorough; the first and the last look are
+    timeout_ms: None: no time-out; 0 or less: one look
+    raises:     StoreNotFound if the store was removed meanwhile; the errors of `look`
     """
     if timeout_ms is not None and timeout_ms <= 0:
         return look(True)
@@ -255,7 +266,7 @@ def until(
     waiting = Waiting(store, rest)
     while True:
         is_over = deadline is not None and time.monotonic() >= deadline
-        found = look(waiting.look() or is_over)
-        if found is not None or is_over:
-            return found
+        answer = look(waiting.look() or is_over)
+        if answer is not None or is_over:
+            return answer
         waiting.pause(deadline)

@@ -1,4 +1,7 @@
-"""Owns Unread: what a reader has read ahead, as messages once they are wanted, or as rows again."""
+"""Owns Unread: the messages that a reader has fetched and its application has not received.
+
+They are kept as rows, and made into Message objects a part at a time, when the application asks.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from txlog.engine.session.reading.message import Decoder, Message, messages, mes
 
 
 class Received(NamedTuple):
-    """Messages of a partition that are RECEIVED already."""
+    """Messages of one partition whose rows already have the columns of RECEIVED."""
 
     partition: int
     rows: pa.Table
@@ -26,15 +29,15 @@ class Received(NamedTuple):
 
     @property
     def value_bytes(self) -> int:
-        """What their values take in memory."""
+        """The size of their values in memory."""
         return int(self.rows.column("value").nbytes)
 
     def part(self, start: int, stop: int) -> Received:
-        """The messages start..stop-1 of these."""
+        """Its messages number start..stop-1."""
         return self._replace(rows=self.rows.slice(start, stop - start))
 
     def table(self) -> pa.Table:
-        """They as RECEIVED."""
+        """Its rows, with the columns of RECEIVED."""
         return self.rows
 
 
@@ -42,7 +45,7 @@ Part: TypeAlias = Rows | Received
 
 
 def table_of(parts: Sequence[Part]) -> pa.Table:
-    """The messages of parts as RECEIVED, in order."""
+    """The messages of all parts in order, as one table with the columns of RECEIVED."""
     if not parts:
         return NO_MESSAGES
     tables = [part.table() for part in parts]
@@ -50,13 +53,13 @@ def table_of(parts: Sequence[Part]) -> pa.Table:
 
 
 class Unread:
-    """Messages in order; those that are made come first.
+    """A queue of messages: first those that are Message objects already, then rows.
 
-    An interrupt (an exception of a signal handler) comes after a call of C, or as a function
-    begins. So what belongs together is changed in steps without a call between them: then no
-    message is lost, and none is there twice.
+    A signal handler can raise after any call of a C function, and when a Python function begins.
+    So fields that must change together are set without a call between them. Then an interrupt
+    neither loses a message nor delivers it twice.
 
-    made: the next ones; who takes one from the left has received it
+    made: the next messages, as objects; a message that is taken from the left counts as received
     """
 
     __slots__ = ("_count", "_decoder", "_done", "_parts", "made")
@@ -65,20 +68,20 @@ class Unread:
         self._decoder = decoder
         self.made: deque[Message] = deque()
         self._parts = parts
-        self._count = sum([part.num_rows for part in parts])  # whoever has them
-        self._done = 0  # of these, how many were made
+        self._count = sum([part.num_rows for part in parts])  # all messages, received or not
+        self._done = 0  # how many of them have been made into objects
 
     def __len__(self) -> int:
         return self._count - self._done + len(self.made)
 
     def make_all(self) -> Iterable[Message]:
-        """Make all, and return those that nobody has received."""
+        """Make all remaining rows into objects; returns the messages not yet received."""
         while self._done < self._count:
             self._make()
         return self.made
 
     def _make(self) -> None:
-        """Make the messages of the next part."""
+        """Make the rows of the next part into objects."""
         part, start = self._at(self._done)
         some = part.part(start, part.num_rows) if start else part
         if isinstance(some, Rows):
@@ -90,7 +93,7 @@ class Unread:
         self._done = done
 
     def pop(self) -> Message | None:
-        """Receive the next message; None: there is none."""
+        """Receive the next message; None if the queue is empty."""
         if not self.made and self._done < self._count:
             self._make()
         made = self.made
@@ -101,35 +104,37 @@ class Unread:
         return message
 
     def split(self, limit: int) -> tuple[pa.Table, Unread]:
-        """The next messages as RECEIVED, at most so many, and what is left without them."""
-        first, rest = [], []
+        """The next messages, at most `limit`, as a table of RECEIVED, and a queue of the parts."""
+        first, parts = [], []
         for part in self._left():
             rows = min(limit, part.num_rows)
             limit -= rows
             if rows:
                 first.append(part.part(0, rows) if rows < part.num_rows else part)
             if rows < part.num_rows:
-                rest.append(part.part(rows, part.num_rows) if rows else part)
-        left = Unread(self._decoder, rest)
-        left.made.extend(islice(self.made, sum([part.num_rows for part in first]), None))
-        left._done = len(left.made)
-        return table_of(first), left
+                parts.append(part.part(rows, part.num_rows) if rows else part)
+        remaining = Unread(self._decoder, parts)
+        remaining.made.extend(islice(self.made, sum([part.num_rows for part in first]), None))
+        remaining._done = len(remaining.made)
+        return table_of(first), remaining
 
     def last_row(self) -> Callable[[], pa.Table]:
-        """What makes the row of the message that was received last, also later."""
+        """A function that returns the row of the message received last; it may be called later."""
         part, at = self._at(self._count - len(self) - 1)
         return lambda: part.part(at, at + 1).table()
 
     def without(self, partitions: Iterable[int]) -> Unread:
-        """These but the messages of partitions."""
-        gone = set(partitions)
-        kept = Unread(self._decoder, [part for part in self._left() if part.partition not in gone])
-        kept.made.extend(message for message in self.made if message.partition not in gone)
-        kept._done = len(kept.made)
-        return kept
+        """A queue of the same messages except those of these partitions."""
+        dropped = set(partitions)
+        queue = Unread(
+            self._decoder, [part for part in self._left() if part.partition not in dropped]
+        )
+        queue.made.extend(message for message in self.made if message.partition not in dropped)
+        queue._done = len(queue.made)
+        return queue
 
     def _at(self, number: int) -> tuple[Part, int]:
-        """The part of a message by its number, and which it is there."""
+        """The part that holds the message with this number, and the message's row in that part."""
         for part in self._parts:
             if number < part.num_rows:
                 return part, number
@@ -137,10 +142,10 @@ class Unread:
         raise AssertionError(number)
 
     def _left(self) -> Iterator[Part]:
-        """What nobody has received."""
-        behind = self._count - len(self)
+        """The parts with the messages that have not been received."""
+        received = self._count - len(self)
         for part in self._parts:
             rows = part.num_rows
-            if behind < rows:
-                yield part.part(behind, rows) if behind else part
-            behind = max(behind - rows, 0)
+            if received < rows:
+                yield part.part(received, rows) if received else part
+            received = max(received - rows, 0)

@@ -1,7 +1,9 @@
-"""What a session's watermark rests on: how far its subscription is, and what binds it.
+"""The positions that a session's watermark is computed from, and its clamps.
 
-    Subscribed   a durable subscription: everything acknowledged; its clamps are stored
-    HandedOut    a reader: everything handed out; its clamps are in memory, like all its state
+A clamp is the greatest value handed out in an epoch: no later value may be lower.
+
+    Subscribed   for a durable subscription: the position is the mark-delete, the clamps are stored
+    HandedOut    for a reader: the position is the last message handed out, all state is in memory
 
 Source: spec/watermarks 6, 8.
 """
@@ -26,42 +28,42 @@ from txlog.engine.view.view import View
 
 
 class Ground(Protocol):
-    """What a session needs to know.
+    """The interface that a WatermarkSession reads.
 
-    moves: counts changes that no frame records
+    moves: counts changes of the position that no frame records
     """
 
     moves: int
 
     def assigned(self, view: View) -> Sequence[Pair]:
-        """The (subscription, partition) pairs that it has now."""
+        """The (subscription, partition) pairs that are assigned to the consumer now."""
         ...
 
     def epoch(self, view: View, pair: Pair) -> int:
-        """How often it was moved by seek there."""
+        """How many seeks there have been."""
         ...
 
     def mark(self, view: View, pair: Pair) -> Mark:
-        """What its position rests on; with the same mark and the same rows it is the same."""
+        """A value that is cheap to compare: same mark and same rows give the same position."""
         ...
 
     def position(self, view: View, pair: Pair) -> Position:
-        """The greatest position up to which nothing is left to be done."""
+        """The greatest position up to which all messages are acknowledged or handed out."""
         ...
 
     def clamp(self, view: View, pair: Pair) -> int | None:
-        """The greatest value that was handed out in this epoch."""
+        """The greatest value handed out in this epoch; None: none yet."""
         ...
 
     def emit(self, offered: WatermarkOffer) -> bool:
-        """Make a value binding; False: what it rests on has changed."""
+        """Record the value as handed out; False: its inputs have changed, so look again."""
         ...
 
 
 class Subscribed:
-    """One durable subscription, or the several of a consumer of several topics.
+    """One durable subscription, or the subscriptions of a consumer of several topics.
 
-    find: the pairs that the consumer has now
+    find: returns the pairs that are assigned to the consumer now
     """
 
     __slots__ = ("_find", "_store", "moves")
@@ -76,11 +78,11 @@ class Subscribed:
         return self._find(view)
 
     def epoch(self, view: View, pair: Pair) -> int:
-        """As Ground: that of the cursor."""
+        """As Ground: the epoch of the cursor."""
         return view.cursor(*pair).epoch
 
     def mark(self, view: View, pair: Pair) -> Mark:
-        """As Ground: mark-delete."""
+        """As Ground: the mark-delete of the cursor."""
         return view.cursor(*pair).mark_delete
 
     def position(self, view: View, pair: Pair) -> Position:
@@ -92,7 +94,7 @@ class Subscribed:
         return clamp_of(view.watermark(pair[1]).clamps, pair[0], view.cursor(*pair).epoch)
 
     def emit(self, offered: WatermarkOffer) -> bool:
-        """As Ground: durable, and whatever it rests on."""
+        """As Ground: writes the clamp, which is durable on return, with all it depends on."""
 
         def decide(view: View, now: Instant) -> Decision[bool]:
             del now
@@ -104,28 +106,28 @@ class Subscribed:
 
 
 class HandedOut:
-    """What a reader delivered. What it read ahead counts once it is received.
+    """The messages that a reader has handed out. Messages it only read ahead do not count yet.
 
-    find: where it is now: (index of the partition, its number) -> mark
+    find: returns where the reader is now: (index of the partition, its number) -> mark
     """
 
     __slots__ = ("_ahead", "_clamps", "_epochs", "_find", "_gone", "_indexes", "_places", "moves")
 
     def __init__(self, find: Callable[[View], Mapping[tuple[int, int], Mark]]) -> None:
         self._find = find
-        self._indexes: dict[int, int] = {}  # of a partition, by number
-        self._places: dict[int, Mark] = {}  # the same
-        self._ahead: dict[int, deque[Id]] = {}  # read, in order, and not handed out; by index
-        self._gone: dict[int, set[Id]] = {}  # of these, what was delivered before those below it
+        self._indexes: dict[int, int] = {}  # number of a partition -> its index
+        self._places: dict[int, Mark] = {}  # number of a partition -> where the reader is
+        self._ahead: dict[int, deque[Id]] = {}  # by index: read in order, not yet handed out
+        self._gone: dict[int, set[Id]] = {}  # by index: ids in _ahead that were handed out early
         self._epochs: dict[int, int] = {}
         self._clamps: dict[int, int] = {}
         self.moves = 0
 
     def assigned(self, view: View) -> Sequence[Pair]:
         """As Ground; there is no subscription."""
-        found = self._find(view)
-        self._indexes = {number: index for index, number in found}
-        self._places = {number: mark for (_, number), mark in found.items()}
+        marks = self._find(view)
+        self._indexes = {number: index for index, number in marks}
+        self._places = {number: mark for (_, number), mark in marks.items()}
         return [(0, number) for number in self._indexes]
 
     def epoch(self, view: View, pair: Pair) -> int:
@@ -134,7 +136,7 @@ class HandedOut:
         return self._epochs.get(self._indexes[pair[1]], 0)
 
     def mark(self, view: View, pair: Pair) -> Mark:
-        """As Ground: before what it read ahead, else where it is."""
+        """As Ground: before the first message it read ahead, else where the reader is."""
         del view
         first = self._first_ahead(pair[1])
         return self._places[pair[1]] if first is None else first
@@ -144,7 +146,7 @@ class HandedOut:
         return None if first is None else before(first)
 
     def _next(self, index: int) -> Id | None:
-        """The first message that was read ahead."""
+        """The first message that was read and not handed out."""
         ahead, gone = self._ahead.get(index), self._gone.get(index)
         if gone:
             while ahead and ahead[0] in gone:
@@ -167,37 +169,38 @@ class HandedOut:
         return self._clamps.get(self._indexes[pair[1]])
 
     def emit(self, offered: WatermarkOffer) -> bool:
-        """As Ground: nothing is written."""
+        """As Ground: only in memory."""
         for _, number in offered.standings:
             index = self._indexes[number]
             self._clamps[index] = max(self._clamps.get(index, 0), offered.event_time)
         return True
 
-    # --- what the reader reports --------------------------------------------------------------
+    # --- reports of the reader ----------------------------------------------------------------
 
     def moved(self) -> None:
-        """Its place changed."""
+        """The reader moved."""
         self.moves += 1
 
     def sought(self, indexes: Iterable[int]) -> None:
-        """It was moved in these partitions: no earlier value binds there."""
-        gone = set(indexes)
-        epochs = self._epochs | {index: self._epochs.get(index, 0) + 1 for index in gone}
-        clamps = {index: value for index, value in self._clamps.items() if index not in gone}
-        ahead = {index: ids for index, ids in self._ahead.items() if index not in gone}
-        handed = {index: ids for index, ids in self._gone.items() if index not in gone}
+        """The reader did a seek in these partitions: their clamps no longer apply."""
+        moved = set(indexes)
+        epochs = self._epochs | {index: self._epochs.get(index, 0) + 1 for index in moved}
+        clamps = {index: value for index, value in self._clamps.items() if index not in moved}
+        ahead = {index: ids for index, ids in self._ahead.items() if index not in moved}
+        handed = {index: ids for index, ids in self._gone.items() if index not in moved}
         self.moves += 1
         self._epochs, self._clamps, self._ahead, self._gone = epochs, clamps, ahead, handed
 
     def read_ahead(self, messages: Iterable[Message]) -> None:
-        """Messages were read that nobody has received yet; they are after those read before.
+        """The reader fetched messages that follow those fetched before; none is handed out yet.
 
-        All or none: an interrupt may come in the middle, and then they are read again.
+        It notes all of them or none: an interrupt may come at any step, and then the reader
+        fetches them again.
         """
         more: dict[int, deque[Id]] = {}
         for message in messages:
-            if (one := _id(message)) is not None:
-                more.setdefault(message.partition, deque()).append(one)
+            if (message_id := _id(message)) is not None:
+                more.setdefault(message.partition, deque()).append(message_id)
         ahead = self._ahead | {
             index: self._ahead.get(index, deque()) + more[index] for index in more
         }
@@ -205,33 +208,37 @@ class HandedOut:
         self._ahead = ahead
 
     def handed_out(self, message: Message) -> None:
-        """A message was received; if the next one follows it directly, no watermark was passed."""
-        one, index = _id(message), message.partition
-        if one is None:
+        """The application received a message.
+
+        If the next message follows it directly, there is no watermark row between the two, and
+        `moves` stays.
+        """
+        message_id, index = _id(message), message.partition
+        if message_id is None:
             return
         ahead = self._ahead.get(index)
-        if ahead and ahead[0] == one:
+        if ahead and ahead[0] == message_id:
             ahead.popleft()
         elif ahead:
-            self._gone.setdefault(index, set()).add(one)
-        then = self._next(index)
-        self.moves += then is None or not _follows(one, then)
+            self._gone.setdefault(index, set()).add(message_id)
+        next_id = self._next(index)
+        self.moves += next_id is None or not _follows(message_id, next_id)
 
     def taken_back(self, message: Message) -> None:
-        """A message that may have been reported as received did not arrive: it is next again."""
-        one, index = _id(message), message.partition
-        if one is None:
+        """An interrupt kept a message from its caller, perhaps after `handed_out`: return to it."""
+        message_id, index = _id(message), message.partition
+        if message_id is None:
             return
         ahead, handed = self._ahead.setdefault(index, deque()), self._gone.get(index, set())
-        if one in handed:
-            handed.discard(one)
-        elif not ahead or ahead[0] != one:
-            ahead.appendleft(one)
+        if message_id in handed:
+            handed.discard(message_id)
+        elif not ahead or ahead[0] != message_id:
+            ahead.appendleft(message_id)
         self.moves += 1
 
     @property
     def is_ahead(self) -> bool:
-        """True while there is something that was read and not handed out."""
+        """True while a message was read and not handed out."""
         return any(self._ahead.values())
 
     def gone(self, index: int, run: Run) -> None:
@@ -240,22 +247,22 @@ class HandedOut:
         ahead = self._ahead.get(index)
         if ahead and (ledger, last, index_last) >= ahead[0]:
             self._gone.setdefault(index, set()).update(
-                one
-                for one in ahead
-                if one[0] == ledger
-                and first <= one[1] <= last
-                and index_first <= one[2] <= index_last
+                message_id
+                for message_id in ahead
+                if message_id[0] == ledger
+                and first <= message_id[1] <= last
+                and index_first <= message_id[2] <= index_last
             )
         self.moves += 1
 
 
 def _id(message: Message) -> Id | None:
     """The id of a message; None when it is not committed."""
-    one = message.message_id
-    return None if one is None else (one.ledger, one.entry, one.index)
+    message_id = message.message_id
+    return None if message_id is None else (message_id.ledger, message_id.entry, message_id.index)
 
 
-def _follows(one: Id, then: Id) -> bool:
-    """True when no row lies between two messages, and passing the first one ends no marker."""
-    ledger, entry, index = one
-    return then[:2] == (ledger, entry if index else entry + 1)
+def _follows(first: Id, second: Id) -> bool:
+    """True when no row is between two messages, and no marker ends with the first."""
+    ledger, entry, index = first
+    return second[:2] == (ledger, entry if index else entry + 1)

@@ -1,11 +1,12 @@
-"""Owns WatermarkSession: the watermark that one consumer was handed, and the next one; Watermarked.
+"""Owns WatermarkSession: the last watermark that one consumer received, and the next one.
 
-    turn         messages, or the news that there is an event, whichever is next
-    moved        makes the next event, durable before the consumer and its listener hear of it
-    is_current   under the lock of a hand-out: nobody sought or took a partition since the last look
+    turn         returns messages, or reports a new watermark, whichever is next
+    moved        makes the next watermark durable, and only then notifies the listener
+    is_current   checked under the lock before messages are handed out: no seek, and no change of
+                 the assigned partitions, since the last look
 
-None of it is stored, but the subscription's clamps are, so a value never falls within an epoch.
-What a reader was handed binds only that reader (`watermark_ground`).
+The session is only in memory. The store keeps the clamps of the subscription, so a value never
+falls within an epoch. The values that a reader receives bind only that reader (`watermark_ground`).
 Source: apache/pulsar#12267; spec/watermarks 8, 9.
 """
 
@@ -42,7 +43,10 @@ Version = tuple[int, Mark, int, bool]  # epoch, mark, changes, is it away
 
 
 class Watermark(NamedTuple):
-    """Nothing older than event_time (ms) will come; number: counts the events of a consumer."""
+    """Messages older than event_time (ms since 1970 UTC) are late from now on.
+
+    number: counts the watermarks of one consumer, from 1
+    """
 
     event_time: int
     number: int
@@ -51,8 +55,9 @@ class Watermark(NamedTuple):
 class WatermarkListener(Protocol[Handle]):
     """Called for each event, on the receiving thread and before the messages after it.
 
-    consumer: the handle it was given to. No other thread of that handle receives during the call:
-              it may acknowledge, but must not wait for another thread that receives
+    consumer: the handle that the listener belongs to. While the call runs, no other thread can
+              receive from that handle. So the listener may acknowledge, but must not wait for a
+              thread that receives
     """
 
     def received_watermark(self, consumer: Handle, watermark: Watermark) -> None:
@@ -73,9 +78,9 @@ def check_listener(listener: object, is_enabled: bool) -> None:
 class WatermarkSession:
     """The watermark of one consumer.
 
-    ground: how far it is, and what binds it
-    notify: called with each event, on the receiving thread
-    late_messages: messages that were older than the value when they were handed out
+    ground: where the consumer is in each partition, and the clamps of its subscription
+    notify: called with each new watermark, on the receiving thread
+    late_messages: messages that were older than the watermark when they were handed out
     """
 
     __slots__ = (
@@ -104,17 +109,17 @@ class WatermarkSession:
         self._view: View | None = None
         self._generators: dict[Pair, WatermarkGenerator] = {}
         self._standings: dict[Pair, PartitionWatermark] = {}
-        self._epochs: dict[Pair, int] = {}  # of every pair that it ever had
-        self._at = (-1, -1)  # LSN, moves of the ground: at its last look
-        self._seen: dict[Pair, Version] | None = None  # as it last looked; None: look again
+        self._epochs: dict[Pair, int] = {}  # of every pair it was ever assigned
+        self._at = (-1, -1)  # LSN, and moves of the ground, at the last look
+        self._seen: dict[Pair, Version] | None = None  # at the last look; None: look again
         self._value: int | None = None
         self._number = 0
         self._emitted_ms: int | None = None
-        self._again_ms: int | None = None  # when the event that the last look held back may go
+        self._again_ms: int | None = None  # when the value that the last look held back may go
         self.late_messages = 0
 
     def rest(self) -> float:
-        """How many seconds to wait for news: until the next event may follow the last one."""
+        """For how many seconds only news can change the watermark: until the interval is over."""
         if self._again_ms is None:
             return REST_SECONDS_MAX
         return max(self._again_ms - self._store.clock.now().boot_ms, 1) / 1000
@@ -126,37 +131,38 @@ class WatermarkSession:
 
     @property
     def status(self) -> str:
-        """unavailable, unknown, active or idle, over its partitions as it last looked."""
-        found = {one.status for one in self._standings.values()}
+        """unavailable, unknown, active or idle: the first that any partition had when it looked."""
+        present = {standing.status for standing in self._standings.values()}
         for status in ("unavailable", "unknown", "active", "idle"):
-            if status in found:
+            if status in present:
                 return status
         return "unknown"
 
     def turn(
         self, take: Callable[[], T | None], is_refused: Callable[[], bool] | None = None
     ) -> tuple[T | None, bool]:
-        """What `take` returns, or else whether there is a new value, which goes first.
+        """(the answer of `take`, or None; whether there is a new watermark, which goes first).
 
-        is_refused: what was there is not handed out before the value was looked at again
+        is_refused: True if `take` returned None only because its guard wants the watermark to be
+                    computed again; then both are tried again
         """
         while True:
             if self.moved():
                 return None, True
-            found = take()
-            if found is not None:
-                return found, False
-            if self.moved():  # to take was to see what others wrote
+            answer = take()
+            if answer is not None:
+                return answer, False
+            if self.moved():  # `take` has also read new frames of other processes
                 return None, True
             if is_refused is None or not is_refused():
                 return None, False
 
     def moved(self) -> bool:
-        """Deliver the value that the consumer should now have, if it is new; then it is durable."""
-        while (found := self._offered()) is not None:
-            self._seen = None  # whatever fails now, or moves meanwhile: the next call looks again
-            if self._ground.emit(found):
-                self._value = found.event_time
+        """Deliver the next watermark if there is one; True if so. It is durable before `notify`."""
+        while (next_offer := self._offered()) is not None:
+            self._seen = None  # if `emit` fails or is too late, the next call looks again
+            if self._ground.emit(next_offer):
+                self._value = next_offer.event_time
                 self._number += 1
                 self._emitted_ms = self._store.clock.now().boot_ms
                 if self.notify is not None:
@@ -167,25 +173,25 @@ class WatermarkSession:
     def _offered(self) -> WatermarkOffer | None:
         try:
             return self._store.read(self._look, fresh=False)
-        except MissingFile:  # also for the newest view: damage, like any other
+        except MissingFile:  # in the newest view, too: the file is lost, which counts as damage
             return self._store.read(lambda view: self._look(view, is_gone=True), fresh=False)
 
     def is_current(self, view: View) -> bool:
         """True when the consumer has the partitions and epochs that it had at its last look."""
-        pairs, known = self._ground.assigned(view), self._standings
-        return len(pairs) == len(known) and all(
-            pair in known and known[pair].epoch == self._ground.epoch(view, pair) for pair in pairs
+        pairs, last = self._ground.assigned(view), self._standings
+        return len(pairs) == len(last) and all(
+            pair in last and last[pair].epoch == self._ground.epoch(view, pair) for pair in pairs
         )
 
     def _look(self, view: View, *, is_gone: bool = False) -> WatermarkOffer | None:
-        """What to hand out; it may run again, so it changes nothing before all rows are read.
+        """The next watermark, or None. A retry may run it again, so fields change after all reads.
 
-        is_gone: a file that is missing is damage, it was not replaced
+        is_gone: a missing file counts as damage, as it is missing in the newest view, too
         """
         at, self._again_ms = (view.lsn, self._ground.moves), None
         if view is self._view and at == self._at and self._seen is not None:
             return None
-        if view is not self._view:  # loaded anew: rows that were never durable may be others now
+        if view is not self._view:  # loaded again: unflushed rows may have been replaced by others
             self._generators.clear()
             self._view, self._seen = view, None
         versions = self._versions(view)
@@ -193,20 +199,20 @@ class WatermarkSession:
             self._at = at
             return None
         standings = {pair: self._standing(view, pair, versions, is_gone) for pair in versions}
-        epochs = {pair: one.epoch for pair, one in standings.items()}
+        epochs = {pair: standing.epoch for pair, standing in standings.items()}
         if any(self._epochs.get(pair, epoch) != epoch for pair, epoch in epochs.items()):
-            self._value = None  # sought: the new epoch begins with a value of its own
+            self._value = None  # after a seek: the new epoch may begin with a lower value
         self._epochs |= epochs
         self._standings, self._seen = standings, versions
         self._at = at
-        found = offer(standings, self._value)
-        if found is not None and not self._is_spaced(view):
+        next_offer = offer(standings, self._value)
+        if next_offer is not None and not self._is_spaced(view):
             self._seen = None
             return None
-        return found
+        return next_offer
 
     def _versions(self, view: View) -> dict[Pair, Version]:
-        """What a value depends on: nothing moved while it is the same."""
+        """The inputs of the watermark by pair; while they are equal, so is the watermark."""
         away, ground = view.catalog.unavailable, self._ground
         return {
             pair: (
@@ -239,14 +245,14 @@ class WatermarkSession:
                 generator.seek(view, position)
         except Corruption as error:
             if isinstance(error, MissingFile) and not is_gone:
-                raise  # it may have been replaced since (R21)
+                raise  # compaction may have replaced the file: a newer view names the new one (R21)
             return PartitionWatermark("unavailable", None, START, epoch, clamp)
         return PartitionWatermark(
             generator.status, generator.get_watermark(), position, epoch, clamp
         )
 
     def _is_spaced(self, view: View) -> bool:
-        """True when the last event is long enough ago; the first of an epoch waits for nothing."""
+        """True when watermark_emit_interval_ms is over; the first value of an epoch never waits."""
         if self._emitted_ms is None or self._value is None:
             return True
         topics = {
@@ -267,18 +273,18 @@ class WatermarkSession:
     # --- late messages -----------------------------------------------------------------------
 
     def judged(self, message: Message) -> Message:
-        """A message as it is handed out now: late when it is older than the last value."""
+        """The message, marked late and counted if it is older than the last watermark."""
         if self._value is None or message.event_time is None or message.event_time >= self._value:
             return message
         self._count_late(message.topic, message.partition, 1)
         return replace(message, is_late=True)
 
     def marked(self, table: pa.Table) -> pa.Table:
-        """Messages as they are handed out now, with the column is_late."""
+        """The messages with the column is_late; late ones are counted."""
         late = self._late(table.column("event_time"))
-        if self._value is not None and pc.any(late).as_py():  # to group costs 0.2 ms
-            found = table.select(["topic", "partition"]).filter(late)
-            counts = found.group_by(found.column_names).aggregate([([], "count_all")])
+        if self._value is not None and pc.any(late).as_py():  # grouping costs 0.2 ms
+            places = table.select(["topic", "partition"]).filter(late)
+            counts = places.group_by(places.column_names).aggregate([([], "count_all")])
             for topic, partition, count in zip(*counts.to_pydict().values(), strict=True):
                 self._count_late(topic, partition, count)
         return table.append_column(pa.field("is_late", pa.bool_(), nullable=False), late)
@@ -293,12 +299,14 @@ class WatermarkSession:
         self.late_messages += count
         assert self._view is not None
         subscriptions = self._view.catalog.subscriptions
-        held = {subscriptions[pair[0]].name for pair in self._standings if pair[0] in subscriptions}
-        self._store.tally.late[(topic, partition, min(held, default=""))] += count
+        names = {
+            subscriptions[pair[0]].name for pair in self._standings if pair[0] in subscriptions
+        }
+        self._store.tally.late[(topic, partition, min(names, default=""))] += count
 
 
 class Watermarked:
-    """What every reader and consumer says of its watermark."""
+    """The public properties of a reader's or a consumer's watermark."""
 
     __slots__ = ()
     _session: WatermarkSession | None

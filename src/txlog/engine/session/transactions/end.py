@@ -18,7 +18,7 @@ from txlog.errors import OutcomeUnknown
 
 
 def end(store: Store, txn_id: TxnId, *, commit: bool) -> EndAnswer:
-    """Commit or abort; durable when it returns. An unknown outcome carries the id to ask by."""
+    """Commit or abort; durable when it returns. OutcomeUnknown names the transaction to look up."""
     uid = store.disk.owner()[0]
     try:
         answer = store.write(
@@ -31,14 +31,14 @@ def end(store: Store, txn_id: TxnId, *, commit: bool) -> EndAnswer:
 
 
 def unknown_end(txn_id: TxnId, error: OutcomeUnknown) -> OutcomeUnknown:
-    """The error for an end with unknown outcome: it says how to ask. It may be shared."""
+    """A new OutcomeUnknown whose hint says how to find out; several callers may share the old."""
     ours = OutcomeUnknown(error.message, hint=how_to_ask(txn_id))
     ours.fields = {**error.fields, "txn": txn_id}
     return ours
 
 
 def how_to_ask(txn_id: TxnId) -> str:
-    """What to do first when an end may have been done."""
+    """The hint for a caller whose commit or abort may or may not have happened."""
     return f"ask before anything else: txlog txn show {txn_id}"
 
 
@@ -48,7 +48,7 @@ def await_end(store: Store, txn_id: TxnId, wait_ms: int) -> None:
 
 
 def has_ended(store: Store, txn_id: TxnId) -> bool | None:
-    """True once it has; None before."""
+    """True once the transaction has ended, else None."""
 
     def look(view: View) -> bool | None:
         ended_ms = find_transaction(view, txn_id, store.settings.coordinators).ended_ms
@@ -61,7 +61,10 @@ def has_ended(store: Store, txn_id: TxnId) -> bool | None:
 
 
 def connect(store: Store, key: str, epoch: int, owner: str | int | None) -> KeyConnection:
-    """Take a key. Raises NotAllowed, InvalidArgument."""
+    """Connect a transaction key, which fences its previous holder.
+
+    raises: NotAllowed, InvalidArgument
+    """
     caller = store.disk.owner()
     answer = store.write(
         lambda view, now: keys.connect(view, store.settings, now, caller, key, epoch, owner)
@@ -72,7 +75,9 @@ def connect(store: Store, key: str, epoch: int, owner: str | int | None) -> KeyC
 def begin(
     store: Store, timeout_ms: int | None, key: str, epoch: int | None, owner: str | int | None
 ) -> KeyedTxn:
-    """Begin under a key at once: what another holder left open must not wait for a first send.
+    """Begin a keyed transaction now, not at its first send.
+
+    So the open transaction that the key's previous holder left behind is aborted at once.
 
     raises: ProducerFenced, NotAllowed, InvalidArgument, LimitExceeded
     """

@@ -1,8 +1,9 @@
 """Owns Transaction: a handle on an open transaction of a client, and its builder.
 
-Operations in a transaction can be left for later (`send_async`, `acknowledge_async`). They wait in
-the handle and go through the write path together with the next call that waits for its answer, at
-the latest the commit. Nothing runs in the background; a batch then takes one lock instead of three.
+A caller can defer operations in a transaction (`send_async`, `acknowledge_async`). The handle
+queues them and writes them together with the next call that waits for its answer, at the latest
+with the commit. No thread runs in the background. A send, an acknowledgement and the commit then
+take the lock once instead of three times.
 """
 
 from __future__ import annotations
@@ -35,16 +36,20 @@ from txlog.errors import (
 )
 
 T = TypeVar("T")
-Item: TypeAlias = tuple[Any, ...]  # of a message: as in api/sending/outbox
-ROWS_MAX = 1_000  # messages of a batch: of 64 KiB at most, so 64 MB
+Item: TypeAlias = tuple[Any, ...]  # one message: as in engine/session/sending/outbox
+ROWS_MAX = 1_000  # messages per batch; a queued message has at most 64 KiB, so 64 MB
 A = TypeVar("A")
 DecideIn = Callable[[View, Instant, Use], Decision[tuple[TxnId, T] | None]]
-# Without effect: what a call decides after one that must be repeated.
+# The decision of a call that has to wait until the calls before it are repeated: no effect.
 AGAIN: Decision[None] = Decision([])
 
 
 class Together(NamedTuple):
-    """Messages of one producer as one batch: its decision, and what makes its answer theirs."""
+    """A batch of one producer's messages.
+
+    decide:   writes the batch
+    answered: turns the answer of `decide` into the answer of the batch
+    """
 
     decide: DecideIn[Any]
     uses: CallScope
@@ -55,9 +60,9 @@ Gather = Callable[[list[Item]], Together]
 
 
 class _Row(Call):
-    """A message left for later; it is sent with those of its producer beside it, or alone.
+    """A deferred message. It is sent in a batch with its neighbours of the same producer, or alone.
 
-    Its answer is (TxnId, (that of the batch, its row)).
+    Its answer is (TxnId, (answer of the batch, its row in the batch)).
     """
 
     __slots__ = ("gather", "is_alone", "item")
@@ -105,7 +110,7 @@ class Later(Generic[T]):
         return self._call.done
 
     def result(self) -> T:
-        """Its answer; writes what is deferred so far. Raises the error that refused it."""
+        """Its answer. Writes the operations deferred so far. Raises the error that refused it."""
         if not self._call.done:
             self._txn._write_queued()
         if self._call.answer is None and self._call.error is None:
@@ -150,9 +155,9 @@ class Transaction:
         self._store = store
         self._after_end = after_end
         self._status = "OPEN"
-        # Threads may share a handle, and `__del__` may come anywhere: each step is one C step.
-        # What is deferred stays here until its outcome is noted, whoever is interrupted
-        # with it; beside it stands, once, who writes it.
+        # Threads may share a handle, and `__del__` may run at any point, so each change of these
+        # dicts is one C call. A deferred call stays in the queue until its outcome is noted, even
+        # if its writer is interrupted. `_takers` says which caller writes it: the first to claim.
         self._queue: dict[Call, None] = {}
         self._takers: dict[Call, object] = {}
         self._failed: Call | None = None  # the first refusal not yet reported
@@ -160,7 +165,7 @@ class Transaction:
 
     @property
     def id(self) -> TxnId:
-        """Its id; a transaction without operations yet is opened now."""
+        """Its id. Writes the deferred operations; a transaction without operations is opened."""
         self._write_queued()
         if isinstance(self.use, NewTxn):
             opening = self._opening()
@@ -175,10 +180,13 @@ class Transaction:
         return self._status
 
     def commit(self) -> EndAnswer:
-        """Write what was deferred, and commit; durable when it returns.
+        """Write the deferred operations and commit, in one pass; durable when it returns.
 
-        raises: InvalidTxnStatus and the like; or the error that refused a deferred operation, and
-                then the transaction is aborted; so it is if an interrupt came while one was written
+        If a deferred operation was refused, or an interrupt came while it was written, the
+        transaction is aborted instead.
+
+        raises: InvalidTxnStatus, ExpiredTransaction, OutcomeUnknown; the error that refused a
+                deferred operation
         """
         return self._commit()
 
@@ -209,10 +217,10 @@ class Transaction:
         raise error
 
     def abort(self) -> EndAnswer:
-        """Abort: none of it is ever visible, what it acknowledged comes again.
+        """Abort: its messages never become visible, and the messages it acknowledged come again.
 
-        From `__del__` or a signal handler, inside a call on the store, it is postponed until that
-        has ended, and the answer has status ABORTING.
+        If `__del__` or a signal handler calls this inside another call on the store, the abort
+        waits until that call has ended, and the answer has status ABORTING.
         """
         use = self.use
         if isinstance(use, TxnId) and self._store.put_off(self.abort):
@@ -226,7 +234,7 @@ class Transaction:
         return answer
 
     def _not_ended(self, error: BaseException, before: list[Call]) -> BaseException:
-        """The error of a commit that itself failed; if nothing was done, it can be repeated."""
+        """The error to raise for a failed commit. If it had no effect, the caller can repeat it."""
         if isinstance(error, OutcomeUnknown):
             self._failed = None
             return end.unknown_end(self.use, error) if isinstance(self.use, TxnId) else error
@@ -239,7 +247,7 @@ class Transaction:
 
     @staticmethod
     def _drop(calls: list[Call]) -> None:
-        """Record that deferred operations were given up before they were written."""
+        """Mark deferred operations as refused: the transaction was aborted before their write."""
         for call in calls:
             if call.answer is None and call.error is None:
                 call.error = InvalidTxnStatus("the transaction was aborted before this was written")
@@ -274,12 +282,12 @@ class Transaction:
         try:
             self.abort()
         except (InvalidTxnStatus, ExpiredTransaction):
-            return  # conflict, time-out or fence ended it before; the first error is the cause
+            return  # a conflict, time-out or fence has already ended it; raise the block's error
 
     # --- operations in it --------------------------------------------------------------------
 
     def run(self, decide: DecideIn[T], uses: CallScope) -> T:
-        """Run a decision in it, after what was deferred; returns its answer."""
+        """Write the deferred operations, then this decision; returns its answer."""
         call = self._call(decide, uses)
         self._write([*self._take(), call])
         self._tell(call)
@@ -287,48 +295,48 @@ class Transaction:
         return answer
 
     def _leave(self, decide: DecideIn[A], uses: CallScope, finish: Callable[[A], T]) -> Later[T]:
-        """Defer a decision; finish makes its answer of the decision's."""
+        """Defer a decision; `finish` turns the decision's answer into the caller's."""
         call = self._call(decide, uses)
         self._queue[call] = None
         return Later(self, call, finish)
 
     def leave_row(self, gather: Gather, item: Item, finish: Callable[[Any], T]) -> Later[T]:
-        """Defer a message; gather: makes a batch of such messages; finish: as for `_leave`."""
+        """Defer a message. gather: batches messages of its producer; finish: as in `_leave`."""
         call = _Row(gather, item)
         self._queue[call] = None
         return Later(self, call, finish)
 
     def _write_queued(self) -> None:
-        """Write what was deferred; the first refusal is kept for the commit."""
+        """Write the deferred operations; the first refusal is kept, and the commit raises it."""
         calls = self._take()
         if calls:
             self._write(calls)
 
     def _take(self) -> list[Call]:
-        """What is deferred and nobody else writes; it stays there until `_settle`."""
+        """Claim the deferred calls that no other caller has claimed; `_settle` dequeues them."""
         if not self._queue:
             return []
-        mine = object()
+        taker = object()
         calls: list[Call] = []
         for call in list(self._queue):
-            if self._takers.setdefault(call, mine) is mine:
+            if self._takers.setdefault(call, taker) is taker:
                 if call in self._queue:
                     calls.append(call)
-                else:  # another thread has settled it since it was listed
+                else:  # another thread settled it between the two lines above
                     self._takers.pop(call, None)
         return calls
 
     def _settle(self, calls: Iterable[Call]) -> None:
-        """Calls have a noted outcome, or the next taker will write them."""
+        """Dequeue calls whose outcome is noted, or which their caller is going to repeat."""
         for call in calls:
             if call in self._queue:
                 self._queue.pop(call, None)
                 self._takers.pop(call, None)
 
     def _lost_beside(self, calls: list[Call]) -> Call | None:
-        """One that another caller took and that never ended well.
+        """A deferred call, not among `calls`, that was refused or has no outcome; None: no such.
 
-        Its taker was interrupted, or is another thread that is not done.
+        Its writer was interrupted, or is a thread that is still writing.
         """
         if len(self._queue) == len(calls):
             return None
@@ -339,7 +347,7 @@ class Transaction:
         return None
 
     def _tell(self, call: Call) -> None:
-        """Its caller hears of the refusal, so the commit does not fail for it."""
+        """Its caller gets the refusal of this call, so the commit need not fail because of it."""
         if self._failed is call:
             self._failed = None
 
@@ -354,7 +362,7 @@ class Transaction:
         return Call(decide, then=self._opened)
 
     def _opened(self, decision: Decision[Any]) -> None:
-        """Learn the id from the answer of the operation that opened it."""
+        """Take over the id from the operation that opened the transaction."""
         if isinstance(self.use, TxnId):
             return
         answer, error = decision.answer, decision.error
@@ -366,12 +374,12 @@ class Transaction:
             self.use = answer
 
     def _unopen(self, before: Use, calls: list[Call]) -> None:
-        """Forget an id when the frame that gave it out could not be written."""
+        """Forget the id if the frame that assigned it was never written."""
         if not any(isinstance(c.error, TransactionConflict | OutcomeUnknown) for c in calls):
             self.use = before
 
     def _end_of(self, before: list[Call]) -> Callable[[View, Instant], Decision[Any]]:
-        """The decision that commits, unless something before it was refused or is made again."""
+        """The decision to commit. It refuses after a refused call, and waits for repeated calls."""
         store = self._store
         uid = store.disk.owner()[0]
 
@@ -389,7 +397,7 @@ class Transaction:
         return decide
 
     def _write(self, calls: list[Call]) -> None:
-        """Run calls in order; those that ask for it are repeated."""
+        """Run calls in order, and repeat those that answer None."""
         while calls:
             use = self.use
             if isinstance(use, TxnId):
@@ -425,7 +433,7 @@ class Transaction:
             self._store.submit([batch for batch, _ in batches])
             for batch, group in batches:
                 _pass_on(batch, group)
-        except BaseException as error:  # who waits for a call has to hear of it
+        except BaseException as error:  # an interrupt, too: every waiting caller needs an outcome
             for batch, group in batches:
                 _pass_on(batch, group, broken=True)
             for call in calls:
@@ -433,13 +441,13 @@ class Transaction:
             self._failed = self._failed or calls[0]
             self._settle(calls)
             if not in_doubt(calls):
-                self.use = use  # an id that it learned is of a frame that was never written
+                self.use = use  # the frame that assigned an id was never written
             elif is_noted(error) and isinstance(self.use, TxnId):
                 error.add_note(end.how_to_ask(self.use))
             raise
 
     def _gathered(self, group: list[Call]) -> Call:
-        """The call that writes a group: the one it has, or the batch of its messages."""
+        """The call that writes a group: its single call, or a batch of its messages."""
         first = group[0]
         if not isinstance(first, _Row):
             return first
@@ -452,9 +460,9 @@ class Transaction:
             self._opened(decision)
             answer = decision.answer
             if type(answer) is tuple:
-                made = together.answered(answer[1])
+                batch_answer = together.answered(answer[1])
                 for row, call in enumerate(group):
-                    call.answer = (answer[0], (made, row))
+                    call.answer = (answer[0], (batch_answer, row))
 
         return Call(lambda view, now: together.decide(view, now, self.use), uses=uses, then=then)
 
@@ -467,7 +475,7 @@ class Transaction:
 
 
 def _grouped(calls: list[Call]) -> list[list[Call]]:
-    """Messages of one producer that stand side by side go together."""
+    """Group neighbouring messages of one producer; every other call is a group of its own."""
     groups: list[list[Call]] = []
     for call in calls:
         last = groups[-1] if groups else None
@@ -484,9 +492,12 @@ def _grouped(calls: list[Call]) -> list[list[Call]]:
 
 
 def _pass_on(batch: Call, group: list[Call], *, broken: bool = False) -> None:
-    """Tell the messages of a batch what became of it.
+    """Give each message of a batch the outcome of the batch.
 
-    A batch that was refused is repeated message by message, to refuse no others with one.
+    If the batch was refused, each message is sent again alone, so that one bad message does not
+    make the others fail.
+
+    broken: writing the batch was interrupted; its messages get its error
     """
     for call in group:
         if call is batch:
@@ -503,11 +514,11 @@ def _pass_on(batch: Call, group: list[Call], *, broken: bool = False) -> None:
 
 
 class _Refused(TxlogError):
-    """The commit was not tried; its caller gets the error of the refused operation."""
+    """The commit was not tried: an earlier operation was refused. It never leaves this module."""
 
 
 def _answered(call: Call) -> Any:
-    """The answer of a call in a transaction, without the id that comes with it."""
+    """The answer of a call, without the transaction id; raises its error."""
     if call.error is not None:
         raise call.error
     answer = call.answer
@@ -568,10 +579,10 @@ class TransactionBuilder:
 def in_transaction(
     store: Store, txn: Transaction | TxnId, decide: DecideIn[T], uses: CallScope = NOTHING
 ) -> T:
-    """Run a decision in a transaction, which it may open; returns what it answers.
+    """Run a decision in a transaction, opening the transaction if need be; returns its answer.
 
-    uses: what else it works with, for the sweep before it
-    The decision's answer is (TxnId, answer), or None for a call to be repeated.
+    decide: answers (TxnId, answer), or None to be run again after a sweep
+    uses:   the cursors and topics that the decision works with, which the sweep checks first
     """
     if isinstance(txn, Transaction):
         return txn.run(decide, uses)

@@ -6,8 +6,8 @@
                   source files, or the frames that they came from
     nothing left  the row groups that are good; every other message is *lost*: it keeps its id, has
                   no key and value, and the reason in the property `txlog.lost`. A large message is
-                  never half there. The ids of lost compacted rows are unknown: these rows are
-                  missing until the next compaction finds the surviving messages in the log
+                  never restored in part. The ids of lost compacted rows are unknown: these rows
+                  are missing until the next compaction finds the surviving messages in the log
 
 A mended file gets a new name; a manifest of the same cut names it. Nothing here changes a file.
 """

@@ -575,7 +575,7 @@ def _marker(
     name = f"transaction {txn.coordinator}:{txn.sequence}"
     refs = view.files.of(ledger)
     if refs and refs[0].form == "adopted":
-        return  # it is of a batch, whose files are there without a marker
+        return  # the files of a batch belong to a topic without a marker
     if marker is None:
         findings.error(
             604,
