@@ -1,4 +1,4 @@
-"""Files: those of the store, those of the user, and those that lie elsewhere."""
+"""Files: of the store, of users, and remote ones."""
 
 from txlog.engine.storage.disk.libc import share_heap
 from txlog.engine.storage.disk.locks import PidFile

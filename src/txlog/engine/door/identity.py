@@ -1,4 +1,4 @@
-"""Making a store, and what its own files say it is."""
+"""Making a store, and reading its identity."""
 
 from txlog.engine.store.identity import (
     COPIED,

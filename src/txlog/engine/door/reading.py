@@ -1,4 +1,4 @@
-"""Reading: messages, ranges of a topic, and waiting for what comes next."""
+"""Reading: messages, ranges of a topic, and waiting for changes."""
 
 from txlog.engine.folds.buffer import Buffer, Marker, find_held, find_marker, live_rows
 from txlog.engine.plan.reading.compacted import CompactedRange, is_newest, take, take_again

@@ -1,4 +1,4 @@
-"""Space: trimming, compaction, offloading, and the removal of files nobody needs."""
+"""Space: trimming, compaction, offloading, and removing files that nothing names."""
 
 from txlog.engine.store.pins import Pin, pin, pins
 from txlog.engine.upkeep.checkpoint.checkpoint import leading, unlink_free

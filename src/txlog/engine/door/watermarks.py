@@ -1,4 +1,4 @@
-"""Watermarks: the assertions of producers, and what a reader or consumer may conclude."""
+"""Watermarks: the assertions of producers, and the watermarks of readers and consumers."""
 
 from txlog.engine.decide.consuming.watermark_offer import clamp_of
 from txlog.engine.decide.sending.watermark import (

@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 import pyarrow as pa
 
 from txlog.base.ids import MessageId, TxnId
-from txlog.client.sending.producer import Producer
 from txlog.clock import Instant
 from txlog.engine.door import sending as produce
 from txlog.engine.door import transactions as end_txn
@@ -49,7 +48,7 @@ from txlog.serve.pulsar.batches import SendColumns, rows_of_all
 
 if TYPE_CHECKING:
     from txlog.client.client import Client
-    from txlog.engine.door.store import Store
+    from txlog.engine.door.sending import ProducerSession
     from txlog.engine.door.transactions import NewTxn
     from txlog.serve.core.service import BrokerService
 
@@ -114,10 +113,10 @@ class SendQueue:
     refused:    the rows that the current group has refused so far, or None
     """
 
-    __slots__ = ("_news", "answered", "is_refused", "producer", "queue", "refused", "waiting")
+    __slots__ = ("_news", "answered", "is_refused", "queue", "refused", "session", "waiting")
 
-    def __init__(self, producer: Producer) -> None:
-        self.producer = producer
+    def __init__(self, session: ProducerSession) -> None:
+        self.session = session
         self.queue: deque[QueuedSend] = deque()
         self.waiting = self.answered = 0
         self._news = asyncio.Event()
@@ -146,7 +145,7 @@ class SendQueue:
         """
         queue = self.queue
         sends = [queue.popleft()]
-        if not queue or not sends[0].is_plain or self.producer._shape.typing is not None:
+        if not queue or not sends[0].is_plain or self.session.checks_values:
             return sends
         last: dict[int, int] = {}
         size = 0
@@ -354,7 +353,7 @@ class _ProducerRows:
     No object here refers to itself: megabytes would wait for a garbage collection.
     """
 
-    __slots__ = ("_routing", "is_behind", "queue", "sends")
+    __slots__ = ("_rows", "is_behind", "queue", "sends")
 
     def __init__(self, queue: SendQueue, sends: list[QueuedSend]) -> None:
         """Raises TxlogError, ArrowException."""
@@ -362,18 +361,15 @@ class _ProducerRows:
         self.is_behind = False
         if sends[0].wrong is not None:
             raise sends[0].wrong
-        producer = queue.producer
-        producer._check_open()
-        self._routing = producer._route(_rows_of(sends), producer._shape.version)
+        queue.session.check_open()
+        self._rows = queue.session.route(_rows_of(sends))
 
     def outgoing(self, view: View) -> produce.OutgoingBatch:
         """The rows and their destination, decided under the store's lock."""
         self.is_behind = self.queue.refused is not None and self.queue.refused is not self
         if self.is_behind:
             raise ProducerBusy(BEHIND.message)
-        producer = self.queue.producer
-        topic, routed = producer._routed(view, self._routing)
-        return produce.OutgoingBatch(topic, routed, producer._named)
+        return self.queue.session.outgoing(view, self._rows)
 
     def decided(self, answer: object) -> None:
         """Record the outcome in the frame, as far as known: later frames check it."""
@@ -452,23 +448,22 @@ class _FrameWrite:
 class _TxnWrite:
     """Writes a SEND in a transaction."""
 
-    __slots__ = ("_is_behind", "_queue", "_send", "_sending", "_txn_id")
+    __slots__ = ("_is_behind", "_queue", "_rows", "_send", "_txn_id")
 
     def __init__(self, queue: SendQueue, send: QueuedSend, txn_id: TxnId) -> None:
         """Raises TxlogError, ArrowException."""
         self._queue, self._send, self._txn_id = queue, send, txn_id
         self._is_behind = False
-        producer = queue.producer
         previous = ACTING.set(send.acting)
         try:
-            producer._check_open()
-            self._sending = producer._in_txn(_rows_of([send]), producer._shape.version)
+            queue.session.check_open()
+            self._rows = queue.session.rows_in_txn(_rows_of([send]))
         finally:
             ACTING.reset(previous)
 
     def call(self) -> Call:
         """The call that stores it."""
-        uses = self._sending.uses.in_txn(self._txn_id.coordinator, self._txn_id.sequence)
+        uses = self._rows.uses.in_txn(self._txn_id.coordinator, self._txn_id.sequence)
         return Call(self._decide, uses=uses, then=self._stored)
 
     def _decide(
@@ -479,7 +474,7 @@ class _TxnWrite:
         if self._is_behind:
             raise ProducerBusy(BEHIND.message)
         queue.refused = self  # until it is stored
-        return self._sending.decide(view, now, self._txn_id)
+        return self._rows.decide(view, now, self._txn_id)
 
     def _stored(self, decision: Decision[Any]) -> None:
         if decision.answer is not None:  # otherwise its transaction was overdue, and has been ended
@@ -508,19 +503,19 @@ def _store_alone(queue: SendQueue, send: QueuedSend) -> SendResult:
     """Store a SEND in a transaction, or a chunked message, with a call of its own."""
     if queue.is_refused:
         return send, None, BEHIND
-    producer = queue.producer
+    session = queue.session
     previous = ACTING.set(send.acting)
     try:
         if send.large is not None:
-            receipt = producer._send_one(**send.large, txn=send.txn).receipts()[0]
+            receipt = session.send(**send.large, txn=send.txn).receipts()[0]
             return send, receipt.message_id, None
-        sent = producer.send_batch(_rows_of([send]), txn=send.txn)
+        sent = session.send_batch(_rows_of([send]), send.txn)
     except Exception as error:  # its rows are invalid, or there is a bug
         queue.is_refused = True
         return send, None, error
     finally:
         ACTING.reset(previous)
-    return _sidecar_result(send, sent._stored)
+    return _sidecar_result(send, sent.stored)
 
 
 COMMANDS_MAX: Final = 1000  # of each kind

@@ -110,7 +110,7 @@ class StoreProducer:
         """version: of its schema; None: it has none"""
         self.handle, self.topic, self.name, self.holder = handle, topic, holder.name, holder
         self.schema, self.version = schema, version
-        self.queue = SendQueue(handle.sync)
+        self.queue = SendQueue(handle.sync.session)
         self.users: dict[int, tuple[ConnectionProducers, int]] = {}
         self.is_over = False  # the server is closing it: further messages are not stored
 
@@ -525,7 +525,7 @@ async def _add_schema(
     def act(client: Client) -> int:
         version = schemas.add(client, topic.name, schema)
         if schema.is_record:
-            handle.sync._write(version)
+            handle.sync.session.write_by(version)
         return version
 
     try:

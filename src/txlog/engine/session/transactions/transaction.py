@@ -35,7 +35,7 @@ from txlog.errors import (
 )
 
 T = TypeVar("T")
-Item: TypeAlias = tuple[Any, ...]  # of a message: as in api/sending/outbox
+Item: TypeAlias = tuple[Any, ...]  # of a message: as in sending/message
 ROWS_MAX = 1_000  # messages of a batch: of 64 KiB at most, so 64 MB
 A = TypeVar("A")
 DecideIn = Callable[[View, Instant, Use], Decision[tuple[TxnId, T] | None]]
@@ -286,14 +286,14 @@ class Transaction:
         answer: T = _answered(call)
         return answer
 
-    def _leave(self, decide: DecideIn[A], uses: CallScope, finish: Callable[[A], T]) -> Later[T]:
+    def defer(self, decide: DecideIn[A], uses: CallScope, finish: Callable[[A], T]) -> Later[T]:
         """Defer a decision; finish makes its answer of the decision's."""
         call = self._call(decide, uses)
         self._queue[call] = None
         return Later(self, call, finish)
 
-    def leave_row(self, gather: Gather, item: Item, finish: Callable[[Any], T]) -> Later[T]:
-        """Defer a message; gather: makes a batch of such messages; finish: as for `_leave`."""
+    def defer_row(self, gather: Gather, item: Item, finish: Callable[[Any], T]) -> Later[T]:
+        """Defer a message; gather: makes a batch of such messages; finish: as for `defer`."""
         call = _Row(gather, item)
         self._queue[call] = None
         return Later(self, call, finish)
