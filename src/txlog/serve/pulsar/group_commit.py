@@ -1,21 +1,23 @@
-"""Owns GroupCommit: SENDs and transaction commands of all clients, stored together.
+"""Owns GroupCommit: it stores the SENDs and transaction commands of all clients together.
 
     NEW_TXN ─► begins                        ┐
     ADD_*   ─► registrations                 │
     SEND    ─► queues of producers ─► frames ├─► a group: one lock, one journal read, one flush
     END_TXN ─► ends                          ┘
 
-While one group is stored, the next one gathers. Within a group, the order is that of this drawing:
-a client gets the answer of each command before it can send another one that depends on it.
+While one group is stored, the next one gathers. A group stores its commands in the order of this
+drawing: a client gets the answer of each command before it can send another one that depends on it.
+The store calls back into a group: under its lock it asks each frame, and through it each producer's
+session, for the partitions of the rows, since a topic may have more of them by then.
 
-1. A group has one or more frames of SENDs. Of each producer a frame has one batch, or messages that
-   came without a batch and are marked as such, so that the rows of a SEND can be told from the next
-   (ids). All frames of a group share the flush.
+1. A group has one or more frames of SENDs. A frame has one batch of each producer, or its messages
+   that came without a batch. These are marked, so that `ids` can separate the rows of one SEND from
+   the next. All frames of a group share the flush.
 2. A producer's messages are stored in the order they came. A receipt means that they are durable.
 3. After a refused SEND the server stores nothing more of its producer, not even queued messages:
    they would change their order when the client resends the refused one. The server closes the
    producer; its client opens it again. Other producers are not affected.
-4. Begins, registrations and ends share a frame; each of them is refused alone.
+4. Begins, registrations and ends share a frame; the store refuses each one alone.
 5. Ends are ordered by id. Of transactions with one decision LSN the lower id is the first, wherever
    they are ordered (plan/participants), so they have that order in the frame.
 6. SENDs and transaction commands in one group succeed or fail independently. An exception that is
@@ -57,8 +59,8 @@ FRAMES_MAX: Final = 256
 GROUP_BYTES_MAX: Final = 16 << 20
 TOGETHER_MAX, TOGETHER_BYTES_MAX = 10_000, 4 << 20  # messages without a batch in one frame
 
-# The refusal of a SEND that came after a refused one.
-BEHIND: Final = ProducerBusy("it came after a message that was refused")  # never raised itself
+# The answer to a SEND that came after a refused one; the server never raises it.
+BEHIND: Final = ProducerBusy("it came after a message that was refused")
 
 # The outcome of a SEND: the id of its first message, or the reason for the refusal.
 OnStored = Callable[[MessageId | None, Exception | None], None]
@@ -67,8 +69,8 @@ OnStored = Callable[[MessageId | None, Exception | None], None]
 class QueuedSend:
     """One SEND: its messages, their destination, and the function to call with the outcome.
 
-    large: instead of columns: the value of a chunked message, and its other fields
-    wrong: instead of either: why it cannot be stored; it is refused in its turn
+    large: the fields of a chunked message, instead of columns
+    wrong: the refusal of an invalid SEND, instead of both; its client gets it in order
     """
 
     __slots__ = ("acting", "columns", "large", "on_stored", "partition", "size", "txn", "wrong")
@@ -83,12 +85,8 @@ class QueuedSend:
         large: dict[str, Any] | None = None,
         wrong: TxlogError | None = None,
     ) -> None:
-        self.columns, self.partition, self.size, self.on_stored = (
-            columns,
-            partition,
-            size,
-            on_stored,
-        )
+        self.columns, self.partition, self.size = columns, partition, size
+        self.on_stored = on_stored
         self.txn, self.large, self.wrong = txn, large, wrong
         self.acting = ACTING.get()  # its owner: the task that stores it has none
 

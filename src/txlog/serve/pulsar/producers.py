@@ -12,6 +12,9 @@ more from the connection; the oldest message that waits proceeds as the guest of
 chunk of a message arrives for `idle_timeout_ms`, the server drops it: its next chunk is then out of
 order, and the client sends the message again.
 
+A handler runs within its connection and calls it back: to reserve memory, to count its work, and to
+answer, often after a later command was handled.
+
 The server closes a producer when one of its messages is refused, or another producer has taken over
 the topic. The client opens it again, and resends the messages without a receipt. A fenced producer
 finds out then, because it sends its old epoch. Sending SEND_ERROR alone does not suffice: on that
@@ -58,13 +61,14 @@ from txlog.serve.pulsar.batches import (
 )
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import refusal_of, text_of
-from txlog.serve.pulsar.fields import INT64_MAX, check
 from txlog.serve.pulsar.group_commit import OnStored, QueuedSend, SendQueue
 from txlog.serve.pulsar.messages import ERRORS, Proto
 from txlog.serve.pulsar.wire import (
+    INT64_MAX,
     NO_REQUEST,
     ROOM_BYTES,
     MessageParts,
+    check,
     receipt_frame,
     split_message,
 )
