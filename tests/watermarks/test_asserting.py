@@ -12,8 +12,8 @@ import pytest
 from tests.engine_kit import Bench, begin, values
 from txlog import Client, Position
 from txlog.client.sending.producer import WatermarkBuilder
-from txlog.engine.session.sending.producer import WatermarkAheadWarning
 from txlog.engine.folds.catalog import numbers, topic_of
+from txlog.engine.session.sending.producer import WatermarkAheadWarning
 from txlog.errors import (
     AlreadyClosed,
     InvalidArgument,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import pyarrow as pa
 
@@ -29,6 +29,19 @@ if TYPE_CHECKING:
     )
     from txlog.engine.door.transactions import Later, Transaction
     from txlog.engine.door.watermarks import WatermarkPlaced
+
+
+class SendOptions(TypedDict, total=False):
+    """The fields of a message besides its value."""
+
+    key: bytes | str | None
+    ordering_key: bytes | str | None
+    properties: Mapping[str, str] | None
+    event_time: int | None
+    deliver_at: int | None
+    deliver_after: int | None
+    sequence_id: int | None
+    partition: int | None
 
 
 @checked
@@ -126,14 +139,7 @@ class Producer:
         value: bytes | str | Record | None,
         *,
         txn: None = None,
-        key: bytes | str | None = None,
-        ordering_key: bytes | str | None = None,
-        properties: Mapping[str, str] | None = None,
-        event_time: int | None = None,
-        deliver_at: int | None = None,
-        deliver_after: int | None = None,
-        sequence_id: int | None = None,
-        partition: int | None = None,
+        **options: Unpack[SendOptions],
     ) -> SendFuture: ...
 
     @overload
@@ -142,14 +148,7 @@ class Producer:
         value: bytes | str | Record | None,
         *,
         txn: Transaction,
-        key: bytes | str | None = None,
-        ordering_key: bytes | str | None = None,
-        properties: Mapping[str, str] | None = None,
-        event_time: int | None = None,
-        deliver_at: int | None = None,
-        deliver_after: int | None = None,
-        sequence_id: int | None = None,
-        partition: int | None = None,
+        **options: Unpack[SendOptions],
     ) -> Later[SendReceipt]: ...
 
     def send_async(
@@ -259,8 +258,8 @@ class Producer:
         """Send rows in a transaction, together with its next call that waits for an answer.
 
         Invalid rows raise here. If the store refuses them, `result()` raises the error, or else the
-        commit does, which then aborts. The rows are not sent before one of these calls, and not
-        copied until then, so a caller must not write to their buffers.
+        commit does, which then aborts. Until one of these calls the handle keeps the rows without a
+        copy, so the caller must not write to their buffers.
         """
         return self.session.send_batch_async(data, txn)
 

@@ -82,13 +82,7 @@ OPEN, CLOSING, ENDED = range(3)
 # Errors that refuse every queued message of a producer.
 _REFUSE_ALL: Final = (ProducerBusy, ProducerFenced, TopicNotFound)
 # Errors of rows that cannot be encoded or routed.
-_REFUSE_ROWS: Final = (
-    *storing.REFUSALS,
-    pa.ArrowException,
-    TypeError,
-    ValueError,
-    OverflowError,
-)
+_REFUSE_ROWS: Final = (*storing.REFUSALS, pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 # --- options -------------------------------------------------------------------------------------

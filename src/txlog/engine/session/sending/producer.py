@@ -9,6 +9,10 @@
 A session keeps the access of its producer, its routing turn, the shape of the topic as it last saw
 it, its queues, and the event times that it has in open transactions. Its calls come from many
 threads.
+
+The store, a transaction and the outbox call back into a session, to route and to decide. The store
+needs the current partitions under its lock; the other two join messages that came one by one, and
+can route them only as a batch.
 """
 
 from __future__ import annotations
@@ -38,13 +42,7 @@ from txlog.engine.model.schema import OneRow
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.policies import policy
 from txlog.engine.plan.records import ValueSchema, schema_in, stamped, typing_of
-from txlog.engine.plan.route import (
-    Routed,
-    partition_of_key,
-    route,
-    user_batch,
-    with_ordering_key,
-)
+from txlog.engine.plan.route import Routed, partition_of_key, route, user_batch, with_ordering_key
 from txlog.engine.session.reading import message as reading
 from txlog.engine.session.sending import large, outbox
 from txlog.engine.session.sending.access import Access, topic_in_use
