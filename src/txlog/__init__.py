@@ -62,10 +62,10 @@ if TYPE_CHECKING:
     from txlog.client.open import open_store as open
     from txlog.client.reading.reader import Reader as Reader
     from txlog.client.reading.table_view import TableView as TableView
-    from txlog.client.sending.message_builder import MessageBuilder as MessageBuilder
+    from txlog.client.sending.producer import MessageBuilder as MessageBuilder
     from txlog.client.sending.producer import Producer as Producer
-    from txlog.client.sending.watermark_builder import WatermarkBuilder as WatermarkBuilder
-    from txlog.client.sending.watermark_builder import WatermarkId as WatermarkId
+    from txlog.client.sending.producer import WatermarkBuilder as WatermarkBuilder
+    from txlog.client.sending.producer import WatermarkId as WatermarkId
     from txlog.engine.door.reading import Message, messages
     from txlog.engine.door.transactions import Transaction, TransactionBuilder
 
@@ -97,9 +97,9 @@ _HOMES = {
     "Admin": "client.admin",
     "MultiTopicsConsumer": "client.consuming.consumer",
     "NonDurableConsumer": "client.consuming.consumer",
-    "MessageBuilder": "client.sending.message_builder",
-    "WatermarkBuilder": "client.sending.watermark_builder",
-    "WatermarkId": "client.sending.watermark_builder",
+    "MessageBuilder": "client.sending.producer",
+    "WatermarkBuilder": "client.sending.producer",
+    "WatermarkId": "client.sending.producer",
     "verify": "client.answers.integrity",
     "repair": "client.answers.integrity",
     "doctor": "client.answers.health",

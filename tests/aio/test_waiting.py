@@ -108,9 +108,9 @@ def test_a_full_queue_holds_up_one_task_and_not_the_loop(
 ) -> None:
     make_room = outbox._Sender.make_room
 
-    def never_blocking(sender: Any, lane: outbox.Lane, size: int) -> None:
-        assert not lane.batching.block_if_queue_full, "the loop would wait here"
-        make_room(sender, lane, size)
+    def never_blocking(sender: Any, queue: outbox.ProducerQueue, size: int) -> None:
+        assert not queue.batching.block_if_queue_full, "the loop would wait here"
+        make_room(sender, queue, size)
 
     monkeypatch.setattr(outbox._Sender, "make_room", never_blocking)
 

@@ -22,7 +22,7 @@ from txlog.client.sending.bulk import Bulk
 from txlog.client.topics.subscription import SubscriptionHandle
 from txlog.client.topics.topic import TopicHandle
 from txlog.engine.session.reading.watermark_session import WatermarkSession
-from txlog.engine.session.sending.receipt import SendReceipt
+from txlog.engine.session.sending.message import SendReceipt
 from txlog.engine.session.transactions.transaction import Later
 from txlog.errors import (
     AlreadyClosed,
@@ -47,7 +47,6 @@ SHOWN = (
     "engine.session.reading.message",
     "client.topics.topic",
     "client.admin",
-    "client.sending.watermark_builder",
     "client.sending.bulk",
     "client.answers.metrics_text",
     "client.topics.subscription",

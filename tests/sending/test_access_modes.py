@@ -262,7 +262,7 @@ def test_a_seat_that_is_not_free_when_its_file_has_closed_is_soon(
     woken.begin()
     assert access._lock is not None
     assert opening.look(True) is None and opening.rest(0.01).seconds > 30.0
-    (Path(path) / seat_lock(access._number, access.epoch)).open("r+b").close()
+    (Path(path) / seat_lock(access.number, access.epoch)).open("r+b").close()
     assert woken.drain()
     assert opening.look(True) is None and opening.rest(0.01).seconds == 0.01
     access._lock.release()

@@ -1,7 +1,7 @@
 """Sending without waiting: queues, one frame for all of them, and an answer for each message.
 
-The numbers are the rules in api/sending/outbox. A lane that must not be sent by time has a delay of
-a day. To delay answers, the tests hold the mutex of the store.
+The numbers are the rules in session/sending/outbox. A queue that must not be sent by time has a
+delay of a day. To delay answers, the tests hold the mutex of the store.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.source_tree import SOURCE
 from tests.tiers import graded
 from txlog import Client, Producer
 from txlog.base.settings import DAY_MS, PENDING_BYTES_MAX
-from txlog.engine.session.sending.future import SendFuture
+from txlog.engine.session.sending.outbox import SendFuture
 from txlog.errors import (
     AlreadyClosed,
     InvalidArgument,
@@ -73,12 +73,13 @@ def held(client: Client) -> Any:
 def fly(producer: Producer, *given_values: bytes) -> list[SendFuture]:
     """Send and wait until the sender has taken the messages; the mutex must be held."""
     sent = [producer.send_async(value) for value in given_values]
-    lane = producer._lanes.get(None)
-    assert lane is not None
-    with lane._sender.lock:
-        lane._sender.hurry()
-    while lane.queue:
-        lane._sender._thread.join(0.001)  # type: ignore[union-attr]
+    queue = producer.session._queues.get(None)
+    assert queue is not None
+    sender = queue._sender
+    with sender.lock:
+        sender.hurry()
+    while queue.items:
+        sender._thread.join(0.001)  # type: ignore[union-attr]
     return sent
 
 
@@ -351,7 +352,7 @@ def test_an_error_that_no_caller_has_seen_is_raised_once(bench: Bench) -> None:
 
 
 def _flush(producer: Producer) -> None:
-    producer._sends[0]()._sender.settle(None)  # type: ignore[union-attr]
+    producer.session._make_outbox()._sender.settle(None)  # type: ignore[union-attr]
 
 
 def test_a_fenced_producer_fails_all_and_others_go_on(bench: Bench) -> None:

@@ -14,9 +14,9 @@ import pytest
 from tests.engine_kit import Bench
 from txlog import Message
 from txlog.base.settings import KEY_BYTES_MAX
-from txlog.client.sending.producer import Producer
 from txlog.engine.model import schema
 from txlog.engine.model.schema import OneRow, decode_rows, encode_rows
+from txlog.engine.session.sending.producer import ProducerSession
 from txlog.errors import InvalidArgument, InvalidMessage
 
 VALUES = (b"", b"v", b"v" * 7, b"v" * 8, b"v" * 9, bytes(range(256)) * 5)
@@ -89,7 +89,7 @@ def test_messages_are_the_same_with_and_without_arrow(
     # one for each shape: with a key or not; with none, one, two or forty properties
     assert len(rows) == 6
     assert len(message_ids) > 20
-    monkeypatch.setattr(Producer, "_simple", lambda *arguments: None)
+    monkeypatch.setattr(ProducerSession, "_plain_row", lambda *arguments: None)
     other = Bench(tmp_path / "other", max_message_bytes=4 * KEY_BYTES_MAX)
     other.client.create_topic("t", partitions=3)
     assert [str(message_id) for message_id in send_all(other)] == [
@@ -140,7 +140,7 @@ def test_properties_that_are_no_text_are_refused_as_by_arrow(
 
     error_text = said()
     assert error_text.count("sent") < 3
-    monkeypatch.setattr(Producer, "_simple", lambda *arguments: None)
+    monkeypatch.setattr(ProducerSession, "_plain_row", lambda *arguments: None)
     assert said() == error_text
 
 

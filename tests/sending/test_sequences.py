@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.engine_kit import Bench
-from txlog.engine.decide.sending.dedup import fresh_rows
+from txlog.engine.decide.sending.send import fresh_rows
 from txlog.engine.folds import topic as folds
 from txlog.engine.folds.topic import ProducerState
 from txlog.engine.model import sequences

@@ -19,7 +19,7 @@ from txlog import TxnId
 from txlog.engine.folds import topic as folds
 from txlog.engine.model import sequences
 from txlog.engine.plan.route import partition_of_key
-from txlog.engine.session.sending.receipt import SendReceipt
+from txlog.engine.session.sending.message import SendReceipt
 from txlog.engine.view.view import View
 from txlog.errors import LimitExceeded
 

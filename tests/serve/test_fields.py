@@ -19,7 +19,6 @@ from tests.serve.siege import Served, Wire, serving
 from txlog.engine.plan.route import COLUMNS
 from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded, TxlogError
 from txlog.serve.http.data.messages import decode_id, number_in
-from txlog.serve.pulsar.fields import IDS_MAX, ITEMS_MAX, check, range_of
 from txlog.serve.pulsar.listener import handlers
 from txlog.serve.pulsar.messages import (
     COMMANDS,
@@ -31,7 +30,7 @@ from txlog.serve.pulsar.messages import (
     SingleMessageMetadata,
     message_class,
 )
-from txlog.serve.pulsar.wire import message_frame, varint
+from txlog.serve.pulsar.wire import IDS_MAX, ITEMS_MAX, check, message_frame, range_of, varint
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 TOPIC: Final = "persistent://public/default/spoiled"

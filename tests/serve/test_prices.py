@@ -31,14 +31,13 @@ from txlog.serve.limits.budget import MemoryBudget
 from txlog.serve.pulsar import batches, ids, members
 from txlog.serve.pulsar.batches import MESSAGES_MAX, PAIRS_MAX, is_large, rows_of
 from txlog.serve.pulsar.connection import TURN, Connection
-from txlog.serve.pulsar.fields import IDS_MAX
 from txlog.serve.pulsar.messages import (
     FIELDS,
     MessageIdData,
     MessageMetadata,
     SingleMessageMetadata,
 )
-from txlog.serve.pulsar.wire import COMMAND_BYTES_MAX, decoded_size, encode_command
+from txlog.serve.pulsar.wire import COMMAND_BYTES_MAX, IDS_MAX, decoded_size, encode_command
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 TOPIC = "persistent://public/default/priced"

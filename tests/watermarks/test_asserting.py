@@ -11,8 +11,9 @@ import pytest
 
 from tests.engine_kit import Bench, begin, values
 from txlog import Client, Position
-from txlog.client.sending.watermark_builder import WatermarkAheadWarning, WatermarkBuilder
+from txlog.client.sending.producer import WatermarkBuilder
 from txlog.engine.folds.catalog import numbers, topic_of
+from txlog.engine.session.sending.producer import WatermarkAheadWarning
 from txlog.errors import (
     AlreadyClosed,
     InvalidArgument,
@@ -304,7 +305,7 @@ def test_a_producer_that_never_asserts_forgets_its_transactions(bench: Bench) ->
             txn_id = begin(client)
             producer.send(b"x", event_time=5, txn=txn_id)
             client.commit(txn_id)
-    assert len(producer._asserting._least) <= 64
+    assert len(producer.session.watermarks._least_times) <= 64
 
 
 def test_producers_max_counts_active_and_pending_names(tmp_path: Path) -> None:

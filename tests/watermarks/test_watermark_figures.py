@@ -10,7 +10,7 @@ from tests.engine_kit import START_MS, Bench, begin, say
 from tests.watermarks.test_examples import drain, post, values
 from txlog import Client
 from txlog.client.answers.metrics_text import exposition
-from txlog.client.sending.watermark_builder import WatermarkAheadWarning
+from txlog.engine.session.sending.producer import WatermarkAheadWarning
 
 pytestmark = [
     pytest.mark.usefixtures("quick_disk"),

@@ -31,12 +31,11 @@ from txlog.client.reading import reader as readers
 from txlog.client.reading import table_view as table_views
 from txlog.client.sending import bulk as bulks
 from txlog.client.sending.producer import Producer
-from txlog.client.sending.router import ROUND_ROBIN, Router, seed_of
 from txlog.client.topics import subscription as subscription_handle
 from txlog.client.topics import topic as topic_handle
 from txlog.engine.door import consuming as acknowledging
 from txlog.engine.door import consuming as message_runs
-from txlog.engine.door import sending as outbox
+from txlog.engine.door import sending
 from txlog.engine.door import staging as adopt
 from txlog.engine.door import topics as admin
 from txlog.engine.door import transactions as end
@@ -77,12 +76,11 @@ if TYPE_CHECKING:
     from txlog.client.reading.reader import Reader
     from txlog.client.reading.table_view import TableView
     from txlog.client.sending.bulk import Bulk
-    from txlog.client.sending.router import Choose
     from txlog.client.topics.subscription import SubscriptionHandle
     from txlog.client.topics.topic import TopicHandle
     from txlog.engine.door.consuming import AckAnswer, Find, Topics
     from txlog.engine.door.reading import Message, Where
-    from txlog.engine.door.sending import Access, Outbox, ProducerOptions
+    from txlog.engine.door.sending import Access, Choose, Outbox, ProducerOptions
     from txlog.engine.door.staging import StagePlan
     from txlog.engine.door.transactions import (
         EndAnswer,
@@ -136,7 +134,7 @@ class Client(RelationReader):
         # below, not to the client.
         self._parts: dict[str, Any] = {}
         self._outbox: Callable[[], Outbox] = partial(
-            _once, self._parts, "outbox", lambda: outbox.Outbox(store)
+            _once, self._parts, "outbox", lambda: sending.Outbox(store)
         )
         self._listeners: Callable[[], Listeners] = partial(
             _once, self._parts, "listeners", lambda: listening.Listeners(store)
@@ -408,7 +406,7 @@ class Client(RelationReader):
         chunking: bool = False,
         idle_on_close: bool = False,
         message_router: Choose | None = None,
-        message_routing_mode: str = ROUND_ROBIN,
+        message_routing_mode: str = "round-robin",
         access_mode: str = SHARED,
         schema: object = None,
         **options: Unpack[ProducerOptions],
@@ -457,36 +455,34 @@ class Client(RelationReader):
         chunking: bool = False,
         idle_on_close: bool = False,
         message_router: Choose | None = None,
-        message_routing_mode: str = ROUND_ROBIN,
+        message_routing_mode: str = "round-robin",
         access_mode: str = SHARED,
         schema: object = None,
         **options: Unpack[ProducerOptions],
     ) -> Opening[Producer]:
         """A producer that may have to wait for exclusive access; `producer` and aio finish it."""
         written = None if schema is None else classes.schema_of(schema)
-        seed = seed_of(name, self.store.disk.pid())
-        router = Router(message_router, message_routing_mode, topic, seed)
-        sends = (self._outbox, outbox.batching_of(options))
 
         def make() -> Producer:
-            producer = Producer(
+            session = sending.ProducerSession(
                 self.store,
                 topic,
                 name,
-                sends=sends,
+                self._outbox,
+                options,
+                (message_router, message_routing_mode),
+                access_mode,
                 chunking=chunking,
-                idle_on_close=idle_on_close,
-                router=router,
-                access_mode=access_mode,
             )
-            self._handles.add(producer.access)
+            session.idle_on_close = idle_on_close
+            self._handles.add(session.access)
             try:
                 if written is not None:
-                    producer._write(self.topic(topic).schemas.add(written))
-            except BaseException:  # the caller gets no handle to close, which would keep the topic
-                producer.close()
+                    session.write_by(self.topic(topic).schemas.add(written))
+            except BaseException:  # no caller has it, so none could close it and free the topic
+                session.close()
                 raise
-            return producer
+            return Producer(session)
 
         return Opening(self.store, topic, make, access_mode)
 

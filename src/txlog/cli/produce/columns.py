@@ -191,7 +191,7 @@ def send(
     row = {name: data[name][0] for name in data.column_names if name != "value"}
     whole = next(records.views(data["value"])) if value is None else None
     properties = row["properties"].as_py() if "properties" in row else None
-    return producer._send_one(
+    return producer.session.send(
         whole if value is None else value,
         key=row["key"].as_py() if "key" in row else None,
         properties=dict(properties) if properties else None,

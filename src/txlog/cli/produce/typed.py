@@ -35,7 +35,7 @@ class Typed:
 
     def __init__(self, client: Client, topic: str, producer: Producer) -> None:
         self._schema: Schema | None = None
-        if producer._shape.written is None:  # no schema: skip the imports that the checks need
+        if not producer.session.has_schema:  # no schema: skip the imports that the checks need
             return
         try:
             schema = client.topic(topic).schemas.get()

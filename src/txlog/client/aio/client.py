@@ -26,11 +26,10 @@ from txlog.client.aio.worker import Worker
 from txlog.client.client import Client as Synchronous
 from txlog.client.consuming.open import ConsumerOptions
 from txlog.client.open import open_store
-from txlog.client.sending.router import Choose
 from txlog.clock import Clock
 from txlog.engine.door.consuming import Topics
 from txlog.engine.door.reading import Where, until_told
-from txlog.engine.door.sending import ProducerOptions
+from txlog.engine.door.sending import Choose, ProducerOptions
 from txlog.engine.door.transactions import has_ended
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, cast
 
 import pyarrow as pa
 
@@ -26,6 +26,7 @@ from txlog.client.reading.reader import Reader as Reading
 from txlog.client.reading.table_view import News
 from txlog.client.reading.table_view import TableView as Viewing
 from txlog.client.sending.producer import Producer as Producing
+from txlog.client.sending.producer import SendOptions
 from txlog.engine.door.consuming import AckAnswer, Acknowledgeable
 from txlog.engine.door.reading import Message, Where, messages, until_told
 from txlog.engine.door.sending import BatchReceipt, SendReceipt, Value
@@ -178,19 +179,6 @@ def plain(txn: Txn) -> Transacting | TxnId | None:
 
 
 # --- sending ---------------------------------------------------------------------------------
-
-
-class SendOptions(TypedDict, total=False):
-    """The options of `Producer.send`; see txlog.Producer.send."""
-
-    key: bytes | str | None
-    ordering_key: bytes | str | None
-    properties: Mapping[str, str] | None
-    event_time: int | None
-    deliver_at: int | None
-    deliver_after: int | None
-    sequence_id: int | None
-    partition: int | None
 
 
 class Producer(Closable[Producing]):

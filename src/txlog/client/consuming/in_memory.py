@@ -348,7 +348,7 @@ class MemorySession:
 
         raises: MessageNotFound; NotAllowed in a transaction: there is nothing to commit
         """
-        self._check_durable(txn)
+        self._refuse_txn(txn)
         with self._turns.held():
             return self.store.read(lambda view: self._acknowledge(view, self._named(view, what)))
 
@@ -356,7 +356,7 @@ class MemorySession:
         self, what: Message | MessageId, txn: Transaction | TxnId | None
     ) -> AckAnswer:
         """Acknowledge everything up to and including a message of its partition."""
-        self._check_durable(txn)
+        self._refuse_txn(txn)
 
         def look(view: View) -> AckAnswer:
             [(number, last)] = self._named(view, what)[-1:]
@@ -371,8 +371,8 @@ class MemorySession:
 
     def acknowledge_later(self, what: Acknowledgeable, txn: Transaction) -> Later[AckAnswer]:
         """Raises NotAllowed: a transaction cannot acknowledge on a subscription in memory."""
-        self._check_durable(txn)
-        raise AssertionError("a transaction was refused")
+        self.check_open()
+        raise self._not_durable()
 
     def reconsume_later(
         self, message: Message | MessageId, delay_ms: int, properties: dict[str, str] | None
@@ -391,16 +391,19 @@ class MemorySession:
         if self._is_closed:
             raise AlreadyClosed("the consumer is closed")
 
-    def _check_durable(self, txn: object) -> None:
+    def _refuse_txn(self, txn: object) -> None:
         self.check_open()
         if txn is not None:
-            raise NotAllowed(
-                f"subscription {self.subscription} is not durable: "
-                "a transaction cannot acknowledge on it",
-                hint="use a durable subscription",
-                topic=self.short,
-                subscription=self.subscription,
-            )
+            raise self._not_durable()
+
+    def _not_durable(self) -> NotAllowed:
+        return NotAllowed(
+            f"subscription {self.subscription} is not durable: "
+            "a transaction cannot acknowledge on it",
+            hint="use a durable subscription",
+            topic=self.short,
+            subscription=self.subscription,
+        )
 
     def _acknowledge(self, view: View, runs: Ours) -> AckAnswer:
         new, acked, already = IdSet(), 0, 0

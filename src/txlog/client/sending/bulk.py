@@ -1,11 +1,11 @@
-"""Owns Bulk: a batch of any size, stored once, written as files by any number of processes.
+"""Owns Bulk: a batch of any size, which many processes write as files and one frame stores once.
 
-    driver   client.bulk(topic, key=, batch=)      is it stored already? then nothing is written
-    tasks    stage(plan, rows)                     files below the topic's _stage, and what they are
-    driver   commit(staged)                        one frame: all of it, or nothing
+    driver   client.bulk(topic, key=, batch=)      a batch that is stored already needs no files
+    tasks    stage(plan, rows)                     write files below the topic's _stage directory
+    driver   commit(staged)                        one frame stores all of them, or none
 
-A batch is named by its key and its number or name: whoever brings the same again gets the first
-answer. Numbers under a key rise; a number at or below the last one is already stored.
+A batch is named by a key, and a number or a name. A driver that repeats it gets the first answer.
+Numbers under a key rise: a number at or below the last one counts as stored.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ Rows: TypeAlias = pa.Table | pa.RecordBatch
 def planned(
     store: Store, topic: str, key: str, batch: int | str, tag: str = "", producer: str | None = None
 ) -> StagePlan:
-    """What the tasks of a batch need to know. Raises TopicNotFound, ReadOnlyStore.
+    """The plan that the tasks of a batch share. Raises TopicNotFound, ReadOnlyStore.
 
-    tag:      what jobs of one stream have in common; when one ends, those before it are cleaned up
-    producer: the name in every row; only a name: it fences nobody, and has no sequences
+    tag:      shared by the jobs of a stream; a job that ends removes the files of earlier ones
+    producer: the name in every row. It fences no other producer, and rows have no sequences
     """
     if producer is not None:
         check_name("producer", producer)
@@ -64,23 +64,23 @@ def planned(
     job = job_name(now_ms, tag, store.disk.random_bytes(16))
 
     def look(view: View) -> StagePlan:
-        found = find_topic(view, name)
-        policy = delay_policy(view, store.settings, found)
-        fixed = policy.fixed_delivery_delay_ms if policy.active else 0
+        entry = find_topic(view, name)
+        policy = delay_policy(view, store.settings, entry)
+        delay_ms = policy.fixed_delivery_delay_ms if policy.active else 0
         return StagePlan(
             store.disk.description,
-            found.name,
-            found.number,
-            found.partitions,
-            f"{stage_dir(view, found.number)}/{job}",
+            entry.name,
+            entry.number,
+            entry.partitions,
+            f"{stage_dir(view, entry.number)}/{job}",
             key,
             batch,
             now_ms,
             store.settings.max_message_bytes,
-            fixed,
+            delay_ms,
             tag,
             producer,
-            typing=typing_of(view, store.settings, found) if found.schemas else None,
+            typing=typing_of(view, store.settings, entry) if entry.schemas else None,
         )
 
     return store.read(look)
@@ -89,10 +89,10 @@ def planned(
 def stage(plan: StagePlan, rows: Iterable[Rows], task: int = 0) -> list[Staged]:
     """Write the rows of one task, in any process that sees the store's directory.
 
-    rows: tables or batches with the columns of Producer.send_batch; they are not kept. Of a typed
-          topic also with a struct `record` in the place of `value`
-    task: its number in the job; rows without a key go to one partition, by this number
-    returns: what `Bulk.commit` wants of this task; it can be pickled
+    rows: tables or batches with the columns of Producer.send_batch. For a typed topic they may have
+          a struct `record` instead of `value`
+    task: its number in the job; it chooses the partition of rows without a key
+    returns: the files for `Bulk.commit`; a process can pickle them
     raises:  InvalidArgument, InvalidMessage, StoreNotFound, ReadOnlyStore, StoreFull, DiskFailed
     """
     with closing(PosixDisk(plan.store)) as disk:
@@ -124,21 +124,21 @@ class Bulk:
     (True, 2, 2)
     """
 
-    __slots__ = ("_after", "_store", "batch", "key", "plan")
+    __slots__ = ("_on_commit", "_store", "batch", "key", "plan")
 
-    def __init__(self, store: Store, plan: StagePlan, after: Callable[[], None]) -> None:
-        """For `Client.bulk`; after: called after a commit."""
+    def __init__(self, store: Store, plan: StagePlan, on_commit: Callable[[], None]) -> None:
+        """For `Client.bulk`; on_commit: called after each commit."""
         check_token(plan.key, plan.batch)
         store.need_writable()
         self._store = store
-        self._after = after
+        self._on_commit = on_commit
         self.plan = plan
         self.key = plan.key
         self.batch = plan.batch
 
     @property
     def stored(self) -> BulkStored | None:
-        """The answer of the commit that stored this batch, None: it is not stored.
+        """The answer of the commit that stored this batch; None: no commit has.
 
         raises: NotAllowed (the key has stored batches of another topic or another stream)
         """
@@ -146,47 +146,50 @@ class Bulk:
         return self._store.read(self._find)
 
     def stage(self, rows: Iterable[Rows], task: int = 0) -> list[Staged]:
-        """As the function `stage`, in this process; nothing is written if the batch is stored."""
+        """As the function `stage`, in this process; it writes no files if the batch is stored."""
         if self.stored is not None:
             return []
         return _staged(Stager(self._store.disk, self.plan, task), rows)
 
     def commit(self, staged: Sequence[Staged], *, rows_if_small: bool = False) -> BulkStored:
-        """Store all of it, by one frame; durable when it returns. Without files nothing is stored.
+        """Store the whole batch in one frame; durable when it returns. No files: it stores nothing.
 
         rows_if_small: a batch of up to 20,000 messages and 1 MiB becomes rows of the open ledgers,
-                 not files of its own: `files` is 0, and its txn has no messages
+                 without files of its own: `files` is 0, and its txn has no messages
         returns: {topic, key, batch, already, messages, size_bytes, files, lsn, time, txn,
-                 partitions}; partitions: {partition, ledger (the first), messages}; of a number
-                 below the last one only the first four are known
-        raises:  NotAllowed (a file of another job, or gone; partitions were added), Corruption (a
-                 file is not what was written), TopicNotFound, PartitionUnavailable, StoreLocked,
-                 StoreFull: nothing was stored; OutcomeUnknown: ask `stored`, or repeat
+                 partitions}; partitions: {partition, ledger (the first), messages}; a number below
+                 the last one gets only the first four
+        raises:  NotAllowed (a file of another job, or a missing one; partitions were added),
+                 Corruption (a file differs from its task's report), TopicNotFound,
+                 PartitionUnavailable, StoreLocked, StoreFull: the store is unchanged;
+                 OutcomeUnknown: look at `stored`, or repeat
         """
         store, plan = self._store, self.plan
-        paths = [one.file.path for one in staged]
-        is_strange = any(
-            one.directory != plan.directory or path.rpartition("/")[0] != plan.directory
-            for one, path in zip(staged, paths, strict=True)
+        paths = [part.file.path for part in staged]
+        is_foreign = any(
+            part.directory != plan.directory or path.rpartition("/")[0] != plan.directory
+            for part, path in zip(staged, paths, strict=True)
         )
-        if is_strange or len({*paths}) < len(paths):
+        if is_foreign or len({*paths}) < len(paths):
             raise InvalidArgument("the files are not those of this batch, each once")
         answer = self.stored
         already = answer is not None
         if answer is None and staged:
             try:
-                what = (store, plan.number, self.key, self.batch, staged, plan.query)
-                done = None
+                batch = (store, plan.number, self.key, self.batch, staged, plan.query)
+                is_new = None
                 if rows_if_small and plan.producer is None:
-                    done = append_rows(*what)
-                already = not (adopt_files(*what) if done is None else done)
+                    is_new = append_rows(*batch)
+                already = not (adopt_files(*batch) if is_new is None else is_new)
             except OutcomeUnknown as error:
                 ours = OutcomeUnknown(error.message, hint="repeat it: it is stored once at most")
                 ours.fields = {**error.fields, "transaction_key": self.key}
                 raise ours from error
-            answer = store.read(self._find, fresh=False)  # it is stored: nothing may fail from here
+            answer = store.read(
+                self._find, fresh=False
+            )  # the batch is stored, so no step may fail from here
         self._clear()
-        self._after()
+        self._on_commit()
         if answer is None:
             return {
                 **self._head(already=False),
@@ -201,36 +204,36 @@ class Bulk:
         return {**answer, "already": already}
 
     def abort(self) -> BulkStored | None:
-        """Remove what was staged; the answer of the commit if the batch is stored all the same."""
+        """Remove the staged files; returns the answer of the commit if the batch is stored."""
         try:
             return self.stored
-        except NotAllowed:  # what is stored under the key is of another topic or stream
+        except NotAllowed:  # the key belongs to another topic or stream
             return None
         finally:
             self._clear()
 
     def _clear(self) -> None:
-        with suppress(TxlogError):  # a checkpoint removes what stays, by its age
+        with suppress(TxlogError):  # a checkpoint removes old files that stay
             remove_job(self._store.disk, self.plan.directory)
-            above = self.plan.directory.rpartition("/")[0]
-            remove_tagged(self._store.disk, above, self.plan.tag, self.plan.time_ms)
+            parent = self.plan.directory.rpartition("/")[0]
+            remove_tagged(self._store.disk, parent, self.plan.tag, self.plan.time_ms)
 
     def _find(self, view: View) -> BulkStored | None:
         store, plan = self._store, self.plan
         live_topic(view, plan.number, TopicName.parse(plan.topic).short)
         caller = store.disk.owner()
-        found = recorded(
+        stored = recorded(
             view, store.settings, caller, plan.number, self.key, self.batch, plan.query
         )
-        return None if found is None else self._shown(view, found)
+        return None if stored is None else self._shown(view, stored)
 
     def _head(self, *, already: bool) -> BulkStored:
         topic = TopicName.parse(self.plan.topic).short
         return {"topic": topic, "key": self.key, "batch": self.batch, "already": already}
 
-    def _shown(self, view: View, found: StoredBatch) -> BulkStored:
-        what = found.what
-        if what is None:
+    def _shown(self, view: View, stored: StoredBatch) -> BulkStored:
+        record = stored.what
+        if record is None:
             return self._head(already=True)
         partitions: list[BulkPartition] = [
             {
@@ -238,16 +241,16 @@ class Bulk:
                 "ledger": ledger,
                 "messages": messages,
             }
-            for number, ledger, messages in what.places
+            for number, ledger, messages in record.places
             if has_partition(view.catalog, number)
         ]
         return {
             **self._head(already=True),
-            "messages": what.messages,
-            "size_bytes": what.payload_bytes,
-            "files": what.files,
-            "lsn": what.lsn,
-            "time": what.time_ms,
-            "txn": TxnId(found.coordinator, what.sequence),
+            "messages": record.messages,
+            "size_bytes": record.payload_bytes,
+            "files": record.files,
+            "lsn": record.lsn,
+            "time": record.time_ms,
+            "txn": TxnId(stored.coordinator, record.sequence),
             "partitions": partitions,
         }

@@ -16,7 +16,6 @@ from txlog.base.ids import MessageId, TopicName
 from txlog.base.settings import DAY_MS, HOUR_MS, Settings
 from txlog.client.answers import delayed as delayreport
 from txlog.client.answers.delayed import DelayCounts, buckets
-from txlog.client.sending.producer import as_bytes
 from txlog.client.topics import delayed_index
 from txlog.client.topics.schemas import TopicSchemas
 from txlog.client.topics.throughput import throughput
@@ -35,6 +34,7 @@ from txlog.engine.door.delayed import (
     promote,
 )
 from txlog.engine.door.reading import partition_of
+from txlog.engine.door.sending import as_bytes
 from txlog.engine.door.store import CallScope, Decision, Store, View
 from txlog.errors import InvalidArgument
 

@@ -27,7 +27,7 @@ Contents:
     sending        sessions of producers, routing, and the decisions that store messages
     space          trimming, compaction, offloading, removing files that nothing names
     staging        batches of any size: staged by many processes, stored by one frame
-    store          the store as an open handle: its view, decisions, and waiting for news
+    store          the store as an open handle: views, decisions, and news from other processes
     topics         decisions about topics and subscriptions, their policies and schemas
     transactions   handles on open transactions, their states, and how they end
     watermarks     the assertions of producers, and the watermarks of readers and consumers

@@ -25,7 +25,6 @@ from txlog.engine.model.schema import (
     W_IDLE,
     W_SET,
     W_SNAPSHOT,
-    OneRow,
 )
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.storage.bucket import IDS

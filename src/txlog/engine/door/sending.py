@@ -1,43 +1,16 @@
 """Sending: sessions of producers, routing, and the decisions that store messages."""
 
-from txlog.engine.decide.sending.deliver_at import AFTER, AT
 from txlog.engine.decide.sending.exclusive import SHARED, epoch_of
-from txlog.engine.decide.sending.producers import NamedProducer, open_producer
-from txlog.engine.decide.sending.send import (
-    Batch,
-    OutgoingBatch,
-    SliceReceipt,
-    send,
-    send_in_txn,
-    send_together,
-)
+from txlog.engine.decide.sending.send import OutgoingBatch, SliceReceipt, send_together
 from txlog.engine.plan.route import (
     COLUMNS,
     ORDERING_KEY,
-    Routed,
     check_delays,
-    check_numbers,
     message_bytes,
     ordering_key_in,
-    partition_of_key,
-    route,
-    user_batch,
-    with_ordering_key,
 )
-from txlog.engine.session.sending.access import Access, Opening, Target
-from txlog.engine.session.sending.first_use import topic_in_use
-from txlog.engine.session.sending.future import SendFuture
-from txlog.engine.session.sending.large import Body, Value, address, body_of
-from txlog.engine.session.sending.large import send as send_large
-from txlog.engine.session.sending.outbox import (
-    INT64,
-    Batching,
-    Item,
-    Lane,
-    Outbox,
-    ProducerOptions,
-    batching_of,
-    rows_of,
-    too_many,
-)
-from txlog.engine.session.sending.receipt import BatchReceipt, LargeReceipt, SendReceipt, Stretch
+from txlog.engine.session.sending.access import Access, Opening, topic_in_use
+from txlog.engine.session.sending.large import Value
+from txlog.engine.session.sending.message import BatchReceipt, LargeReceipt, SendReceipt, as_bytes
+from txlog.engine.session.sending.outbox import Outbox, ProducerOptions, SendFuture
+from txlog.engine.session.sending.producer import Choose, ProducerSession

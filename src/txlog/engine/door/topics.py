@@ -41,5 +41,5 @@ from txlog.engine.decide.topics.policies import (
 from txlog.engine.decide.topics.policies import Value as PolicyValue
 from txlog.engine.decide.topics.schemas import add_schema, check, delete_schemas, find
 from txlog.engine.decide.topics.trim import TrimmedPartition
-from txlog.engine.plan.policies import delay_policy, policy
-from txlog.engine.plan.records import ValueSchema, records_as, schema_in, stamped, typing_of
+from txlog.engine.plan.policies import delay_policy
+from txlog.engine.plan.records import ValueSchema, records_as, schema_in, typing_of

@@ -26,9 +26,7 @@ from txlog.engine.session.transactions.end import await_end, connect, has_ended,
 from txlog.engine.session.transactions.end import begin as begin_with_key
 from txlog.engine.session.transactions.end import end as end_by_id
 from txlog.engine.session.transactions.transaction import (
-    DecideIn,
     Later,
-    Together,
     Transaction,
     TransactionBuilder,
     in_transaction,

@@ -27,7 +27,6 @@ Contents:
     deliveries   received rows as the messages that a consumer gets
     encrypted    messages that only their clients can read
     failure      errors of the store as errors of the protocol
-    fields       the values that a client may write into the fields of commands
     group_commit   SENDs and transaction commands of all clients, stored together
     ids          message ids of the protocol
     listener     the address, its connections, the table of commands
@@ -37,5 +36,5 @@ Contents:
     schemas      schemas of a topic, by their versions
     topics       names, lookup, partitions, topics of a namespace, watchers
     transactions   begin, registration, end; keys
-    wire         frames
+    wire         frames, and the values that clients may write into fields
 """

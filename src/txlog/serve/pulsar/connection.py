@@ -36,13 +36,13 @@ from txlog.serve.limits.limits import (
     too_many_error,
 )
 from txlog.serve.pulsar.failure import FILE_ERRORS, error_of, text_of
-from txlog.serve.pulsar.fields import check
 from txlog.serve.pulsar.group_commit import SendQueues
 from txlog.serve.pulsar.messages import COMMANDS, AuthData, Proto
 from txlog.serve.pulsar.wire import (
     ROOM_BYTES,
     Frame,
     FrameDecoder,
+    check,
     decode_frame,
     decoded_size,
     encode_command,
@@ -97,9 +97,6 @@ class ConnectionHost(Protocol):
 
     def new_name(self) -> str:
         """A unique name for a producer without one."""
-
-    async def room(self) -> None:
-        """Wait until the queues have room for more SENDs."""
 
     def broker(self) -> dict[str, str]:
         """The address of the broker, in the fields of a lookup."""
@@ -171,7 +168,7 @@ class Connection:
     @property
     def message_bytes_max(self) -> int:
         """The largest message that the client may send, in bytes."""
-        return self.service.store.settings.max_message_bytes
+        return self.service.store.store.settings.max_message_bytes
 
     @property
     def frame_bytes_max(self) -> int:
@@ -285,7 +282,7 @@ class Connection:
         """
         if seconds:
             await asyncio.sleep(seconds)
-        await self.listener.room()
+        await self.listener.sends.room()
         async with asyncio.timeout(2 * self._limits.idle_timeout_ms / 1_000):
             await self._writer.drain()
         while self._chunked:
@@ -307,7 +304,7 @@ class Connection:
         if self._spent >= TURN:
             self._spent = 0
             await asyncio.sleep(0)
-            await self.listener.room()
+            await self.listener.sends.room()
 
     async def _decode(
         self, handlers: dict[int, Handler], data: memoryview, bytes_more: int

@@ -1,21 +1,23 @@
-"""Owns GroupCommit: SENDs and transaction commands of all clients, stored together.
+"""Owns GroupCommit: it stores the SENDs and transaction commands of all clients together.
 
     NEW_TXN ─► begins                        ┐
     ADD_*   ─► registrations                 │
     SEND    ─► queues of producers ─► frames ├─► a group: one lock, one journal read, one flush
     END_TXN ─► ends                          ┘
 
-While one group is stored, the next one gathers. Within a group, the order is that of this drawing:
-a client gets the answer of each command before it can send another one that depends on it.
+While one group is stored, the next one gathers. A group stores its commands in the order of this
+drawing: a client gets the answer of each command before it can send another one that depends on it.
+The store calls back into a group: under its lock it asks each frame, and through it each producer's
+session, for the partitions of the rows, since a topic may have more of them by then.
 
-1. A group has one or more frames of SENDs. Of each producer a frame has one batch, or messages that
-   came without a batch and are marked as such, so that the rows of a SEND can be told from the next
-   (ids). All frames of a group share the flush.
+1. A group has one or more frames of SENDs. A frame has one batch of each producer, or its messages
+   that came without a batch. These are marked, so that `ids` can separate the rows of one SEND from
+   the next. All frames of a group share the flush.
 2. A producer's messages are stored in the order they came. A receipt means that they are durable.
 3. After a refused SEND the server stores nothing more of its producer, not even queued messages:
    they would change their order when the client resends the refused one. The server closes the
    producer; its client opens it again. Other producers are not affected.
-4. Begins, registrations and ends share a frame; each of them is refused alone.
+4. Begins, registrations and ends share a frame; the store refuses each one alone.
 5. Ends are ordered by id. Of transactions with one decision LSN the lower id is the first, wherever
    they are ordered (plan/participants), so they have that order in the frame.
 6. SENDs and transaction commands in one group succeed or fail independently. An exception that is
@@ -34,7 +36,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 import pyarrow as pa
 
 from txlog.base.ids import MessageId, TxnId
-from txlog.client.sending.producer import Producer
 from txlog.clock import Instant
 from txlog.engine.door import sending as produce
 from txlog.engine.door import transactions as end_txn
@@ -49,7 +50,7 @@ from txlog.serve.pulsar.batches import SendColumns, rows_of_all
 
 if TYPE_CHECKING:
     from txlog.client.client import Client
-    from txlog.engine.door.store import Store
+    from txlog.engine.door.sending import ProducerSession
     from txlog.engine.door.transactions import NewTxn
     from txlog.serve.core.service import BrokerService
 
@@ -58,8 +59,8 @@ FRAMES_MAX: Final = 256
 GROUP_BYTES_MAX: Final = 16 << 20
 TOGETHER_MAX, TOGETHER_BYTES_MAX = 10_000, 4 << 20  # messages without a batch in one frame
 
-# The refusal of a SEND that came after a refused one.
-BEHIND: Final = ProducerBusy("it came after a message that was refused")  # never raised itself
+# The answer to a SEND that came after a refused one; the server never raises it.
+BEHIND: Final = ProducerBusy("it came after a message that was refused")
 
 # The outcome of a SEND: the id of its first message, or the reason for the refusal.
 OnStored = Callable[[MessageId | None, Exception | None], None]
@@ -68,8 +69,8 @@ OnStored = Callable[[MessageId | None, Exception | None], None]
 class QueuedSend:
     """One SEND: its messages, their destination, and the function to call with the outcome.
 
-    large: instead of columns: the value of a chunked message, and its other fields
-    wrong: instead of either: why it cannot be stored; it is refused in its turn
+    large: the fields of a chunked message, instead of columns
+    wrong: the refusal of an invalid SEND, instead of both; its client gets it in order
     """
 
     __slots__ = ("acting", "columns", "large", "on_stored", "partition", "size", "txn", "wrong")
@@ -84,12 +85,8 @@ class QueuedSend:
         large: dict[str, Any] | None = None,
         wrong: TxlogError | None = None,
     ) -> None:
-        self.columns, self.partition, self.size, self.on_stored = (
-            columns,
-            partition,
-            size,
-            on_stored,
-        )
+        self.columns, self.partition, self.size = columns, partition, size
+        self.on_stored = on_stored
         self.txn, self.large, self.wrong = txn, large, wrong
         self.acting = ACTING.get()  # its owner: the task that stores it has none
 
@@ -114,10 +111,10 @@ class SendQueue:
     refused:    the rows that the current group has refused so far, or None
     """
 
-    __slots__ = ("_news", "answered", "is_refused", "producer", "queue", "refused", "waiting")
+    __slots__ = ("_news", "answered", "is_refused", "queue", "refused", "session", "waiting")
 
-    def __init__(self, producer: Producer) -> None:
-        self.producer = producer
+    def __init__(self, session: ProducerSession) -> None:
+        self.session = session
         self.queue: deque[QueuedSend] = deque()
         self.waiting = self.answered = 0
         self._news = asyncio.Event()
@@ -146,7 +143,7 @@ class SendQueue:
         """
         queue = self.queue
         sends = [queue.popleft()]
-        if not queue or not sends[0].is_plain or self.producer._shape.typing is not None:
+        if not queue or not sends[0].is_plain or self.session.checks_values:
             return sends
         last: dict[int, int] = {}
         size = 0
@@ -354,7 +351,7 @@ class _ProducerRows:
     No object here refers to itself: megabytes would wait for a garbage collection.
     """
 
-    __slots__ = ("_routing", "is_behind", "queue", "sends")
+    __slots__ = ("_rows", "is_behind", "queue", "sends")
 
     def __init__(self, queue: SendQueue, sends: list[QueuedSend]) -> None:
         """Raises TxlogError, ArrowException."""
@@ -362,18 +359,15 @@ class _ProducerRows:
         self.is_behind = False
         if sends[0].wrong is not None:
             raise sends[0].wrong
-        producer = queue.producer
-        producer._check_open()
-        self._routing = producer._route(_rows_of(sends), producer._shape.version)
+        queue.session.check_open()
+        self._rows = queue.session.route(_rows_of(sends))
 
     def outgoing(self, view: View) -> produce.OutgoingBatch:
         """The rows and their destination, decided under the store's lock."""
         self.is_behind = self.queue.refused is not None and self.queue.refused is not self
         if self.is_behind:
             raise ProducerBusy(BEHIND.message)
-        producer = self.queue.producer
-        topic, routed = producer._routed(view, self._routing)
-        return produce.OutgoingBatch(topic, routed, producer._named)
+        return self.queue.session.outgoing(view, self._rows)
 
     def decided(self, answer: object) -> None:
         """Record the outcome in the frame, as far as known: later frames check it."""
@@ -452,23 +446,22 @@ class _FrameWrite:
 class _TxnWrite:
     """Writes a SEND in a transaction."""
 
-    __slots__ = ("_is_behind", "_queue", "_send", "_sending", "_txn_id")
+    __slots__ = ("_is_behind", "_queue", "_rows", "_send", "_txn_id")
 
     def __init__(self, queue: SendQueue, send: QueuedSend, txn_id: TxnId) -> None:
         """Raises TxlogError, ArrowException."""
         self._queue, self._send, self._txn_id = queue, send, txn_id
         self._is_behind = False
-        producer = queue.producer
         previous = ACTING.set(send.acting)
         try:
-            producer._check_open()
-            self._sending = producer._in_txn(_rows_of([send]), producer._shape.version)
+            queue.session.check_open()
+            self._rows = queue.session.rows_in_txn(_rows_of([send]))
         finally:
             ACTING.reset(previous)
 
     def call(self) -> Call:
         """The call that stores it."""
-        uses = self._sending.uses.in_txn(self._txn_id.coordinator, self._txn_id.sequence)
+        uses = self._rows.uses.in_txn(self._txn_id.coordinator, self._txn_id.sequence)
         return Call(self._decide, uses=uses, then=self._stored)
 
     def _decide(
@@ -479,7 +472,7 @@ class _TxnWrite:
         if self._is_behind:
             raise ProducerBusy(BEHIND.message)
         queue.refused = self  # until it is stored
-        return self._sending.decide(view, now, self._txn_id)
+        return self._rows.decide(view, now, self._txn_id)
 
     def _stored(self, decision: Decision[Any]) -> None:
         if decision.answer is not None:  # otherwise its transaction was overdue, and has been ended
@@ -508,19 +501,19 @@ def _store_alone(queue: SendQueue, send: QueuedSend) -> SendResult:
     """Store a SEND in a transaction, or a chunked message, with a call of its own."""
     if queue.is_refused:
         return send, None, BEHIND
-    producer = queue.producer
+    session = queue.session
     previous = ACTING.set(send.acting)
     try:
         if send.large is not None:
-            receipt = producer._send_one(**send.large, txn=send.txn).receipts()[0]
+            receipt = session.send(**send.large, txn=send.txn).receipts()[0]
             return send, receipt.message_id, None
-        sent = producer.send_batch(_rows_of([send]), txn=send.txn)
+        sent = session.send_batch(_rows_of([send]), send.txn)
     except Exception as error:  # its rows are invalid, or there is a bug
         queue.is_refused = True
         return send, None, error
     finally:
         ACTING.reset(previous)
-    return _sidecar_result(send, sent._stored)
+    return _sidecar_result(send, sent.stored)
 
 
 COMMANDS_MAX: Final = 1000  # of each kind

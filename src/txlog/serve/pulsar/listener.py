@@ -238,10 +238,6 @@ class PulsarListener:
         is_plain = self.service.options.tls is None
         return {"brokerServiceUrl" if is_plain else "brokerServiceUrlTls": self.url}
 
-    async def room(self) -> None:
-        """Wait until the queues have room for more SENDs."""
-        await self.sends.room()
-
     def new_name(self) -> str:
         """A unique name for a producer without one."""
         return f"txlog-{self._stem}-{next(self._named)}"

@@ -12,6 +12,9 @@ more from the connection; the oldest message that waits proceeds as the guest of
 chunk of a message arrives for `idle_timeout_ms`, the server drops it: its next chunk is then out of
 order, and the client sends the message again.
 
+A handler runs within its connection and calls it back: to reserve memory, to count its work, and to
+answer, often after a later command was handled.
+
 The server closes a producer when one of its messages is refused, or another producer has taken over
 the topic. The client opens it again, and resends the messages without a receipt. A fenced producer
 finds out then, because it sends its old epoch. Sending SEND_ERROR alone does not suffice: on that
@@ -58,13 +61,14 @@ from txlog.serve.pulsar.batches import (
 )
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import refusal_of, text_of
-from txlog.serve.pulsar.fields import INT64_MAX, check
 from txlog.serve.pulsar.group_commit import OnStored, QueuedSend, SendQueue
 from txlog.serve.pulsar.messages import ERRORS, Proto
 from txlog.serve.pulsar.wire import (
+    INT64_MAX,
     NO_REQUEST,
     ROOM_BYTES,
     MessageParts,
+    check,
     receipt_frame,
     split_message,
 )
@@ -110,7 +114,7 @@ class StoreProducer:
         """version: of its schema; None: it has none"""
         self.handle, self.topic, self.name, self.holder = handle, topic, holder.name, holder
         self.schema, self.version = schema, version
-        self.queue = SendQueue(handle.sync)
+        self.queue = SendQueue(handle.sync.session)
         self.users: dict[int, tuple[ConnectionProducers, int]] = {}
         self.is_over = False  # the server is closing it: further messages are not stored
 
@@ -525,7 +529,7 @@ async def _add_schema(
     def act(client: Client) -> int:
         version = schemas.add(client, topic.name, schema)
         if schema.is_record:
-            handle.sync._write(version)
+            handle.sync.session.write_by(version)
         return version
 
     try:

@@ -3,11 +3,20 @@
     plain send                  scope (partition, producer name), as long as the settings keep it
     send in a transaction       scope (transaction, producer name, partition)
 
-A sequence that is stored in its scope is a repetition: the call succeeds and stores nothing. If the
-repetition is of the producer's newest message, the answer has the original id (`dedup`). A batch is
-one frame and gets one answer per row. Batches of several producers can share a frame. Large
-messages are in `large`.
-Source: PIP-31 "Produce in a transaction", PIP-6.
+A row is a repetition if its sequence is stored under its producer's name, in the scope of the send
+(model/sequences): the call succeeds and does not store the row. If it repeats the producer's newest
+message, the answer has the original id. The other rows are stored, whichever sequences came before
+them. A slice with a sequence that the producer has forgotten is refused as a whole: a receipt for
+it could be a lie.
+
+Rows that a key or the turn sent to several partitions have one numbering. If their batch has each
+number between its lowest and its highest, every partition of it takes the whole range as stored: a
+number that is missing there is in another partition of the same frame, and leaves no gap. Rows that
+name their partition may have a numbering for each, so a partition counts only its own rows there.
+
+A batch is one frame and gets one answer per row. Batches of several producers can share a frame.
+Large messages are in `large`.
+Source: PIP-31 "Produce in a transaction", PIP-6; spec/transactions 7.
 """
 
 from __future__ import annotations
@@ -18,17 +27,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from txlog.base.ids import MessageId, TxnId
+from txlog.base.ids import SEQUENCE_STOP, MessageId, TxnId
 from txlog.base.settings import TXN_MESSAGES_MAX, Settings
 from txlog.base.startup import compute as pc
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
-from txlog.engine.decide.sending import dedup, producers
-from txlog.engine.decide.sending.dedup import DedupResult
+from txlog.engine.decide.sending import producers
 from txlog.engine.decide.sending.deliver_at import DeliveryTimes, delays_of
 from txlog.engine.decide.transactions import enter
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.model import sequences
 from txlog.engine.model.ops import (
     NO_TIME,
     Appended,
@@ -40,6 +49,7 @@ from txlog.engine.model.ops import (
     SequencesStored,
 )
 from txlog.engine.model.schema import OneRow
+from txlog.engine.model.sequences import GAPS_MAX, Sequences
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.records import ENFORCE, typing_of, unchecked
 from txlog.engine.plan.route import PartitionSlice, Routed, as_batch
@@ -56,13 +66,32 @@ from txlog.errors import (
 )
 
 if TYPE_CHECKING:
-    from txlog.engine.decide.sending.dedup import Rows
     from txlog.engine.decide.sending.producers import NamedProducer
     from txlog.engine.decide.transactions.enter import Use
     from txlog.engine.folds.coordinator import Txn
-    from txlog.engine.model.sequences import Sequences
 
 _NO_TIME = pa.scalar(NO_TIME, pa.int64())
+
+
+# Rows of a slice, from the first up to the one before the second.
+Rows = tuple[int, int]
+
+
+class DedupResult(NamedTuple):
+    """Which rows of a slice are stored.
+
+    rows:          without the repetitions; `repeats` says which rows of the slice these are
+    original:      the row of the slice that repeats the message whose position the fold knows
+    last_sequence: for the op that appends the rows; -1: none, or `runs` has it
+    runs, row:     for an op about the sequences, as it has them; None: none is needed
+    """
+
+    rows: pa.RecordBatch | OneRow
+    repeats: Sequence[Rows] = ()
+    original: int | None = None
+    last_sequence: int = -1
+    runs: list[int] | None = None
+    row: int = -1
 
 
 class SliceReceipt(msgspec.Struct, frozen=True, gc=False):
@@ -86,7 +115,7 @@ class SliceReceipt(msgspec.Struct, frozen=True, gc=False):
     @property
     def duplicates(self) -> int:
         """How many rows were stored before."""
-        return dedup.repeated(self.repeats)
+        return repeated(self.repeats)
 
     def places(self) -> list[int | None]:
         """For each row its place among the stored rows; None: it is a repetition."""
@@ -110,7 +139,7 @@ class OutgoingBatch(NamedTuple):
 
 Batch: TypeAlias = Callable[[View], OutgoingBatch]
 # Errors that refuse the rows of one producer and do not affect the other producers. NotAllowed is
-# absent: a call made inside this one, from `__del__` or a signal handler, is refused with it.
+# absent: it refuses a call from `__del__` or a signal handler inside another call.
 REFUSALS = (
     InvalidArgument,
     InvalidMessage,
@@ -150,7 +179,7 @@ def send_together(
     Returns for each batch its SliceReceipts, or the error that refused it. A refused batch stores
     nothing; the others are stored. Each producer may have one batch. The delays of a refused batch
     are counted only if it has one message: the sender of more repeats them one by one.
-    raises: errors that concern all of them, such as Corruption
+    raises: errors of the store, such as Corruption
     """
     draft = Draft(view, settings, now.wall_ms)
     answers: list[list[SliceReceipt] | TxlogError] = []
@@ -196,7 +225,7 @@ def send_into(
     delays = delays_of(view, draft.settings, topic, routed, now.wall_ms)
     if delays is not None:
         routed = delays.resolved(routed)
-    series = None if producer is None else dedup.series_of(routed)
+    series = None if producer is None else series_of(routed)
     stored: list[SliceReceipt] = []
     pieces: list[pa.RecordBatch | OneRow] = []
     at = 0
@@ -232,7 +261,7 @@ def send_into(
             at += stored_rows
             beyond = None if delays is None else delays.check(number, as_batch(rows))
             if topic.schemas:
-                typed = dedup.as_kept(rows, piece, stored_rows)
+                typed = as_kept(rows, piece, stored_rows)
                 count_mismatched(draft, topic, number, typed)
         where_from = (piece.partition, piece.row_start, piece.rows, fresh.repeats, original)
         stored.append(SliceReceipt(*where_from, ledger, first, 0, beyond))
@@ -270,7 +299,7 @@ def send_in_txn(
         routed = delays.resolved(routed)
     check_room(view, txn, routed.rows.num_rows)
     pair = (txn.coordinator, txn.sequence)
-    series = None if producer is None else dedup.series_of(routed)
+    series = None if producer is None else series_of(routed)
     stored: list[SliceReceipt] = []
     pieces: list[pa.RecordBatch | OneRow] = []
     at = 0
@@ -306,7 +335,7 @@ def send_in_txn(
             at += stored_rows
             beyond = None if delays is None else delays.check(number, as_batch(rows))
             if topic.schemas:
-                typed = dedup.as_kept(rows, piece, stored_rows)
+                typed = as_kept(rows, piece, stored_rows)
                 count_mismatched(draft, topic, number, typed)
         where_from = (piece.partition, piece.row_start, piece.rows, fresh.repeats, original)
         stored.append(SliceReceipt(*where_from, ledger, first, index, beyond))
@@ -342,9 +371,9 @@ def _fresh(
     sent: Sequences | None,
     series: list[int] | None,
 ) -> DedupResult:
-    """Which rows of a slice are stored; all of them without a producer's name."""
+    """Which rows of a slice are stored; without a producer's name every row."""
     if producer is not None:
-        return dedup.fresh_rows(routed, piece, producer, sent, series)
+        return fresh_rows(routed, piece, producer, sent, series)
     if routed.has_times:
         return DedupResult(routed.batch.slice(piece.row_start, piece.rows))
     return DedupResult(routed.rows)  # the whole batch: no caller looks at single rows
@@ -414,7 +443,7 @@ def count_large(draft: Draft, topic: Topic, partition: int | None) -> None:
 
 def _count_repeats(draft: Draft, partition: int, fresh: DedupResult) -> int:
     """Count the repetitions of a slice; returns how many rows they are."""
-    duplicates = dedup.repeated(fresh.repeats)
+    duplicates = repeated(fresh.repeats)
     missing = duplicates - (fresh.original is not None)
     draft.ops.append(Deduplicated(partition, duplicates, missing))
     return duplicates
@@ -470,3 +499,177 @@ def check_room(view: View, txn: Txn, messages: int) -> None:
             limit=TXN_MESSAGES_MAX,
             value=messages_held + messages,
         )
+
+
+# --- deduplication -----------------------------------------------------------------------------
+
+
+def fresh_rows(
+    routed: Routed,
+    piece: PartitionSlice,
+    producer: str,
+    sent: Sequences | None,
+    series: list[int] | None,
+) -> DedupResult:
+    """Decide which rows of a slice are stored.
+
+    sent: the sequences that the producer has stored in the scope; None: none
+    series: of `series_of`
+    raises: InvalidMessage, LimitExceeded (a sequence that was forgotten)
+    """
+    rows = routed.batch.slice(piece.row_start, piece.rows)
+    at = rows.schema.get_field_index("sequence_id")
+    if at < 0:
+        first = next_sequence(producer, sent, piece.rows)
+        numbers = pa.arange(first, first + piece.rows)
+        stop = first + piece.rows - 1
+        return DedupResult(rows.append_column("sequence_id", numbers), last_sequence=stop)
+    runs = _runs_of(rows.column(at), piece.partition)
+    check_known(producer, sent, runs[0])
+    new = sequences.fresh(sent, runs)
+    if not new:
+        return DedupResult(
+            rows.slice(piece.rows), [(0, piece.rows)], row_of(runs, sequences.placed(sent))
+        )
+    repeats = () if new == runs else tuple(_repeats(runs, new))
+    stored, row = new, -1
+    if series is not None:
+        low = series[0] if sent is None else max(series[0], sent.unknown + 1)
+        stored = sequences.fresh(sent, [low, series[1]])
+        row = -1 if stored[-1] == new[-1] else new[-1]
+    stored_rows = _without(rows, repeats)
+    original = row_of(runs, sequences.placed(sent)) if repeats else None
+    if row < 0 and sequences.is_next(sent, stored):
+        return DedupResult(stored_rows, repeats, original, stored[-1])
+    return DedupResult(stored_rows, repeats, original, -1, stored, row)
+
+
+def next_sequence(producer: str, sent: Sequences | None, count: int) -> int:
+    """The first of `count` sequences after the stored ones. Raises LimitExceeded."""
+    first = 0 if sent is None else sent.sequence + 1
+    if first + count > SEQUENCE_STOP:
+        raise LimitExceeded(
+            f"producer {producer} has no sequence above {SEQUENCE_STOP - 1}",
+            hint="send under another producer name",
+            limit=SEQUENCE_STOP - 1,
+            value=first + count - 1,
+        )
+    return first
+
+
+def check_known(producer: str, sent: Sequences | None, lowest: int) -> None:
+    """Refuse a sequence that is too old to tell whether it is stored.
+
+    Raises LimitExceeded.
+    """
+    if sent is not None and lowest <= sent.unknown:
+        raise LimitExceeded(
+            f"sequence {lowest} of producer {producer} may be stored or not: the producer left out "
+            f"more than {GAPS_MAX} sequences, and those up to {sent.unknown} are forgotten",
+            hint=f"go on above {sent.unknown}, or send under another producer name",
+            limit=GAPS_MAX,
+            value=lowest,
+        )
+
+
+def series_of(routed: Routed) -> list[int] | None:
+    """The lowest and highest sequence of rows that were spread, if each between is among them."""
+    if not routed.is_spread:
+        return None
+    rows = routed.batch
+    at = rows.schema.get_field_index("sequence_id")
+    if at < 0 or rows.column(at).null_count:
+        return None
+    column = rows.column(at)
+    bounds = pc.min_max(column).as_py()
+    is_whole = bounds["max"] - bounds["min"] + 1 == rows.num_rows
+    if not is_whole or pc.count_distinct(column).as_py() != rows.num_rows:
+        return None
+    return [bounds["min"], bounds["max"]]
+
+
+def row_of(runs: list[int], sequence: int) -> int | None:
+    """The row that has this sequence, among rows with these sequences."""
+    row = 0
+    for at in range(0, len(runs), 2):
+        if runs[at] <= sequence <= runs[at + 1]:
+            return row + sequence - runs[at]
+        row += runs[at + 1] - runs[at] + 1
+    return None
+
+
+def repeated(repeats: Sequence[Rows]) -> int:
+    """How many rows are repetitions."""
+    return sum([stop - start for start, stop in repeats])
+
+
+def _runs_of(column: pa.Array, partition: int) -> list[int]:
+    """The sequences of rows as runs; raises InvalidMessage if one is missing or they do not
+    rise.
+    """
+    if column.null_count or (pc.min(column).as_py() or 0) < 0:
+        raise InvalidMessage("a sequence id is missing or negative", hint="number every message")
+    first, last, count = column[0].as_py(), column[-1].as_py(), len(column)
+    if count == 1:
+        return [first, first]
+    step = pc.subtract(column.slice(1), column.slice(0, count - 1))
+    if (pc.min(step).as_py() or 0) <= 0:
+        raise InvalidMessage(
+            f"the sequence ids for partition {partition} do not rise within the batch"
+        )
+    if last - first + 1 == count:
+        return [first, last]
+    ends = pc.indices_nonzero(pc.greater(step, pa.scalar(1, pa.int64())))
+    stops = column.take(ends).to_pylist()
+    starts = column.slice(1).take(ends).to_pylist()
+    runs = [first]
+    for stop, start in zip(stops, starts, strict=True):
+        runs += (stop, start)
+    return [*runs, last]
+
+
+def _repeats(runs: list[int], new: list[int]) -> list[Rows]:
+    """The rows whose sequence is in `runs` and not in `new`, which is a part of `runs`."""
+    out: list[Rows] = []
+
+    def add(start: int, stop: int) -> None:
+        if out and out[-1][1] == start:
+            start = out.pop()[0]
+        out.append((start, stop))
+
+    row = at_new = 0
+    for at in range(0, len(runs), 2):
+        low, high = runs[at], runs[at + 1]
+        pending = low  # the first sequence of the run that no range covers so far
+        while at_new < len(new) and new[at_new] <= high:
+            if new[at_new] > pending:
+                add(row + pending - low, row + new[at_new] - low)
+            pending = new[at_new + 1] + 1
+            at_new += 2
+        if pending <= high:
+            add(row + pending - low, row + high + 1 - low)
+        row += high - low + 1
+    return out
+
+
+def _without(rows: pa.RecordBatch, repeats: Sequence[Rows]) -> pa.RecordBatch:
+    """The rows without the repeats."""
+    if not repeats:
+        return rows
+    stops = [start for start, _ in repeats] + [rows.num_rows]
+    starts = [0] + [stop for _, stop in repeats]
+    slices = [
+        rows.slice(start, stop - start)
+        for start, stop in zip(starts, stops, strict=True)
+        if stop > start
+    ]
+    if len(slices) == 1:
+        return slices[0]
+    joined: pa.RecordBatch = pa.Table.from_batches(slices).combine_chunks().to_batches()[0]
+    return joined
+
+
+def as_kept(rows: pa.RecordBatch | OneRow, piece: PartitionSlice, count: int) -> pa.RecordBatch:
+    """The stored rows of a slice; `rows` may be its whole batch."""
+    batch = as_batch(rows)
+    return batch if batch.num_rows == count else batch.slice(piece.row_start, count)

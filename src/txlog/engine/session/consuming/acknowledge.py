@@ -106,7 +106,7 @@ def acknowledge_later(
 ) -> Later[AckAnswer]:
     """Acknowledge runs in a transaction with its next call that waits for an answer."""
     decide, uses = _in_txn(store, find, runs, standing, cumulative=False)
-    return txn._leave(decide, uses, lambda answer: answer)
+    return txn.defer(decide, uses, lambda answer: answer)
 
 
 def _in_txn(
@@ -193,7 +193,7 @@ def acknowledge_together_later(
     def finish(answer: AckAnswer) -> AckAnswer:
         return _summed([*(deferred.result() for deferred in earlier), answer])
 
-    return txn._leave(*_in_txn(store, last.find, runs, last.standing, cumulative=False), finish)
+    return txn.defer(*_in_txn(store, last.find, runs, last.standing, cumulative=False), finish)
 
 
 def _summed(answers: list[AckAnswer]) -> AckAnswer:

@@ -1,11 +1,10 @@
-"""The sending side: access to a topic, queued sends, and values of any length.
+"""The sending side: producer sessions, queued messages, and values of any length.
 
 Contents:
 
-    access      one producer's access to its topic, shared or exclusive
-    first_use   a store may create a missing topic when a producer or consumer first names it
-    future      SendFuture: the answer to a message that was sent without waiting
-    large       a value of any length: a file of chunks, then one frame that names the file
-    outbox      Outbox: the queue of messages sent without waiting, and the thread that sends them
-    receipt     the answers to a message, a batch, and a large message
+    access     the right of a producer to send to a topic, shared or exclusive
+    large      a value of any length: a file of chunks, then one frame that names the file
+    message    messages as rows, and the receipts of a message, a batch and a large message
+    outbox     the queues of messages sent without waiting, their futures, and their thread
+    producer   ProducerSession: routing, encoding, transactions and watermarks of one producer
 """

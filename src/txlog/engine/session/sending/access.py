@@ -1,13 +1,14 @@
-"""Owns Access: the place of one producer on its topic, shared or exclusive.
+"""Owns Access: the right of one producer to send to a topic, shared or exclusive.
 
-An exclusive one holds consumers/<topic>-<epoch>.lock, where those who wait are told when it closes,
-however its process ends (store/wakeups).
+An exclusive producer holds the lock of consumers/<topic>-<epoch>.lock. Producers that wait for
+their turn wake up when that file closes, however its process ends (store/wakeups).
 
-    take     look, without a file; lock the file of the next epoch; take it if nothing has changed
-    killed   before the frame: a free lock file, which the next one takes. After it: the epoch is
-             taken and its lock free, which is dead
-    close    the frame that frees the seat, then the file; killed between them: a file that nothing
-             names, which the next checkpoint removes
+    take     read the newest epoch, create and lock the file of the next one, then take that epoch
+             in a frame, unless the epoch has changed
+    killed   before the frame: its lock file is free, and the next producer uses it.
+             After the frame: the epoch is taken, but nothing holds its lock, so its holder is dead
+    close    write the frame that frees the topic, then remove the file. Killed between the two: a
+             checkpoint removes the file, since nothing names it
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from txlog.base.ids import TopicName
 from txlog.engine.decide.sending import exclusive
+from txlog.engine.decide.topics import create
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.lookup import topic as find_topic
@@ -35,24 +37,45 @@ TAKE_TRIES_MAX: Final = 1000
 TAKE_PAUSE_SECONDS: Final = 0.002
 
 
+def topic_in_use(store: Store, name: TopicName) -> Topic:
+    """The topic; a store that allows it creates a missing one. Raises TopicNotFound.
+
+    For producers, and for consumers that create their subscription or keep it in memory. Readers
+    and administration get TopicNotFound. It is a setting of the store and not of the program, since
+    a misspelt name would create a topic, too.
+    Source: Pulsar's allowAutoTopicCreation and defaultNumPartitions.
+    """
+    try:
+        return store.read(lambda view: find_topic(view, name))
+    except TopicNotFound:
+        if not store.settings.allow_auto_topic_creation or store.disk.read_only:
+            raise
+    store.write(lambda view, now: create.first_use(view, store.settings, now, name))
+    return store.read(lambda view: find_topic(view, name))
+
+
 class Target(NamedTuple):
-    """A topic: its number, and what finds it, under the write lock, for who may send now."""
+    """A topic's number, and the function that checks under the write lock who may send to it."""
 
     number: int
     find: Callable[[View], Topic]
 
 
 class Access:
-    """A producer's right to send; epoch: of its seat, 0 for a shared one."""
+    """A producer's right to send to a topic.
 
-    __slots__ = ("__weakref__", "_dead", "_lock", "_number", "_short", "_store", "epoch", "mode")
+    number: of the topic
+    epoch:  of an exclusive producer, 0 for a shared one
+    """
+
+    __slots__ = ("__weakref__", "_dead", "_lock", "_short", "_store", "epoch", "mode", "number")
 
     def __init__(self, store: Store, number: int, short: str, mode: str) -> None:
-        """Of a topic by its number. Raises ProducerBusy, ReadOnlyStore, InvalidArgument."""
-        self._store, self._number, self._short = store, number, short
+        """Raises ProducerBusy, ReadOnlyStore, InvalidArgument."""
+        self._store, self.number, self._short = store, number, short
         self.mode = exclusive.check_mode(mode)
         self.epoch = 0
-        self._dead = 0  # an epoch whose holder is known to be dead
+        self._dead = 0  # an epoch whose holder has died
         self._lock: LockFile | None = None
         if mode != exclusive.SHARED:
             self._take()
@@ -60,7 +83,7 @@ class Access:
             self._look()
 
     def topic(self, view: View) -> Topic:
-        """The topic, if it may send now; under the write lock.
+        """The topic, under the write lock, if this producer may send to it now.
 
         raises: TopicNotFound, ProducerFenced, ProducerBusy
         """
@@ -70,11 +93,11 @@ class Access:
 
     @property
     def target(self) -> Target:
-        """The topic for what sends there."""
-        return Target(self._number, self.topic)
+        """The topic for functions that send without a session."""
+        return Target(self.number, self.topic)
 
     def close(self) -> None:
-        """Free the seat, if it has one."""
+        """Free the topic, if this producer holds it alone."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
@@ -83,12 +106,12 @@ class Access:
                 self._store.write(
                     lambda view, now: exclusive.leave(view, self._topic(view), self.epoch)
                 )
-            self._store.disk.unlink(seat_lock(self._number, self.epoch))
+            self._store.disk.unlink(seat_lock(self.number, self.epoch))
         finally:
-            lock.close()  # if it could not leave, it counts as dead
+            lock.close()  # without the frame, its epoch counts as one of a dead holder
 
     def _topic(self, view: View) -> Topic:
-        return live_topic(view, self._number, self._short)
+        return live_topic(view, self.number, self._short)
 
     def _is_taken(self, view: View) -> bool:
         return exclusive.is_taken(exclusive.epoch_of(view, self._topic(view)))
@@ -96,85 +119,87 @@ class Access:
     def _lives(self, epoch: int) -> bool:
         if epoch == self._dead:
             return False
-        if holds_seat(self._store.disk, self._number, epoch):
+        if holds_seat(self._store.disk, self.number, epoch):
             return True
         self._dead = epoch
         return False
 
     def _look(self) -> int:
-        """The epoch of the seat that is free for this producer; raises ProducerBusy."""
-        found = self._store.write(
+        """The newest epoch, if this producer may follow it; raises ProducerBusy."""
+        return self._store.write(
             lambda view, now: exclusive.look(view, self._topic(view), self.mode, self._lives)
         )
-        return found
 
     def _take(self) -> None:
         store, disk = self._store, self._store.disk
         store.need_writable()
         for _ in range(TAKE_TRIES_MAX):
-            before = self._look()
-            path = seat_lock(self._number, exclusive.after(before))
-            mine = disk.lock_file(path)
-            taken: object = None
+            previous = self._look()
+            path = seat_lock(self.number, exclusive.after(previous))
+            lock_file = disk.lock_file(path)
+            epoch: object = None
             try:
-                if mine.try_acquire():
-                    taken = store.write(self._taking(before))
+                if lock_file.try_acquire():
+                    epoch = store.write(self._taking(previous))
             finally:
-                if taken is None:
-                    mine.close()
-            if isinstance(taken, int):
-                self.epoch, self._lock = taken, mine
-                if exclusive.is_taken(before):
+                if epoch is None:
+                    lock_file.close()
+            if isinstance(epoch, int):
+                self.epoch, self._lock = epoch, lock_file
+                if exclusive.is_taken(previous):
                     with suppress(TxlogError):  # the next checkpoint removes it
-                        disk.unlink(seat_lock(self._number, before))
+                        disk.unlink(seat_lock(self.number, previous))
                 return
-            Event().wait(TAKE_PAUSE_SECONDS)  # another one is taking it
+            Event().wait(TAKE_PAUSE_SECONDS)  # another producer is taking it
         raise store.read(lambda view: exclusive.busy(self._topic(view), 0))
 
-    def _taking(self, before: int) -> Decide:
+    def _taking(self, previous: int) -> Decide:
         return lambda view, now: exclusive.take(
-            view, self._topic(view), self.mode, before, self._lives
+            view, self._topic(view), self.mode, previous, self._lives
         )
 
 
 class Opening(Generic[T]):
-    """A producer in the making; `waits`: it may have to wait for its turn."""
+    """A producer that is being opened; waits: it may have to wait until it is alone."""
 
-    __slots__ = ("_epoch", "_seat", "_store", "_topic", "make", "waits")
+    __slots__ = ("_epoch", "_lock_path", "_store", "_topic", "make", "waits")
 
     def __init__(self, store: Store, topic: str, make: Callable[[], T], mode: str) -> None:
         self._store, self.make = store, make
         self.waits = mode == exclusive.WAITING
         self._topic = TopicName.parse(topic, allow_partition=True)
-        self._epoch, self._seat = -1, ""
+        self._epoch, self._lock_path = -1, ""
 
     def look(self, is_thorough: bool) -> T | None:
-        """The producer; None while another one lives.
+        """Open the producer; None while another producer holds the topic.
 
-        It tries when a process has gone, or the seat has another epoch.
+        It tries when a process has ended (is_thorough), or when the topic has another epoch.
         """
-        if not is_thorough and self._store.read(self._epoch_now) == self._epoch:
+        if not is_thorough and self._store.read(self._newest_epoch) == self._epoch:
             return None
         try:
             return self.make()
         except ProducerBusy as error:
             self._epoch = int(str(error.fields["epoch"]))
             topic = self._store.read(lambda view: find_topic(view, self._topic), fresh=False)
-            self._seat = seat_lock(topic.number, self._epoch)
+            self._lock_path = seat_lock(topic.number, self._epoch)
             return None
 
     def rest(self, pause: float) -> Quiet:
-        """Until something is told; nobody tells when a lock is free whose file has closed."""
-        is_going = self._seat in self._store.wakeups.tally.going()
-        return Quiet(pause) if is_going else until_told(pause)
+        """How long to sleep: until a change, or for the pause while the holder is closing.
+
+        No change reports that a lock is free after its file was closed.
+        """
+        is_closing = self._lock_path in self._store.wakeups.tally.going()
+        return Quiet(pause) if is_closing else until_told(pause)
 
     def wait(self) -> T:
-        """The producer, once it is its turn; raises what opening it raises."""
+        """Open the producer, once it can be alone if it must; raises the errors of opening it."""
         if not self.waits:
             return self.make()
-        found = until(self._store, self.look, None, self.rest)
-        assert found is not None
-        return found
+        producer = until(self._store, self.look, None, self.rest)
+        assert producer is not None
+        return producer
 
-    def _epoch_now(self, view: View) -> int:
+    def _newest_epoch(self, view: View) -> int:
         return exclusive.epoch_of(view, find_topic(view, self._topic))

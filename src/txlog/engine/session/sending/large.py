@@ -1,10 +1,10 @@
-"""Sending large messages: a value of any length becomes a file of chunks, then a frame.
+"""Sending large messages: a value of any length becomes a file of chunks, which one frame names.
 
-    reserve an id · publish the file chunk by chunk · one frame names it
+    reserve an id · publish the file chunk by chunk · write the frame
 
-Only a few chunks are in memory, whatever the value is read from. Until the frame is written the
-sender holds the lock of the file, so that no sweep removes it. A sender that dies before that
-leaves a file that will be swept (R19).
+A sender holds a few chunks in memory at a time, also when it reads the value from a file. Until the
+frame is written it holds the lock of the chunk file, so that no sweep removes it. If the sender
+dies before that, a sweep removes the file (R19).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from txlog.engine.plan.route import (
     partition_of_key,
 )
 from txlog.engine.session.sending.access import Target
-from txlog.engine.session.sending.receipt import LargeReceipt
+from txlog.engine.session.sending.message import LargeReceipt
 from txlog.engine.session.transactions.transaction import Transaction, in_transaction
 from txlog.engine.storage.chunks import ChunkFile, cut
 from txlog.engine.storage.disk.protocol import Stream, is_of_handler
@@ -55,7 +55,7 @@ from txlog.errors import (
 
 Piece: TypeAlias = bytes | bytearray | memoryview
 Value: TypeAlias = Piece | BinaryIO | Iterable[bytes]
-# A chunk is in memory a few times over while it is written, however large a message may be.
+# Writing a chunk takes several times its memory, so its size has a limit of its own.
 CHUNK_BYTES_MAX = 8 * MIB
 CHUNKS_MAX = TXN_MESSAGES_MAX
 DELIVERY = (AT, AFTER)
@@ -63,32 +63,28 @@ DELIVERY = (AT, AFTER)
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A large message: its chunks, still to come, and what goes with them.
-
-    beside_bytes: of key and properties
-    """
+    """A large message that is not read yet: its chunks as they arrive."""
 
     chunks: Iterator[memoryview]
-    beside_bytes: int
 
 
 def body_of(
     value: Value, key: bytes | None, properties: Mapping[str, str] | None, settings: Settings
 ) -> Body | Piece:
-    """The value itself if it fits a plain message, else what `send` takes.
+    """The value itself if it fits into a plain message, else the body for `send`.
 
     raises: InvalidMessage, InvalidArgument, LimitExceeded, DiskFailed (it cannot be read)
     """
-    beside = _beside(key, properties, settings)
-    room = settings.max_message_bytes - beside
+    overhead = _overhead(key, properties)
+    room = settings.max_message_bytes - overhead
     most = settings.max_chunked_message_bytes
     chunk_bytes = min(settings.max_message_bytes, CHUNK_BYTES_MAX)
     if isinstance(value, bytes | bytearray | memoryview):
         size = memoryview(value).nbytes
         if size <= room:
             return value
-        if size + beside > most:
-            raise _too_large(size + beside, most)
+        if size + overhead > most:
+            raise _too_large(size + overhead, most)
         pieces: Iterator[Piece] = iter([value])
     else:
         pieces = _pieces(value, chunk_bytes)
@@ -101,34 +97,33 @@ def body_of(
         pieces = chain([first], pieces)
     if room < 1:
         raise InvalidMessage(
-            f"key and properties have {beside} bytes, max_message_bytes is "
+            f"key and properties have {overhead} bytes, max_message_bytes is "
             f"{settings.max_message_bytes}",
             hint="only the value is cut into chunks",
             setting="max_message_bytes",
             limit=settings.max_message_bytes,
-            value=beside,
+            value=overhead,
         )
     chunks = cut(pieces, min(room, chunk_bytes), chunk_bytes)
-    return Body(_bounded(chunks, beside, most), beside)
+    return Body(_bounded(chunks, overhead, most))
 
 
 def send(
     store: Store,
     topic: Target,
     to: LargeTarget,
-    head: Mapping[str, object],
+    attributes: Mapping[str, object],
     body: Body,
     txn: Transaction | TxnId | None,
 ) -> LargeReceipt:
     """Send a large message; durable when it returns, in a transaction with the commit.
 
-    topic: where it goes
-    head:  key, properties, event_time, deliver_at, deliver_after, those that it has
-    raises: as Producer.send; StoreFull, LimitExceeded: nothing of it stays
+    attributes: key, properties, event_time, deliver_at, deliver_after, as far as given
+    raises:     as Producer.send; after StoreFull and LimitExceeded nothing of it is on disk
     """
     if store.dry_run:
         raise ReadOnlyStore("a dry run stores no messages", path=store.disk.description)
-    columns, delivery = _head(head)
+    columns, delivery = _columns(attributes)
     to = LargeTarget(to.partition, to.named, to.sequence, delivery.get(AT), delivery.get(AFTER))
     placed = _reserve(store, topic, to, txn)
     if not placed.ledger:
@@ -137,24 +132,24 @@ def send(
     content = ChunkFile(columns, _with_room(store, body.chunks))
     try:
         with store.disk.publishing(path, Stream(content)):
-            made = PublishedChunks(
+            published = PublishedChunks(
                 content.ref(path, placed.ledger),
                 content.value_bytes,
-                content.value_bytes + len(bytes(head.get("key") or b"")),  # type: ignore[call-overload]
+                content.value_bytes + len(bytes(attributes.get("key") or b"")),  # type: ignore[call-overload]
                 content.crc,
             )
-            done = _append(store, topic, to, made, txn)
+            outcome = _append(store, topic, to, published, txn)
     except OutcomeUnknown:
         raise
     except TxlogError:
-        with suppress(TxlogError):  # what stays is swept
+        with suppress(TxlogError):  # a later sweep removes it
             sweep.unlink_unnamed(store, path)
         raise
-    if done.duplicate:
+    if outcome.duplicate:
         with suppress(TxlogError):
             sweep.unlink_unnamed(store, path)
-        return LargeReceipt(to.partition, done, 0)
-    return LargeReceipt(to.partition, done, made.payload_bytes)
+        return LargeReceipt(to.partition, outcome, 0)
+    return LargeReceipt(to.partition, outcome, published.payload_bytes)
 
 
 def _path(view: View, topic: Target, to: LargeTarget, ledger: int) -> str:
@@ -187,14 +182,14 @@ def _append(
     store: Store,
     topic: Target,
     to: LargeTarget,
-    made: PublishedChunks,
+    published: PublishedChunks,
     txn: Transaction | TxnId | None,
 ) -> LargeOutcome:
     owner = store.disk.owner()
     if txn is None:
         answer = store.write(
             lambda view, now: large.append(
-                view, store.settings, now, topic.find(view), to, made, owner
+                view, store.settings, now, topic.find(view), to, published, owner
             )
         )
     else:
@@ -202,7 +197,7 @@ def _append(
             store,
             txn,
             lambda view, now, use: large.append_in_txn(
-                view, store.settings, now, owner[0], topic.find(view), to, made, use
+                view, store.settings, now, owner[0], topic.find(view), to, published, use
             ),
             _uses(topic.number, to),
         )
@@ -221,7 +216,7 @@ def address(
     named: NamedProducer | None,
     sequence: int | None,
 ) -> LargeTarget:
-    """Where a message goes: the partition that it names, that of its key, or the next in turn.
+    """The target of a large message: the named partition, else the one of its key or turn.
 
     raises: InvalidArgument (no such partition, a sequence above 63 bits), InvalidMessage (a
             negative sequence)
@@ -238,10 +233,10 @@ def address(
     return LargeTarget(partition, named, sequence)
 
 
-def _head(given: Mapping[str, object]) -> tuple[pa.RecordBatch, dict[str, int]]:
-    """The columns besides the value, one row, as the file has them; what they say of delivery."""
+def _columns(attributes: Mapping[str, object]) -> tuple[pa.RecordBatch, dict[str, int]]:
+    """The columns besides the value as the chunk file has them, and the time of delivery."""
     try:
-        columns = {name: pa.array([item], COLUMNS[name]) for name, item in given.items()}
+        columns = {name: pa.array([item], COLUMNS[name]) for name, item in attributes.items()}
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError) as exc:
         raise InvalidArgument(f"the message cannot be encoded: {exc}") from exc
     delivery = {
@@ -254,7 +249,7 @@ def _head(given: Mapping[str, object]) -> tuple[pa.RecordBatch, dict[str, int]]:
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns)), delivery
 
 
-def _beside(key: bytes | None, properties: Mapping[str, str] | None, settings: Settings) -> int:
+def _overhead(key: bytes | None, properties: Mapping[str, str] | None) -> int:
     """Bytes of key and properties."""
     size = 0 if key is None else len(key)
     if size > KEY_BYTES_MAX:
@@ -268,7 +263,7 @@ def _beside(key: bytes | None, properties: Mapping[str, str] | None, settings: S
 
 
 def _pieces(value: BinaryIO | Iterable[bytes], size: int) -> Iterator[Piece]:
-    """What a file or an iterable yields, piece by piece."""
+    """The pieces of a file or an iterable."""
     read = getattr(value, "read", None)
     if read is None and not isinstance(value, Iterable):
         raise InvalidArgument("the value is neither bytes nor a file nor an iterable of bytes")
@@ -287,9 +282,9 @@ def _pieces(value: BinaryIO | Iterable[bytes], size: int) -> Iterator[Piece]:
         raise DiskFailed(f"cannot read the message: {error.strerror}") from error
 
 
-def _bounded(chunks: Iterator[memoryview], beside: int, most: int) -> Iterator[memoryview]:
-    """The chunks as long as the message is not too large."""
-    size = beside
+def _bounded(chunks: Iterator[memoryview], overhead: int, most: int) -> Iterator[memoryview]:
+    """The chunks; raises LimitExceeded once the message is too large."""
+    size = overhead
     for number, chunk in enumerate(chunks, 1):
         size += chunk.nbytes
         if size > most:
@@ -315,7 +310,7 @@ def _too_large(size: int, most: int) -> LimitExceeded:
 
 
 def _with_room(store: Store, chunks: Iterator[memoryview]) -> Iterator[memoryview]:
-    """The chunks as long as there is room on the disk; raises StoreFull (R30)."""
+    """The chunks; raises StoreFull when the disk has no room for the next one (R30)."""
     space = DiskSpace(store.disk)
     for chunk in chunks:
         space.check(chunk.nbytes, store.settings.free_bytes_min)

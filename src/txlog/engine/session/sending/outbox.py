@@ -1,21 +1,23 @@
-"""Owns Outbox: what the producers of a client send without waiting, and the thread that sends it.
+"""Owns Outbox: messages that the producers of a client send without waiting, and their thread.
 
-    put      in the caller's thread: a message joins the queue of its producer, and has a future
-    due      a producer has enough messages or bytes, or waited long enough, or somebody waits
-    send     in the sender's thread: what all producers have queued becomes one frame and one flush
-    answer   the futures are done, in the order of the messages, and their callbacks run
+    put      the caller's thread: the message joins the queue of its producer, and gets a future
+    due      a producer has enough messages or bytes, its oldest message is old enough, or a caller
+             waits for an answer
+    send     the sender's thread: the queued messages of all producers become one frame, one flush
+    answer   the futures are done, in the order of their messages, then their callbacks run
 
-1. A producer's messages are stored in the order they were put. What it sends while it waits for the
-   answer (`send`, a watermark) comes after all that it has put.
-2. A message that is refused fails alone. When the store fails, everything that is queued fails with
-   it: a later message that is stored would make a repetition of an earlier one look like a
-   duplicate.
-3. An answer is given when the flush is done, so a process that is killed loses only what had none.
-4. The thread is begun by the first message, sleeps while there is none, and ends with the client,
-   with the last handle on it, or with the interpreter, which waits for what is queued.
-5. Joining a queue is one step of C after all that may fail or be interrupted, so an interrupted
-   `put` has sent its message as a whole or not at all.
-6. A forked child inherits neither thread nor locks; whatever it calls raises AlreadyClosed (R27).
+1. The messages of a producer are stored in the order of its `put` calls. A call that waits (`send`,
+   a watermark) comes after all earlier ones.
+2. A refused message fails alone. When the store fails, every queued message fails, too: if a later
+   one were stored, a repetition of an earlier one would look like a duplicate.
+3. A future is done once the flush is done, so a process that is killed loses only messages without
+   an answer.
+4. The first message starts the thread. It sleeps while nothing is queued. It ends with the client,
+   with the last reference to the outbox, or with the interpreter, which waits for the queues.
+5. `put` appends to its queue in one step of C, after every step that may fail or be interrupted. So
+   an interrupted call has sent its message as a whole or not at all.
+6. A forked child inherits neither the thread nor a lock that it could release, so each of its calls
+   raises AlreadyClosed (R27).
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ from __future__ import annotations
 import atexit
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures._base import FINISHED, RUNNING
 from contextlib import suppress
 from operator import index
 from threading import Condition, RLock, Thread, get_ident
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict
 from weakref import WeakSet, finalize
 
 import msgspec
@@ -42,16 +46,19 @@ from txlog.base.settings import (
     TXN_MESSAGES_MAX,
 )
 from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.sending import send as produce
-from txlog.engine.plan.route import COLUMNS
-from txlog.engine.session.sending import future as futures
-from txlog.engine.session.sending.receipt import Stretch
+from txlog.engine.decide.sending import send as storing
+from txlog.engine.session.sending.message import (
+    INT64,
+    SendReceipt,
+    SharedReceipts,
+    rows_of,
+    too_many_properties,
+)
 from txlog.engine.store.appender import Call
 from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.errors import (
     AlreadyClosed,
     InvalidArgument,
-    InvalidMessage,
     NoResources,
     NotAllowed,
     ProducerBusy,
@@ -65,33 +72,24 @@ from txlog.errors import (
 if TYPE_CHECKING:
     from txlog.clock import Instant
     from txlog.engine.decide.sending.send import OutgoingBatch, SliceReceipt
-    from txlog.engine.session.sending.future import SendFuture
+    from txlog.engine.session.sending.message import Item
     from txlog.engine.store.store import Store
     from txlog.engine.view.view import View
 
-_FIELDS = (
-    "value",
-    "key",
-    "properties",
-    "event_time",
-    "deliver_at",
-    "deliver_after",
-    "sequence_id",
-    "partition",
-)
-Item: TypeAlias = tuple[Any, ...]  # the future, then _FIELDS
-INT64 = range(-(1 << 63), 1 << 63)
-# Errors of which a producer keeps account until somebody asks for them.
-FAILED_MAX = 1_000
+# Failed messages whose errors an outbox keeps until a flush raises one.
+FAILED_MAX: Final = 1_000
 OPEN, CLOSING, ENDED = range(3)
-# What refuses all that a producer has queued, not one message of it.
-_OF_ALL = (ProducerBusy, ProducerFenced, TopicNotFound)
-# What says that rows cannot be encoded or routed.
-_OF_ROWS = (*produce.REFUSALS, pa.ArrowException, TypeError, ValueError, OverflowError)
+# Errors that refuse every queued message of a producer.
+_REFUSE_ALL: Final = (ProducerBusy, ProducerFenced, TopicNotFound)
+# Errors of rows that cannot be encoded or routed.
+_REFUSE_ROWS: Final = (*storing.REFUSALS, pa.ArrowException, TypeError, ValueError, OverflowError)
+
+
+# --- options -------------------------------------------------------------------------------------
 
 
 class ProducerOptions(TypedDict, total=False):
-    """What `Client.producer` takes for `send_async`, by Pulsar's names."""
+    """The options of `Client.producer` for `send_async`, by Pulsar's names."""
 
     batching_max_publish_delay_ms: int
     batching_max_messages: int
@@ -101,7 +99,7 @@ class ProducerOptions(TypedDict, total=False):
 
 
 class Batching(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """When what a producer sends without waiting is sent, and how much of it may wait.
+    """When the queue of a producer is due, and how many of its messages may be unanswered.
 
     max_pending_messages: 50 batches, so that a program fills the next ones while one is flushed
     """
@@ -114,7 +112,7 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 # name -> (smallest, largest)
-_BOUNDS = {
+_BOUNDS: Final = {
     "batching_max_publish_delay_ms": (0, DAY_MS),
     "batching_max_messages": (1, TXN_MESSAGES_MAX),
     "batching_max_allowed_size_in_bytes": (1, PENDING_BYTES_MAX),
@@ -124,12 +122,12 @@ _BOUNDS = {
 
 def batching_of(options: Mapping[str, object]) -> Batching:
     """The options of a producer as a value; raises InvalidArgument, LimitExceeded."""
-    given: dict[str, int | bool] = {}
+    checked: dict[str, int | bool] = {}
     for name, value in options.items():
         if name == "block_if_queue_full":
             if not isinstance(value, bool):
                 raise InvalidArgument(f"{name} is {value!r}, it must be true or false")
-            given[name] = value
+            checked[name] = value
             continue
         if name not in _BOUNDS:
             raise InvalidArgument(
@@ -140,58 +138,163 @@ def batching_of(options: Mapping[str, object]) -> Batching:
             raise InvalidArgument(f"{name} is {value!r}, it must be an integer")
         if not low <= value <= high:
             raise InvalidArgument(f"{name} is {value}, it must be {low} to {high}", code=203)
-        given[name] = value
-    return Batching(**given)  # type: ignore[arg-type]  # every name and type was checked above
+        checked[name] = value
+    return Batching(**checked)  # type: ignore[arg-type]  # every name and type was checked above
 
 
-# What routes the rows of a producer before the lock, and says under it where they go.
-Route: TypeAlias = Callable[[pa.RecordBatch], produce.Batch]
+# --- futures -------------------------------------------------------------------------------------
+
+
+class SendFuture(Future[SendReceipt]):
+    """The answer of `Producer.send_async`: `result()` returns the receipt that `send` would return.
+
+    As a `concurrent.futures.Future` it works with `wait`, `as_completed` and `asyncio.wrap_future`.
+    All futures of a client share one condition, and a receipt is made when a caller asks for it, so
+    a message costs no more than its future. `cancel` returns False, since a queued message cannot
+    be recalled.
+
+    is_seen: a caller has got the error of the message; else a flush or close raises it
+    """
+
+    def __init__(self, done: Condition, check_may_wait: Callable[[], None]) -> None:
+        # Future's own __init__ makes a lock and a condition for each message: 0.8 us.
+        self._condition = done
+        self._state = RUNNING
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Callable[[Future[SendReceipt]], object]] = []
+        self._result: SendReceipt | None = None
+        self._exception: BaseException | None = None
+        self._check_may_wait = check_may_wait
+        self._receipts: SharedReceipts | None = None
+        self._row = 0
+        self.is_seen = False
+
+    def done(self) -> bool:
+        """True once the message was stored or refused."""
+        return self._state == FINISHED
+
+    def result(self, timeout: float | None = None) -> SendReceipt:
+        """The receipt; waits for it, at most `timeout` seconds.
+
+        raises: the error that refused the message; TimeoutError; NotAllowed in a callback, which
+                runs in the thread that sends; AlreadyClosed in a forked child
+        """
+        self._wait(timeout)
+        self.is_seen = True
+        if self._exception is not None:
+            try:
+                # The futures of a batch share an error, which would collect every caller's frames.
+                raise self._exception.with_traceback(None)
+            finally:
+                self = None  # type: ignore[assignment]  # as Future: no circle through the frame
+        return self._receipt()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The error that refused the message, None if it is stored; waits as `result`."""
+        self._wait(timeout)
+        self.is_seen = True
+        return self._exception
+
+    def add_done_callback(self, fn: Callable[[Future[SendReceipt]], object]) -> None:
+        """Call a function with this future when it is done, in the thread that sends.
+
+        The function must not wait for messages to be stored; it may send more without waiting.
+        """
+        if self._state == FINISHED:
+            self._fill()
+        super().add_done_callback(fn)
+
+    def settle(
+        self, receipts: SharedReceipts | None, row: int, error: BaseException | None
+    ) -> bool:
+        """Take the outcome, under the condition; returns whether it has callbacks to run."""
+        self._receipts, self._row, self._exception = receipts, row, error
+        self._state = FINISHED
+        if self._waiters:
+            self._fill()
+            for waiter in self._waiters:
+                if error is None:
+                    waiter.add_result(self)
+                else:
+                    waiter.add_exception(self)
+        return bool(self._done_callbacks)
+
+    def call_back(self) -> None:
+        """Run the callbacks; Future logs the errors that they raise."""
+        self._fill()
+        self._invoke_callbacks()  # type: ignore[attr-defined]  # typeshed does not know it
+
+    def unseen_error(self) -> TxlogError | None:
+        """The error of a failed message that no caller has seen; then it counts as seen."""
+        error = self._exception
+        if error is None or self.is_seen:
+            return None
+        self.is_seen = True
+        return error if isinstance(error, TxlogError) else TxlogError(str(error))
+
+    def _wait(self, timeout: float | None) -> None:
+        if self._state == FINISHED:
+            return
+        self._check_may_wait()
+        with self._condition:
+            if not self._condition.wait_for(self.done, timeout):
+                raise TimeoutError
+
+    def _fill(self) -> None:
+        """Make the receipt: asyncio and others read the fields of a Future."""
+        if self._exception is None:
+            self._receipt()
+
+    def _receipt(self) -> SendReceipt:
+        receipts = self._receipts  # a local: other threads may be here
+        if receipts is not None:
+            self._result = receipts.receipt(self._row)
+            self._receipts = None
+        assert self._result is not None
+        return self._result
+
+
+# Routes rows of a producer, and returns the function that places them under the lock.
+Route: TypeAlias = Callable[[pa.RecordBatch], storing.Batch]
 
 
 # --- the queue of a producer ---------------------------------------------------------------------
 
-_NONE = (None, None, None)
+_NO_TIMES = (None, None, None)
 
 
-def _bytes(name: str, given: object) -> bytes | None:
-    """A value or a key as bytes of its own; raises TypeError."""
-    if type(given) is bytes or given is None:
-        return given
-    if isinstance(given, str):
-        return given.encode()
-    if isinstance(given, bytes | bytearray | memoryview):
-        return bytes(given)
-    raise TypeError(f"{name} is {type(given).__name__}")
+def _bytes(name: str, item: object) -> bytes | None:
+    """A value or a key as immutable bytes; raises TypeError."""
+    if type(item) is bytes or item is None:
+        return item
+    if isinstance(item, str):
+        return item.encode()
+    if isinstance(item, bytes | bytearray | memoryview):
+        return bytes(item)
+    raise TypeError(f"{name} is {type(item).__name__}")
 
 
-def too_many(properties: Mapping[str, str]) -> InvalidMessage:
-    """The error of a message with more properties than it may have."""
-    return InvalidMessage(
-        f"a message has {len(properties)} properties, the most is {PROPERTIES_MAX}"
-    )
-
-
-def _integers(names: tuple[str, ...], given: tuple[int | None, ...]) -> tuple[int | None, ...]:
-    """Integers, also of other libraries, as those of Python; raises InvalidArgument."""
-    out: list[int | None] = []
-    for name, value in zip(names, given, strict=True):
+def _integers(names: tuple[str, ...], values: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """Integers of any library as integers of Python; raises InvalidArgument."""
+    integers: list[int | None] = []
+    for name, value in zip(names, values, strict=True):
         if value is None:
-            out.append(None)
+            integers.append(None)
             continue
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise InvalidArgument(f"{name} is {value!r}, it must be an integer")
         whole = index(value)
         if whole not in INT64:
             raise InvalidArgument(f"{name} does not fit into 64 bits", code=203)
-        out.append(whole)
-    return tuple(out)
+        integers.append(whole)
+    return tuple(integers)
 
 
-class Lane:
-    """The queue of one producer.
+class ProducerQueue:
+    """The queued messages of one producer.
 
-    deadline: when its first message must go, on the monotonic clock; None: it has none
-    answered: messages that were stored or refused, since it was made
+    deadline: when the first message is due, on the monotonic clock; None: the queue is empty
+    answered: messages that were stored or refused so far
     """
 
     __slots__ = (
@@ -203,16 +306,16 @@ class Lane:
         "deadline",
         "in_flight",
         "in_flight_bytes",
-        "queue",
+        "items",
         "route",
     )
 
     def __init__(self, outbox: Outbox, sender: _Sender, batching: Batching, route: Route) -> None:
-        self._outbox = outbox  # the thread ends when nobody holds it any more
+        self._outbox = outbox  # the thread ends with the last reference to the outbox
         self._sender = sender
         self.batching = batching
         self.route = route
-        self.queue: deque[Item] = deque()
+        self.items: deque[Item] = deque()
         self.bytes = 0
         self.deadline: float | None = None
         self.in_flight = self.in_flight_bytes = self.answered = 0
@@ -240,16 +343,16 @@ class Lane:
             size += len(key)
         if properties:
             if len(properties) > PROPERTIES_MAX:
-                return sender.refused(self, too_many(properties))
+                return sender.refused(self, too_many_properties(properties))
             pairs = list(properties.items())
             for name, text in pairs:
                 size += len(name.encode()) + len(text.encode())
-        if times is not _NONE:
+        if times is not _NO_TIMES:
             times = _integers(("event_time", "deliver_at", "deliver_after"), times)
         if sequence_id is not None or partition is not None:
             both = (sequence_id, partition)
             sequence_id, partition = _integers(("sequence_id", "partition"), both)
-        future = futures.SendFuture(sender.done, sender.check_may_wait)
+        future = SendFuture(sender.done, sender.check_may_wait)
         item: Item = (future, value, key, pairs, *times, sequence_id, partition)
         sender.check_alive()
         with sender.lock:
@@ -259,126 +362,117 @@ class Lane:
                 sender.make_room(self, size)
             if self.deadline is None:
                 sender.expect(self)
-            self.queue.append(item)
+            self.items.append(item)
             self.bytes += size
             limits = self.batching
             if (
-                len(self.queue) >= limits.batching_max_messages
+                len(self.items) >= limits.batching_max_messages
                 or self.bytes >= limits.batching_max_allowed_size_in_bytes
             ):
                 sender.hurry()
         return future
 
     def is_full(self, size: int) -> bool:
-        """True when a message of this size has to wait, or is refused."""
-        pending = len(self.queue) + self.in_flight
+        """True when a message of this size must wait, or be refused."""
+        pending = len(self.items) + self.in_flight
         if pending >= self.batching.max_pending_messages:
             return True
         return bool(pending) and self.bytes + self.in_flight_bytes + size > PENDING_BYTES_MAX
 
     def settle(self) -> None:
-        """Wait until everything that was put so far is stored or refused.
+        """Wait until every message so far is stored or refused.
 
         raises: NotAllowed in the sender's thread, AlreadyClosed in a forked child
         """
-        if self.queue or self.in_flight:
+        if self.items or self.in_flight:
             self._sender.settle(self)
 
     def flush(self) -> None:
-        """The same, and raise the first error that nobody was told of."""
+        """Settle, and raise the first error that no caller has seen."""
         self.settle()
-        self._sender.raise_untold(self)
+        self._sender.raise_unseen(self)
 
     @property
     def has_pending(self) -> bool:
-        """True when something that was put has no answer."""
-        return bool(self.queue or self.in_flight)
+        """True when a message has no answer yet."""
+        return bool(self.items or self.in_flight)
 
 
 # --- the thread that sends -----------------------------------------------------------------------
 
 
 class _Part:
-    """What one producer has in a frame.
+    """The messages of one producer in a frame.
 
-    look:     says where its rows go; None: they are decided one by one
-    outgoing: what that said last
+    place:    places their rows under the lock; None: they are decided one by one
+    outgoing: the last answer of `place`
     """
 
-    __slots__ = ("items", "lane", "look", "outgoing")
+    __slots__ = ("items", "outgoing", "place", "queue")
 
-    def __init__(self, lane: Lane, items: list[Item]) -> None:
-        self.lane, self.items = lane, items
-        self.look: produce.Batch | None = None
+    def __init__(self, queue: ProducerQueue, items: list[Item]) -> None:
+        self.queue, self.items = queue, items
+        self.place: storing.Batch | None = None
         self.outgoing: OutgoingBatch | None = None
 
     def __call__(self, view: View) -> OutgoingBatch:
-        assert self.look is not None
-        self.outgoing = self.look(view)
+        assert self.place is not None
+        self.outgoing = self.place(view)
         return self.outgoing
 
 
-def rows_of(items: list[Item]) -> pa.RecordBatch:
-    """Messages as rows with the columns that one of them has; raises if pyarrow refuses them."""
-    columns = list(zip(*items, strict=True))[1:]
-    names, arrays = [], []
-    for name, column in zip(_FIELDS, columns, strict=True):
-        if name == "value" or column.count(None) < len(column):
-            names.append(name)
-            arrays.append(pa.array(column, COLUMNS.get(name, pa.int64())))
-    return pa.RecordBatch.from_arrays(arrays, names)
-
-
 class _Sender:
-    """The state of an outbox, which its thread holds; the Outbox itself is held by its users.
+    """The state of an outbox that its thread refers to. Only the clients refer to the Outbox.
 
-    lanes:      those with something queued, in the order of their first messages
-    is_due:     what is queued goes now
-    done:       notified when messages were answered; `work` when there is something to do
-    lost:       failed messages whose error perhaps nobody was told of, with the queue they were in
+    queues: the queues with messages, in the order of their first messages
+    is_due: everything that is queued is due
+    done:   notified when messages are answered; `_work` when the thread has something to do
+    failed: failed messages whose error perhaps no caller has seen, with the items of their queue:
+            the queue itself would keep the Outbox alive
     """
 
     __slots__ = (
         "__weakref__",
+        "_at_end",
         "_flying",
-        "_later",
         "_owner",
         "_store",
         "_thread",
         "_work",
         "deadline",
         "done",
+        "failed",
         "is_due",
-        "lanes",
         "lock",
-        "lost",
+        "queues",
         "stage",
     )
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._owner = store.disk.pid()
-        self.lock = RLock()  # its thread may enter again: `__del__` and signal handlers
+        # reentrant: `__del__` and signal handlers may run in the thread that holds it
+        self.lock = RLock()
         self.done = Condition(self.lock)
         self._work = Condition(self.lock)
-        self.lanes: dict[Lane, None] = {}
-        self.lost: deque[tuple[deque[Item], SendFuture]] = deque(maxlen=FAILED_MAX)
-        self._flying: list[Lane] = []
+        self.queues: dict[ProducerQueue, None] = {}
+        self.failed: deque[tuple[deque[Item], SendFuture]] = deque(maxlen=FAILED_MAX)
+        self._flying: list[ProducerQueue] = []
         self.deadline = 0.0
         self.is_due = False
         self.stage = OPEN
-        self._later: list[Callable[[], object]] = []
+        self._at_end: list[Callable[[], object]] = []
         self._thread: Thread | None = None
 
-    # --- for those who put -----------------------------------------------------------------------
+    # --- for the threads that put -----------------------------------------------------------------
 
     @property
     def is_alive(self) -> bool:
-        """False in a forked child, where nobody frees a lock that was held at the fork."""
+        """False in a forked child, where no thread releases a lock that was held at the fork."""
         return self._store.disk.pid() == self._owner
 
     def check_alive(self) -> None:
-        """Raise AlreadyClosed in a forked child; before any lock."""
+        """Raise AlreadyClosed in a forked child; called before any lock is taken."""
         if not self.is_alive:
             raise AlreadyClosed(
                 "the store was opened by another process, and this one is its child",
@@ -386,11 +480,11 @@ class _Sender:
             )
 
     def is_own_thread(self) -> bool:
-        """True in a callback, and in `__del__` that runs in this thread."""
+        """True in a callback, and in a `__del__` that runs in the sender's thread."""
         return self._thread is not None and self._thread.ident == get_ident()
 
     def check_may_wait(self) -> None:
-        """Raise where an answer would never come."""
+        """Raise NotAllowed in a thread that the answer depends on."""
         self.check_alive()
         if self.is_own_thread() and self.stage != ENDED:
             raise NotAllowed(
@@ -403,96 +497,96 @@ class _Sender:
                 hint="call it after that call has returned",
             )
 
-    def expect(self, lane: Lane) -> None:
-        """Note that a lane gets its first message; under the lock."""
+    def expect(self, queue: ProducerQueue) -> None:
+        """Schedule a queue that gets its first message; under the lock."""
         if self._thread is None:
             self._start()
-        deadline = monotonic() + lane.batching.batching_max_publish_delay_ms / 1000
-        if not self.lanes or deadline < self.deadline:
+        deadline = monotonic() + queue.batching.batching_max_publish_delay_ms / 1000
+        if not self.queues or deadline < self.deadline:
             self.deadline = deadline
-        self.lanes[lane] = None
+        self.queues[queue] = None
         self._work.notify()
-        lane.deadline = deadline  # last: an interrupted call is made good by the next one
+        queue.deadline = deadline  # last: if this call is interrupted, the next message repeats it
 
     def hurry(self) -> None:
-        """Send what is queued now; under the lock."""
+        """Send the queued messages now; under the lock."""
         if not self.is_due:
             self.is_due = True
             self._work.notify()
 
-    def make_room(self, lane: Lane, size: int) -> None:
+    def make_room(self, queue: ProducerQueue, size: int) -> None:
         """Wait until a message fits into a queue, or refuse it; under the lock."""
         self.hurry()
-        if not lane.batching.block_if_queue_full or self.is_own_thread():
-            most = lane.batching.max_pending_messages
+        if not queue.batching.block_if_queue_full or self.is_own_thread():
+            most = queue.batching.max_pending_messages
             raise ProducerQueueIsFull(
-                f"{len(lane.queue) + lane.in_flight} messages wait to be stored, "
+                f"{len(queue.items) + queue.in_flight} messages wait to be stored, "
                 f"max_pending_messages is {most}",
                 hint="wait for an answer, or open the producer with block_if_queue_full=True",
                 setting="max_pending_messages",
                 limit=most,
             )
         self.check_may_wait()
-        while lane.is_full(size):
+        while queue.is_full(size):
             if self.stage != OPEN:
                 raise _closed()
             self.hurry()
             self.done.wait()
 
-    def refused(self, lane: Lane, error: TxlogError) -> SendFuture:
+    def refused(self, queue: ProducerQueue, error: TxlogError) -> SendFuture:
         """The future of a message that is refused before it is queued."""
-        future = futures.SendFuture(self.done, self.check_may_wait)
+        future = SendFuture(self.done, self.check_may_wait)
         self.check_alive()
         with self.lock:
             future.settle(None, 0, error)
-            self.lost.append((lane.queue, future))
+            self.failed.append((queue.items, future))
         return future
 
-    def settle(self, lane: Lane | None) -> None:
-        """Send what is queued, and wait until all that was put so far is answered; None: by all."""
+    def settle(self, queue: ProducerQueue | None) -> None:
+        """Send what is queued so far, and wait for the answers, of one queue or of all (None)."""
         self.check_may_wait()
         with self.lock:
-            wanted = {*self.lanes, *self._flying} if lane is None else {lane}
-            ends = [(one, one.answered + one.in_flight + len(one.queue)) for one in wanted]
-            for one in wanted:
-                if one.queue and one not in self.lanes:  # its `put` was interrupted
-                    self.expect(one)
-            if self.lanes:
+            queues = {*self.queues, *self._flying} if queue is None else {queue}
+            goals = [(each, each.answered + each.in_flight + len(each.items)) for each in queues]
+            for each in queues:
+                if each.items and each not in self.queues:  # its `put` was interrupted
+                    self.expect(each)
+            if self.queues:
                 self.hurry()
-            self.done.wait_for(lambda: all(one.answered >= end for one, end in ends))
+            self.done.wait_for(lambda: all(each.answered >= goal for each, goal in goals))
 
-    def raise_untold(self, lane: Lane | None) -> None:
-        """Raise the first error of messages that nobody was told of; the others count as told."""
+    def raise_unseen(self, queue: ProducerQueue | None) -> None:
+        """Raise the first error that no caller has seen; the later ones count as seen."""
         self.check_alive()
-        found = None
+        error = None
         with self.lock:
-            for _ in range(len(self.lost)):
-                queue, future = self.lost.popleft()
-                if lane is None or queue is lane.queue:
-                    found = found or futures.error_of(future)
+            for _ in range(len(self.failed)):
+                items, future = self.failed.popleft()
+                if queue is None or items is queue.items:
+                    error = error or future.unseen_error()
                 else:
-                    self.lost.append((queue, future))
-        if found is not None:
-            raise found.with_traceback(None)
+                    self.failed.append((items, future))
+        if error is not None:
+            raise error.with_traceback(None)
 
     # --- its end ---------------------------------------------------------------------------------
 
-    def put_off(self, act: Callable[[], object]) -> bool:
-        """In its own thread: run an act when all is sent and the thread ends; else False."""
+    def put_off(self, function: Callable[[], object]) -> bool:
+        """In the sender's thread: call a function when the thread ends; else return False."""
         if self.stage == ENDED or not self.is_own_thread():
             return False
-        self._later.append(act)
+        self._at_end.append(function)
         self.stop()
         return True
 
     def stop(self) -> None:
-        """Let the thread end when nothing is queued; nobody can put any more."""
+        """Let the thread end once the queues are empty; no thread can put from now on."""
         with self.lock:
             self.stage = max(self.stage, CLOSING)
             self._work.notify()
 
     def finish(self) -> None:
-        """Stop, and wait until everything that was put is answered."""
+        """Stop, and wait until every message is answered."""
         if not self.is_alive or self.is_own_thread():
             return
         with self.lock:
@@ -513,185 +607,190 @@ class _Sender:
     def _run(self) -> None:
         try:
             while not self._is_over():
-                self._send(self._next())  # held by no name here while it waits
+                self._send(self._next())  # no name here keeps the parts alive while it waits
         finally:
             with self.lock:
                 self.stage = ENDED
                 self.done.notify_all()
             self._fail([], _closed())
-            for act in self._later:
+            for function in self._at_end:
                 try:
-                    act()
-                except Exception as error:  # the others still have to run
-                    self._store.note(f"an act put off until all was sent failed: {error}")
+                    function()
+                except Exception as error:  # the other functions must run all the same
+                    self._store.note(f"a call put off until all was sent failed: {error}")
 
     def _is_over(self) -> bool:
         with self.lock:
-            return self.stage != OPEN and not self.lanes
+            return self.stage != OPEN and not self.queues
 
     def _next(self) -> list[_Part]:
-        """Wait until something is due, and take what is queued; empty: it is to end."""
+        """Wait until messages are due, and take them; empty: the thread must end."""
         with self.lock:
             while not self.is_due and self.stage == OPEN:
-                left = self.deadline - monotonic() if self.lanes else None
-                if left is not None and left <= 0:
+                seconds = self.deadline - monotonic() if self.queues else None
+                if seconds is not None and seconds <= 0:
                     break
-                self._work.wait(left)
+                self._work.wait(seconds)
             parts: list[_Part] = []
             size = 0
-            for lane in list(self.lanes):
+            for queue in list(self.queues):
                 if size >= PENDING_BYTES_MAX:
-                    break  # a frame has an end; what is left is still due
-                del self.lanes[lane]
-                lane.deadline = None
-                size += lane.bytes
-                items = [lane.queue.popleft() for _ in range(len(lane.queue))]
-                lane.in_flight, lane.in_flight_bytes, lane.bytes = len(items), lane.bytes, 0
-                if items:  # there are none after an interrupted `put`
-                    parts.append(_Part(lane, items))
-            self.is_due = bool(self.lanes)
-            self._flying = [part.lane for part in parts]
+                    break  # the rest stays due, for the next frame
+                del self.queues[queue]
+                queue.deadline = None
+                size += queue.bytes
+                items = [queue.items.popleft() for _ in range(len(queue.items))]
+                queue.in_flight, queue.in_flight_bytes, queue.bytes = len(items), queue.bytes, 0
+                if items:  # an interrupted `put` may leave an empty queue
+                    parts.append(_Part(queue, items))
+            self.is_due = bool(self.queues)
+            self._flying = [part.queue for part in parts]
             return parts
 
     # --- sending ---------------------------------------------------------------------------------
 
     def _send(self, parts: list[_Part]) -> None:
-        """Send what was taken, and answer all of it, whatever happens."""
+        """Send messages, and answer every one, also when the store fails."""
         try:
             self._send_together([part for part in parts if self._is_routed(part)])
             for part in parts:
-                if part.items and part.look is None:
+                if part.items and part.place is None:
                     self._send_singly(part)
-        except BaseException as error:  # nobody else would tell who waits, and there is no other
+        except BaseException as error:  # the callers wait for this thread alone
             self._fail(parts, error)
         with self.lock:
             self._flying = []
         try:
             tend_due(self._store)
-        except Exception as error:  # all was answered
+        except Exception as error:  # every message has its answer
             self._store.note(f"delayed messages could not be tended: {error}")
 
     def _is_routed(self, part: _Part) -> bool:
-        """Route the rows of a producer; those that cannot be are refused alone."""
+        """Route the rows of a producer; messages that cannot be routed are refused alone."""
         try:
-            part.look = part.lane.route(rows_of(part.items))
-        except _OF_ROWS as error:
-            good = self._sound(part.lane, part.items, error)
-            part.items = good
-            if good:
-                with suppress(*_OF_ROWS):  # they may not go together: then one by one
-                    part.look = part.lane.route(rows_of(good))
-        return part.look is not None
+            part.place = part.queue.route(rows_of(part.items))
+        except _REFUSE_ROWS as error:
+            routable = self._routable(part.queue, part.items, error)
+            part.items = routable
+            if routable:
+                with suppress(*_REFUSE_ROWS):  # together they are refused: send them one by one
+                    part.place = part.queue.route(rows_of(routable))
+        return part.place is not None
 
-    def _sound(self, lane: Lane, items: list[Item], error: BaseException) -> list[Item]:
-        """The messages that can be encoded and routed by themselves; the others are answered."""
+    def _routable(
+        self, queue: ProducerQueue, items: list[Item], error: BaseException
+    ) -> list[Item]:
+        """The messages that can be encoded and routed alone; the others get their error."""
         if len(items) == 1:
-            self._answer(lane, items, None, _ours(error))
+            self._answer(queue, items, None, _as_ours(error))
             return []
-        good: list[Item] = []
+        routable: list[Item] = []
         middle = len(items) // 2
         for half in (items[:middle], items[middle:]):
             try:
-                lane.route(rows_of(half))
-                good += half
-            except _OF_ROWS as refused:
-                good += self._sound(lane, half, refused)
-        return good
+                queue.route(rows_of(half))
+                routable += half
+            except _REFUSE_ROWS as refused:
+                routable += self._routable(queue, half, refused)
+        return routable
 
     def _send_together(self, parts: list[_Part]) -> None:
-        """One frame of all producers; those that are refused as a whole are left to be split."""
+        """One frame for all producers. A part that is refused loses its place, to be split."""
         if not parts:
             return
         store = self._store
 
         def decide(view: View, now: Instant) -> Decision[list[list[SliceReceipt] | TxlogError]]:
-            return produce.send_together(view, store.settings, now, parts)
+            return storing.send_together(view, store.settings, now, parts)
 
         answers = store.write(decide)
         for part, answer in zip(parts, answers, strict=True):
             if isinstance(answer, list):
-                self._store_answer(part, part.items, answer)
-            elif len(part.items) == 1 or isinstance(answer, _OF_ALL):
-                self._answer(part.lane, part.items, None, answer)
+                self._store_answer(part, answer)
+            elif len(part.items) == 1 or isinstance(answer, _REFUSE_ALL):
+                self._answer(part.queue, part.items, None, answer)
                 part.items = []
             else:
-                part.look = None
+                part.place = None
                 continue
             part.items = []
 
     def _send_singly(self, part: _Part) -> None:
-        """Frames of one message each, in order; one flush."""
-        store, lane = self._store, part.lane
+        """Send messages in a frame each, in their order, with one flush."""
+        store, queue = self._store, part.queue
         calls: list[tuple[Call, _Part]] = []
         for item in part.items:
-            one = _Part(lane, [item])
-            one.look = lane.route(rows_of(one.items))
+            single = _Part(queue, [item])
+            single.place = queue.route(rows_of(single.items))
 
             def decide(
-                view: View, now: Instant, one: _Part = one
+                view: View, now: Instant, single: _Part = single
             ) -> Decision[list[list[SliceReceipt] | TxlogError]]:
-                return produce.send_together(view, store.settings, now, [one])
+                return storing.send_together(view, store.settings, now, [single])
 
-            calls.append((Call(decide), one))
+            calls.append((Call(decide), single))
         store.submit([call for call, _ in calls])
-        for call, one in calls:
+        for call, single in calls:
             if call.error is not None:
                 raise call.error
             answer = call.answer[0]
             if isinstance(answer, TxlogError):
-                self._answer(lane, one.items, None, answer)
+                self._answer(queue, single.items, None, answer)
             else:
-                self._store_answer(one, one.items, answer)
+                self._store_answer(single, answer)
             part.items = part.items[1:]
 
-    def _store_answer(self, part: _Part, items: list[Item], stored: list[SliceReceipt]) -> None:
+    def _store_answer(self, part: _Part, stored: list[SliceReceipt]) -> None:
         assert part.outgoing is not None
-        self._answer(
-            part.lane, items, Stretch(stored, part.outgoing.routed.order, in_txn=False), None
-        )
+        receipts = SharedReceipts(stored, part.outgoing.routed.order, in_txn=False)
+        self._answer(part.queue, part.items, receipts, None)
 
     def _answer(
-        self, lane: Lane, items: list[Item], stretch: Stretch | None, error: TxlogError | None
+        self,
+        queue: ProducerQueue,
+        items: list[Item],
+        receipts: SharedReceipts | None,
+        error: TxlogError | None,
     ) -> None:
-        """End the futures of messages, and run their callbacks."""
-        called: list[SendFuture] = []
+        """Complete the futures of messages, and run their callbacks."""
+        with_callbacks: list[SendFuture] = []
         with self.lock:
             for row, item in enumerate(items):
                 future: SendFuture = item[0]
-                if future.settle(stretch, row, error):
-                    called.append(future)
+                if future.settle(receipts, row, error):
+                    with_callbacks.append(future)
             if error is not None:
-                self.lost.extend([(lane.queue, item[0]) for item in items])
-            lane.in_flight -= len(items)
-            lane.answered += len(items)
-            if not lane.in_flight:
-                lane.in_flight_bytes = 0
+                self.failed.extend([(queue.items, item[0]) for item in items])
+            queue.in_flight -= len(items)
+            queue.answered += len(items)
+            if not queue.in_flight:
+                queue.in_flight_bytes = 0
             self.done.notify_all()
-        for future in called:
+        for future in with_callbacks:
             future.call_back()
 
     def _fail(self, parts: list[_Part], error: BaseException) -> None:
-        """The store has failed: what was tried gets its error, what is queued behind was not done.
+        """The store has failed: refuse the messages of the frame, and those queued after them.
 
         Rule 2.
         """
         queued: list[_Part] = []
         with self.lock:
-            for lane in list(self.lanes):
-                items = [lane.queue.popleft() for _ in range(len(lane.queue))]
-                lane.in_flight += len(items)
-                lane.bytes, lane.deadline = 0, None
-                queued.append(_Part(lane, items))
-            self.lanes.clear()
+            for queue in list(self.queues):
+                items = [queue.items.popleft() for _ in range(len(queue.items))]
+                queue.in_flight += len(items)
+                queue.bytes, queue.deadline = 0, None
+                queued.append(_Part(queue, items))
+            self.queues.clear()
         for part in parts:
-            self._answer(part.lane, part.items, None, _ours(error))
+            self._answer(part.queue, part.items, None, _as_ours(error))
             part.items = []
         for part in queued:
-            self._answer(part.lane, part.items, None, _not_tried(error))
+            self._answer(part.queue, part.items, None, _not_tried(error))
 
 
-def _ours(error: BaseException) -> TxlogError:
-    """An error as one of ours, for a future."""
+def _as_ours(error: BaseException) -> TxlogError:
+    """An error as a TxlogError, for a future."""
     if isinstance(error, TxlogError):
         return error
     if isinstance(error, pa.ArrowException | TypeError | ValueError):
@@ -709,29 +808,29 @@ def _not_tried(error: BaseException) -> TxlogError:
 
 
 def _nothing() -> None:
-    """What is put off to learn whether this is inside a call."""
+    """Put off only to learn whether this thread is inside a call on the store."""
 
 
 def _closed() -> AlreadyClosed:
     return AlreadyClosed("the store is closed", hint="open it again")
 
 
-# --- what a client has ---------------------------------------------------------------------------
+# --- the outbox of a client ----------------------------------------------------------------------
 
 
 class Outbox:
-    """The queues of a client, and its sender, which begins with the first queue."""
+    """The queues of a client's producers, and their sender, which the first queue starts."""
 
     __slots__ = ("__weakref__", "_is_closed", "_sender", "_store", "lock")
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.lock = RLock()  # while a producer gets its queue
+        self.lock = RLock()  # held while a producer gets its queue
         self._sender: _Sender | None = None
         self._is_closed = False
 
-    def lane(self, batching: Batching, route: Route) -> Lane:
-        """A queue for one producer. Raises ReadOnlyStore, AlreadyClosed."""
+    def queue(self, batching: Batching, route: Route) -> ProducerQueue:
+        """A new queue for one producer. Raises ReadOnlyStore, AlreadyClosed."""
         self._store.need_writable()
         with self.lock:
             if self._is_closed:
@@ -741,27 +840,27 @@ class Outbox:
                 finalize(self, sender.stop).atexit = False
                 _SENDERS.add(sender)
                 self._sender = sender
-            return Lane(self, self._sender, batching, route)
+            return ProducerQueue(self, self._sender, batching, route)
 
     def flush(self) -> None:
-        """Wait until everything that was put is stored or refused.
+        """Wait until every message is stored or refused.
 
-        raises: the first error that nobody was told of
+        raises: the first error that no caller has seen
         """
         if self._sender is not None:
             self._sender.settle(None)
-            self._sender.raise_untold(None)
+            self._sender.raise_unseen(None)
 
-    def put_off(self, act: Callable[[], object]) -> bool:
-        """In the sender's thread: run an act once everything is sent, and return True."""
-        return self._sender is not None and self._sender.put_off(act)
+    def put_off(self, function: Callable[[], object]) -> bool:
+        """In the sender's thread: call a function when the thread ends; else return False."""
+        return self._sender is not None and self._sender.put_off(function)
 
     def close(self) -> None:
-        """Send everything that was put, and end the thread; raises as flush."""
+        """Send every queued message, and end the thread; raises as `flush`."""
         self._is_closed = True
         if self._sender is not None and self._sender.is_alive:
             self._sender.finish()
-            self._sender.raise_untold(None)
+            self._sender.raise_unseen(None)
 
 
 _SENDERS: WeakSet[_Sender] = WeakSet()
@@ -769,6 +868,6 @@ _SENDERS: WeakSet[_Sender] = WeakSet()
 
 @atexit.register
 def _finish_all() -> None:
-    """Before the interpreter ends: its daemon threads are stopped anywhere after this."""
+    """Send before the interpreter ends: after this it stops its daemon threads at any point."""
     for sender in list(_SENDERS):
         sender.finish()

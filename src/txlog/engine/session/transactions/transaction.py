@@ -36,7 +36,7 @@ from txlog.errors import (
 )
 
 T = TypeVar("T")
-Item: TypeAlias = tuple[Any, ...]  # one message: as in engine/session/sending/outbox
+Item: TypeAlias = tuple[Any, ...]  # one message: as in engine/session/sending/message
 ROWS_MAX = 1_000  # messages per batch; a queued message has at most 64 KiB, so 64 MB
 A = TypeVar("A")
 DecideIn = Callable[[View, Instant, Use], Decision[tuple[TxnId, T] | None]]
@@ -294,14 +294,14 @@ class Transaction:
         answer: T = _answered(call)
         return answer
 
-    def _leave(self, decide: DecideIn[A], uses: CallScope, finish: Callable[[A], T]) -> Later[T]:
-        """Defer a decision; `finish` turns the decision's answer into the caller's."""
+    def defer(self, decide: DecideIn[A], uses: CallScope, finish: Callable[[A], T]) -> Later[T]:
+        """Defer a decision; `finish` turns its answer into the answer of the caller."""
         call = self._call(decide, uses)
         self._queue[call] = None
         return Later(self, call, finish)
 
-    def leave_row(self, gather: Gather, item: Item, finish: Callable[[Any], T]) -> Later[T]:
-        """Defer a message. gather: batches messages of its producer; finish: as in `_leave`."""
+    def defer_row(self, gather: Gather, item: Item, finish: Callable[[Any], T]) -> Later[T]:
+        """Defer a message. gather: batches messages of its producer; finish: as in `defer`."""
         call = _Row(gather, item)
         self._queue[call] = None
         return Later(self, call, finish)

@@ -1,0 +1,910 @@
+"""Owns ProducerSession: one producer of one topic, from opening it to closing it.
+
+    check     the producer is open, and messages that were sent without waiting are stored first
+    encode    a value becomes bytes: records by the topic's schema, text as UTF-8
+    route     rows become slices, one for each partition
+    decide    under the lock; if the topic has more partitions by now, the rows are routed again
+    store     alone, in a transaction, or with the messages of other producers (`outbox`)
+
+A session keeps the access of its producer, its routing turn, the shape of the topic as it last saw
+it, its queues, and the event times that it has in open transactions. Its calls come from many
+threads.
+
+The store, a transaction and the outbox call back into a session, to route and to decide. The store
+needs the current partitions under its lock; the other two join messages that came one by one, and
+can route them only as a batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+
+import pyarrow as pa
+
+from txlog.base.arguments import fits
+from txlog.base.ids import TopicName, TxnId, check_name
+from txlog.base.schemas import classes
+from txlog.base.schemas.values import encode_one
+from txlog.base.settings import KEY_BYTES_MAX, PROPERTIES_MAX
+from txlog.base.startup import compute as pc
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.sending import producers, watermark
+from txlog.engine.decide.sending import send as storing
+from txlog.engine.decide.transactions.sweep import CallScope
+from txlog.engine.folds import coordinator
+from txlog.engine.folds.catalog import SchemaVersion, Topic, numbers, schema_of
+from txlog.engine.model.ops import UNNAMED
+from txlog.engine.model.schema import OneRow
+from txlog.engine.plan.lookup import live_topic
+from txlog.engine.plan.policies import policy
+from txlog.engine.plan.records import ValueSchema, schema_in, stamped, typing_of
+from txlog.engine.plan.route import Routed, partition_of_key, route, user_batch, with_ordering_key
+from txlog.engine.session.reading import message as reading
+from txlog.engine.session.sending import large, outbox
+from txlog.engine.session.sending.access import Access, topic_in_use
+from txlog.engine.session.sending.message import (
+    INT64,
+    BatchReceipt,
+    SharedReceipts,
+    as_bytes,
+    attributes_of,
+    check_sequences,
+    row_of,
+    rows_of,
+)
+from txlog.engine.session.transactions import transaction
+from txlog.engine.store.store import Store
+from txlog.engine.upkeep.delayed.buckets import tend_due
+from txlog.engine.view.view import View
+from txlog.errors import AlreadyClosed, InvalidArgument, InvalidMessage, NotAllowed
+
+if TYPE_CHECKING:
+    from txlog.base.schemas.classes import Record
+    from txlog.engine.decide.sending.large import LargeTarget
+    from txlog.engine.decide.sending.producers import NamedProducer
+    from txlog.engine.decide.sending.send import SliceReceipt
+    from txlog.engine.decide.sending.watermark import WatermarkPlaced
+    from txlog.engine.decide.transactions.enter import Use
+    from txlog.engine.session.sending.large import Value
+    from txlog.engine.session.sending.message import Item, LargeReceipt, SendReceipt
+    from txlog.engine.session.sending.outbox import (
+        Outbox,
+        ProducerOptions,
+        ProducerQueue,
+        SendFuture,
+    )
+    from txlog.engine.session.transactions.transaction import DecideIn, Later, Transaction
+
+T = TypeVar("T")
+Rows: TypeAlias = "pa.Table | pa.RecordBatch | OneRow"
+Txn: TypeAlias = "Transaction | TxnId"
+Choose: TypeAlias = "Callable[[reading.Message, int], int]"
+ROUND_ROBIN: Final = "round-robin"
+SINGLE_PARTITION: Final = "single-partition"
+ROUTING_MODES: Final = (ROUND_ROBIN, SINGLE_PARTITION)
+# The policy watermark_open_transaction_check.
+COUNT, REFUSE, OFF = 0, 1, 2
+NOTED_MIN: Final = 64  # noted transactions before the session looks for ended ones
+_ROUTED_BY: Final = ("value", "key", "properties", "event_time", "deliver_at", "sequence_id")
+_unnamed = itertools.count()
+
+
+# --- routing -----------------------------------------------------------------------------------
+
+
+class Router:
+    """How one producer chooses the partition of a message that names none.
+
+    A function of the application decides first, in the thread that sends, before the message is
+    queued or any lock is taken. Without one the key decides. Messages without a key go round, or
+    all to one partition.
+    Source: Pulsar's MessageRouter and MessageRoutingMode.
+    """
+
+    __slots__ = ("_choose", "_step", "_topic", "_turn")
+
+    def __init__(self, choose: Choose | None, mode: str, topic: str, seed: str) -> None:
+        """seed: chooses the one partition of this producer. Raises InvalidArgument."""
+        if mode not in ROUTING_MODES:
+            raise InvalidArgument(
+                f"message_routing_mode is {mode!r}, it must be one of {', '.join(ROUTING_MODES)}"
+            )
+        router: object = choose
+        if router is not None and not callable(router):
+            kind = type(router).__name__
+            raise InvalidArgument(f"message_router is {kind}, it must be a function")
+        self._choose, self._topic = choose, topic
+        self._step = int(mode == ROUND_ROBIN)
+        self._turn = 0 if self._step else partition_of_key(seed.encode(), 1 << 32)
+
+    @property
+    def has_function(self) -> bool:
+        """True when a function of the application decides."""
+        return self._choose is not None
+
+    def next_turn(self) -> int:
+        """The turn of the next batch, which chooses the partition of its messages without a key."""
+        turn = self._turn
+        self._turn += self._step
+        return turn
+
+    def partition_of(
+        self,
+        partitions: int,
+        value: object,
+        key: bytes | None,
+        properties: Mapping[str, str] | None = None,
+        event_time: int | None = None,
+        deliver_at: int | None = None,
+        sequence_id: int | None = None,
+    ) -> int:
+        """The partition that the function chooses; raises InvalidArgument, and its own errors."""
+        message = reading.Message(
+            topic=self._topic,
+            partition=-1,
+            message_id=None,
+            value=value if isinstance(value, bytes) else None,
+            key=key,
+            properties=dict(properties or {}),
+            event_time=event_time,
+            deliver_at=deliver_at,
+            sequence_id=sequence_id,
+        )
+        assert self._choose is not None
+        chosen = self._choose(message, partitions)
+        if not fits(chosen, int) or not 0 <= chosen < partitions:
+            raise InvalidArgument(
+                f"the message router chose {chosen!r}, not one of 0 to {partitions - 1}", code=203
+            )
+        return chosen
+
+    def with_partitions(self, data: pa.Table | pa.RecordBatch, partitions: int) -> pa.RecordBatch:
+        """Rows with the partition that the function chooses for each, unless they have a column."""
+        rows, explicit = user_batch(data)
+        if explicit is None:
+            columns = [
+                rows.column(name) if name in rows.schema.names else pa.nulls(rows.num_rows)
+                for name in _ROUTED_BY
+            ]
+            for column in (3, 4):  # instants as numbers
+                columns[column] = columns[column].cast(pa.int64())
+            chosen = [
+                self.partition_of(partitions, *fields)
+                for fields in zip(*(column.to_pylist() for column in columns), strict=True)
+            ]
+            explicit = pa.array(chosen, pa.int64())
+        return rows.append_column("partition", explicit)
+
+
+class Shape(NamedTuple):
+    """The properties of a topic that its rows depend on, and that may change.
+
+    written: the schema that encodes records; typing: the schema that every value is checked against
+    version: the schema version that this producer writes, None for the newest one. A producer has
+             one when it was opened with it (is_stated), or once it has sent records as Avro, whose
+             bytes do not name their schema
+    """
+
+    partitions: int
+    written: SchemaVersion | None = None
+    typing: ValueSchema | None = None
+    version: int | None = None
+    is_stated: bool = False
+
+
+class RoutedRows:
+    """Rows with their partitions, routed again when the topic has another shape under the lock."""
+
+    __slots__ = ("_bytes_max", "_data", "_turn", "routed", "shape")
+
+    def __init__(self, data: Rows, shape: Shape, turn: int, bytes_max: int) -> None:
+        self._data, self._turn, self._bytes_max = data, turn, bytes_max
+        self.shape = shape
+        self.routed = self._route()
+
+    def _route(self) -> Routed:
+        routed = route(self._data, self.shape.partitions, self._turn, self._bytes_max)
+        return stamped(routed, self.shape.typing)
+
+    def over(self, shape: Shape) -> Routed:
+        """The rows for a topic of this shape."""
+        if shape is not self.shape and shape != self.shape:
+            self.shape = shape
+            self.routed = self._route()
+        return self.routed
+
+
+class RowsInTxn(NamedTuple):
+    """Rows to be stored in a transaction: the decision, and the scope of the sweep before it."""
+
+    rows: RoutedRows
+    decide: DecideIn[list[SliceReceipt]]
+    uses: CallScope
+
+    def receipt(self, answer: list[SliceReceipt]) -> BatchReceipt:
+        """The receipt for the answer of the decision."""
+        return BatchReceipt(self.rows.routed, answer, in_txn=True)
+
+
+# --- watermarks --------------------------------------------------------------------------------
+
+
+class WatermarkAheadWarning(UserWarning):
+    """A watermark is ahead of messages that its producer has in an open transaction."""
+
+
+class ProducerWatermarks:
+    """The watermarks of one producer, and the least event time in each of its open transactions.
+
+    Those messages become visible later, so they would be late behind a higher watermark.
+    Source: spec/watermarks 2, rule 2.
+
+    ahead: watermarks that were ahead of a message in an open transaction of this producer
+    """
+
+    __slots__ = (
+        "_access",
+        "_least_times",
+        "_named",
+        "_short",
+        "_store",
+        "_sweep_size",
+        "_warned",
+        "ahead",
+        "name",
+    )
+
+    def __init__(
+        self,
+        store: Store,
+        access: Access,
+        short: str,
+        name: str | None,
+        named: NamedProducer | None,
+    ) -> None:
+        self._store, self._access, self._short, self._named = store, access, short, named
+        self.name = name or UNNAMED
+        self._least_times: dict[Txn, int] = {}
+        self._sweep_size = NOTED_MIN
+        self._warned = False
+        self.ahead = 0
+
+    def note_batch(self, txn: Txn, batch: pa.RecordBatch | OneRow) -> None:
+        """Note the least event time of rows that are sent in a transaction."""
+        if isinstance(batch, OneRow):
+            self.note(txn, batch.event_time)
+            return
+        column = batch.schema.get_field_index("event_time")
+        if column >= 0:
+            self.note(txn, pc.min(batch.column(column).cast(pa.int64())).as_py())
+
+    def note(self, txn: Txn, event_time: int | None) -> None:
+        """Note the event time of a message that is sent in a transaction."""
+        if event_time is None:
+            return
+        if txn not in self._least_times and len(self._least_times) >= self._sweep_size:
+            self._forget_ended()
+        self._least_times[txn] = min(event_time, self._least_times.get(txn, event_time))
+
+    def _forget_ended(self) -> None:
+        """Forget ended transactions; twice as many make the next call, so its cost is amortised."""
+        self._least_times = {
+            txn: time for txn, time in self._least_times.items() if self._may_become_visible(txn)
+        }
+        self._sweep_size = max(NOTED_MIN, 2 * len(self._least_times))
+
+    def _may_become_visible(self, txn: Txn) -> bool:
+        """False once the messages of a transaction are visible or discarded."""
+        if isinstance(txn, transaction.Transaction) and txn.state in (
+            "COMMITTED",
+            "ABORTING",
+            "ABORTED",
+        ):
+            return False
+        txn_id = _id_of(txn)
+        if txn_id is None:
+            return True  # all its operations are deferred
+
+        def look(view: View) -> bool:
+            entry = view.coordinator(txn_id.coordinator).unfinished.get(txn_id.sequence)
+            return entry is not None and entry.status in (coordinator.OPEN, coordinator.COMMITTING)
+
+        return self._store.read(look)
+
+    def send(self, event_time: int | None, txn: Txn | None) -> WatermarkPlaced:
+        """Assert a time, or with None that the producer is idle.
+
+        raises: NotAllowed with the policy `refuse`, if the time is ahead of an open transaction
+        """
+        if event_time is not None:
+            watermark.check_event_time(event_time)
+            self._check(event_time, txn)
+        store, access, named = self._store, self._access, self._named
+        assertion = watermark.Assertion(self.name, event_time)
+        if txn is None:
+            return store.write(
+                lambda view, now: watermark.assert_watermark(
+                    view, store.settings, now, access.topic(view), assertion, named
+                )
+            )
+        uid = store.disk.owner()[0]
+
+        def decide(view: View, now: Instant, use: Use) -> Decision[tuple[TxnId, WatermarkPlaced]]:
+            return watermark.assert_in_txn(
+                view, store.settings, now, uid, access.topic(view), assertion, named, use
+            )
+
+        return transaction.in_transaction(store, txn, decide, CallScope())
+
+    def _check(self, event_time: int, within: Txn | None) -> None:
+        """Compare a time with the messages that will become visible after the watermark."""
+        if not self._least_times:
+            return
+        self._forget_ended()
+        id_within = None if within is None else _id_of(within)
+        for txn, least_time in self._least_times.items():
+            txn_id = _id_of(txn)
+            is_same = txn is within or (txn_id is not None and txn_id == id_within)
+            if not is_same and event_time > least_time:
+                self._report_ahead(event_time, txn, least_time)
+                return
+
+    def _report_ahead(self, event_time: int, txn: Txn, least_time: int) -> None:
+        store = self._store
+
+        def look(view: View) -> int | None:
+            topic = live_topic(view, self._access.number, self._short)
+            return policy(view, store.settings, topic, "watermark_open_transaction_check")
+
+        check = store.read(look, fresh=False)
+        if check == OFF:
+            return
+        txn_id = _id_of(txn)
+        text = (
+            f"watermark {event_time} of {self.name} in {self._short}: transaction "
+            f"{'' if txn_id is None else f'{txn_id} '}is open and has a message of {least_time}"
+        )
+        if check == REFUSE:
+            raise NotAllowed(
+                text,
+                hint="end the transaction first, or send the watermark in it",
+                topic=self._short,
+                txn=txn_id,
+                least_event_time=least_time,
+                event_time=event_time,
+            )
+        self.ahead += 1
+        store.tally.ahead[self._access.number] += 1
+        if not self._warned:
+            self._warned = True
+            # The caller's line: this, _check, send, WatermarkBuilder.send and its wrapper are ours.
+            warnings.warn(f"{text}: it will be late", WatermarkAheadWarning, stacklevel=6)
+
+
+def _id_of(txn: Txn) -> TxnId | None:
+    """The id of a transaction; None until its first operation is written."""
+    use = txn.use if isinstance(txn, transaction.Transaction) else txn
+    return use if isinstance(use, TxnId) else None
+
+
+# --- the session -------------------------------------------------------------------------------
+
+
+class ProducerSession:
+    """The state of one producer between calls.
+
+    topic:         as its caller named it, perhaps one partition
+    name:          sends under a name are stored once, by their sequence ids; None: no deduplication
+    chunking:      a message may be larger than max_message_bytes, and come from a file
+    access:        its right to send to the topic
+    watermarks:    its assertions
+    idle_on_close: closing it asserts that it is idle
+    """
+
+    __slots__ = (
+        "_batching",
+        "_is_closed",
+        "_make_outbox",
+        "_named",
+        "_queues",
+        "_router",
+        "_shape",
+        "access",
+        "chunking",
+        "idle_on_close",
+        "name",
+        "store",
+        "topic",
+        "watermarks",
+    )
+
+    def __init__(
+        self,
+        store: Store,
+        topic: str,
+        name: str | None,
+        make_outbox: Callable[[], Outbox],
+        options: ProducerOptions,
+        router: tuple[Choose | None, str],
+        access_mode: str,
+        *,
+        chunking: bool = False,
+    ) -> None:
+        """Take the place of a producer on a topic; a name fences older producers of that name.
+
+        make_outbox: returns the outbox that the producers of a client share
+        options:     for messages that are sent without waiting
+        router:      a function or None, and the mode
+        raises:      TopicNotFound, ProducerBusy, InvalidArgument, LimitExceeded
+        """
+        seed = name or f"{store.disk.pid()}-{next(_unnamed)}"
+        self._router = Router(*router, topic, seed)
+        # Without options the queue takes the defaults: a program that only waits needs no outbox.
+        self._batching = outbox.batching_of(options) if options else None
+        self._make_outbox = make_outbox
+        self._queues: dict[int | None, ProducerQueue] = {}  # by schema version, as in Shape
+        self._is_closed = False
+        self.store, self.chunking, self.idle_on_close = store, chunking, False
+        self.topic = TopicName.parse(topic, allow_partition=True)
+        self.name = None if name is None else check_name("producer", name)
+        number, short = topic_in_use(store, self.topic).number, self.topic.topic.short
+        self._shape = Shape(0)
+        self._shape = store.read(
+            lambda view: self._shape_of(view, live_topic(view, number, short), self._shape),
+            fresh=False,
+        )
+        self.access = Access(store, number, short, access_mode)
+        try:
+            self._named = self._fence()
+        except BaseException:  # nothing else can free the topic
+            self.access.close()
+            raise
+        self.watermarks = ProducerWatermarks(store, self.access, short, self.name, self._named)
+
+    def _fence(self) -> NamedProducer | None:
+        """Fence older producers of the name. A read-only store has none: it takes no messages."""
+        store, name = self.store, self.name
+        if name is None or store.disk.read_only:
+            return None
+        return store.write(
+            lambda view, now: producers.open_producer(
+                view, store.settings, now, self._live_topic(view), name
+            )
+        )
+
+    @property
+    def has_schema(self) -> bool:
+        """True when the topic has a schema, as far as this session has seen."""
+        return self._shape.written is not None
+
+    @property
+    def checks_values(self) -> bool:
+        """True when the topic checks values against a schema: an invalid one refuses its batch."""
+        return self._shape.typing is not None
+
+    def last_sequence_id(self) -> int:
+        """The highest sequence id stored under its name in any partition; -1: none."""
+        self.check_open()
+        name = self.name
+        if name is None:
+            return -1
+
+        def look(view: View) -> int:
+            states = [
+                view.topic(number).producers.get(name) for number in numbers(self._live_topic(view))
+            ]
+            return max(-1 if state is None else state.sequence for state in states)
+
+        return self.store.read(look)
+
+    def check_open(self) -> None:
+        """Raises AlreadyClosed."""
+        if self._is_closed:
+            raise AlreadyClosed("the producer is closed")
+
+    # --- sending a message -----------------------------------------------------------------------
+
+    def send(
+        self,
+        value: Value | str | Record | None,
+        key: bytes | str | None = None,
+        ordering_key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: int | None = None,
+        sequence_id: int | None = None,
+        partition: int | None = None,
+        txn: Txn | None = None,
+    ) -> BatchReceipt | LargeReceipt:
+        """Send one message; returns the receipt of a batch of one."""
+        self.check_open()
+        if txn is None:
+            self.settle()
+        version = self._shape.version
+        content: Any = value
+        if type(value) is not bytes:
+            content, version = self._encoded(value)
+        key = as_bytes(key)
+        if ordering_key is not None:
+            properties = with_ordering_key(properties, as_bytes(ordering_key))
+        if sequence_id is None and partition is None and deliver_at is deliver_after is None:
+            row = self._plain_row(content, key, properties, event_time)
+            if row is not None:
+                return self._send_rows(row, txn, version)
+        attributes = attributes_of(key, properties, event_time, deliver_at, deliver_after)
+        if self.chunking and content is not None:
+            content = large.body_of(content, key, properties, self.store.settings)
+            if isinstance(content, large.Body):
+                fields = (key, properties, event_time, deliver_at, sequence_id)
+                target = self._target_of(partition, *fields)
+                receipt = large.send(
+                    self.store, self.access.target, target, attributes, content, txn
+                )
+                if txn is not None:
+                    self.watermarks.note(txn, event_time)
+                return receipt
+        return self._send_rows(row_of(content, attributes, sequence_id, partition), txn, version)
+
+    def _plain_row(
+        self,
+        value: object,
+        key: object,
+        properties: Mapping[str, str] | None,
+        event_time: int | None,
+    ) -> OneRow | None:
+        """The row of a message that needs no Arrow; None if it needs Arrow, or is invalid."""
+        if type(value) is not bytes or len(value) > KEY_BYTES_MAX:
+            return None
+        if not (key is None or (type(key) is bytes and len(key) <= KEY_BYTES_MAX)):
+            return None
+        if event_time is not None and not (type(event_time) is int and event_time in INT64):
+            return None
+        if self.topic.partition is not None or self._router.has_function or self._named is not None:
+            return None
+        if self.checks_values or (properties and len(properties) > PROPERTIES_MAX):
+            return None
+        try:
+            row = OneRow(value, key, properties, event_time)
+        except (TypeError, AttributeError, UnicodeEncodeError):
+            return None  # no texts: pyarrow's error says which
+        size = row.payload_bytes + row.property_bytes
+        return row if size <= self.store.settings.max_message_bytes else None
+
+    def _target_of(
+        self,
+        partition: int | None,
+        key: bytes | None,
+        properties: Mapping[str, str] | None,
+        event_time: int | None,
+        deliver_at: int | None,
+        sequence_id: int | None,
+    ) -> LargeTarget:
+        """The partition of a large message."""
+        if self.topic.partition is not None:
+            partition = self.topic.partition
+        shape = self._shape = self._refreshed(self._shape)
+        if partition is None and self._router.has_function:
+            partition = self._router.partition_of(
+                shape.partitions, None, key, properties, event_time, deliver_at, sequence_id
+            )
+        turn = self._router.next_turn()
+        return large.address(shape.partitions, turn, key, partition, self._named, sequence_id)
+
+    def send_async(
+        self,
+        value: bytes | str | Record | None,
+        key: bytes | str | None = None,
+        ordering_key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: int | None = None,
+        sequence_id: int | None = None,
+        partition: int | None = None,
+        txn: Transaction | None = None,
+    ) -> SendFuture | Later[SendReceipt]:
+        """Queue one message, or defer it in a transaction."""
+        version = self._shape.version
+        if type(value) is not bytes:
+            value, version = self._encoded_whole(value)
+        if ordering_key is not None:
+            properties = with_ordering_key(properties, as_bytes(ordering_key))
+        key = as_bytes(key)
+        if self._router.has_function and partition is None and self.topic.partition is None:
+            partition = self._router.partition_of(
+                self._shape.partitions, value, key, properties, event_time, deliver_at, sequence_id
+            )
+        self.check_open()
+        if txn is None:
+            queue = self._queues.get(version) or self._make_queue(version)
+            times = (event_time, deliver_at, deliver_after)
+            return queue.put(value, key, properties, times, sequence_id, partition)
+        is_plain = not properties and deliver_at is None and deliver_after is None
+        if is_plain and partition is None and self._is_valid(value, key, event_time, sequence_id):
+            self.watermarks.note(txn, event_time)
+            item = (None, value, key, None, event_time, None, None, sequence_id, None)
+            return txn.defer_row(self._together, item, _receipt_in)
+        attributes = attributes_of(key, properties, event_time, deliver_at, deliver_after)
+        row = row_of(value, attributes, sequence_id, partition)
+        return self._defer(row, txn, lambda answer: answer.receipts()[0], version)
+
+    def _is_valid(self, value: object, key: object, *integers: object) -> bool:
+        """True for a message that routing cannot refuse, so that it may be routed in a later batch.
+
+        integers: event time, sequence id
+        """
+        if type(value) is not bytes or self.topic.partition is not None or self.checks_values:
+            return False
+        sequence_id = integers[1]
+        if self._named is None and type(sequence_id) is int and sequence_id < 0:
+            return False
+        size = len(value)
+        if key is not None:
+            if type(key) is not bytes:
+                return False
+            size += len(key)
+        if size > KEY_BYTES_MAX or size > self.store.settings.max_message_bytes:
+            return False
+        return all(item is None or (type(item) is int and item in INT64) for item in integers)
+
+    def _together(self, items: list[Item]) -> transaction.Together:
+        """Messages deferred one by one in a transaction, as one batch."""
+        in_txn = self.rows_in_txn(rows_of(items))
+
+        def receipts(answer: list[SliceReceipt]) -> SharedReceipts:
+            return SharedReceipts(answer, in_txn.rows.routed.order, in_txn=True)
+
+        return transaction.Together(in_txn.decide, in_txn.uses, receipts)
+
+    # --- sending rows ----------------------------------------------------------------------------
+
+    def send_batch(self, data: pa.Table | pa.RecordBatch, txn: Txn | None = None) -> BatchReceipt:
+        """Send rows in one frame: it stores all or none."""
+        self.check_open()
+        if txn is None:
+            self.settle()
+        return self._send_rows(data, txn, self._shape.version)
+
+    def _send_rows(self, data: Rows, txn: Txn | None, version: int | None) -> BatchReceipt:
+        store = self.store
+        if txn is not None:
+            in_txn = self._in_txn(data, version)
+            placed = transaction.in_transaction(store, txn, in_txn.decide, in_txn.uses)
+            self.watermarks.note_batch(txn, in_txn.rows.routed.rows)
+            return in_txn.receipt(placed)
+        rows = self._route(data, version)
+
+        def decide(view: View, now: Instant) -> Decision[list[SliceReceipt]]:
+            outgoing = self.outgoing(view, rows)
+            return storing.send(view, store.settings, now, *outgoing)
+
+        answer = store.write(decide)
+        tend_due(store)
+        return BatchReceipt(rows.routed, answer, in_txn=False)
+
+    def send_batch_async(
+        self, data: pa.Table | pa.RecordBatch, txn: Transaction
+    ) -> Later[BatchReceipt]:
+        """Defer rows in a transaction; rows that cannot be routed raise here."""
+        self.check_open()
+        return self._defer(data, txn, lambda answer: answer, self._shape.version)
+
+    def _defer(
+        self,
+        data: pa.Table | pa.RecordBatch,
+        txn: Transaction,
+        finish: Callable[[BatchReceipt], T],
+        version: int | None,
+    ) -> Later[T]:
+        in_txn = self._in_txn(data, version)
+        self.watermarks.note_batch(txn, in_txn.rows.routed.rows)
+        receipt = in_txn.receipt
+        return txn.defer(in_txn.decide, in_txn.uses, lambda answer: finish(receipt(answer)))
+
+    def rows_in_txn(self, data: pa.RecordBatch) -> RowsInTxn:
+        """Route rows, to be stored in a transaction with a decision of their own."""
+        return self._in_txn(data, self._shape.version)
+
+    def _in_txn(self, data: Rows, version: int | None) -> RowsInTxn:
+        rows, store = self._route(data, version), self.store
+        uid = store.disk.owner()[0]
+
+        def decide(
+            view: View, now: Instant, use: Use
+        ) -> Decision[tuple[TxnId, list[SliceReceipt]]]:
+            outgoing = self.outgoing(view, rows)
+            return storing.send_in_txn(view, store.settings, now, uid, *outgoing, use)
+
+        return RowsInTxn(rows, decide, CallScope(sends=(self.access.number, rows.routed.slices)))
+
+    # --- routing ---------------------------------------------------------------------------------
+
+    def route(self, data: pa.RecordBatch) -> RoutedRows:
+        """Route rows before the lock. Raises InvalidMessage, InvalidArgument, LimitExceeded."""
+        return self._route(data, self._shape.version)
+
+    def _route(self, data: Rows, version: int | None) -> RoutedRows:
+        """Route rows over the partitions seen last; the decision routes again if there are more.
+
+        version: of the schema that encoded the values, as in Shape. The rows keep it, since another
+                 thread may encode by another version meanwhile
+        raises:  InvalidMessage, also where that schema was deleted
+        """
+        shape = self._shape
+        if shape.version != version:
+            shape = self._refreshed(shape._replace(version=version))
+        if isinstance(data, OneRow):
+            pass  # `_plain_row` makes none for a fixed partition or a routing function
+        elif self.topic.partition is not None:
+            fixed = pa.repeat(pa.scalar(self.topic.partition, pa.int64()), data.num_rows)
+            data = data.append_column("partition", fixed)
+        elif self._router.has_function:
+            data = self._router.with_partitions(data, shape.partitions)
+        bytes_max, turn = self.store.settings.max_message_bytes, self._router.next_turn()
+        try:
+            rows = RoutedRows(data, shape, turn, bytes_max)
+        except (InvalidArgument, InvalidMessage):  # perhaps a partition or a schema was added
+            refreshed = self._refreshed(shape)
+            if refreshed == shape:
+                raise
+            rows = RoutedRows(data, refreshed, turn, bytes_max)
+        if self._named is None and not isinstance(data, OneRow):  # else the decision checks them
+            check_sequences(rows.routed.batch)
+        return rows
+
+    def outgoing(self, view: View, rows: RoutedRows) -> storing.OutgoingBatch:
+        """The rows over the partitions that the topic has under the lock, so a key stays in one.
+
+        raises: TopicNotFound when it was deleted; ProducerFenced, ProducerBusy
+        """
+        topic = self.access.topic(view)
+        shape = self._shape_of(view, topic, rows.shape)
+        if shape.version == self._shape.version:
+            self._shape = shape
+        return storing.OutgoingBatch(topic, rows.over(shape), self._named)
+
+    def _live_topic(self, view: View) -> Topic:
+        return live_topic(view, self.access.number, self.topic.topic.short)
+
+    def _refreshed(self, shape: Shape) -> Shape:
+        """A shape as the topic is now; the session takes it over if it writes this version."""
+        refreshed = self.store.read(
+            lambda view: self._shape_of(view, self._live_topic(view), shape)
+        )
+        if refreshed.version == self._shape.version:
+            self._shape = refreshed
+        return refreshed
+
+    def _shape_of(self, view: View, topic: Topic, shape: Shape) -> Shape:
+        """The current shape of the topic, for values that were encoded by the version of `shape`.
+
+        raises: InvalidMessage: that schema was deleted, and the topic has another
+        """
+        if not topic.schemas:
+            is_same = shape.written is None and shape.partitions == topic.partitions
+            return shape if is_same else Shape(topic.partitions)
+        version, written = shape.version, schema_of(topic)
+        if version is not None and written is not None:
+            written = topic.schemas[version - 1]
+            if written.deleted:
+                if not shape.is_stated and self._shape.version == version:
+                    self._shape = Shape(topic.partitions)  # the newest encodes the next record
+                short = self.topic.topic.short
+                raise InvalidMessage(
+                    f"schema {version} of topic {short}, which this was written by, was deleted",
+                    hint="open the producer again" if shape.is_stated else "send it again",
+                    topic=short,
+                )
+        typing = typing_of(view, self.store.settings, topic, version)
+        return Shape(topic.partitions, written, typing, version, shape.is_stated)
+
+    # --- encoding --------------------------------------------------------------------------------
+
+    def write_by(self, version: int) -> None:
+        """Encode records by this version of the topic's schema; else by the newest."""
+        self._shape = self._shape._replace(version=version, is_stated=True)
+        self._shape = self._refreshed(self._shape)
+
+    def _encoded(self, value: Any) -> tuple[Any, int | None]:
+        """A value as bytes, or as it is, and the schema version that goes with it, as in Shape.
+
+        raises: InvalidArgument, InvalidMessage
+        """
+        shape = self._shape
+        if isinstance(value, str):
+            try:
+                return value.encode(), shape.version
+            except UnicodeEncodeError as error:
+                raise InvalidArgument("value cannot be written as UTF-8") from error
+        if not classes.is_record(value):
+            return value, shape.version
+        if shape.written is not None:
+            try:
+                return self._encoded_by(shape, shape.written, value)
+            except InvalidMessage:  # perhaps the topic has another schema by now
+                if shape.is_stated:
+                    raise
+        self.settle()  # the queued messages are of the schema so far
+        shape = self._refreshed(shape if shape.is_stated else shape._replace(version=None))
+        if shape.written is None:
+            return value, shape.version
+        return self._encoded_by(shape, shape.written, value)
+
+    def _encoded_whole(self, value: Any) -> tuple[bytes | None, int | None]:
+        """As `_encoded`, for a value that cannot be large: a file is refused."""
+        content, version = self._encoded(value)
+        if content is not None and not isinstance(content, bytes | bytearray | memoryview):
+            raise InvalidArgument(f"value is {type(content).__name__}, it must be bytes")
+        return cast(Any, content), version
+
+    def _encoded_by(
+        self, shape: Shape, schema: SchemaVersion, value: Record
+    ) -> tuple[bytes, int | None]:
+        """A record as bytes. From the first one in Avro on, the session stays with its version."""
+        content = encode_one(schema_in(schema), value)
+        if schema.kind != "avro" or shape.version is not None:
+            return content, shape.version
+        self._shape = shape._replace(version=schema.version)
+        return content, schema.version
+
+    # --- queues, and the end ---------------------------------------------------------------------
+
+    def _make_queue(self, version: int | None) -> ProducerQueue:
+        """The queue for messages of one schema version; the first such message makes it."""
+
+        def route(data: pa.RecordBatch) -> storing.Batch:
+            rows = self._route(data, version)
+            return lambda view: self.outgoing(view, rows)
+
+        shared = self._make_outbox()
+        queue = shared.queue(self._batching or outbox.Batching(), route)
+        with shared.lock:
+            return self._queues.setdefault(version, queue)  # another thread may have been faster
+
+    def settle(self) -> None:
+        """Wait until every queued message is stored or refused: later calls come after them."""
+        for queue in list(self._queues.values()):
+            queue.settle()
+
+    def flush(self) -> None:
+        """Settle, and raise the first error that no caller has seen; written frames are durable."""
+        self.check_open()
+        self._flush_queues()
+        self.store.flush()
+
+    def _flush_queues(self) -> None:
+        self.settle()
+        for queue in list(self._queues.values()):
+            queue.flush()
+
+    def close(self) -> None:
+        """Leave the topic, once every queued message is stored or refused; raises as `flush`.
+
+        In `__del__` or a signal handler that interrupted a call on the store, it runs after that
+        call.
+        """
+        if self._is_closed:
+            return
+        has_pending = any(queue.has_pending for queue in list(self._queues.values()))
+        must_write = self.idle_on_close or has_pending or self.access.epoch
+        if must_write and self.store.put_off(self.close):
+            return
+        try:
+            self._flush_queues()
+            if self.idle_on_close:
+                self.idle_on_close = False
+                self.watermarks.send(None, None)
+        finally:
+            self._is_closed = True
+            self.access.close()
+
+
+def _receipt_in(answer: tuple[SharedReceipts, int]) -> SendReceipt:
+    """The receipt of a message that was stored with others: their receipts, and its row."""
+    receipts, row = answer
+    return receipts.receipt(row)
