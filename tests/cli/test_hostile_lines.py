@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from txlog.cli.line import catalogue
-from txlog.cli.line.declared import GLOBAL_FLAGS, Argument, defaults_of, hints_of
+from txlog.cli.line.command import GLOBAL_FLAGS, Argument, defaults_of, hints_of
 from txlog.cli.line.dispatch import load
 from txlog.cli.main import main
 

@@ -7,9 +7,16 @@ import re
 from typing import Any
 
 from txlog.cli.line import catalogue, dispatch, typer
-from txlog.cli.line.command import Command, parse
-from txlog.cli.line.declared import GLOBAL_FLAGS, Option, declared, defaults_of, hints_of
-from txlog.cli.line.flags import hidden_times
+from txlog.cli.line.command import (
+    GLOBAL_FLAGS,
+    Command,
+    Option,
+    declared,
+    defaults_of,
+    hidden_times,
+    hints_of,
+    parse,
+)
 from txlog.cli.terminal.fields import MEANINGS
 from txlog.errors import Usage
 
@@ -27,24 +34,14 @@ def by_typer(command: Command, args: list[str]) -> dict[str, Any] | None:
         return 0
 
     try:
-        typer.invoke(
-            command.path,
-            command.function,
-            list(args),
-            take,
-            examples=(),
-            dry_run=command.dry_run,
-            input_format=command.input_format,
-        )
+        typer.invoke(command, list(args), take)
     except Usage:
         return None
     return parsed[0] if parsed else None
 
 
 def by_plain(command: Command, args: list[str]) -> dict[str, Any] | None:
-    return parse(
-        command.function, list(args), dry_run=command.dry_run, input_format=command.input_format
-    )
+    return parse(command, list(args))
 
 
 def flags_of(command: Command) -> list[tuple[str, bool, bool]]:

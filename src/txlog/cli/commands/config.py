@@ -12,8 +12,7 @@ from txlog.base.settings import SHARES, SWITCHES
 from txlog.cli.call import user_config
 from txlog.cli.call.call import Call
 from txlog.cli.call.environment import USER_SETTINGS
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command
 from txlog.errors import InvalidArgument, NotFound, StoreNotFound
 
 Row = dict[str, Any]

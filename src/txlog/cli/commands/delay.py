@@ -15,8 +15,7 @@ from txlog.cli.call.ask import confirm
 from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Words
 from txlog.cli.call.targets import words_or_stdin
-from txlog.cli.line.command import command, exclusive
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command, exclusive
 from txlog.cli.terminal.tables import counted
 from txlog.errors import InvalidArgument, Usage
 

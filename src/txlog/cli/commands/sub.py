@@ -15,8 +15,7 @@ from txlog.base.suggest import suggestion
 from txlog.cli.call.ask import confirm
 from txlog.cli.call.call import Call
 from txlog.cli.call.targets import each_target, words_or_stdin
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command
 from txlog.cli.terminal.tables import counted
 from txlog.errors import InvalidArgument, SubscriptionNotFound, Usage
 

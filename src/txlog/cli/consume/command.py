@@ -10,8 +10,7 @@ from txlog.base.ranges import Range, parse_bound, parse_duration, parse_range
 from txlog.cli.call.call import Call, utf8
 from txlog.cli.consume.request import Request, Target
 from txlog.cli.help import fields
-from txlog.cli.line.command import command, exclusive
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command, exclusive
 from txlog.cli.output import percent
 from txlog.cli.produce.command import encode, properties
 from txlog.cli.terminal.fields import RECORD_FIELDS

@@ -1,11 +1,15 @@
-"""Owns a command: its function, its part of help and `-f help`, how a line is parsed and run.
+"""Owns a command: its function, the declarations of its parameters, and how a line is parsed.
 
 A command is a function `(call, …) -> None`. It prints through the call, and raises on errors. Its
-parameters come from `declared`. The parser here takes a line that is certainly correct; Typer takes
-all others. Both read the same declarations. This parser has no error texts: at an unknown flag, a
-missing or bad value, or -h, it gives up, and Typer explains the error. So its only possible fault
-is to read a line differently from Typer; a test compares the two over random lines of all commands.
-One difference is intended: with `-f help`, which runs no command, nothing is required.
+parameters are Annotated hints with an Option or an Argument. These are named after Typer's, and
+`typer` converts them for help and error messages; importing Typer takes a third of the time of
+`produce`.
+
+The parser here takes a line that is certainly correct; Typer takes all others. Both read the same
+declarations. This parser has no error texts: at an unknown flag, a missing or bad value, or -h, it
+gives up, and Typer explains the error. So its only possible fault is to read a line differently
+from Typer; a test compares the two over random lines of all commands. One difference is intended:
+with `-f help`, which runs no command, nothing is required.
 
 The rules are Typer's: flags and arguments mix; `--` ends the flags; `--flag V` takes the next word
 in any case; `-n5` and `-qq` work; the last of a repeated flag wins, or a list takes all of them.
@@ -13,23 +17,96 @@ in any case; `-n5` and `-qq` work; the last of a repeated flag wins, or a list t
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from types import FunctionType
+from typing import Any, Final, cast
 
-from txlog.cli.call.call import Call, Globals
-from txlog.cli.line.declared import (
-    COUNTED,
-    GLOBAL_FLAGS,
-    REHEARSAL,
-    Argument,
-    Option,
-    defaults_of,
-    hints_of,
-)
-from txlog.cli.line.flags import as_given, hidden_times
-from txlog.cli.terminal.errors import Report
 from txlog.errors import Usage
+
+GLOBAL_FLAGS: Final[dict[str, tuple[tuple[str, ...], str | None, str]]] = {
+    "store": (("--store", "-S"), "PATH", "the store [env: TXLOG_STORE]"),
+    "profile": (("--profile",), "NAME", "a section of the config file [env: TXLOG_PROFILE]"),
+    "format": (("--format", "-f"), "FMT", "shape of stdout [env: TXLOG_FORMAT]"),
+    "json": (("--json",), None, "JSON on stdout, errors as JSON on stderr"),
+    "columns": (("--columns",), "A,B", "these fields, in this order"),
+    "quiet": (("--quiet", "-q"), None, "no summaries and notes; -qq: no warnings"),
+    "verbose": (("--verbose", "-v"), None, "notes, also off a terminal"),
+    "log_format": (("--log-format",), "text|json", "shape of diagnostics"),
+    "log_file": (("--log-file",), "PATH", "diagnostics go here, appended"),
+    "color": (("--color",), "auto|always|never", "colours"),
+    "utc": (("--utc",), None, "times on a terminal in UTC"),
+    "no_progress": (("--no-progress",), None, "no bars"),
+    "no_pager": (("--no-pager",), None, "no pager"),
+    "yes": (("--yes", "-y"), None, "answer yes"),
+    "no_input": (("--no-input",), None, "never ask"),
+    "read_only": (("--read-only",), None, "take no lock, write nothing [env: TXLOG_READ_ONLY]"),
+    "lock_timeout": (("--lock-timeout",), "DUR", "how long to wait for a lock (the store's, 30s)"),
+    "now": (("--now",), "TIME", "the clocks of this process stand still [env: TXLOG_NOW]"),
+    "version": (("--version", "-V"), None, "the version"),
+}
+_HIDING: Final = "\0"  # no word of a command line can contain it
+COUNTED: Final = frozenset(("quiet", "verbose"))
+REHEARSAL: Final = ("--dry-run", "print the planned changes, change nothing")
+
+
+class Option:
+    """A flag: its spellings (`--active/--no-active` has two) and its help.
+
+    min, max: bounds of a number
+    """
+
+    __slots__ = ("help", "hidden", "max", "metavar", "min", "show_default", "words")
+
+    def __init__(
+        self,
+        *words: str,
+        metavar: str | None = None,
+        help: str | None = None,
+        min: int | None = None,
+        max: int | None = None,
+        hidden: bool = False,
+        show_default: bool = True,
+    ) -> None:
+        self.words = words
+        self.metavar, self.help, self.hidden = metavar, help, hidden
+        self.min, self.max = min, max
+        self.show_default = show_default
+
+
+class Argument:
+    """A word that is not a flag; a list takes all remaining words."""
+
+    __slots__ = ("help", "metavar", "show_default")
+
+    def __init__(
+        self, *, metavar: str | None = None, help: str | None = None, show_default: bool = True
+    ) -> None:
+        self.metavar, self.help, self.show_default = metavar, help, show_default
+
+
+def declared(option: Option) -> tuple[str, ...]:
+    """The spellings of a flag, long ones first: --partition -p."""
+    names = [word for each in option.words for word in each.split("/")]
+    return tuple(sorted(names, key=lambda word: not word.startswith("--")))
+
+
+def hints_of(function: Callable[..., None]) -> dict[str, Any]:
+    """The hints of the parameters after the call, in order.
+
+    They are stored as text; the function's module defines every name in them.
+    """
+    plain = cast(FunctionType, function)
+    code, annotations = plain.__code__, plain.__annotations__
+    names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    return {name: eval(annotations[name], plain.__globals__) for name in names}  # noqa: S307
+
+
+def defaults_of(function: Callable[..., None]) -> dict[str, Any]:
+    """The defaults of parameters; required parameters have no entry."""
+    plain = cast(FunctionType, function)
+    code, values = plain.__code__, plain.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
+    return {**dict(zip(names, values, strict=True)), **(plain.__kwdefaults__ or {})}
 
 
 class Command:
@@ -69,37 +146,6 @@ class Command:
         self.input_format = input_format
         self.dry_run = dry_run
         self.times = times
-
-    def invoke(self, args: list[str], report: Report) -> int:
-        """Parse args, run the command, close its store; return the exit code.
-
-        raises: Usage (201), and the errors of the command
-        """
-
-        def take(values: dict[str, Any]) -> int:
-            flags = Globals(**{name: values.pop(name, None) for name in Globals.__annotations__})
-            dry_run = values.pop("dry_run") if self.dry_run else False
-            check_numbers(values)
-            if self.times:
-                values = {name: as_given(value) for name, value in values.items()}
-            return Call(self, flags, report, dry_run=dry_run).run(values)
-
-        if self.times:
-            args = hidden_times(args)
-        values = parse(self.function, args, dry_run=self.dry_run, input_format=self.input_format)
-        if values is not None:
-            return take(values)
-        typed = importlib.import_module("txlog.cli.line.typer")
-        answer: int = typed.invoke(
-            self.path,
-            self.function,
-            args,
-            take,
-            examples=self.examples,
-            dry_run=self.dry_run,
-            input_format=self.input_format,
-        )
-        return answer
 
 
 def command(
@@ -163,6 +209,28 @@ def exclusive(**given: object) -> None:
 # --- lines that are plainly right ------------------------------------------------------------
 
 
+def hidden_times(args: list[str]) -> list[str]:
+    """Hide words before `--` that begin with - and a digit: each may be a TIME instead of a flag.
+
+    No flag begins like that. Values of flags are hidden too, and restored by as_given.
+    """
+    stop = args.index("--") if "--" in args else len(args)
+    return [
+        f"{_HIDING}{word}" if at < stop and word[:1] == "-" and word[1:2].isdecimal() else word
+        for at, word in enumerate(args)
+    ]
+
+
+def as_given(value: object) -> object:
+    """A parsed value in its spelling before hidden_times."""
+    return value.removeprefix(_HIDING) if isinstance(value, str) else value
+
+
+def as_told(message: str) -> str:
+    """Typer's text with words in their spelling before hidden_times, which Typer may escape."""
+    return message.replace(_HIDING, "").replace(repr(_HIDING)[1:-1], "")
+
+
 SWITCH, COUNT, TEXT, NUMBER, TEXTS, NUMBERS = range(6)
 _KINDS: Final[dict[Any, int]] = {
     bool: SWITCH, bool | None: SWITCH, str: TEXT, str | None: TEXT, int: NUMBER,
@@ -171,7 +239,7 @@ _KINDS: Final[dict[Any, int]] = {
 }  # fmt: skip
 
 
-class _Given(Exception):
+class _NotPlain(Exception):
     """The line is not a plain one."""
 
 
@@ -208,37 +276,33 @@ class _Flag:
         return self.kind in (SWITCH, COUNT)
 
 
-def parse(
-    function: Callable[..., None], args: list[str], *, dry_run: bool, input_format: bool
-) -> dict[str, Any] | None:
+def parse(command: Command, args: list[str]) -> dict[str, Any] | None:
     """Values for the command's parameters and the global flags; None: Typer must parse the line."""
     try:
-        return _parse(function, args, dry_run, input_format)
-    except _Given:
+        return _parse(command, args)
+    except _NotPlain:
         return None
 
 
-def _parse(
-    function: Callable[..., None], args: list[str], dry_run: bool, input_format: bool
-) -> dict[str, Any]:
+def _parse(command: Command, args: list[str]) -> dict[str, Any]:
     flags: dict[str, _Flag] = {}
     arguments: list[tuple[str, int]] = []
     values: dict[str, Any] = {}
     for name, (names, metavar, _) in GLOBAL_FLAGS.items():
-        if name == "format" and input_format:
+        if name == "format" and command.input_format:
             continue
         kind = COUNT if name in COUNTED else SWITCH if metavar is None else TEXT
         values[name] = {COUNT: 0, SWITCH: False, TEXT: None}[kind]
         _declare(flags, names, name, kind, None)
-    if dry_run:
+    if command.dry_run:
         values["dry_run"] = False
         _declare(flags, REHEARSAL[:1], "dry_run", SWITCH, None)
-    hints = hints_of(function)
+    hints = hints_of(command.function)
     for name, hint in hints.items():
         kind = _KINDS.get(hint.__origin__, -1)
         declared = hint.__metadata__[0]
         if kind < 0:
-            raise _Given
+            raise _NotPlain
         if isinstance(declared, Option):
             _declare(flags, declared.words, name, kind, declared)
         else:
@@ -246,10 +310,10 @@ def _parse(
             arguments.append((name, kind))
     values_found: dict[str, Any] = {}
     _arguments(arguments, _flags(flags, args, values_found), values_found)
-    defaults = defaults_of(function)
+    defaults = defaults_of(command.function)
     missing = [name for name in hints if name not in values_found and name not in defaults]
-    if missing and values_found.get("form" if input_format else "format") != "help":
-        raise _Given
+    if missing and values_found.get("form" if command.input_format else "format") != "help":
+        raise _NotPlain
     # `-f help` prints the fields and requires nothing: the command does not run.
     return {**values, **defaults, **dict.fromkeys(missing), **values_found}
 
@@ -260,7 +324,7 @@ def _declare(
     low, high = (None, None) if option is None else (option.min, option.max)
     for word in names:
         if not word.startswith("-"):
-            raise _Given
+            raise _NotPlain
         first, _, second = word.partition("/")
         flags[first] = _Flag(name, kind, True, low, high)
         if second:
@@ -282,13 +346,13 @@ def _flags(flags: dict[str, _Flag], args: list[str], values: dict[str, Any]) -> 
             name, equals, text = word.partition("=")
             flag = flags.get(name)
             if flag is None or (flag.is_switch and equals):
-                raise _Given
+                raise _NotPlain
             if flag.is_switch:
                 flag.switch(values)
                 continue
             if not equals:
                 if at == stop:
-                    raise _Given
+                    raise _NotPlain
                 text = args[at]
                 at += 1
             flag.take(values, text)
@@ -303,14 +367,14 @@ def _letters(flags: dict[str, _Flag], args: list[str], at: int, values: dict[str
     for index in range(1, len(word)):
         flag = flags.get(f"-{word[index]}")
         if flag is None:
-            raise _Given
+            raise _NotPlain
         if flag.is_switch:
             flag.switch(values)
             continue
         if index + 1 < len(word):
             flag.take(values, word[index + 1 :])
         elif at == len(args):
-            raise _Given
+            raise _NotPlain
         else:
             flag.take(values, args[at])
             at += 1
@@ -323,7 +387,7 @@ def _arguments(parameters: list[tuple[str, int]], args: list[str], values: dict[
     for at, (name, kind) in enumerate(parameters):
         many = kind in (TEXTS, NUMBERS)
         if many and at + 1 < len(parameters):
-            raise _Given
+            raise _NotPlain
         chosen, args = (args, []) if many else (args[:1], args[1:])
         if chosen:
             converted = (
@@ -331,16 +395,16 @@ def _arguments(parameters: list[tuple[str, int]], args: list[str], values: dict[
             )
             values[name] = converted if many else converted[0]
     if args:
-        raise _Given
+        raise _NotPlain
 
 
 def _number(text: str, low: int | None, high: int | None) -> int:
     try:
         number = int(text)
     except ValueError:
-        raise _Given from None
+        raise _NotPlain from None
     if (low is not None and number < low) or (high is not None and number > high):
-        raise _Given
+        raise _NotPlain
     return number
 
 

@@ -11,8 +11,7 @@ from txlog.base.ids import TopicName, check_name
 from txlog.base.ranges import parse_duration, parse_instant, parse_size
 from txlog.cli.call.call import Call, is_terminal, utf8
 from txlog.cli.input import percent as percentin
-from txlog.cli.line.command import command, exclusive
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command, exclusive
 from txlog.cli.output import percent
 from txlog.cli.produce.request import BATCH_BYTES, Request
 from txlog.errors import InvalidArgument, Usage

@@ -9,8 +9,7 @@ from txlog.base.ids import TopicName, check_name
 from txlog.base.ranges import parse_duration
 from txlog.cli.call.call import Call
 from txlog.cli.input import percent as percentin
-from txlog.cli.line.command import command, exclusive
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command, exclusive
 from txlog.cli.output import percent
 from txlog.cli.produce.command import IN_FORMATS
 from txlog.cli.run.request import Request
