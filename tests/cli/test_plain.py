@@ -12,9 +12,7 @@ from txlog.cli.line.command import (
     Command,
     Option,
     declared,
-    defaults_of,
     hidden_times,
-    hints_of,
     parse,
 )
 from txlog.cli.terminal.fields import MEANINGS
@@ -52,7 +50,7 @@ def flags_of(command: Command) -> list[tuple[str, bool, bool]]:
         for word in words
         if not (name == "format" and command.input_format)
     ]
-    for hint in hints_of(command.function).values():
+    for hint in command.hints.values():
         metadata = hint.__metadata__[0]
         if isinstance(metadata, Option):
             has_value = "bool" not in str(hint.__origin__)
@@ -64,7 +62,7 @@ def flags_of(command: Command) -> list[tuple[str, bool, bool]]:
 
 def right_line(command: Command, chance: random.Random) -> list[str]:
     """A valid line: every argument, some flags with their values, in any order."""
-    hints, defaults = hints_of(command.function), defaults_of(command.function)
+    hints, defaults = command.hints, command.defaults
     parts: list[list[str]] = []
     for name, hint in hints.items():
         if not isinstance(hint.__metadata__[0], Option):

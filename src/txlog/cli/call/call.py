@@ -10,7 +10,7 @@ import importlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -74,7 +74,6 @@ class Described(Protocol):
     """The facts that a call needs about its command."""
 
     path: str
-    function: Any
     table_fields: list[str]
     fields: list[str]
     records: bool
@@ -82,6 +81,12 @@ class Described(Protocol):
     changes: bool
     input_format: bool
     dry_run: bool
+
+    def run(self, call: Call, values: dict[str, Any]) -> None:
+        """Call its function with the values of a line."""
+
+    def words(self, values: Mapping[str, Any]) -> list[str]:
+        """A command line with these values."""
 
 
 class Line(Protocol):
@@ -106,6 +111,7 @@ class Call:
         self._stack = ExitStack()
         self._clock: Clock | None = None
         self.line: Line | None = None  # set while a bar is drawn
+        self.values: dict[str, Any] = {}  # of the command's parameters, as in the line
         report.json = report.json or flags.json
         self.user = user_settings(profile_of(flags))
         self._take_user_settings()
@@ -124,6 +130,7 @@ class Call:
 
     def run(self, values: dict[str, Any]) -> int:
         """Run the command with its own values and close its resources; return the exit code."""
+        self.values = values
         if self.flags.version:
             version = importlib.import_module("txlog.cli.call.version")
             self.output.text(version.as_json() if self.flags.json else version.as_text())
@@ -135,7 +142,7 @@ class Call:
             if self.flags.log_file is not None:
                 saying.begin_log(self.flags.log_file)
             with self._stack:
-                self.command.function(self, **values)
+                self.command.run(self, values)
         self.output.out.flush()
         return self.exit
 
@@ -402,6 +409,25 @@ def utf8(word: str, name: str) -> str:
         return os.fsencode(word).decode()
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"{name} is not UTF-8") from error
+
+
+def encoded(words: Sequence[str]) -> list[bytes]:
+    """Return the original bytes of each argument."""
+    return [os.fsencode(word) for word in words]
+
+
+def properties(pairs: Sequence[str]) -> dict[str, str]:
+    """Return K=V words as a mapping.
+
+    raises: InvalidArgument (201)
+    """
+    mapping: dict[str, str] = {}
+    for word in pairs:
+        name, equals, value = utf8(word, "--prop").partition("=")
+        if not equals or not name:
+            raise InvalidArgument("--prop is K=V")
+        mapping[name] = value
+    return mapping
 
 
 def truthy(name: str) -> bool:

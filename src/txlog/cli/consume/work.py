@@ -391,7 +391,7 @@ class Job:
 
     def left(self) -> int | None:
         """How many more messages -n allows; None without a limit."""
-        return None if self.request.limit is None else self.request.limit - self.records.count
+        return None if self.request.n is None else self.request.n - self.records.count
 
     def is_full(self) -> bool:
         """Whether -n is reached."""

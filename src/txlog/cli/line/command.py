@@ -1,9 +1,10 @@
 """Owns a command: its function, the declarations of its parameters, and how a line is parsed.
 
 A command is a function `(call, …) -> None`. It prints through the call, and raises on errors. Its
-parameters are Annotated hints with an Option or an Argument. These are named after Typer's, and
-`typer` converts them for help and error messages; importing Typer takes a third of the time of
-`produce`.
+parameters are Annotated hints with an Option or an Argument; a command with many takes one struct,
+whose fields have such hints, so that each option is written once. Option and Argument are named
+after Typer's, and `typer` converts them for help and error messages; importing Typer takes a third
+of the time of `produce`.
 
 The parser here takes a line that is certainly correct; Typer takes all others. Both read the same
 declarations. This parser has no error texts: at an unknown flag, a missing or bad value, or -h, it
@@ -17,11 +18,18 @@ in any case; `-n5` and `-qq` work; the last of a repeated flag wins, or a list t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from types import FunctionType
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+import msgspec
 
 from txlog.errors import Usage
+
+if TYPE_CHECKING:
+    from txlog.cli.call.call import Call
 
 GLOBAL_FLAGS: Final[dict[str, tuple[tuple[str, ...], str | None, str]]] = {
     "store": (("--store", "-S"), "PATH", "the store [env: TXLOG_STORE]"),
@@ -52,10 +60,18 @@ REHEARSAL: Final = ("--dry-run", "print the planned changes, change nothing")
 class Option:
     """A flag: its spellings (`--active/--no-active` has two) and its help.
 
-    min, max: bounds of a number
+    min, max:  bounds of a number
+    choices:   the words that it takes; the command refuses others
+    reads:     makes the field of a command's options from the text in the line, or from all texts
+    reads_now: the same for a text that may be relative to the instant of the call
+    many:      the flag may be repeated; the hint of a flag without `reads` says so
+    default:   the text to read if the flag is missing
     """
 
-    __slots__ = ("help", "hidden", "max", "metavar", "min", "show_default", "words")
+    __slots__ = (
+        *("choices", "default", "help", "hidden", "many", "max", "metavar", "min"),
+        *("reads", "reads_now", "show_default", "words"),
+    )
 
     def __init__(
         self,
@@ -66,47 +82,52 @@ class Option:
         max: int | None = None,
         hidden: bool = False,
         show_default: bool = True,
+        choices: tuple[str, ...] = (),
+        reads: Callable[[Any], object] | None = None,
+        reads_now: Callable[[str, int], object] | None = None,
+        many: bool = False,
+        default: str | None = None,
     ) -> None:
         self.words = words
-        self.metavar, self.help, self.hidden = metavar, help, hidden
-        self.min, self.max = min, max
-        self.show_default = show_default
+        self.metavar, self.help, self.hidden = metavar or "|".join(choices) or None, help, hidden
+        self.min, self.max, self.choices = min, max, choices
+        self.show_default, self.default = show_default, default
+        self.reads, self.reads_now, self.many = reads, reads_now, many
+
+    def read(self, call: Call, value: object) -> object:
+        """The field of a command's options for a value in the line. Raises as `reads`."""
+        if self.choices:
+            call.check_choice(self.words[0], str(value), self.choices)
+        if self.reads_now is not None:
+            return self.reads_now(str(value), call.now_ms())
+        return value if self.reads is None else self.reads(value)
 
 
 class Argument:
     """A word that is not a flag; a list takes all remaining words."""
 
-    __slots__ = ("help", "metavar", "show_default")
+    __slots__ = ("help", "metavar", "reads", "show_default")
 
     def __init__(
-        self, *, metavar: str | None = None, help: str | None = None, show_default: bool = True
+        self,
+        *,
+        metavar: str | None = None,
+        help: str | None = None,
+        show_default: bool = True,
+        reads: Callable[[Any], object] | None = None,
     ) -> None:
         self.metavar, self.help, self.show_default = metavar, help, show_default
+        self.reads = reads
+
+    def read(self, call: Call, value: object) -> object:
+        """The field of a command's options for a word of the line."""
+        return value if self.reads is None else self.reads(value)
 
 
 def declared(option: Option) -> tuple[str, ...]:
     """The spellings of a flag, long ones first: --partition -p."""
     names = [word for each in option.words for word in each.split("/")]
     return tuple(sorted(names, key=lambda word: not word.startswith("--")))
-
-
-def hints_of(function: Callable[..., None]) -> dict[str, Any]:
-    """The hints of the parameters after the call, in order.
-
-    They are stored as text; the function's module defines every name in them.
-    """
-    plain = cast(FunctionType, function)
-    code, annotations = plain.__code__, plain.__annotations__
-    names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-    return {name: eval(annotations[name], plain.__globals__) for name in names}  # noqa: S307
-
-
-def defaults_of(function: Callable[..., None]) -> dict[str, Any]:
-    """The defaults of parameters; required parameters have no entry."""
-    plain = cast(FunctionType, function)
-    code, values = plain.__code__, plain.__defaults__ or ()
-    names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
-    return {**dict(zip(names, values, strict=True)), **(plain.__kwdefaults__ or {})}
 
 
 class Command:
@@ -118,12 +139,12 @@ class Command:
     input_format: the command itself declares -f and --format
     dry_run: it can be rehearsed: --dry-run, and `dry_run` in its result
     times:   an argument is a TIME, so that a word like -3m is not a flag
+    options: the struct that the function takes; without it, it takes each parameter by itself
     """
 
     def __init__(
         self,
         path: str,
-        function: Callable[..., None],
         *,
         examples: tuple[str, ...] = (),
         fields: str = "",
@@ -133,10 +154,10 @@ class Command:
         input_format: bool = False,
         dry_run: bool = False,
         times: bool = False,
+        options: type[msgspec.Struct] | None = None,
     ) -> None:
         default_fields, _, wide = fields.partition("|")
         self.path = path
-        self.function = function
         self.examples = examples
         self.table_fields = default_fields.split()
         self.fields = self.table_fields + wide.split() + ["dry_run"] * dry_run
@@ -146,37 +167,96 @@ class Command:
         self.input_format = input_format
         self.dry_run = dry_run
         self.times = times
+        self.options = options
+
+    def __call__(self, function: Callable[..., None]) -> Command:
+        """Take the function that follows the decorator."""
+        self.function = function
+        return self
+
+    @cached_property
+    def hints(self) -> dict[str, Any]:
+        """The hints of the parameters, in order: fields of its options, or after the call.
+
+        They are stored as text; the module of a parameter defines every name in its hint. The
+        options of a struct come before those of its base.
+        """
+        if self.options is None:
+            plain = cast(FunctionType, self.function)
+            code, texts = plain.__code__, plain.__annotations__
+            names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+            return {name: eval(texts[name], plain.__globals__) for name in names}  # noqa: S307
+        hints: dict[str, Any] = {}
+        for part in self.options.__mro__[:-2]:
+            module = vars(sys.modules[part.__module__])
+            for name, text in part.__annotations__.items():
+                hints.setdefault(name, eval(text, module))  # noqa: S307
+        return {
+            name: _of_line(hint) for name, hint in hints.items() if hasattr(hint, "__metadata__")
+        }
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """The defaults of parameters as a line has them; required parameters have no entry."""
+        if self.options is None:
+            plain = cast(FunctionType, self.function)
+            code, values = plain.__code__, plain.__defaults__ or ()
+            names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
+            return {**dict(zip(names, values, strict=True)), **(plain.__kwdefaults__ or {})}
+        fields, values = self.options.__struct_fields__, self.options.__struct_defaults__
+        of_fields = dict(zip(fields[len(fields) - len(values) :], values, strict=True))
+        defaults: dict[str, Any] = {}
+        for name, hint in self.hints.items():
+            text = getattr(hint.__metadata__[0], "default", None)
+            value = of_fields.get(name, msgspec.NODEFAULT)
+            if text is not None or value is not msgspec.NODEFAULT:
+                plain_value = value if isinstance(value, bool | int | str) else None
+                defaults[name] = plain_value if text is None else text
+        return defaults
+
+    def run(self, call: Call, values: dict[str, Any]) -> None:
+        """Call the function with the values of a line, or with the options read from them.
+
+        raises: Usage, InvalidArgument, and the errors of the command
+        """
+        if self.options is None:
+            self.function(call, **values)
+            return
+        fields: dict[str, object] = {}
+        for name, hint in self.hints.items():
+            if values[name] is not None:
+                fields[name] = hint.__metadata__[0].read(call, values[name])
+            elif name not in self.defaults:
+                fields[name] = None  # only with -f help
+        self.function(call, self.options(**fields))
+
+    def words(self, values: Mapping[str, Any]) -> list[str]:
+        """A command line that gives the command these values; its flags have a long spelling."""
+        flags, arguments = [], []
+        for name, hint in self.hints.items():
+            value, declaration = values[name], hint.__metadata__[0]
+            if value is None or value is False:
+                continue
+            texts = value if isinstance(value, list) else [value]
+            if isinstance(declaration, Argument):
+                arguments += [str(text) for text in texts]
+            elif value is True:
+                flags.append(declaration.words[0])
+            else:
+                flags += [f"{declaration.words[0]}={text}" for text in texts]
+        return [*self.path.split(), *flags, "--", *arguments]
 
 
-def command(
-    path: str,
-    *,
-    examples: tuple[str, ...] = (),
-    fields: str = "",
-    records: bool = False,
-    more: Callable[[], str] | None = None,
-    changes: bool = False,
-    input_format: bool = False,
-    dry_run: bool = False,
-    times: bool = False,
-) -> Callable[[Callable[..., None]], Command]:
-    """Make a command from a function."""
+command: Final = Command  # as the decorator of its function
 
-    def wrap(function: Callable[..., None]) -> Command:
-        return Command(
-            path,
-            function,
-            examples=examples,
-            fields=fields,
-            records=records,
-            more=more,
-            changes=changes,
-            input_format=input_format,
-            dry_run=dry_run,
-            times=times,
-        )
 
-    return wrap
+def _of_line(hint: Any) -> Any:
+    """The hint of a field, with the type that it has in a line."""
+    declaration = hint.__metadata__[0]
+    if declaration.reads is None and getattr(declaration, "reads_now", None) is None:
+        return hint
+    kind = list[str] | None if getattr(declaration, "many", False) else str | None
+    return Annotated[kind, declaration]
 
 
 def check_numbers(values: Mapping[str, object]) -> None:
@@ -297,7 +377,7 @@ def _parse(command: Command, args: list[str]) -> dict[str, Any]:
     if command.dry_run:
         values["dry_run"] = False
         _declare(flags, REHEARSAL[:1], "dry_run", SWITCH, None)
-    hints = hints_of(command.function)
+    hints = command.hints
     for name, hint in hints.items():
         kind = _KINDS.get(hint.__origin__, -1)
         declared = hint.__metadata__[0]
@@ -310,7 +390,7 @@ def _parse(command: Command, args: list[str]) -> dict[str, Any]:
             arguments.append((name, kind))
     values_found: dict[str, Any] = {}
     _arguments(arguments, _flags(flags, args, values_found), values_found)
-    defaults = defaults_of(command.function)
+    defaults = command.defaults
     missing = [name for name in hints if name not in values_found and name not in defaults]
     if missing and values_found.get("form" if command.input_format else "format") != "help":
         raise _NotPlain

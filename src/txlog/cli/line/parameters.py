@@ -18,8 +18,6 @@ from txlog.cli.line.command import (
     Command,
     Option,
     declared,
-    defaults_of,
-    hints_of,
 )
 
 _NEEDED = object()
@@ -172,10 +170,10 @@ class Parameter:
 
 def parameters_of(command: Command) -> list[Parameter]:
     """The arguments of a command, then its own flags, then the global ones; each in order."""
-    defaults = defaults_of(command.function)
+    defaults = command.defaults
     parameters = [
         _own(command, name, hint, defaults.get(name, _NEEDED))
-        for name, hint in hints_of(command.function).items()
+        for name, hint in command.hints.items()
     ]
     if command.dry_run:
         parameters.append(_switch("--dry-run", "print the planned changes, change nothing"))

@@ -21,8 +21,6 @@ from txlog.cli.line.command import (
     Option,
     as_told,
     declared,
-    defaults_of,
-    hints_of,
 )
 from txlog.cli.line.parameters import flag_meaning
 from txlog.errors import Usage
@@ -79,7 +77,7 @@ def _help(command: Command) -> str:
 
 def _signature(command: Command, with_globals: bool, with_words: bool) -> inspect.Signature:
     keyword = inspect.Parameter.KEYWORD_ONLY
-    defaults = defaults_of(command.function)
+    defaults = command.defaults
     parameters = [
         inspect.Parameter(
             name,
@@ -87,7 +85,7 @@ def _signature(command: Command, with_globals: bool, with_words: bool) -> inspec
             default=defaults.get(name, inspect.Parameter.empty),
             annotation=_typers(command.path, hint, with_words),
         )
-        for name, hint in hints_of(command.function).items()
+        for name, hint in command.hints.items()
     ]
     if command.dry_run:
         rehearsed = Annotated[bool, typer.Option(REHEARSAL[0], help=REHEARSAL[1])]

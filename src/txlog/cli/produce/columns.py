@@ -70,8 +70,8 @@ def filled(request: Request, table: pa.Table, sent: int) -> pa.Table:
         columns["partition"] = pa.repeat(pa.scalar(request.partition, pa.int32()), count)
     elif request.keep_partition and "partition" in table.column_names:
         columns["partition"] = table["partition"]
-    if request.sequence_from is not None:
-        first = request.sequence_from + sent
+    if request.seq_from is not None:
+        first = request.seq_from + sent
         if first + count > SEQUENCE_STOP:
             raise InvalidArgument(f"there is no sequence id above {SEQUENCE_STOP - 1}", code=203)
         columns["sequence_id"] = pc.add(pa.arange(0, count), first)
@@ -127,7 +127,7 @@ class Letters:
         self.held: list[tuple[bytes | None, list[tuple[str, str]]]] = []
         self._topic = request.topic
         self._most = client.settings.max_message_bytes
-        name = request.dead_letter_topic
+        name = request.on_error.topic
         self._producer = None if name is None else client.producer(name)
 
     def add(self, record: bytes | None, error: BadRecord) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from txlog.base.startup import compute as pc
-from txlog.cli.produce.request import Request
+from txlog.cli.produce.request import NEVER, Request
 from txlog.cli.terminal.signals import shielded
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ class Marks:
     @property
     def room(self) -> int | None:
         """How many messages may be sent before the next watermark is due; None: any number."""
-        most = self._request.watermark_every_messages
+        most = self._request.watermark_every.messages
         return None if most is None else most - self._messages
 
     def note(self, data: pa.Table, txn: TxnId | None) -> None:
         """Count messages that were sent; assert a watermark if one is due."""
-        if not self._request.watermarks:
+        if self._request.watermark_from is None:
             return
         self._messages += len(data)
         if "event_time" in data.column_names:
@@ -59,15 +59,14 @@ class Marks:
 
     def wait_s(self) -> float | None:
         """Seconds until a watermark is due by time; None: no watermark is due by time."""
-        interval_ms = self._request.watermark_every_ms
+        interval_ms = self._request.watermark_every.ms
         if interval_ms is None or not self._rises():
             return None
         return max(0.0, self._since + interval_ms / 1000 - time.monotonic())
 
     def commit(self, txn: TxnId) -> None:
         """Assert a watermark in a full transaction of --txn-every."""
-        request = self._request
-        if request.watermark_every_messages is None and request.watermark_every_ms is None:
+        if self._request.watermark_every == NEVER:
             self.send(txn)
 
     def send_if_due(self, txn: TxnId | None) -> None:
@@ -94,7 +93,8 @@ class Marks:
                 self._producer.new_watermark(self._request.join).mark_idle().send()
 
     def _rises(self) -> bool:
-        return self._request.watermarks and self._value() > self._asserted
+        return self._request.watermark_from is not None and self._value() > self._asserted
 
     def _value(self) -> int:
-        return 0 if self._greatest is None else self._greatest - self._request.watermark_lag_ms
+        lag_ms = self._request.watermark_lag_ms or 0
+        return 0 if self._greatest is None else self._greatest - lag_ms

@@ -64,7 +64,7 @@ def run(call: Call, request: Request) -> None:
         call.note("--deliver-at has passed: the messages are delivered at once")
     blocks.check_files(request.files)
     client = call.client(write=True, durability=request.durability)
-    topics = [topic for topic in (request.topic, request.dead_letter_topic) if topic is not None]
+    topics = [topic for topic in (request.topic, request.on_error.topic) if topic is not None]
     with created.created(client.store, topics) if request.create else nullcontext():
         _run(call, request, client)
 
@@ -115,8 +115,8 @@ class Job:
             request.form,
             request.files,
             key_delimiter=request.key_delimiter,
-            skip_bad=request.skip_bad,
-            aside=None if request.dead_letter_topic is None else self._aside,
+            skip_bad=request.on_error.action == "skip",
+            aside=None if request.on_error.topic is None else self._aside,
             require_newline=request.require_newline,
             now_ms=call.now_ms(),
             warn=call.warn,
@@ -129,7 +129,7 @@ class Job:
         """Read, send, commit; on any failure abort and report it."""
         request = self.request
         try:
-            if request.own_txn and request.txn_every_messages is None and not request.txn_every_ms:
+            if request.txn:
                 self._begin()
             with self.bar:
                 if request.chunking and request.form == "raw" and request.messages is None:
@@ -179,7 +179,7 @@ class Job:
 
     def _send_files(self) -> None:
         """Send each file as one message, block by block."""
-        for line, path in enumerate(self.input.files[: self.request.limit], 1):
+        for line, path in enumerate(self.input.files[: self.request.n], 1):
             if self.request.own_txn and self.txn is None:
                 self._begin()
             self.read += 1
@@ -238,7 +238,7 @@ class Job:
         else:
             source = self.input.tables()
         last: pa.Table | None = None
-        remaining = request.limit
+        remaining = request.n
         for table in source:
             if remaining == 0:
                 break
@@ -286,7 +286,7 @@ class Job:
 
     def _send(self, table: pa.Table) -> None:
         """Send records, in pieces that end where a commit or a watermark is due."""
-        txn_messages_max = self.request.txn_every_messages
+        txn_messages_max = self.request.txn_every.messages
         while len(table):
             if self.request.own_txn and self.txn is None:
                 self._begin()
@@ -363,15 +363,11 @@ class Job:
 
     def _commit_if_due(self) -> None:
         """End a transaction of --txn-every that is full or old enough."""
-        request = self.request
+        every = self.request.txn_every
         if self.txn is None:
             return
-        full = request.txn_every_messages is not None and (
-            self.txn_messages >= request.txn_every_messages
-        )
-        old = request.txn_every_ms is not None and (
-            (time.monotonic() - self.txn_since) * 1000 >= request.txn_every_ms
-        )
+        full = every.messages is not None and self.txn_messages >= every.messages
+        old = every.ms is not None and (time.monotonic() - self.txn_since) * 1000 >= every.ms
         if full or old:
             self.marks.commit(self.txn)
             self._commit()
@@ -436,7 +432,7 @@ class Job:
 
     def _batch_rows(self, whole: pa.Table) -> int:
         """Return the number of rows that make a batch."""
-        most = self.request.batch_bytes
+        most = self.request.batch.bytes
         count = min(len(whole), self.request.batch_messages)
         if whole["value"].nbytes > most:
             ends = pc.cumulative_sum(pc.fill_null(pc.binary_length(whole["value"]), 0))
@@ -445,7 +441,7 @@ class Job:
         return count
 
     def _is_full(self, tables: list[pa.Table], rows: int) -> bool:
-        most = self.request.batch_bytes
+        most = self.request.batch.bytes
         if rows >= self.request.batch_messages or self._is_due():
             return True
         return bool(sum(table["value"].nbytes for table in tables) >= most)
@@ -461,8 +457,8 @@ class Job:
         stops = []
         if self.pending_since is not None:
             stops.append(self.pending_since + self.request.flush_every_ms / 1000)
-        if self.txn is not None and self.request.txn_every_ms is not None:
-            stops.append(self.txn_since + self.request.txn_every_ms / 1000)
+        if self.txn is not None and self.request.txn_every.ms is not None:
+            stops.append(self.txn_since + self.request.txn_every.ms / 1000)
         mark_s = self.marks.wait_s()
         if mark_s is not None:
             stops.append(now + mark_s)
