@@ -255,7 +255,7 @@ def _formats(path: str) -> list[Candidate]:
 
 
 def _profiles() -> list[Candidate]:
-    reader = importlib.import_module("txlog.cli.call.user_config")
+    reader = importlib.import_module("txlog.cli.call.environment")
     return [(name, "profile") for name in reader.profiles(os.environ)]
 
 
@@ -296,7 +296,7 @@ def _names(kind: str, previous: list[str]) -> list[Candidate]:
             options.profile = value
         elif word in ("-t", "--topic"):
             topic = value
-    finding = importlib.import_module("txlog.cli.call.find")
+    finding = importlib.import_module("txlog.cli.call.call")
     reading = importlib.import_module("txlog.engine.door.relation")
     try:
         path = finding.find_store(options, finding.user_settings(finding.profile_of(options)))[0]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from txlog.cli.call.call import Call
-from txlog.cli.call.page import show_text
+from txlog.cli.call.call import Call, show_text
 from txlog.cli.help import topics
 from txlog.cli.line import catalogue, dispatch
 from txlog.cli.line.command import Argument, command

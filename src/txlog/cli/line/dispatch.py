@@ -15,13 +15,12 @@ from txlog.cli.call.call import Call, Globals
 from txlog.cli.line import catalogue
 from txlog.cli.line.command import Command, as_given, check_numbers, hidden_times, parse
 from txlog.cli.output.output import PipeGone, Stdout, silence_stdout
-from txlog.cli.terminal import errors as failures
 from txlog.cli.terminal import say, signals
 
 
 def run(args: list[str]) -> int:
     """Run one command line; return its exit code and raise nothing."""
-    report = failures.Report(json=False, store=None)
+    report = say.Report(json=False, store=None)
     _print_utf8()
     try:
         with signals.watched():
@@ -92,10 +91,14 @@ def as_ours(error: Exception) -> errors.TxlogError:
             return errors.DiskFailed(text)
         path = os.fsdecode(error.filename)
         return errors.DiskFailed(f"{path}: {text}", path=path)
-    return failures.bug(error)
+    text = errors.printable(f"{type(error).__name__}: {error}")
+    excerpt = text if len(text) <= 300 else f"{text[:297]}..."
+    return errors.InternalError(
+        f"a bug of txlog: {excerpt}", hint="TXLOG_DEBUG=1 shows where; please report it"
+    )
 
 
-def _dispatch(args: list[str], report: failures.Report) -> int:
+def _dispatch(args: list[str], report: say.Report) -> int:
     report.json = catalogue.says_json(args)
     line = catalogue.split(args)
     if line.rest == []:
@@ -130,7 +133,7 @@ def load(path: str) -> Command:
     return cast(Command, getattr(module, entry.name))
 
 
-def invoke(command: Command, args: list[str], report: failures.Report) -> int:
+def invoke(command: Command, args: list[str], report: say.Report) -> int:
     """Parse args, run the command, close its store; return the exit code.
 
     raises: Usage (201), and the errors of the command

@@ -8,7 +8,6 @@ from a store go through `printable`, so no stored byte moves a cursor.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import Final
 import msgspec
 
 from txlog.cli.terminal import fields
-from txlog.cli.terminal.say import is_colored
+from txlog.cli.terminal.say import as_json, is_colored
 from txlog.errors import printable
 
 _SHORT: Final = {"hidden_messages": "HIDDEN"}  # keeps the table of status within 100 columns
@@ -66,15 +65,6 @@ def cell(value: object) -> str:
     if isinstance(value, list | dict):
         return as_json(value)
     return str(value)
-
-
-def as_json(value: object) -> str:
-    """Return a value as compact JSON; in a name that is not UTF-8, each odd byte as `\\udcNN`.
-
-    Python uses the same form, so a reader can pass the name to `open`.
-    """
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def table(
