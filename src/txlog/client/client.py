@@ -30,7 +30,7 @@ from txlog.client.consuming import open as subscribing
 from txlog.client.reading import reader as readers
 from txlog.client.reading import table_view as table_views
 from txlog.client.sending import bulk as bulks
-from txlog.client.sending.producer import Producer
+from txlog.client.sending import producer as producing
 from txlog.client.sending.router import ROUND_ROBIN, Router, seed_of
 from txlog.client.topics import subscription as subscription_handle
 from txlog.client.topics import topic as topic_handle
@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from txlog.client.reading.reader import Reader
     from txlog.client.reading.table_view import TableView
     from txlog.client.sending.bulk import Bulk
+    from txlog.client.sending.producer import Producer
     from txlog.client.sending.router import Choose
     from txlog.client.topics.subscription import SubscriptionHandle
     from txlog.client.topics.topic import TopicHandle
@@ -456,7 +457,7 @@ class Client(RelationReader):
         sends = (self._outbox, outbox.batching_of(options))
 
         def make() -> Producer:
-            made = Producer(
+            made = producing.Producer(
                 self.store,
                 topic,
                 name,

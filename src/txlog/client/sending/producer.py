@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from txlog.base.arguments import checked
 from txlog.base.ids import TopicName, TxnId, check_name
-from txlog.base.schemas import classes
-from txlog.base.schemas.values import encode_one
+from txlog.base.schemas import classes, values
 from txlog.base.settings import KEY_BYTES_MAX, PROPERTIES_MAX
 from txlog.client.sending import message_builder
 from txlog.client.sending.router import ROUND_ROBIN, Router
@@ -794,7 +793,7 @@ class Producer:
         self, shape: _Shape, schema: SchemaVersion, value: Record
     ) -> tuple[bytes, int | None]:
         """A record as bytes, and which version they are of: Avro does not say it."""
-        data = encode_one(schema_in(schema), value)
+        data = values.encode_one(schema_in(schema), value)
         if schema.kind != "avro" or shape.version is not None:
             return data, shape.version
         self._shape = shape._replace(version=schema.version)
