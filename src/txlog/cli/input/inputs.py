@@ -23,7 +23,6 @@ import pyarrow as pa
 from txlog.base.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 from txlog.base.startup import compute as pc
 from txlog.base.text import envelopes, records
-from txlog.base.text.grammar import json_failure
 from txlog.cli.input import columns, percent, rows
 from txlog.errors import BadRecord, DiskFailed, NotFound
 
@@ -180,7 +179,7 @@ class Input:
         if self.form == "ndjson":
             bad = []
             for at, value in enumerate(table["value"].to_pylist()):
-                if (failure := json_failure(value)) is not None:
+                if (failure := records.json_failure(value)) is not None:
                     bad.append((at, json_reason(value, failure)))
                     if not self.skip_bad:
                         break

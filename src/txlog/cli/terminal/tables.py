@@ -40,18 +40,19 @@ class Look(msgspec.Struct, frozen=True, gc=False):
 
 def look(terminal: bool, color: str, utc: bool, environ: Mapping[str, str]) -> Look:
     """Return the look that flags, environment and terminal select (spec/cli 4)."""
-    width = 0
-    if terminal:
-        columns = environ.get("TERMINAL_WIDTH") or environ.get("COLUMNS") or ""
-        try:
-            width = (
-                int(columns)
-                if columns.isdecimal() and len(columns) < 10
-                else os.get_terminal_size(1).columns or 80
-            )
-        except OSError:
-            width = 80
+    width = columns_of(1, environ) if terminal else 0
     return Look(human=terminal, color=is_colored(color, terminal, environ), utc=utc, width=width)
+
+
+def columns_of(descriptor: int, environ: Mapping[str, str]) -> int:
+    """The width of a descriptor's terminal in columns; the variables may set any, 0 too."""
+    columns = environ.get("TERMINAL_WIDTH") or environ.get("COLUMNS") or ""
+    if columns.isdecimal() and len(columns) < 10:
+        return int(columns)
+    try:
+        return os.get_terminal_size(descriptor).columns or 80
+    except OSError:
+        return 80
 
 
 def cell(value: object) -> str:
