@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from txlog.cli.call import ask as consent
+from txlog.cli.call import call as consent
 from txlog.errors import Refused
 
 

@@ -11,7 +11,7 @@ import pytest
 import txlog
 from txlog.cli.line.dispatch import run
 from txlog.cli.output import percent
-from txlog.cli.terminal.escapes import safe, safe_bytes
+from txlog.cli.terminal.say import safe, safe_bytes
 
 HOSTILE = "a\x1b]0;title\x07\x1b[2J\x9b31m\u202eb\u2066\x7f\rc"
 OBEYED = "\x1b\x07\x9b\x7f\r\u202e\u2066"

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from txlog.cli.line import catalogue
-from txlog.cli.line.declared import GLOBAL_FLAGS, Argument, defaults_of, hints_of
+from txlog.cli.line.command import GLOBAL_FLAGS, Argument
 from txlog.cli.line.dispatch import load
 from txlog.cli.main import main
 
@@ -76,9 +76,8 @@ def cases() -> Iterator[Case]:
     for path in catalogue.COMMANDS:
         if path in NOT_HERE:
             continue
-        function = load(path).function
-        hints = hints_of(function)
-        defaults = defaults_of(function)
+        command = load(path)
+        hints, defaults = command.hints, command.defaults
         values = {**GIVEN, **NAMED.get(path, {})}
         arguments = [
             name for name, hint in hints.items() if isinstance(hint.__metadata__[0], Argument)

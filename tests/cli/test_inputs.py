@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from txlog.cli.input import blocks
+from txlog.cli.input import inputs
 from txlog.cli.input.inputs import Input
 from txlog.cli.output.output import delimited
 from txlog.errors import BadRecord, NotFound, TxlogError
@@ -64,7 +64,7 @@ def test_a_last_line_without_newline_warns_or_is_bad(tmp_path: Path) -> None:
 
 def test_records_across_blocks_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A record may span any number of blocks."""
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 3)
+    monkeypatch.setattr(inputs, "_BLOCK_BYTES", 3)
     data = b"abcdefghij\nk\n\nlmnop"
     rows, _ = read(tmp_path, "lines", data)
     assert values(rows) == data.split(b"\n")
@@ -203,4 +203,4 @@ def test_bad_envelopes(tmp_path: Path, record: bytes) -> None:
 def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
     """308, before anything is written."""
     with pytest.raises(NotFound):
-        blocks.check_files([str(tmp_path / "no")])
+        inputs.check_files([str(tmp_path / "no")])

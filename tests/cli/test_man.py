@@ -12,11 +12,10 @@ import pytest
 from scripts import man
 from tests.source_tree import ROOT
 from txlog.cli.help import man_pages, markup
-from txlog.cli.line import catalogue
-from txlog.cli.line.dispatch import load
+from txlog.cli.line import catalogue, dispatch
 from txlog.cli.line.parameters import parameters_of
 from txlog.cli.main import main
-from txlog.cli.terminal import errors
+from txlog.cli.terminal import say
 
 PATHS = sorted(catalogue.COMMANDS)
 JOBS = [path for path in PATHS if path.startswith("job ")]
@@ -55,8 +54,8 @@ def test_a_page_has_every_flag_of_its_command(
     path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A page lists the flags that Typer shows for -h, each with its meaning."""
-    command = load(path)
-    assert command.invoke(["-h"], errors.Report(json=False, store=None)) == 0
+    command = dispatch.load(path)
+    assert dispatch.invoke(command, ["-h"], say.Report(json=False, store=None)) == 0
     help_text = capsys.readouterr().out
     listed = help_text.partition("\nOptions:\n")[2]
     heads = re.findall(r"^  (-.*?)(?:  |$)", listed, re.MULTILINE)

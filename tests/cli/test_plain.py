@@ -7,9 +7,14 @@ import re
 from typing import Any
 
 from txlog.cli.line import catalogue, dispatch, typer
-from txlog.cli.line.command import Command, parse
-from txlog.cli.line.declared import GLOBAL_FLAGS, Option, declared, defaults_of, hints_of
-from txlog.cli.line.flags import hidden_times
+from txlog.cli.line.command import (
+    GLOBAL_FLAGS,
+    Command,
+    Option,
+    declared,
+    hidden_times,
+    parse,
+)
 from txlog.cli.terminal.fields import MEANINGS
 from txlog.errors import Usage
 
@@ -27,24 +32,14 @@ def by_typer(command: Command, args: list[str]) -> dict[str, Any] | None:
         return 0
 
     try:
-        typer.invoke(
-            command.path,
-            command.function,
-            list(args),
-            take,
-            examples=(),
-            dry_run=command.dry_run,
-            input_format=command.input_format,
-        )
+        typer.invoke(command, list(args), take)
     except Usage:
         return None
     return parsed[0] if parsed else None
 
 
 def by_plain(command: Command, args: list[str]) -> dict[str, Any] | None:
-    return parse(
-        command.function, list(args), dry_run=command.dry_run, input_format=command.input_format
-    )
+    return parse(command, list(args))
 
 
 def flags_of(command: Command) -> list[tuple[str, bool, bool]]:
@@ -55,7 +50,7 @@ def flags_of(command: Command) -> list[tuple[str, bool, bool]]:
         for word in words
         if not (name == "format" and command.input_format)
     ]
-    for hint in hints_of(command.function).values():
+    for hint in command.hints.values():
         metadata = hint.__metadata__[0]
         if isinstance(metadata, Option):
             has_value = "bool" not in str(hint.__origin__)
@@ -67,7 +62,7 @@ def flags_of(command: Command) -> list[tuple[str, bool, bool]]:
 
 def right_line(command: Command, chance: random.Random) -> list[str]:
     """A valid line: every argument, some flags with their values, in any order."""
-    hints, defaults = hints_of(command.function), defaults_of(command.function)
+    hints, defaults = command.hints, command.defaults
     parts: list[list[str]] = []
     for name, hint in hints.items():
         if not isinstance(hint.__metadata__[0], Option):

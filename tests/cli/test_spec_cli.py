@@ -19,8 +19,7 @@ from txlog.cli.call.environment import VARIABLES
 from txlog.cli.help.codes import CODES, EXITS, names_of
 from txlog.cli.help.topics import source
 from txlog.cli.line import catalogue
-from txlog.cli.line.command import Command
-from txlog.cli.line.declared import GLOBAL_FLAGS
+from txlog.cli.line.command import GLOBAL_FLAGS, Command
 from txlog.cli.line.dispatch import load
 from txlog.cli.line.parameters import Parameter, parameters_of
 from txlog.cli.main import main

@@ -16,7 +16,7 @@ from txlog.base.ranges import format_time
 from txlog.cli.input.inputs import Input
 from txlog.cli.main import main
 from txlog.cli.produce.columns import filled
-from txlog.cli.produce.request import Request
+from txlog.cli.produce.request import Batch, OnError, Request
 from txlog.errors import BadRecord
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -108,9 +108,11 @@ def test_a_time_in_a_record_overrides_the_flag(bench: Bench, tmp_path: Path) -> 
 def test_a_flag_fills_only_what_says_nothing(columns: dict[str, Any]) -> None:
     table = pa.table({"value": [b"a", b"b"], **columns})
     has_columns = bool(columns)
+    needed: dict[str, Any] = {"topic": "t", "batch": Batch(), "on_error": OnError("stop")}
+    needed["flush_every_ms"] = 0
     for request, name, value in (
-        (Request("t", [], None, {}, deliver_at=99), "deliver_at", 99),
-        (Request("t", [], None, {}, deliver_after_ms=99), "deliver_after", 99),
+        (Request(**needed, deliver_at=99), "deliver_at", 99),
+        (Request(**needed, deliver_after_ms=99), "deliver_after", 99),
     ):
         out = filled(request, table, 0)
         got = out[name].cast(pa.int64()).to_pylist()

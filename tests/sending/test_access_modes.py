@@ -24,7 +24,7 @@ import txlog.aio
 from tests.source_tree import SOURCE
 from txlog import Client, Producer
 from txlog.cli.main import main
-from txlog.cli.produce import command
+from txlog.cli.produce import request
 from txlog.engine.decide.sending import exclusive
 from txlog.engine.session.reading.pause import Waiting
 from txlog.engine.session.sending.access import Opening
@@ -338,7 +338,7 @@ def test_produce_has_access_modes(
         code = main(["-S", path, "produce", "t", "-q", "-m", "x", *arguments])
         return code, capfd.readouterr().err
 
-    assert command.ACCESS_MODES == exclusive.ACCESS_MODES
+    assert request.ACCESS_MODES == exclusive.ACCESS_MODES
     code, err = produce("--access-mode", "alone")
     assert code == 2 and "--access-mode is shared|exclusive|" in err
     for mode in exclusive.ACCESS_MODES:

@@ -20,7 +20,7 @@ import pytest
 from tests.engine_kit import Bench, begin, read, rows, send, values
 from txlog import Bound, Client, MessageId, TxnId
 from txlog.base.ranges import END
-from txlog.cli.input import blocks
+from txlog.cli.input import inputs
 from txlog.cli.main import main
 from txlog.client.reading import reader as readers
 from txlog.engine.decide.consuming import lease
@@ -660,7 +660,7 @@ def test_a_signal_before_the_end_of_the_input_is_no_message(
         yield None
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(blocks, "read_blocks", asked)
+    monkeypatch.setattr(inputs, "read_blocks", asked)
     arguments = ["produce", "t", "--in", "raw", "--chunking"]
     assert main(["-S", bench.path, *arguments]) == 130
     assert (values(bench.client), files(bench)) == ([], [])

@@ -13,8 +13,8 @@ import txlog
 from txlog import TxnId
 from txlog.base.rows.watermarks import WatermarkRow
 from txlog.cli.main import main
-from txlog.cli.produce.request import Request
-from txlog.cli.produce.watermarks import Marks
+from txlog.cli.produce.request import Batch, Every, OnError, Request
+from txlog.cli.produce.work import Marks
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -142,8 +142,15 @@ class Told:
 def test_every_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """By time: not sooner, only if the time has risen, and also without a new message."""
     now = [100.0]
-    monkeypatch.setattr("txlog.cli.produce.watermarks.time.monotonic", lambda: now[0])
-    request = Request("t", [], None, {}, watermarks=True, watermark_every_ms=5000)
+    monkeypatch.setattr("txlog.cli.produce.work.time.monotonic", lambda: now[0])
+    request = Request(
+        topic="t",
+        watermark_from="event-time",
+        watermark_every=Every(ms=5000),
+        batch=Batch(),
+        flush_every_ms=0,
+        on_error=OnError("stop"),
+    )
     reports = Told()
     marks = Marks(request, reports)  # type: ignore[arg-type]
 

@@ -30,7 +30,7 @@ from txlog.client.consuming import open as subscribing
 from txlog.client.reading import reader as readers
 from txlog.client.reading import table_view as table_views
 from txlog.client.sending import bulk as bulks
-from txlog.client.sending.producer import Producer
+from txlog.client.sending import producer as producing
 from txlog.client.topics import subscription as subscription_handle
 from txlog.client.topics import topic as topic_handle
 from txlog.engine.door import consuming as acknowledging
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from txlog.client.reading.reader import Reader
     from txlog.client.reading.table_view import TableView
     from txlog.client.sending.bulk import Bulk
+    from txlog.client.sending.producer import Producer
     from txlog.client.topics.subscription import SubscriptionHandle
     from txlog.client.topics.topic import TopicHandle
     from txlog.engine.door.consuming import AckAnswer, Find, Topics
@@ -482,7 +483,7 @@ class Client(RelationReader):
             except BaseException:  # no caller has it, so none could close it and free the topic
                 session.close()
                 raise
-            return Producer(session)
+            return producing.Producer(session)
 
         return Opening(self.store, topic, make, access_mode)
 

@@ -4,7 +4,6 @@ Contents:
 
     columns     the kernels: JSON strings, cells, numbers, instants; columns joined into bytes
     envelopes   lines that contain all of a message, as columns of messages
-    grammar     the definition of JSON for readers of lines
     messages    the fields of messages as columns of text, and the records made of them
-    records     bytes cut into records, and the columns that they become
+    records     bytes cut into records, the columns that they become, the definition of JSON
 """

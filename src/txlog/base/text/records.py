@@ -1,16 +1,21 @@
 """Owns records of an input: blocks of bytes cut into records, and columns of parsed records.
 
 A record that is only cut becomes no Python object: Arrow splits a block into one binary array.
+JSON is one value by RFC 8259, even if readers cannot represent it; `import` and `produce` accept
+the same lines.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from typing import NoReturn
 
 import pyarrow as pa
 
 from txlog.base.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 from txlog.base.startup import compute as pc
+from txlog.base.startup import json as orjson
 from txlog.errors import BadRecord
 
 # The longest record that can be a message with its key.
@@ -124,3 +129,27 @@ def check_delivery(row: dict[str, object], line: int) -> None:
 def bad_record(line: int, reason: str) -> BadRecord:
     """The error for a bad record on this line."""
     return BadRecord(f"line {line}: {reason}", line=line)
+
+
+def json_failure(value: bytes) -> ValueError | None:
+    """Why bytes are not JSON; None if they are.
+
+    orjson refuses a number that no double holds, such as 1e400, which JSON allows.
+    """
+    try:
+        orjson.loads(value)
+    except orjson.JSONDecodeError as failure:
+        return None if "infinity" in str(failure) and _is_json(value) else failure
+    return None
+
+
+def _is_json(value: bytes) -> bool:
+    try:
+        json.loads(value, parse_constant=_refuse, parse_int=len, parse_float=len)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")

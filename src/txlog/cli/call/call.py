@@ -1,5 +1,8 @@
 """Owns one call of a command: global flags and environment, the store, the clock, diagnostics.
 
+Below it are the services that several commands share: the question before an irreversible change,
+several targets in one call, a pager for long texts, a file outside any store.
+
 A flag overrides a variable, a variable the default. The store is the first of: -S; TXLOG_STORE; the
 nearest directory upwards with a `txlog.toml`; the store of the profile; `./txlog-store`.
 """
@@ -9,8 +12,9 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -19,25 +23,34 @@ import msgspec
 from txlog.base.ids import TxnId
 from txlog.base.ranges import parse_duration, parse_time
 from txlog.base.settings import Settings
-from txlog.cli.call.find import find_store, profile_of, user_settings
 from txlog.cli.output.output import Output, output_for
 from txlog.cli.terminal import say as saying
-from txlog.cli.terminal import tables
-from txlog.cli.terminal.errors import Report
+from txlog.cli.terminal.say import Report
 from txlog.cli.terminal.signals import shielded
 from txlog.clock import Clock, ManualClock, SystemClock
 from txlog.errors import (
+    DiskFailed,
     InvalidArgument,
+    NotFound,
+    PartlyDone,
     ReadOnlyStore,
+    Refused,
+    StoreNotFound,
+    TxlogError,
     Usage,
     printable,
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from txlog.client.client import Client
     from txlog.engine.door.relation import RelationReader
 
 T = TypeVar("T")
+STORE_FILE: Final = "txlog.toml"
+STORE_DEFAULT: Final = "txlog-store"
+UserSettings = Mapping[str, tuple[str | bool, str]]
 _USUAL: Final[dict[str, str | bool | None]] = {
     "format": "auto", "color": "auto", "utc": False, "log_format": "text", "log_file": None,
     "lock_timeout": None,
@@ -74,7 +87,6 @@ class Described(Protocol):
     """The facts that a call needs about its command."""
 
     path: str
-    function: Any
     table_fields: list[str]
     fields: list[str]
     records: bool
@@ -82,6 +94,12 @@ class Described(Protocol):
     changes: bool
     input_format: bool
     dry_run: bool
+
+    def run(self, call: Call, values: dict[str, Any]) -> None:
+        """Call its function with the values of a line."""
+
+    def words(self, values: Mapping[str, Any]) -> list[str]:
+        """A command line with these values."""
 
 
 class Line(Protocol):
@@ -106,6 +124,7 @@ class Call:
         self._stack = ExitStack()
         self._clock: Clock | None = None
         self.line: Line | None = None  # set while a bar is drawn
+        self.values: dict[str, Any] = {}  # of the command's parameters, as in the line
         report.json = report.json or flags.json
         self.user = user_settings(profile_of(flags))
         self._take_user_settings()
@@ -124,6 +143,7 @@ class Call:
 
     def run(self, values: dict[str, Any]) -> int:
         """Run the command with its own values and close its resources; return the exit code."""
+        self.values = values
         if self.flags.version:
             version = importlib.import_module("txlog.cli.call.version")
             self.output.text(version.as_json() if self.flags.json else version.as_text())
@@ -135,7 +155,7 @@ class Call:
             if self.flags.log_file is not None:
                 saying.begin_log(self.flags.log_file)
             with self._stack:
-                self.command.function(self, **values)
+                self.command.run(self, values)
         self.output.out.flush()
         return self.exit
 
@@ -251,7 +271,7 @@ class Call:
             report: dict[str, object] = {"exit": exit, "message": text}
             for name, value in facts.items():
                 report[name] = str(value) if isinstance(value, TxnId) else value
-            saying.say(tables.as_json({"interrupted": report}) + "\n")
+            saying.say(saying.as_json({"interrupted": report}) + "\n")
         else:
             self._say("info", text)
 
@@ -371,6 +391,9 @@ class Call:
         saying.say(line + "\n")
 
 
+# --- words and variables --------------------------------------------------------------------------
+
+
 def of_variable(name: str, read: Callable[[str], T]) -> T:
     """Read the value of an environment variable.
 
@@ -404,6 +427,25 @@ def utf8(word: str, name: str) -> str:
         raise InvalidArgument(f"{name} is not UTF-8") from error
 
 
+def encoded(words: Sequence[str]) -> list[bytes]:
+    """Return the original bytes of each argument."""
+    return [os.fsencode(word) for word in words]
+
+
+def properties(pairs: Sequence[str]) -> dict[str, str]:
+    """Return K=V words as a mapping.
+
+    raises: InvalidArgument (201)
+    """
+    mapping: dict[str, str] = {}
+    for word in pairs:
+        name, equals, value = utf8(word, "--prop").partition("=")
+        if not equals or not name:
+            raise InvalidArgument("--prop is K=V")
+        mapping[name] = value
+    return mapping
+
+
 def truthy(name: str) -> bool:
     """Return whether an environment switch is set."""
     return os.environ.get(name, "") not in ("", "0", "false", "no")
@@ -415,3 +457,159 @@ def is_terminal(number: int) -> bool:
         return os.isatty(number)
     except OSError:
         return False
+
+
+# --- the user's settings and the store (spec/cli 3) -----------------------------------------------
+
+
+def profile_of(flags: Globals) -> str | None:
+    """The profile that a flag names, else the one that a variable names."""
+    return flags.profile or os.environ.get("TXLOG_PROFILE") or None
+
+
+def user_settings(profile: str | None) -> UserSettings:
+    """The settings of config.toml, name -> (value, origin); without a file no reader is imported.
+
+    raises: InvalidArgument (201) for a bad file; NotFound (308) for a missing profile
+    """
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    if profile is None and not os.path.exists(os.path.join(home, "txlog", "config.toml")):
+        return {}
+    reader = importlib.import_module("txlog.cli.call.environment")
+    settings: UserSettings = reader.read_config(os.environ, profile)
+    return settings
+
+
+def find_store(flags: Globals, user: UserSettings) -> tuple[str, str]:
+    """The path of the store, and the flag, variable, file or default that named it.
+
+    raises: StoreNotFound (301); NotFound (308) for a profile without a store
+    """
+    if flags.store:
+        return flags.store, "-S"
+    if os.environ.get("TXLOG_STORE"):
+        return os.environ["TXLOG_STORE"], "TXLOG_STORE"
+    if flags.store == "":
+        raise InvalidArgument("the path of the store is empty")
+    try:
+        directory = here = os.getcwd()
+    except FileNotFoundError as error:
+        raise StoreNotFound(
+            "no store here: the working directory was deleted", hint="-S PATH names one"
+        ) from error
+    while not os.path.isfile(os.path.join(directory, STORE_FILE)):
+        above = os.path.dirname(directory)
+        if above == directory:
+            break
+        directory = above
+    else:
+        return directory, "directory"
+    if "store" in user:
+        value, origin = user["store"]
+        return str(value), origin
+    if profile_of(flags) is not None:
+        raise NotFound(f"profile {profile_of(flags)} names no store", setting="store")
+    if os.path.isfile(os.path.join(here, STORE_DEFAULT, STORE_FILE)):
+        return os.path.join(here, STORE_DEFAULT), "built in"
+    raise StoreNotFound("no store here", hint="txlog init creates one; -S PATH names one")
+
+
+# --- services of several commands -----------------------------------------------------------------
+
+
+def confirm(call: Call, plan: str, *, word: str | None = None) -> None:
+    """Return if the user agrees: -y, or y at the question on a terminal.
+
+    word: the word to type instead of y
+
+    raises: Refused (901) before anything was done
+    """
+    if call.flags.yes:
+        return
+    if call.flags.no_input or not is_terminal(0):
+        raise Refused(f"not asked: {'; '.join(plan.splitlines())}", code=901, hint="--yes does it")
+    question = "go on? [y/N]" if word is None else f"type {word} to continue:"
+    sys.stderr.write(f"{plan}\n{question} ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline().strip()
+    if not (answer.lower() in ("y", "yes") if word is None else answer == word):
+        raise Refused("not confirmed, nothing was done", code=901, hint="--yes does not ask")
+
+
+def each_target(names: Sequence[str], act: Callable[[str], None]) -> None:
+    """Call act with every name.
+
+    raises: the first error if no call succeeded; PartlyDone (701) if some did
+    """
+    done: list[str] = []
+    failed: list[tuple[str, TxlogError]] = []
+    for name in names:
+        try:
+            act(name)
+            done.append(name)
+        except TxlogError as error:
+            if error.exit == 10:
+                raise  # an unknown outcome is not a failure to list
+            failed.append((name, error))
+    if not failed:
+        return
+    if not done:
+        raise failed[0][1]
+    raise PartlyDone(
+        f"{len(failed)} of {len(names)} failed: {failed[0][1].message}",
+        done=[{"name": name} for name in done],
+        failed_list=[
+            {"name": name, "code": f"TXL-{error.code}", "message": error.message}
+            for name, error in failed
+        ],
+    )
+
+
+def words_or_stdin(args: Sequence[str]) -> list[str]:
+    """Return args, with each `-` replaced by the lines of stdin that are not blank."""
+    out: list[str] = []
+    for word in args:
+        if word != "-":
+            out.append(word)
+        elif sys.stdin is not None:
+            out.extend(line.strip() for line in sys.stdin if line.strip())
+    return out
+
+
+def show_text(call: Call, text: str) -> None:
+    """Print text; on a terminal through PAGER, or less, unless --no-pager."""
+    pager_command: list[str] = importlib.import_module("shlex").split(
+        os.environ.get("PAGER", "less")
+    )
+    if call.flags.no_pager or not pager_command or not (is_terminal(0) and is_terminal(1)):
+        call.output.drawn(text)
+        return
+    # less ends by itself when the text fits the screen, and leaves the text there.
+    environment = {"LESS": "FRX", **os.environ}
+    subprocess = importlib.import_module("subprocess")
+    try:
+        pager = subprocess.Popen(pager_command, stdin=subprocess.PIPE, env=environment)
+    except OSError:
+        call.output.drawn(text)
+        return
+    pager.communicate(text.encode("utf-8", "surrogateescape"))
+
+
+def install(call: Call, path: Path, text: str) -> bool:
+    """Write a file if its bytes differ; print its result object; return whether it changed.
+
+    raises: DiskFailed
+    """
+    data = text.encode("utf-8")
+    try:
+        changed = not path.is_file() or path.read_bytes() != data
+        if changed:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Renamed, so that readers see the whole file; not flushed, as it can be recreated.
+            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            temporary.write_bytes(data)
+            os.replace(temporary, path)
+    except OSError as error:
+        raise DiskFailed(f"{path}: {error.strerror or error}", path=str(path)) from error
+    call.output.result({"path": str(path), "changed": changed})
+    return changed

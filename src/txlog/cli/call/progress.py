@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from txlog.cli.call.call import is_terminal, truthy
 from txlog.cli.terminal import signals
 from txlog.cli.terminal.say import is_colored
-from txlog.cli.terminal.tables import counted, duration, size
+from txlog.cli.terminal.tables import columns_of, counted, duration, size
 from txlog.errors import printable
 
 if TYPE_CHECKING:
@@ -70,7 +70,9 @@ class Line:
         """Replace the drawing, cut to the width of the terminal."""
         screen = importlib.import_module("txlog.cli.terminal.screen")
         name, caption = printable(sight.name), printable(sight.words)
-        drawing = screen.progress(name, caption, sight.share, columns_of() - 1, self._color)
+        drawing = screen.progress(
+            name, caption, sight.share, (columns_of(2, os.environ) or 80) - 1, self._color
+        )
         with self._lock:
             if drawing != self._drawn:
                 self._drawn = drawing
@@ -214,19 +216,6 @@ def _is_file(number: int) -> bool:
         return stat.S_ISREG(os.fstat(number).st_mode)
     except OSError:
         return False
-
-
-def columns_of() -> int:
-    """The width of stderr's terminal in columns."""
-    columns = os.environ.get("TERMINAL_WIDTH") or os.environ.get("COLUMNS") or ""
-    try:
-        return (
-            int(columns)
-            if columns.isdecimal() and len(columns) < 10
-            else os.get_terminal_size(2).columns
-        ) or 80
-    except OSError:
-        return 80
 
 
 def _write(text: str) -> None:

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 from txlog.cli.call.call import Call, split_key
 from txlog.cli.call.progress import Words
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command
 from txlog.cli.terminal.tables import counted, size
 from txlog.errors import Usage
 

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from txlog.base.ranges import parse_bound
 from txlog.base.settings import HOUR_MS
-from txlog.cli.call.ask import confirm
-from txlog.cli.call.call import Call
+from txlog.cli.call.call import Call, confirm
 from txlog.cli.call.progress import Words
-from txlog.cli.line.command import command, exclusive
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command, exclusive
 from txlog.cli.terminal.tables import counted, duration, size
 from txlog.engine.door import disk as remote
 from txlog.errors import Usage

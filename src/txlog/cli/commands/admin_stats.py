@@ -8,8 +8,7 @@ from txlog.base.ids import MessageId, TxnId
 from txlog.base.ranges import parse_duration
 from txlog.cli.call.call import Call
 from txlog.cli.commands.txn import LIST_FIELDS
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command
 
 _Coordinator = Annotated[int | None, Option("--coordinator", "-c", metavar="ID")]
 _Partition = Annotated[int | None, Option("--partition", "-p", metavar="N")]

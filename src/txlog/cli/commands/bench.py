@@ -11,8 +11,7 @@ from typing import Annotated, Any
 from txlog.base.ranges import parse_size
 from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Words
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Option
+from txlog.cli.line.command import Option, command
 from txlog.errors import InvalidArgument, NotFound, StoreNotFound
 
 _MODES = ("produce", "consume", "txn", "mixed")

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Final
 
 from txlog.cli.call.call import Call
-from txlog.cli.line.command import command, exclusive
-from txlog.cli.line.declared import Option
+from txlog.cli.line.command import Option, command, exclusive
 from txlog.cli.terminal import fields, tables
 from txlog.engine.door.disk import replace_file
 from txlog.errors import Corruption, TxlogError, Usage

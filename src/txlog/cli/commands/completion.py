@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from txlog.cli.call.call import Call
+from txlog.cli.call.call import install as install_file
 from txlog.cli.call.environment import config_home, data_home
-from txlog.cli.call.install import install as install_file
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Argument
+from txlog.cli.line.command import Argument, command
 from txlog.errors import Usage
 
 SHELLS: Final = ("bash", "zsh", "fish")

@@ -9,11 +9,10 @@ from typing import Annotated, Any
 
 from txlog.base.ranges import parse_duration, parse_size
 from txlog.base.settings import SHARES, SWITCHES
-from txlog.cli.call import user_config
+from txlog.cli.call import environment
 from txlog.cli.call.call import Call
 from txlog.cli.call.environment import USER_SETTINGS
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command
 from txlog.errors import InvalidArgument, NotFound, StoreNotFound
 
 Row = dict[str, Any]
@@ -109,7 +108,7 @@ def set_(
 )
 def path(call: Call) -> None:
     """Print the path of the user's config.toml, even if the file does not exist."""
-    call.output.text(f"{user_config.path(os.environ)}\n")
+    call.output.text(f"{environment.config_path(os.environ)}\n")
 
 
 def _rows(call: Call) -> list[Row]:
@@ -143,8 +142,8 @@ def _lock_timeout(call: Call, row: Row) -> None:
 
 def _set_user(call: Call, key: str, value: str) -> None:
     profile, _, name = key.rpartition(".")
-    where = user_config.path(os.environ)
-    value_before = user_config.change(
+    where = environment.config_path(os.environ)
+    value_before = environment.change_config(
         os.environ, profile or None, name, value, dry_run=call.dry_run
     )
     changed = value_before != value

@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from txlog.base.ids import MessageId, TxnId, check_name
 from txlog.base.ranges import format_time, parse_time
-from txlog.cli.call.ask import confirm
-from txlog.cli.call.call import Call
+from txlog.cli.call.call import Call, confirm, words_or_stdin
 from txlog.cli.call.progress import Words
-from txlog.cli.call.targets import words_or_stdin
-from txlog.cli.line.command import command, exclusive
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command, exclusive
 from txlog.cli.terminal.tables import counted
 from txlog.errors import InvalidArgument, Usage
 

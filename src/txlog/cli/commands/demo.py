@@ -9,8 +9,7 @@ from typing import Annotated, Final
 
 from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Bar, Sight
-from txlog.cli.line.command import command, exclusive
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command, exclusive
 from txlog.cli.terminal.tables import counted
 from txlog.errors import InvalidArgument, ReadOnlyStore
 

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 from txlog.base.ranges import Range, parse_range
 from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Words
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command
 from txlog.cli.terminal.tables import counted, duration, size
 from txlog.errors import Usage
 

@@ -7,13 +7,11 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from txlog.cli.call.call import Call
+from txlog.cli.call.call import Call, show_text
+from txlog.cli.call.call import install as install_file
 from txlog.cli.call.environment import data_home
-from txlog.cli.call.install import install as install_file
-from txlog.cli.call.page import show_text
 from txlog.cli.help import man_pages, topics
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Argument
+from txlog.cli.line.command import Argument, command
 from txlog.cli.terminal.tables import counted
 from txlog.errors import NotFound
 

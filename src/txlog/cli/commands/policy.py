@@ -11,8 +11,7 @@ from typing import Annotated, Any, Final
 from txlog.base.ranges import parse_duration, parse_size
 from txlog.base.settings import SCHEMA_COMPATIBILITIES, SCHEMA_VALIDATIONS, UNLIMITED
 from txlog.cli.call.call import Call
-from txlog.cli.line.command import Command, command, exclusive
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Command, Option, command, exclusive
 from txlog.errors import Usage
 
 Topic = Annotated[str | None, Option("--topic", "-t", metavar="T", help="for a topic")]

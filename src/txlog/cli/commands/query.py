@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from txlog.cli.call.call import Call, is_terminal, utf8
 from txlog.cli.call.progress import Words
 from txlog.cli.help import fields
-from txlog.cli.line.command import command, exclusive
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command, exclusive
 from txlog.cli.terminal.tables import counted, duration
 from txlog.errors import InvalidArgument, NotFound, Usage
 

@@ -9,8 +9,7 @@ from typing import Annotated
 from txlog.base.ranges import parse_time
 from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Words
-from txlog.cli.line.command import command, exclusive
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command, exclusive
 from txlog.cli.terminal.tables import counted
 from txlog.engine.door.disk import replacing
 from txlog.errors import AlreadyExists, InvalidArgument, TxlogError

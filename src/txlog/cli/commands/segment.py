@@ -7,8 +7,7 @@ from typing import Annotated
 
 from txlog.base.ranges import parse_range, parse_size
 from txlog.cli.call.call import Call
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command
 
 _FIELDS = (
     "topic partition ledger part state messages size_bytes first last | sidecar rows markers "

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Final
 
 from txlog.base.ranges import format_time
 from txlog.cli.call.call import Call
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Option
+from txlog.cli.line.command import Option, command
 from txlog.cli.terminal import say
 from txlog.engine.door.disk import PidFile
 from txlog.errors import InvalidArgument, MissingExtra, OutcomeUnknown, Usage, printable

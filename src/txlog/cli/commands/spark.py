@@ -6,8 +6,7 @@ import importlib
 from typing import Annotated
 
 from txlog.cli.call.call import Call
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Option
+from txlog.cli.line.command import Option, command
 from txlog.errors import InvalidArgument
 
 

@@ -7,11 +7,9 @@ import os
 from typing import Annotated
 
 from txlog.base.ranges import parse_duration, parse_size
-from txlog.cli.call.call import Call
-from txlog.cli.call.find import STORE_DEFAULT
+from txlog.cli.call.call import STORE_DEFAULT, Call
 from txlog.cli.help import fields
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command
 from txlog.errors import InvalidArgument, ReadOnlyStore
 
 

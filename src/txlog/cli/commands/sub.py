@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 from txlog.base.ids import MessageId, TopicName, check_name
 from txlog.base.ranges import parse_bound
 from txlog.base.suggest import suggestion
-from txlog.cli.call.ask import confirm
-from txlog.cli.call.call import Call
-from txlog.cli.call.targets import each_target, words_or_stdin
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.call.call import Call, confirm, each_target, words_or_stdin
+from txlog.cli.line.command import Argument, Option, command
 from txlog.cli.terminal.tables import counted
 from txlog.errors import InvalidArgument, SubscriptionNotFound, Usage
 

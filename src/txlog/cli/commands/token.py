@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from txlog.cli.call.call import Call
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command
 from txlog.errors import AlreadyExists, DiskFailed, InvalidArgument, MissingExtra
 
 _KINDS: Final = ("secret", "rsa", "ec")

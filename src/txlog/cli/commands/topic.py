@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from txlog.base.ids import TopicName
 from txlog.base.ranges import parse_duration, parse_size, parse_time
-from txlog.cli.call.ask import confirm
-from txlog.cli.call.call import Call
-from txlog.cli.call.targets import each_target
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.call.call import Call, confirm, each_target
+from txlog.cli.line.command import Argument, Option, command
 from txlog.cli.terminal.tables import counted, size
 from txlog.errors import InvalidArgument, Usage
 

@@ -14,8 +14,7 @@ from txlog.base.ids import TopicName
 from txlog.base.ranges import parse_range, parse_size
 from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Words
-from txlog.cli.line.command import command, exclusive
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command, exclusive
 from txlog.cli.terminal.tables import counted, duration, size
 from txlog.errors import Usage
 

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from txlog.base.ids import TopicName, TxnId
 from txlog.base.ranges import parse_duration, parse_time
-from txlog.cli.call.call import Call, of_variable, split_key
-from txlog.cli.call.targets import each_target, words_or_stdin
-from txlog.cli.line.command import command, exclusive
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.call.call import Call, each_target, of_variable, split_key, words_or_stdin
+from txlog.cli.line.command import Argument, Option, command, exclusive
 from txlog.cli.terminal.signals import Interrupted, shielded
 from txlog.cli.terminal.tables import counted, duration
 from txlog.errors import CommandFailed, ConditionNotMet, InvalidArgument, Refused, TxlogError, Usage

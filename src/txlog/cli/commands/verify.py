@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Words
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Option
+from txlog.cli.line.command import Option, command
 from txlog.cli.terminal import fields, tables
 from txlog.cli.terminal.tables import counted
 from txlog.errors import ReadOnlyStore

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from txlog.base.ids import TopicName
 from txlog.cli.call.call import Call
 from txlog.cli.help import fields
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Option
+from txlog.cli.line.command import Option, command
 from txlog.cli.terminal.tables import counted
 from txlog.engine.door.disk import replacing
 from txlog.errors import AlreadyExists, MissingFile, SnapshotExpired, TopicNotFound, Usage

@@ -8,8 +8,7 @@ from txlog.base.ids import TxnId, check_name
 from txlog.base.ranges import parse_instant
 from txlog.base.settings import EVENT_TIME_MAX
 from txlog.cli.call.call import Call
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Option
+from txlog.cli.line.command import Option, command
 from txlog.errors import InvalidArgument, Usage
 
 _UNMET: Final = 8

@@ -9,8 +9,7 @@ from txlog.base.ids import MessageId, check_name
 from txlog.base.ranges import format_time, parse_instant, parse_time
 from txlog.base.settings import EVENT_TIME_MAX
 from txlog.cli.call.call import Call
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command
 from txlog.cli.terminal.tables import counted
 from txlog.errors import InvalidArgument, Usage
 

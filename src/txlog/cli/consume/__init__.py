@@ -2,9 +2,8 @@
 
 Contents:
 
-    command   the options of both commands
+    command   which options go together
     peek      the ends of a topic, or the neighbours of a message; changes nothing
-    request   the checked options of `consume`
-    where     `--where`: a condition in SQL over the columns of a record
-    work      tables from a reader or consumer: filtered, printed, acknowledged
+    request   the options: for each its flag, its help and its value
+    work      tables from a reader or consumer: filtered (--where: by DuckDB), printed, acknowledged
 """

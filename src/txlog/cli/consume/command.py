@@ -1,23 +1,20 @@
-"""Owns the options of `consume` and `peek`; the work is in `work` and `peek`."""
+"""Owns the commands `consume` and `peek`: which options go together; see `work` and `peek`."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Annotated
 
-from txlog.base.ids import MessageId, TopicName, check_name
-from txlog.base.ranges import Range, parse_bound, parse_duration, parse_range
-from txlog.cli.call.call import Call, utf8
-from txlog.cli.consume.request import Request, Target
+from txlog.base.ids import MessageId, check_name
+from txlog.base.ranges import Range
+from txlog.cli.call.call import Call
+from txlog.cli.consume.request import Request, targets
 from txlog.cli.help import fields
-from txlog.cli.line.command import command, exclusive
-from txlog.cli.line.declared import Argument, Option
+from txlog.cli.line.command import Argument, Option, command, exclusive
 from txlog.cli.output import percent
-from txlog.cli.produce.command import encode, properties
 from txlog.cli.terminal.fields import RECORD_FIELDS
-from txlog.errors import InvalidArgument, Usage
+from txlog.errors import Usage
 
-TYPES = ("exclusive", "shared", "failover", "key-shared")
 _RECORD = " ".join(RECORD_FIELDS)
 
 
@@ -32,53 +29,9 @@ _RECORD = " ".join(RECORD_FIELDS)
     fields=_RECORD,
     records=True,
     more=lambda: fields.verbs(),
+    options=Request,
 )
-def consume(
-    call: Call,
-    topics: Annotated[list[str], Argument(metavar="TOPIC", show_default=False)],
-    subscription: Annotated[str | None, Option("--subscription", "-s", metavar="SUB")] = None,
-    create: Annotated[
-        bool, Option("--create", help="create the subscription if it is missing")
-    ] = False,
-    position: Annotated[str | None, Option("--position", metavar="BOUND")] = None,
-    type: Annotated[str | None, Option("--type", metavar="|".join(TYPES))] = None,
-    ack: Annotated[str, Option("--ack", metavar="auto|none|on-exit")] = "auto",
-    txn_id: Annotated[
-        str | None, Option("--txn-id", metavar="ID", help="acknowledge in this transaction")
-    ] = None,
-    no_join: Annotated[bool, Option("--no-join", help="ignore TXLOG_TXN")] = False,
-    consumer: Annotated[str | None, Option("--consumer", metavar="NAME")] = None,
-    watermarks: Annotated[
-        bool, Option("--watermarks", help="also print watermarks, as separate JSON records")
-    ] = False,
-    range_: Annotated[str | None, Option("--offset", "-o", metavar="RANGE")] = None,
-    n: Annotated[int | None, Option("-n", min=0, metavar="N", help="at most N")] = None,
-    follow: Annotated[bool, Option("--follow", "-F", help="wait for more at the end")] = False,
-    until: Annotated[str | None, Option("--until", metavar="BOUND")] = None,
-    max_wait: Annotated[
-        str, Option("--max-wait", metavar="DUR", help="wait for the next, at the end")
-    ] = "0s",
-    fail_empty: Annotated[
-        bool, Option("--fail-empty", help="exit with 8 if there is no message")
-    ] = False,
-    stats: Annotated[bool, Option("--stats", help="report on stderr how much was read")] = False,
-    partition: Annotated[list[int] | None, Option("--partition", "-p", min=0, metavar="N…")] = None,
-    unbuffered: Annotated[bool, Option("--unbuffered", "-u")] = False,
-    raw_strings: Annotated[bool, Option("--raw-strings", help="never embed JSON")] = False,
-    isolation: Annotated[str | None, Option("--isolation", metavar="committed|uncommitted")] = None,
-    include_delayed: Annotated[
-        bool, Option("--include-delayed", help="also messages that are not due yet")
-    ] = False,
-    read_compacted: Annotated[
-        bool, Option("--read-compacted", help="of compacted messages only the newest of each key")
-    ] = False,
-    key: Annotated[list[str] | None, Option("--key", "-k", metavar="K…")] = None,
-    prop: Annotated[list[str] | None, Option("--prop", "-H", metavar="K=V…")] = None,
-    grep: Annotated[str | None, Option("--grep", metavar="RE")] = None,
-    where: Annotated[
-        str | None, Option("--where", metavar="SQL", help="a condition on the fields of a record")
-    ] = None,
-) -> None:
+def consume(call: Call, request: Request) -> None:
     """Read messages; with -s receive a subscription's next messages and acknowledge them.
 
     Without -s all topics are read as of one moment: a transaction that commits later appears in
@@ -92,59 +45,49 @@ def consume(
     lowest of several topics, partition for the lowest of the partitions read. `late` tells whether
     a message is older; %w is the last watermark. Without acknowledgements it does not advance.
     """
-    call.check_choice("--ack", ack, ("auto", "none", "on-exit"))
-    call.check_choice("--type", type, TYPES)
-    call.check_choice("--isolation", isolation, ("committed", "uncommitted"))
-    exclusive(follow=follow, until=until)
-    _check_format(call, watermarks=watermarks)
-    if subscription is None:
-        _refuse("needs -s", create=create, position=position, type=type, consumer=consumer)
-        _refuse("needs -s", txn_id=txn_id, ack=ack != "auto", watermarks=watermarks)
+    _check_format(call, watermarks=request.watermarks)
+    _check_subscription(request)
+    _choose(request)
+    request.targets = targets(request.topics, request.partition)
+    if request.subscription is None:
+        request.join = None
+    elif request.join is None:
+        request.join = call.txn_of(None, no_join=request.no_join)
+    request.unbuffered |= request.follow
+    importlib.import_module("txlog.cli.consume.work").run(call, request)
+
+
+def _check_subscription(request: Request) -> None:
+    """Refuse options that need a subscription, or that only a reader has."""
+    if request.subscription is None:
+        _refuse("needs -s", create=request.create, position=request.position, type=request.type)
+        _refuse("needs -s", consumer=request.consumer, txn_id=request.join)
+        _refuse("needs -s", ack=request.ack != "auto", watermarks=request.watermarks)
     else:
-        check_name("subscription", subscription)
-        _refuse("does not go with -s", offset=range_, key=key, prop=prop, grep=grep, where=where)
-        _refuse("does not go with -s", until=until, include_delayed=include_delayed)
-        _refuse("does not go with -s", read_compacted=read_compacted)
-    if position is not None and not create:
+        _refuse("does not go with -s", offset=request.offset, key=request.keys)
+        _refuse("does not go with -s", prop=request.properties, grep=request.grep)
+        _refuse("does not go with -s", where=request.where, until=request.until)
+        _refuse("does not go with -s", include_delayed=request.include_delayed)
+        _refuse("does not go with -s", read_compacted=request.read_compacted)
+    if request.position is not None and not request.create:
         raise Usage("--position needs --create", hint="txlog sub seek moves a subscription")
-    now = call.now_ms()
-    chosen = Range() if range_ is None else parse_range(range_, now)
-    if until is not None:
+
+
+def _choose(request: Request) -> None:
+    """Set the range of messages to read, unless the options contradict each other."""
+    exclusive(follow=request.follow, until=request.until)
+    chosen = request.offset or Range()
+    if request.until is not None:
         if chosen.kind != "range" or chosen.stop is not None:
             raise Usage("-o and --until both name an end")
-        chosen = Range(chosen.start, parse_bound(until, now))
-    if follow and (chosen.kind != "range" or chosen.stop is not None):
+        chosen = Range(chosen.start, request.until)
+    if request.follow and (chosen.kind != "range" or chosen.stop is not None):
         raise Usage("-F never ends, and -o names an end")
-    if read_compacted:
+    if request.read_compacted:
         if chosen.kind != "range":
             raise Usage(f"--read-compacted does not go with -o {chosen}")
         chosen = Range(chosen.start, chosen.stop, kind="compacted")
-    request = Request(
-        targets=targets(topics, partition),
-        subscription=subscription,
-        create=create,
-        position=None if position is None else parse_bound(position, now),
-        type=type,
-        ack=ack,
-        join=None if subscription is None else call.txn_of(txn_id, no_join=no_join),
-        consumer=None if consumer is None else check_name("consumer", consumer),
-        watermarks=watermarks,
-        range=chosen,
-        limit=n,
-        follow=follow,
-        max_wait_ms=parse_duration(max_wait),
-        fail_empty=fail_empty,
-        stats=stats,
-        unbuffered=unbuffered or follow,
-        raw_strings=raw_strings,
-        isolation=isolation,
-        include_delayed=include_delayed,
-        keys=[encode(text) for text in key or []],
-        properties=properties(prop),
-        grep=None if grep is None else encode(grep),
-        where=None if where is None else utf8(where, "--where"),
-    )
-    importlib.import_module("txlog.cli.consume.work").run(call, request)
+    request.range = chosen
 
 
 @command(
@@ -193,23 +136,6 @@ def peek(
         work.some(
             call, target, which, count, subscription, raw_strings, is_compacted=read_compacted
         )
-
-
-def targets(topics: list[str], partitions: list[int] | None) -> list[Target]:
-    """Return the topics and partitions to read; `orders/2` names a partition.
-
-    raises: Usage (201), InvalidArgument (202)
-    """
-    out = []
-    for text in dict.fromkeys(topics):
-        name = TopicName.parse(text, allow_partition=True)
-        if name.partition is not None and partitions:
-            raise Usage(f"{text} and --partition both name a partition")
-        numbers = [name.partition] if name.partition is not None else partitions
-        out.append(Target(name.short, sorted(set(numbers)) if numbers else None))
-    if not out:
-        raise InvalidArgument("no topic was given")
-    return out
 
 
 def _check_format(call: Call, *, watermarks: bool = False) -> None:

@@ -6,12 +6,11 @@ did not get is delivered again.
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -24,6 +23,7 @@ from txlog.cli.output import records
 from txlog.cli.output.records import Records
 from txlog.cli.terminal.signals import Interrupted, shielded
 from txlog.cli.terminal.tables import counted, duration, size
+from txlog.engine.door import reading
 from txlog.engine.door.catalog import check_open, transaction
 from txlog.engine.door.consuming import UNACKED_MAX
 from txlog.engine.door.reading import Waiting, until_appended
@@ -35,6 +35,7 @@ from txlog.errors import (
     SubscriptionNotFound,
     TxlogError,
 )
+from txlog.lake.sql import duck
 
 if TYPE_CHECKING:
     from txlog.base.ids import TxnId
@@ -46,6 +47,16 @@ if TYPE_CHECKING:
 
 _BATCH_MESSAGES = 1000
 READ_MESSAGES = 10_000  # read at once, without -n
+# The columns of a record, for --where.
+_RECORDS = """
+    SELECT row_at, topic, partition,
+        ledger || ':' || entry || coalesce(':' || "index", '') AS message_id,
+        key, value, properties, publish_time, event_time, deliver_at, visible_time,
+        (txn_most >> 48) || ':' || txn_least AS txn, "index" AS txn_index, txn_state,
+        producer, sequence_id, redelivery_count,
+        coalesce(octet_length(value), 0) AS size_bytes
+    FROM received
+"""
 
 
 def run(call: Call, request: Request) -> None:
@@ -117,9 +128,9 @@ class Job:
             check_pattern(request.grep)
         self.handles: dict[str, TopicHandle] = {}
         self._cutoffs: dict[str, int | None] = {}
-        self.where: Any = None
+        self.where: Where | None = None
         if request.where is not None:  # imports DuckDB only now
-            self.where = importlib.import_module("txlog.cli.consume.where").Where(request.where)
+            self.where = Where(request.where)
 
     def read(self) -> None:
         """Read to the current end of the log: all topics as of one moment."""
@@ -391,7 +402,7 @@ class Job:
 
     def left(self) -> int | None:
         """How many more messages -n allows; None without a limit."""
-        return None if self.request.limit is None else self.request.limit - self.records.count
+        return None if self.request.n is None else self.request.n - self.records.count
 
     def is_full(self) -> bool:
         """Whether -n is reached."""
@@ -486,3 +497,26 @@ def check_pattern(pattern: bytes) -> None:
             why = str(error).rpartition("regular expression: ")[2] or str(error)
         reason = " ".join(why.split())[:80]
         raise InvalidArgument(f"--grep is not a regular expression (RE2): {reason}") from error
+
+
+class Where:
+    """A condition on records; key and value are BLOB, `text(value)` and `json(value)` decode them.
+
+    raises: SqlError, before anything is read
+    """
+
+    __slots__ = ("_query", "_session")
+
+    def __init__(self, condition: str) -> None:
+        self._session = duck.Session()
+        self._session.execute("CREATE MACRO text(b) AS decode(b)")
+        self._session.execute("CREATE MACRO json(b) AS decode(b)::JSON")
+        # the condition is the user's own SQL, in a session without files and settings
+        self._query = f"SELECT row_at FROM ({_RECORDS}) WHERE (\n{condition}\n) ORDER BY row_at"  # noqa: S608
+        self.filtered(reading.RECEIVED.empty_table())
+
+    def filtered(self, table: pa.Table) -> pa.Table:
+        """The rows of RECEIVED for which the condition is true."""
+        rows = table.append_column("row_at", pa.arange(0, table.num_rows))
+        self._session.register("received", rows)
+        return table.take(self._session.arrow(self._query).column("row_at"))

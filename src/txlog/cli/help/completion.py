@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from txlog.cli.line import catalogue, flags
+from txlog.cli.line import catalogue
 from txlog.errors import TxlogError, Usage
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _command(typed: list[str]) -> tuple[str | None, int]:
     raises: Usage when no command or noun begins so
     """
     try:
-        split = flags.split(typed)
+        split = catalogue.split(typed)
     except Usage:
         return None, 0
     if not split.rest:
@@ -180,12 +180,12 @@ def _unused(parameters: list[Parameter], used_flags: set[str]) -> list[Candidate
 
 
 def _takes_value(typed: list[str]) -> bool:
-    return bool(typed) and (typed[-1] in flags.VALUE_FLAGS or typed[-1] in ("-S", "-f"))
+    return bool(typed) and typed[-1] in catalogue.VALUE_FLAGS
 
 
 def _global_flags() -> list[Candidate]:
     global_flags: dict[str, tuple[tuple[str, ...], str | None, str]]
-    global_flags = importlib.import_module("txlog.cli.line.declared").GLOBAL_FLAGS
+    global_flags = importlib.import_module("txlog.cli.line.command").GLOBAL_FLAGS
     return [(names[0], text) for names, _, text in global_flags.values()] + [
         ("--help", "the whole help")
     ]
@@ -255,7 +255,7 @@ def _formats(path: str) -> list[Candidate]:
 
 
 def _profiles() -> list[Candidate]:
-    reader = importlib.import_module("txlog.cli.call.user_config")
+    reader = importlib.import_module("txlog.cli.call.environment")
     return [(name, "profile") for name in reader.profiles(os.environ)]
 
 
@@ -296,7 +296,7 @@ def _names(kind: str, previous: list[str]) -> list[Candidate]:
             options.profile = value
         elif word in ("-t", "--topic"):
             topic = value
-    finding = importlib.import_module("txlog.cli.call.find")
+    finding = importlib.import_module("txlog.cli.call.call")
     reading = importlib.import_module("txlog.engine.door.relation")
     try:
         path = finding.find_store(options, finding.user_settings(finding.profile_of(options)))[0]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from txlog.cli.call.call import Call
-from txlog.cli.call.page import show_text
+from txlog.cli.call.call import Call, show_text
 from txlog.cli.help import topics
 from txlog.cli.line import catalogue, dispatch
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import Argument
+from txlog.cli.line.command import Argument, command
 from txlog.errors import NotFound, Usage
 
 
@@ -36,7 +34,7 @@ def help_(
     elif path in catalogue.NOUNS:
         show_text(call, catalogue.noun_help(path))
     else:
-        dispatch.load(path).invoke(["--help"], call.report)
+        dispatch.invoke(dispatch.load(path), ["--help"], call.report)
 
 
 def _command(topic_words: list[str]) -> str | None:

@@ -18,12 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Annotated, Final
 
-from txlog.cli.call.call import Call, is_terminal
-from txlog.cli.call.find import STORE_FILE
+from txlog.cli.call.call import STORE_FILE, Call, is_terminal
 from txlog.cli.help.completion import FILES, candidates, split_line
 from txlog.cli.line import dispatch
-from txlog.cli.line.command import command
-from txlog.cli.line.declared import GLOBAL_FLAGS, Argument, Option
+from txlog.cli.line.command import GLOBAL_FLAGS, Argument, Option, command
 from txlog.cli.terminal import signals
 from txlog.errors import NotFound, StoreNotFound, TxlogError, Usage
 

@@ -12,7 +12,7 @@ from txlog.cli.call.environment import USER_SETTINGS, VARIABLES
 from txlog.cli.help import markup
 from txlog.cli.help.codes import CODES, EXITS, codes_of, names_of
 from txlog.cli.line import catalogue
-from txlog.cli.line.declared import GLOBAL_FLAGS
+from txlog.cli.line.command import GLOBAL_FLAGS
 from txlog.cli.terminal.tables import Look
 from txlog.errors import NotFound
 

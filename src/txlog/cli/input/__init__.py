@@ -2,9 +2,8 @@
 
 Contents:
 
-    blocks    blocks of bytes from a descriptor
     columns   clean blocks of records, turned into columns of messages at once
-    inputs    the input formats, and the choice of one
+    inputs    the input formats, the choice of one, and blocks of bytes from a descriptor
     percent   %-formats of input
     rows      csv and tsv row by row: for bad rows and unusual spellings
 """

@@ -12,6 +12,9 @@ BadRecord (104), after the records before it, or is skipped and counted.
 
 from __future__ import annotations
 
+import os
+import select
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
@@ -20,11 +23,11 @@ import pyarrow as pa
 from txlog.base.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 from txlog.base.startup import compute as pc
 from txlog.base.text import envelopes, records
-from txlog.base.text.grammar import json_failure
-from txlog.cli.input import blocks, columns, percent, rows
-from txlog.errors import BadRecord
+from txlog.cli.input import columns, percent, rows
+from txlog.errors import BadRecord, DiskFailed, NotFound
 
 _SEPARATORS = {"null": b"\0"}
+_BLOCK_BYTES = 1 << 20
 
 
 class Input:
@@ -89,7 +92,7 @@ class Input:
         return pa.concat_tables(tables, promote_options="default")
 
     def _blocks(self, path: str | None) -> Iterator[bytes | None]:
-        for block in blocks.read_blocks(path, self.wait_s):
+        for block in read_blocks(path, self.wait_s):
             if block is not None:
                 self.seen(len(block))
             yield block
@@ -176,7 +179,7 @@ class Input:
         if self.form == "ndjson":
             bad = []
             for at, value in enumerate(table["value"].to_pylist()):
-                if (failure := json_failure(value)) is not None:
+                if (failure := records.json_failure(value)) is not None:
                     bad.append((at, json_reason(value, failure)))
                     if not self.skip_bad:
                         break
@@ -308,3 +311,43 @@ def messages_table(messages: Sequence[bytes]) -> pa.Table:
 
 def _table(lines: list[int], values: pa.Array) -> pa.Table:
     return pa.table({"line": pa.array(lines, pa.int64()), "value": values})
+
+
+def check_files(paths: list[str]) -> None:
+    """Refuse paths that cannot be read, before anything is written.
+
+    raises: NotFound (308), DiskFailed (102)
+    """
+    for path in paths:
+        if path == "-":
+            continue
+        if not os.path.exists(path):
+            raise NotFound(f"no file {path}", path=path)
+        if os.path.isdir(path):
+            raise DiskFailed(f"{path} is a directory", path=path)
+
+
+def read_blocks(path: str | None, wait_s: Callable[[], float | None]) -> Iterator[bytes | None]:
+    """Yield the bytes of a file, of stdin for None or `-`; None when nothing came in wait_s()."""
+    if path is not None and path != "-":
+        with open(path, "rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                yield block
+        return
+    try:
+        number = sys.stdin.fileno()
+    except (OSError, ValueError, AttributeError):  # closed, or replaced by a test or a notebook
+        if sys.stdin is not None and not sys.stdin.closed:
+            yield sys.stdin.read().encode("utf-8", "surrogateescape")
+        return
+    coming = select.poll()  # `select.select` takes no descriptor from 1,024 on
+    coming.register(number, select.POLLIN)
+    while True:
+        seconds = wait_s()
+        if not coming.poll(None if seconds is None else max(0, seconds) * 1000):
+            yield None
+            continue
+        data = os.read(number, _BLOCK_BYTES)
+        if not data:
+            return
+        yield data

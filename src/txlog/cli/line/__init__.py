@@ -4,11 +4,9 @@ A small parser handles lines that are certainly correct; Typer handles all other
 
 Contents:
 
-    catalogue    the table of commands: help and suggestions without loading their modules
-    command      a command: its function, its fields, how a line is parsed and run
-    declared     Option and Argument: declarations of a command's parameters
+    catalogue    the table of commands, and the command that a line names, without loading it
+    command      a command: its function, the declarations of its parameters, how a line is parsed
     dispatch     one run: global flags, the command, its exit code
-    flags        the global flags, and facts about a line before it is parsed
-    parameters   parameters of a command as data, for man pages, completion and tests
+    parameters   parameters of a command as data, and their meanings, for help and completion
     typer        the commands over Typer: help, and all other lines
 """

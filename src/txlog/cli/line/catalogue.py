@@ -1,7 +1,8 @@
-"""Owns the table of commands: the module and the short help of each, so that none is loaded.
+"""Owns the table of commands, and the way from a line to its command, without loading any.
 
-Root help, the help of a noun and did-you-mean use it; a test compares the table with the commands
-that the modules define.
+Root help, the help of a noun and did-you-mean use the table; a test compares it with the commands
+that the modules define. After the verb the parser reads global flags with all others. Flags before
+the verb are put in front of them, so that the last one wins.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 import importlib
 from typing import Final, NamedTuple
 
+import msgspec
+
+from txlog.cli.line.command import GLOBAL_FLAGS
 from txlog.errors import Usage
 
 
@@ -353,3 +357,114 @@ def _unknown(word: str, prefix: str, names: list[str]) -> Usage:
     near = difflib.get_close_matches(word, sorted(names), n=1, cutoff=0.5)
     hint = f"did you mean: {prefix}{near[0]}" if near else "txlog lists the commands"
     return Usage(f'no command "{prefix.removeprefix("txlog ")}{excerpt}"', hint=hint)
+
+
+# --- global flags before the verb --------------------------------------------------------------
+
+VALUE_FLAGS: Final = frozenset(
+    word for words, metavar, _ in GLOBAL_FLAGS.values() if metavar for word in words
+)
+SWITCHES: Final = frozenset(
+    word for words, metavar, _ in GLOBAL_FLAGS.values() if not metavar for word in words
+) | {"--help", "-h"}
+
+
+class Split(msgspec.Struct):
+    """A command line split at its first word."""
+
+    leading: list[str]
+    rest: list[str]
+    json: bool = False
+    help: bool = False
+    version: bool = False
+
+
+def split(args: list[str]) -> Split:
+    """Split args at the noun or verb.
+
+    raises: Usage (201) for a flag that is not global, or one without its value
+    """
+    out = Split([], [], json=says_json(args))
+    at = 0
+    while at < len(args):
+        word = args[at]
+        if word == "--":
+            out.rest = args[at + 1 :]
+            break
+        if not word.startswith("-") or word == "-":
+            out.rest = args[at:]
+            break
+        at += _take(args, at, out)
+    return out
+
+
+def split_on(outer: Split, used: int) -> Split:
+    """Move global flags after the first `used` of the remaining words to the leading flags.
+
+    raises: Usage (201) as split does
+    """
+    inner = split(outer.rest[used:])
+    return Split(
+        [*outer.leading, *inner.leading],
+        [*outer.rest[:used], *inner.rest],
+        outer.json or inner.json,
+        outer.help or inner.help,
+        outer.version or inner.version,
+    )
+
+
+def wants_json(path: str, args: list[str]) -> bool:
+    """Return whether this command line wants errors as JSON, before it is parsed."""
+    if says_json(args):
+        return True
+    if path == "produce":
+        return False
+    for at, word in enumerate(args):
+        if word == "--":
+            break
+        following = args[at + 1] if at + 1 < len(args) else ""
+        if word in ("-f", "--format") and following in ("json", "ndjson"):
+            return True
+        if word in ("-fjson", "-fndjson", "--format=json", "--format=ndjson"):
+            return True
+    return False
+
+
+def says_json(args: list[str]) -> bool:
+    """Return whether --json comes before the end of the flags."""
+    stop = args.index("--") if "--" in args else len(args)
+    return "--json" in args[:stop]
+
+
+def _take(args: list[str], at: int, out: Split) -> int:
+    """Add the flag at `at` to the leading flags; return the number of words it used."""
+    word = args[at]
+    name, equals, _ = word.partition("=")
+    if word.startswith("--"):
+        if name in VALUE_FLAGS:
+            return _take_value(args, at, out, has_value=bool(equals))
+        if word not in SWITCHES:
+            raise Usage(f"no such flag: {name}", hint="flags of a command come after its name")
+        out.help |= word == "--help"
+        out.version |= word == "--version"
+        out.leading.append(word)
+        return 1
+    for index, letter in enumerate(word[1:], start=1):
+        if f"-{letter}" in VALUE_FLAGS:
+            return _take_value(args, at, out, has_value=index + 1 < len(word))
+        if f"-{letter}" not in SWITCHES:
+            raise Usage(f"no such flag: -{letter}", hint="flags of a command come after its name")
+        out.help |= letter == "h"
+        out.version |= letter == "V"
+    out.leading.append(word)
+    return 1
+
+
+def _take_value(args: list[str], at: int, out: Split, *, has_value: bool) -> int:
+    if has_value:
+        out.leading.append(args[at])
+        return 1
+    if at + 1 == len(args):
+        raise Usage(f"flag {args[at]} needs a value")
+    out.leading.extend(args[at : at + 2])
+    return 2

@@ -1,11 +1,16 @@
-"""Owns a command: its function, its part of help and `-f help`, how a line is parsed and run.
+"""Owns a command: its function, the declarations of its parameters, and how a line is parsed.
 
 A command is a function `(call, …) -> None`. It prints through the call, and raises on errors. Its
-parameters come from `declared`. The parser here takes a line that is certainly correct; Typer takes
-all others. Both read the same declarations. This parser has no error texts: at an unknown flag, a
-missing or bad value, or -h, it gives up, and Typer explains the error. So its only possible fault
-is to read a line differently from Typer; a test compares the two over random lines of all commands.
-One difference is intended: with `-f help`, which runs no command, nothing is required.
+parameters are Annotated hints with an Option or an Argument; a command with many takes one struct,
+whose fields have such hints, so that each option is written once. Option and Argument are named
+after Typer's, and `typer` converts them for help and error messages; importing Typer takes a third
+of the time of `produce`.
+
+The parser here takes a line that is certainly correct; Typer takes all others. Both read the same
+declarations. This parser has no error texts: at an unknown flag, a missing or bad value, or -h, it
+gives up, and Typer explains the error. So its only possible fault is to read a line differently
+from Typer; a test compares the two over random lines of all commands. One difference is intended:
+with `-f help`, which runs no command, nothing is required.
 
 The rules are Typer's: flags and arguments mix; `--` ends the flags; `--flag V` takes the next word
 in any case; `-n5` and `-qq` work; the last of a repeated flag wins, or a list takes all of them.
@@ -13,23 +18,116 @@ in any case; `-n5` and `-qq` work; the last of a repeated flag wins, or a list t
 
 from __future__ import annotations
 
-import importlib
+import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from functools import cached_property
+from types import FunctionType
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
-from txlog.cli.call.call import Call, Globals
-from txlog.cli.line.declared import (
-    COUNTED,
-    GLOBAL_FLAGS,
-    REHEARSAL,
-    Argument,
-    Option,
-    defaults_of,
-    hints_of,
-)
-from txlog.cli.line.flags import as_given, hidden_times
-from txlog.cli.terminal.errors import Report
+import msgspec
+
 from txlog.errors import Usage
+
+if TYPE_CHECKING:
+    from txlog.cli.call.call import Call
+
+GLOBAL_FLAGS: Final[dict[str, tuple[tuple[str, ...], str | None, str]]] = {
+    "store": (("--store", "-S"), "PATH", "the store [env: TXLOG_STORE]"),
+    "profile": (("--profile",), "NAME", "a section of the config file [env: TXLOG_PROFILE]"),
+    "format": (("--format", "-f"), "FMT", "shape of stdout [env: TXLOG_FORMAT]"),
+    "json": (("--json",), None, "JSON on stdout, errors as JSON on stderr"),
+    "columns": (("--columns",), "A,B", "these fields, in this order"),
+    "quiet": (("--quiet", "-q"), None, "no summaries and notes; -qq: no warnings"),
+    "verbose": (("--verbose", "-v"), None, "notes, also off a terminal"),
+    "log_format": (("--log-format",), "text|json", "shape of diagnostics"),
+    "log_file": (("--log-file",), "PATH", "diagnostics go here, appended"),
+    "color": (("--color",), "auto|always|never", "colours"),
+    "utc": (("--utc",), None, "times on a terminal in UTC"),
+    "no_progress": (("--no-progress",), None, "no bars"),
+    "no_pager": (("--no-pager",), None, "no pager"),
+    "yes": (("--yes", "-y"), None, "answer yes"),
+    "no_input": (("--no-input",), None, "never ask"),
+    "read_only": (("--read-only",), None, "take no lock, write nothing [env: TXLOG_READ_ONLY]"),
+    "lock_timeout": (("--lock-timeout",), "DUR", "how long to wait for a lock (the store's, 30s)"),
+    "now": (("--now",), "TIME", "the clocks of this process stand still [env: TXLOG_NOW]"),
+    "version": (("--version", "-V"), None, "the version"),
+}
+_HIDING: Final = "\0"  # no word of a command line can contain it
+COUNTED: Final = frozenset(("quiet", "verbose"))
+REHEARSAL: Final = ("--dry-run", "print the planned changes, change nothing")
+
+
+class Option:
+    """A flag: its spellings (`--active/--no-active` has two) and its help.
+
+    min, max:  bounds of a number
+    choices:   the words that it takes; the command refuses others
+    reads:     makes the field of a command's options from the text in the line, or from all texts
+    reads_now: the same for a text that may be relative to the instant of the call
+    many:      the flag may be repeated; the hint of a flag without `reads` says so
+    default:   the text to read if the flag is missing
+    """
+
+    __slots__ = (
+        *("choices", "default", "help", "hidden", "many", "max", "metavar", "min"),
+        *("reads", "reads_now", "show_default", "words"),
+    )
+
+    def __init__(
+        self,
+        *words: str,
+        metavar: str | None = None,
+        help: str | None = None,
+        min: int | None = None,
+        max: int | None = None,
+        hidden: bool = False,
+        show_default: bool = True,
+        choices: tuple[str, ...] = (),
+        reads: Callable[[Any], object] | None = None,
+        reads_now: Callable[[str, int], object] | None = None,
+        many: bool = False,
+        default: str | None = None,
+    ) -> None:
+        self.words = words
+        self.metavar, self.help, self.hidden = metavar or "|".join(choices) or None, help, hidden
+        self.min, self.max, self.choices = min, max, choices
+        self.show_default, self.default = show_default, default
+        self.reads, self.reads_now, self.many = reads, reads_now, many
+
+    def read(self, call: Call, value: object) -> object:
+        """The field of a command's options for a value in the line. Raises as `reads`."""
+        if self.choices:
+            call.check_choice(self.words[0], str(value), self.choices)
+        if self.reads_now is not None:
+            return self.reads_now(str(value), call.now_ms())
+        return value if self.reads is None else self.reads(value)
+
+
+class Argument:
+    """A word that is not a flag; a list takes all remaining words."""
+
+    __slots__ = ("help", "metavar", "reads", "show_default")
+
+    def __init__(
+        self,
+        *,
+        metavar: str | None = None,
+        help: str | None = None,
+        show_default: bool = True,
+        reads: Callable[[Any], object] | None = None,
+    ) -> None:
+        self.metavar, self.help, self.show_default = metavar, help, show_default
+        self.reads = reads
+
+    def read(self, call: Call, value: object) -> object:
+        """The field of a command's options for a word of the line."""
+        return value if self.reads is None else self.reads(value)
+
+
+def declared(option: Option) -> tuple[str, ...]:
+    """The spellings of a flag, long ones first: --partition -p."""
+    names = [word for each in option.words for word in each.split("/")]
+    return tuple(sorted(names, key=lambda word: not word.startswith("--")))
 
 
 class Command:
@@ -41,12 +139,12 @@ class Command:
     input_format: the command itself declares -f and --format
     dry_run: it can be rehearsed: --dry-run, and `dry_run` in its result
     times:   an argument is a TIME, so that a word like -3m is not a flag
+    options: the struct that the function takes; without it, it takes each parameter by itself
     """
 
     def __init__(
         self,
         path: str,
-        function: Callable[..., None],
         *,
         examples: tuple[str, ...] = (),
         fields: str = "",
@@ -56,10 +154,10 @@ class Command:
         input_format: bool = False,
         dry_run: bool = False,
         times: bool = False,
+        options: type[msgspec.Struct] | None = None,
     ) -> None:
         default_fields, _, wide = fields.partition("|")
         self.path = path
-        self.function = function
         self.examples = examples
         self.table_fields = default_fields.split()
         self.fields = self.table_fields + wide.split() + ["dry_run"] * dry_run
@@ -69,68 +167,96 @@ class Command:
         self.input_format = input_format
         self.dry_run = dry_run
         self.times = times
+        self.options = options
 
-    def invoke(self, args: list[str], report: Report) -> int:
-        """Parse args, run the command, close its store; return the exit code.
+    def __call__(self, function: Callable[..., None]) -> Command:
+        """Take the function that follows the decorator."""
+        self.function = function
+        return self
 
-        raises: Usage (201), and the errors of the command
+    @cached_property
+    def hints(self) -> dict[str, Any]:
+        """The hints of the parameters, in order: fields of its options, or after the call.
+
+        They are stored as text; the module of a parameter defines every name in its hint. The
+        options of a struct come before those of its base.
         """
+        if self.options is None:
+            plain = cast(FunctionType, self.function)
+            code, texts = plain.__code__, plain.__annotations__
+            names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+            return {name: eval(texts[name], plain.__globals__) for name in names}  # noqa: S307
+        hints: dict[str, Any] = {}
+        for part in self.options.__mro__[:-2]:
+            module = vars(sys.modules[part.__module__])
+            for name, text in part.__annotations__.items():
+                hints.setdefault(name, eval(text, module))  # noqa: S307
+        return {
+            name: _of_line(hint) for name, hint in hints.items() if hasattr(hint, "__metadata__")
+        }
 
-        def take(values: dict[str, Any]) -> int:
-            flags = Globals(**{name: values.pop(name, None) for name in Globals.__annotations__})
-            dry_run = values.pop("dry_run") if self.dry_run else False
-            check_numbers(values)
-            if self.times:
-                values = {name: as_given(value) for name, value in values.items()}
-            return Call(self, flags, report, dry_run=dry_run).run(values)
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """The defaults of parameters as a line has them; required parameters have no entry."""
+        if self.options is None:
+            plain = cast(FunctionType, self.function)
+            code, values = plain.__code__, plain.__defaults__ or ()
+            names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
+            return {**dict(zip(names, values, strict=True)), **(plain.__kwdefaults__ or {})}
+        fields, values = self.options.__struct_fields__, self.options.__struct_defaults__
+        of_fields = dict(zip(fields[len(fields) - len(values) :], values, strict=True))
+        defaults: dict[str, Any] = {}
+        for name, hint in self.hints.items():
+            text = getattr(hint.__metadata__[0], "default", None)
+            value = of_fields.get(name, msgspec.NODEFAULT)
+            if text is not None or value is not msgspec.NODEFAULT:
+                plain_value = value if isinstance(value, bool | int | str) else None
+                defaults[name] = plain_value if text is None else text
+        return defaults
 
-        if self.times:
-            args = hidden_times(args)
-        values = parse(self.function, args, dry_run=self.dry_run, input_format=self.input_format)
-        if values is not None:
-            return take(values)
-        typed = importlib.import_module("txlog.cli.line.typer")
-        answer: int = typed.invoke(
-            self.path,
-            self.function,
-            args,
-            take,
-            examples=self.examples,
-            dry_run=self.dry_run,
-            input_format=self.input_format,
-        )
-        return answer
+    def run(self, call: Call, values: dict[str, Any]) -> None:
+        """Call the function with the values of a line, or with the options read from them.
+
+        raises: Usage, InvalidArgument, and the errors of the command
+        """
+        if self.options is None:
+            self.function(call, **values)
+            return
+        fields: dict[str, object] = {}
+        for name, hint in self.hints.items():
+            if values[name] is not None:
+                fields[name] = hint.__metadata__[0].read(call, values[name])
+            elif name not in self.defaults:
+                fields[name] = None  # only with -f help
+        self.function(call, self.options(**fields))
+
+    def words(self, values: Mapping[str, Any]) -> list[str]:
+        """A command line that gives the command these values; its flags have a long spelling."""
+        flags, arguments = [], []
+        for name, hint in self.hints.items():
+            value, declaration = values[name], hint.__metadata__[0]
+            if value is None or value is False:
+                continue
+            texts = value if isinstance(value, list) else [value]
+            if isinstance(declaration, Argument):
+                arguments += [str(text) for text in texts]
+            elif value is True:
+                flags.append(declaration.words[0])
+            else:
+                flags += [f"{declaration.words[0]}={text}" for text in texts]
+        return [*self.path.split(), *flags, "--", *arguments]
 
 
-def command(
-    path: str,
-    *,
-    examples: tuple[str, ...] = (),
-    fields: str = "",
-    records: bool = False,
-    more: Callable[[], str] | None = None,
-    changes: bool = False,
-    input_format: bool = False,
-    dry_run: bool = False,
-    times: bool = False,
-) -> Callable[[Callable[..., None]], Command]:
-    """Make a command from a function."""
+command: Final = Command  # as the decorator of its function
 
-    def wrap(function: Callable[..., None]) -> Command:
-        return Command(
-            path,
-            function,
-            examples=examples,
-            fields=fields,
-            records=records,
-            more=more,
-            changes=changes,
-            input_format=input_format,
-            dry_run=dry_run,
-            times=times,
-        )
 
-    return wrap
+def _of_line(hint: Any) -> Any:
+    """The hint of a field, with the type that it has in a line."""
+    declaration = hint.__metadata__[0]
+    if declaration.reads is None and getattr(declaration, "reads_now", None) is None:
+        return hint
+    kind = list[str] | None if getattr(declaration, "many", False) else str | None
+    return Annotated[kind, declaration]
 
 
 def check_numbers(values: Mapping[str, object]) -> None:
@@ -163,6 +289,28 @@ def exclusive(**given: object) -> None:
 # --- lines that are plainly right ------------------------------------------------------------
 
 
+def hidden_times(args: list[str]) -> list[str]:
+    """Hide words before `--` that begin with - and a digit: each may be a TIME instead of a flag.
+
+    No flag begins like that. Values of flags are hidden too, and restored by as_given.
+    """
+    stop = args.index("--") if "--" in args else len(args)
+    return [
+        f"{_HIDING}{word}" if at < stop and word[:1] == "-" and word[1:2].isdecimal() else word
+        for at, word in enumerate(args)
+    ]
+
+
+def as_given(value: object) -> object:
+    """A parsed value in its spelling before hidden_times."""
+    return value.removeprefix(_HIDING) if isinstance(value, str) else value
+
+
+def as_told(message: str) -> str:
+    """Typer's text with words in their spelling before hidden_times, which Typer may escape."""
+    return message.replace(_HIDING, "").replace(repr(_HIDING)[1:-1], "")
+
+
 SWITCH, COUNT, TEXT, NUMBER, TEXTS, NUMBERS = range(6)
 _KINDS: Final[dict[Any, int]] = {
     bool: SWITCH, bool | None: SWITCH, str: TEXT, str | None: TEXT, int: NUMBER,
@@ -171,7 +319,7 @@ _KINDS: Final[dict[Any, int]] = {
 }  # fmt: skip
 
 
-class _Given(Exception):
+class _NotPlain(Exception):
     """The line is not a plain one."""
 
 
@@ -208,37 +356,33 @@ class _Flag:
         return self.kind in (SWITCH, COUNT)
 
 
-def parse(
-    function: Callable[..., None], args: list[str], *, dry_run: bool, input_format: bool
-) -> dict[str, Any] | None:
+def parse(command: Command, args: list[str]) -> dict[str, Any] | None:
     """Values for the command's parameters and the global flags; None: Typer must parse the line."""
     try:
-        return _parse(function, args, dry_run, input_format)
-    except _Given:
+        return _parse(command, args)
+    except _NotPlain:
         return None
 
 
-def _parse(
-    function: Callable[..., None], args: list[str], dry_run: bool, input_format: bool
-) -> dict[str, Any]:
+def _parse(command: Command, args: list[str]) -> dict[str, Any]:
     flags: dict[str, _Flag] = {}
     arguments: list[tuple[str, int]] = []
     values: dict[str, Any] = {}
     for name, (names, metavar, _) in GLOBAL_FLAGS.items():
-        if name == "format" and input_format:
+        if name == "format" and command.input_format:
             continue
         kind = COUNT if name in COUNTED else SWITCH if metavar is None else TEXT
         values[name] = {COUNT: 0, SWITCH: False, TEXT: None}[kind]
         _declare(flags, names, name, kind, None)
-    if dry_run:
+    if command.dry_run:
         values["dry_run"] = False
         _declare(flags, REHEARSAL[:1], "dry_run", SWITCH, None)
-    hints = hints_of(function)
+    hints = command.hints
     for name, hint in hints.items():
         kind = _KINDS.get(hint.__origin__, -1)
         declared = hint.__metadata__[0]
         if kind < 0:
-            raise _Given
+            raise _NotPlain
         if isinstance(declared, Option):
             _declare(flags, declared.words, name, kind, declared)
         else:
@@ -246,10 +390,10 @@ def _parse(
             arguments.append((name, kind))
     values_found: dict[str, Any] = {}
     _arguments(arguments, _flags(flags, args, values_found), values_found)
-    defaults = defaults_of(function)
+    defaults = command.defaults
     missing = [name for name in hints if name not in values_found and name not in defaults]
-    if missing and values_found.get("form" if input_format else "format") != "help":
-        raise _Given
+    if missing and values_found.get("form" if command.input_format else "format") != "help":
+        raise _NotPlain
     # `-f help` prints the fields and requires nothing: the command does not run.
     return {**values, **defaults, **dict.fromkeys(missing), **values_found}
 
@@ -260,7 +404,7 @@ def _declare(
     low, high = (None, None) if option is None else (option.min, option.max)
     for word in names:
         if not word.startswith("-"):
-            raise _Given
+            raise _NotPlain
         first, _, second = word.partition("/")
         flags[first] = _Flag(name, kind, True, low, high)
         if second:
@@ -282,13 +426,13 @@ def _flags(flags: dict[str, _Flag], args: list[str], values: dict[str, Any]) -> 
             name, equals, text = word.partition("=")
             flag = flags.get(name)
             if flag is None or (flag.is_switch and equals):
-                raise _Given
+                raise _NotPlain
             if flag.is_switch:
                 flag.switch(values)
                 continue
             if not equals:
                 if at == stop:
-                    raise _Given
+                    raise _NotPlain
                 text = args[at]
                 at += 1
             flag.take(values, text)
@@ -303,14 +447,14 @@ def _letters(flags: dict[str, _Flag], args: list[str], at: int, values: dict[str
     for index in range(1, len(word)):
         flag = flags.get(f"-{word[index]}")
         if flag is None:
-            raise _Given
+            raise _NotPlain
         if flag.is_switch:
             flag.switch(values)
             continue
         if index + 1 < len(word):
             flag.take(values, word[index + 1 :])
         elif at == len(args):
-            raise _Given
+            raise _NotPlain
         else:
             flag.take(values, args[at])
             at += 1
@@ -323,7 +467,7 @@ def _arguments(parameters: list[tuple[str, int]], args: list[str], values: dict[
     for at, (name, kind) in enumerate(parameters):
         many = kind in (TEXTS, NUMBERS)
         if many and at + 1 < len(parameters):
-            raise _Given
+            raise _NotPlain
         chosen, args = (args, []) if many else (args[:1], args[1:])
         if chosen:
             converted = (
@@ -331,16 +475,16 @@ def _arguments(parameters: list[tuple[str, int]], args: list[str], values: dict[
             )
             values[name] = converted if many else converted[0]
     if args:
-        raise _Given
+        raise _NotPlain
 
 
 def _number(text: str, low: int | None, high: int | None) -> int:
     try:
         number = int(text)
     except ValueError:
-        raise _Given from None
+        raise _NotPlain from None
     if (low is not None and number < low) or (high is not None and number > high):
-        raise _Given
+        raise _NotPlain
     return number
 
 

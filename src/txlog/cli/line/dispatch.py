@@ -8,19 +8,19 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import cast
+from typing import Any, cast
 
 from txlog import errors
-from txlog.cli.line import catalogue, flags
-from txlog.cli.line.command import Command
+from txlog.cli.call.call import Call, Globals
+from txlog.cli.line import catalogue
+from txlog.cli.line.command import Command, as_given, check_numbers, hidden_times, parse
 from txlog.cli.output.output import PipeGone, Stdout, silence_stdout
-from txlog.cli.terminal import errors as failures
 from txlog.cli.terminal import say, signals
 
 
 def run(args: list[str]) -> int:
     """Run one command line; return its exit code and raise nothing."""
-    report = failures.Report(json=False, store=None)
+    report = say.Report(json=False, store=None)
     _print_utf8()
     try:
         with signals.watched():
@@ -91,36 +91,39 @@ def as_ours(error: Exception) -> errors.TxlogError:
             return errors.DiskFailed(text)
         path = os.fsdecode(error.filename)
         return errors.DiskFailed(f"{path}: {text}", path=path)
-    return failures.bug(error)
+    text = errors.printable(f"{type(error).__name__}: {error}")
+    excerpt = text if len(text) <= 300 else f"{text[:297]}..."
+    return errors.InternalError(
+        f"a bug of txlog: {excerpt}", hint="TXLOG_DEBUG=1 shows where; please report it"
+    )
 
 
-def _dispatch(args: list[str], report: failures.Report) -> int:
-    report.json = flags.says_json(args)
-    split = flags.split(args)
-    if split.rest == []:
-        if split.version:
-            _print_version(split.json)
+def _dispatch(args: list[str], report: say.Report) -> int:
+    report.json = catalogue.says_json(args)
+    line = catalogue.split(args)
+    if line.rest == []:
+        if line.version:
+            _print_version(line.json)
         else:
             _print_text(catalogue.ROOT_HELP)
         return 0
-    report.json = flags.wants_json("", split.leading) or split.json
-    path, used = catalogue.resolve(split.rest)
-    while path in catalogue.NOUNS and len(split.rest) > used:  # flags between noun and verb
-        split = flags.split_on(split, used)
-        report.json = report.json or split.json
-        path, used = catalogue.resolve(split.rest)
+    report.json = catalogue.wants_json("", line.leading) or line.json
+    path, used = catalogue.resolve(line.rest)
+    while path in catalogue.NOUNS and len(line.rest) > used:  # flags between noun and verb
+        line = catalogue.split_on(line, used)
+        report.json = report.json or line.json
+        path, used = catalogue.resolve(line.rest)
     if path in catalogue.NOUNS:
         text = catalogue.noun_help(path)
-        if split.help or "-h" in split.rest or "--help" in split.rest:
+        if line.help or "-h" in line.rest or "--help" in line.rest:
             _print_text(text)
             return 0
         say.say(text)
         return 2
-    report.json = split.json or flags.wants_json(path, [*split.leading, *split.rest[used:]])
+    report.json = line.json or catalogue.wants_json(path, [*line.leading, *line.rest[used:]])
     if path == "check":
         report.always = 3
-    command = load(path)
-    return command.invoke([*split.leading, *split.rest[used:]], report)
+    return invoke(load(path), [*line.leading, *line.rest[used:]], report)
 
 
 def load(path: str) -> Command:
@@ -128,6 +131,29 @@ def load(path: str) -> Command:
     entry = catalogue.COMMANDS[path]
     module = importlib.import_module(f"txlog.cli.{entry.module}")
     return cast(Command, getattr(module, entry.name))
+
+
+def invoke(command: Command, args: list[str], report: say.Report) -> int:
+    """Parse args, run the command, close its store; return the exit code.
+
+    raises: Usage (201), and the errors of the command
+    """
+
+    def take(values: dict[str, Any]) -> int:
+        flags = Globals(**{name: values.pop(name, None) for name in Globals.__annotations__})
+        dry_run = values.pop("dry_run") if command.dry_run else False
+        check_numbers(values)
+        if command.times:
+            values = {name: as_given(value) for name, value in values.items()}
+        return Call(command, flags, report, dry_run=dry_run).run(values)
+
+    if command.times:
+        args = hidden_times(args)
+    values = parse(command, args)
+    if values is not None:
+        return take(values)
+    answer: int = importlib.import_module("txlog.cli.line.typer").invoke(command, args, take)
+    return answer
 
 
 def _print_text(text: str) -> None:

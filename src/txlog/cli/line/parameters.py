@@ -1,6 +1,8 @@
 """Owns a command's parameters as data, for man pages, completion and tests; it parses no line.
 
-It reads the annotations that the parsers read, so commands declare each parameter once.
+It reads the annotations that the parsers read, so commands declare each parameter once. A word
+means the same on every command, so it is explained once: under the long flag, under the metavar of
+an argument, or under `COMMAND FLAG` for an exception.
 """
 
 from __future__ import annotations
@@ -9,13 +11,128 @@ import re
 import types
 import typing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from txlog.cli.line.command import Command
-from txlog.cli.line.declared import GLOBAL_FLAGS, Option, declared, defaults_of, hints_of
-from txlog.cli.line.flags import argument_meaning, flag_meaning
+from txlog.cli.line.command import (
+    GLOBAL_FLAGS,
+    Command,
+    Option,
+    declared,
+)
 
 _NEEDED = object()
+
+FLAGS: Final[dict[str, str]] = {
+    "--ack": "when to acknowledge: as messages leave, never, at a clean end",
+    "--ack-format": "print each stored message in this format",
+    "--around": "messages before and after this id",
+    "--at": "this message",
+    "--batch": "write a frame after this many messages or bytes",
+    "--by": "the field to group by",
+    "--checkpoint-bytes": "a checkpoint is due after this much journal (64MiB)",
+    "--consumer": "name of the consumer",
+    "--context": "how many before and after --around",
+    "--coordinator": "only this coordinator",
+    "--coordinators": "number of transaction coordinators (16)",
+    "--durability": "sync: flush before answering; os: let the system flush",
+    "--event-time": "event time of the messages",
+    "--first": "the first N of each partition",
+    "--flush-every": "write a frame when its oldest message is this old",
+    "--for": "which end to wait for",
+    "--grep": "messages whose value matches",
+    "--if-not-exists": "accept an existing one",
+    "--input": "topics to read",
+    "--isolation": "committed, or uncommitted: open and aborted too",
+    "--key": "key of the messages",
+    "--key-delim": "what separates key and value in a line",
+    "--last": "the last N of each partition",
+    "--ledger-age-max": "a ledger is closed at this age (4h)",
+    "--ledger-bytes-max": "a ledger is closed at this size (256MiB)",
+    "--ledger-entries-max": "a ledger is closed after this many entries (1000000)",
+    "--limit": "rows at most",
+    "--message": "a message of this text; stdin is not read",
+    "--offset": "which messages: txlog help offsets",
+    "--older-than": "only if older than this",
+    "--on-error": "how to treat a bad record",
+    "--output": "the topic to write",
+    "--owner": "only of this user",
+    "--partition": "only this partition",
+    "--partitions": "how many partitions",
+    "--position": "start of a new subscription: txlog help offsets",
+    "--prefix": "names that begin with this",
+    "--print": "the id alone, or a line for eval",
+    "--producer": "a named producer: a sequence that it repeats is not stored again",
+    "--prop": "a property",
+    "--random": "N of them, anywhere",
+    "--require-newline": "a last line without a newline is a bad record",
+    "--retries": "tries before a failure counts",
+    "--seed": "seed of the random choices",
+    "--seq-from": "sequence of the first message, with --producer",
+    "--since": "only from this time on",
+    "--sort": "the field to sort by",
+    "--state": "only transactions in this state",
+    "--subscription": "the subscription",
+    "--timeout": "how long at most",
+    "--topic": "the topic; needed where several have the subscription",
+    "--trailer": "the last line must be this; it is not stored",
+    "--transaction-key": "connect this key first, which fences its previous holder",
+    "--transaction-timeout": "default time-out of transactions (60s)",
+    "--transaction-timeout-max": "the longest time-out (1d)",
+    "--txn-every": "a transaction for this many messages, or this long",
+    "--txn-timeout": "time-out of the transaction",
+    "--type": "delivery to consumers: one, any, one with standbys, one per key",
+    "--unbuffered": "write every message at once",
+    "--until": "where to stop: txlog help offsets",
+}
+
+SPECIAL: Final[dict[str, str]] = {
+    "consume --key": "messages with this key",
+    "consume --prop": "messages with this property",
+    "produce --partition": "write to this partition",
+    "produce --producer": "name of the producer; stores a sequence once, in each transaction anew",
+    "sub create --topic": "the topic",
+    "sub list --topic": "only of this topic",
+    "txn begin --coordinator": "begin it there",
+    "txn begin --timeout": "it is aborted after this long (60s)",
+    "txn begin --transaction-key": "name of a series of transactions; fences its previous holder",
+    "txn find-hanging --topic": "only with messages in this topic",
+    "txn list --topic": "only with messages in this topic",
+    "txn run --timeout": "it is aborted after this long (60s)",
+    "wait --topic": "the topic",
+}
+
+ARGUMENTS: Final[dict[str, str]] = {
+    "CMD": "the command and its arguments",
+    "DEST": "the destination",
+    "FILE": "files to read; none: stdin",
+    "ID": "message or transaction ids; - reads them from stdin",
+    "IN": "the topic to read",
+    "KEY": "a transaction key, or OWNER&KEY",
+    "MODULE:FUNCTION": "the function; also FILE.py:FUNCTION",
+    "N": "how many",
+    "NAME": "the topic",
+    "OUT": "the topic to write",
+    "PAGE": "a command, a noun, a help topic; none: txlog",
+    "PATH": "a directory",
+    "SQL|-": "one SELECT; - reads it from stdin",
+    "SRC": "a file or a directory of files",
+    "SUB": "the subscription",
+    "T": "the topic",
+    "TIME": "an instant: txlog help offsets",
+    "TOPIC": "the topic; TOPIC/N is one of its partitions",
+    "TOPIC/P": "a partition, as orders/2",
+    "VALUE": "its value",
+    "WHAT": "the object to look at; none: the store",
+}
+_SPECIAL_ARGUMENTS: Final[dict[str, str]] = {
+    "man path PAGE": "a page; none: the directory of all",
+    "txn commit ID": "transactions; none: TXLOG_TXN; - reads them from stdin",
+    "txn abort ID": "transactions; none: TXLOG_TXN; - reads them from stdin",
+    "txn show ID": "the transaction; none: TXLOG_TXN",
+    "config get KEY": "a setting",
+    "config set KEY": "a setting",
+    "help TOPIC": "a topic, an error code or a command",
+}
 
 
 @dataclass(frozen=True)
@@ -53,10 +170,10 @@ class Parameter:
 
 def parameters_of(command: Command) -> list[Parameter]:
     """The arguments of a command, then its own flags, then the global ones; each in order."""
-    defaults = defaults_of(command.function)
+    defaults = command.defaults
     parameters = [
         _own(command, name, hint, defaults.get(name, _NEEDED))
-        for name, hint in hints_of(command.function).items()
+        for name, hint in command.hints.items()
     ]
     if command.dry_run:
         parameters.append(_switch("--dry-run", "print the planned changes, change nothing"))
@@ -120,3 +237,13 @@ def _is_switch(kind: Any) -> bool:
 def _parts(kind: Any) -> tuple[Any, ...]:
     origin = typing.get_origin(kind)
     return typing.get_args(kind) if origin in (typing.Union, types.UnionType) else (kind,)
+
+
+def flag_meaning(path: str, flag: str) -> str:
+    """Meaning of a command's flag; empty if it has none."""
+    return SPECIAL.get(f"{path} {flag}") or FLAGS.get(flag, "")
+
+
+def argument_meaning(path: str, metavar: str) -> str:
+    """Meaning of a command's argument; empty if it has none."""
+    return _SPECIAL_ARGUMENTS.get(f"{path} {metavar}") or ARGUMENTS.get(metavar, "")

@@ -12,33 +12,24 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from txlog.cli.line.declared import (
+from txlog.cli.line.command import (
     COUNTED,
     GLOBAL_FLAGS,
     REHEARSAL,
     Argument,
+    Command,
     Option,
+    as_told,
     declared,
-    defaults_of,
-    hints_of,
 )
-from txlog.cli.line.flags import as_told, flag_meaning
+from txlog.cli.line.parameters import flag_meaning
 from txlog.errors import Usage
 
 Take = Callable[[dict[str, Any]], int]
 _MESSAGE_CHARS: Final = 200
 
 
-def invoke(
-    path: str,
-    function: Callable[..., None],
-    args: list[str],
-    take: Take,
-    *,
-    examples: tuple[str, ...],
-    dry_run: bool,
-    input_format: bool,
-) -> int:
+def invoke(command: Command, args: list[str], take: Take) -> int:
     """Parse args and pass the values to take; return its answer, 0 for help.
 
     raises: Usage (201)
@@ -50,13 +41,13 @@ def invoke(
 
     full = "--help" in args
     shim.__signature__ = _signature(  # type: ignore[attr-defined]
-        path, function, full, full or "-h" in args, dry_run=dry_run, input_format=input_format
+        command, full, full or "-h" in args
     )
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-    app.command(help=_help(function, examples), context_settings=settings)(shim)
+    app.command(help=_help(command), context_settings=settings)(shim)
     try:
-        answer = app(args, standalone_mode=False, prog_name=f"txlog {path}")
+        answer = app(args, standalone_mode=False, prog_name=f"txlog {command.path}")
     except typer.TyperException as error:
         raise usage(error) from error
     except typer.Exit as stop:
@@ -76,41 +67,33 @@ def usage(error: typer.TyperException) -> Usage:
     return Usage(message[:1].lower() + message[1:])
 
 
-def _help(function: Callable[..., None], examples: tuple[str, ...]) -> str:
-    text = inspect.getdoc(function) or ""
-    if not examples:
+def _help(command: Command) -> str:
+    text = inspect.getdoc(command.function) or ""
+    if not command.examples:
         return text
-    lines = "\n".join(f"  {example}" for example in examples)
+    lines = "\n".join(f"  {example}" for example in command.examples)
     return f"\b\n{lines}\n\n{text}"
 
 
-def _signature(
-    path: str,
-    function: Callable[..., None],
-    with_globals: bool,
-    with_words: bool,
-    *,
-    dry_run: bool,
-    input_format: bool,
-) -> inspect.Signature:
+def _signature(command: Command, with_globals: bool, with_words: bool) -> inspect.Signature:
     keyword = inspect.Parameter.KEYWORD_ONLY
-    defaults = defaults_of(function)
+    defaults = command.defaults
     parameters = [
         inspect.Parameter(
             name,
             keyword,
             default=defaults.get(name, inspect.Parameter.empty),
-            annotation=_typers(path, hint, with_words),
+            annotation=_typers(command.path, hint, with_words),
         )
-        for name, hint in hints_of(function).items()
+        for name, hint in command.hints.items()
     ]
-    if dry_run:
+    if command.dry_run:
         rehearsed = Annotated[bool, typer.Option(REHEARSAL[0], help=REHEARSAL[1])]
         parameters.append(
             inspect.Parameter("dry_run", keyword, default=False, annotation=rehearsed)
         )
     for name, (spellings, metavar, text) in GLOBAL_FLAGS.items():
-        if name == "format" and input_format:
+        if name == "format" and command.input_format:
             continue
         kind, default = _kind(name)
         option = typer.Option(

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from txlog.cli.output import percent
 from txlog.cli.terminal import fields, tables
-from txlog.cli.terminal.escapes import safe_bytes
+from txlog.cli.terminal.say import as_json, safe_bytes
 from txlog.errors import OutcomeUnknown, Usage
 
 _TSV_OUT: Final = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
@@ -37,7 +37,7 @@ class PipeGone(Exception):
 class Stdout:
     """The bytes of stdout, written in blocks.
 
-    On a terminal, control characters are escaped (terminal/escapes).
+    On a terminal, control characters are escaped (terminal/say).
     allowed: sequences to write unescaped, because the user's own format contains them
     """
 
@@ -175,9 +175,9 @@ class Output:
         if self.as_json:
             picked = [fields.select(row, self._json_fields(row)) for row in rows]
             if self.form == "json":
-                self.text(tables.as_json(picked) + "\n")
+                self.text(as_json(picked) + "\n")
             else:
-                self.text("".join(f"{tables.as_json(row)}\n" for row in picked))
+                self.text("".join(f"{as_json(row)}\n" for row in picked))
             return
         names = self.fields if self.form == "wide" else self.shown
         picked = [fields.select(row, names) for row in rows]
@@ -204,7 +204,7 @@ class Output:
                 continue
             if is_list:
                 picked = [fields.select(row, self._json_fields(row)) for row in batch]
-                self.text(("[" if is_first else ",") + tables.as_json(picked)[1:-1])
+                self.text(("[" if is_first else ",") + as_json(picked)[1:-1])
             elif is_first or self.form not in ("tsv", "csv"):
                 self.rows(batch)
             else:
@@ -219,7 +219,7 @@ class Output:
     def single(self, row: Mapping[str, object]) -> None:
         """Print one object: in a table format a list of field and value."""
         if self.as_json:
-            self.text(tables.as_json(fields.select(row, self._json_fields(row))) + "\n")
+            self.text(as_json(fields.select(row, self._json_fields(row))) + "\n")
             return
         names = self._json_fields(row)
         picked = fields.select(row, names)
@@ -239,7 +239,7 @@ class Output:
         """
         if self.as_json:
             row = {**row, **self.extra}
-            self.answer(tables.as_json(fields.select(row, self._json_fields(row))) + "\n")
+            self.answer(as_json(fields.select(row, self._json_fields(row))) + "\n")
 
     def answer(self, text: str) -> None:
         """Print the answer of a change, which is durable even if printing fails.

@@ -30,7 +30,7 @@ from txlog.base.text.columns import (
     with_data,
 )
 from txlog.base.text.messages import Messages
-from txlog.cli.terminal.escapes import safe
+from txlog.cli.terminal.say import safe
 from txlog.errors import Usage
 
 Verb = Callable[[Messages], list[Part]]

@@ -10,25 +10,36 @@ origin and the error, as with `run`.
 With --chunking large records are sent alone. A raw file is never in memory as a whole: its blocks
 go to the producer as they are read. A signal between two blocks ends the message before any frame
 names a part of it.
+
+The schema of a typed topic encodes rows of csv and tsv without a column `value`: a column is a
+field, an empty cell is null unless it is text, and key, times and properties are fields only if the
+schema names them. For a topic of Avro, lines of ndjson become Avro. All other values are only
+checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 
 from txlog.base.ids import SEQUENCE_STOP, TxnId
+from txlog.base.schemas import schema as definitions
+from txlog.base.schemas import values
 from txlog.base.startup import compute as pc
-from txlog.cli.input import blocks
+from txlog.cli.input import inputs
 from txlog.cli.output import records
 from txlog.cli.produce.request import Request
 from txlog.cli.terminal.signals import raise_if_asked
 from txlog.engine.door.sending import message_bytes
-from txlog.errors import BadRecord, InvalidArgument
+from txlog.errors import BadRecord, InvalidArgument, InvalidMessage, NotFound
 
 if TYPE_CHECKING:
+    from txlog.base.schemas.schema import Schema
+    from txlog.cli.input.inputs import Input
     from txlog.client.client import Client
     from txlog.client.sending.producer import Producer
     from txlog.engine.door.sending import BatchReceipt, LargeReceipt
@@ -36,6 +47,10 @@ if TYPE_CHECKING:
 _PROPERTY_MAP = pa.map_(pa.string(), pa.string())
 _INSTANT = pa.timestamp("ms", "UTC")
 _MS = pa.int64()
+_OF_MESSAGES = frozenset(("key", "event_time", "deliver_at", "deliver_after"))
+_ROW = re.compile(r"row \d+: ")
+_ROWS_MAX = 1_024
+Encode = Callable[[pa.Array], pa.Array]
 
 
 # --- values from flags -----------------------------------------------------------------------
@@ -70,8 +85,8 @@ def filled(request: Request, table: pa.Table, sent: int) -> pa.Table:
         columns["partition"] = pa.repeat(pa.scalar(request.partition, pa.int32()), count)
     elif request.keep_partition and "partition" in table.column_names:
         columns["partition"] = table["partition"]
-    if request.sequence_from is not None:
-        first = request.sequence_from + sent
+    if request.seq_from is not None:
+        first = request.seq_from + sent
         if first + count > SEQUENCE_STOP:
             raise InvalidArgument(f"there is no sequence id above {SEQUENCE_STOP - 1}", code=203)
         columns["sequence_id"] = pc.add(pa.arange(0, count), first)
@@ -127,7 +142,7 @@ class Letters:
         self.held: list[tuple[bytes | None, list[tuple[str, str]]]] = []
         self._topic = request.topic
         self._most = client.settings.max_message_bytes
-        name = request.dead_letter_topic
+        name = request.on_error.topic
         self._producer = None if name is None else client.producer(name)
 
     def add(self, record: bytes | None, error: BadRecord) -> None:
@@ -211,8 +226,113 @@ def _integer(row: dict[str, pa.Scalar], name: str) -> int | None:
 
 def pieces(path: str | None) -> Iterator[bytes]:
     """The blocks of a file or of stdin, as they arrive."""
-    for block in blocks.read_blocks(path, lambda: _WAIT_S):
+    for block in inputs.read_blocks(path, lambda: _WAIT_S):
         raise_if_asked()
         if block is not None:
             yield block
     raise_if_asked()  # a signal may also have ended the input early
+
+
+# --- values of a typed topic ----------------------------------------------------------------------
+
+
+class Typed:
+    """Converts or checks the values for a topic; a topic of bytes takes any."""
+
+    def __init__(self, client: Client, topic: str, producer: Producer) -> None:
+        self._schema: Schema | None = None
+        if not producer.session.has_schema:  # no schema: skip the imports that the checks need
+            return
+        try:
+            schema = client.topic(topic).schemas.get()
+        except NotFound:
+            return
+        if not schema.is_record:
+            return
+        self._schema = schema
+        policies = client.admin.get_schema_policies(topic)["policies"]
+        self._is_strict = policies["validation"] == "enforce"
+
+    def fitting(self, input: Input, table: pa.Table) -> Iterator[pa.Table]:
+        """The records of a table as values of the topic; the input handles bad ones.
+
+        raises: BadRecord (104), after the records before it
+        """
+        schema = self._schema
+        if schema is None:
+            yield table
+            return
+        encode: Encode
+        if input.header is not None and "value" not in input.header:
+            names = [name for name in input.header if _is_field(schema, name)]
+            encode = lambda column: _of_cells(schema, names, column)  # noqa: E731
+        elif input.form == "ndjson" and schema.type == "avro":
+            encode = lambda column: _of_json(schema, column)  # noqa: E731
+        elif self._is_strict:
+            encode = lambda column: _checked(schema, column)  # noqa: E731
+        else:
+            yield table
+            return
+        for start in range(0, len(table), _ROWS_MAX):
+            yield from self._block(input, table.slice(start, _ROWS_MAX), encode)
+
+    def _block(self, input: Input, table: pa.Table, encode: Encode) -> Iterator[pa.Table]:
+        column = table["value"].combine_chunks()
+        try:
+            yield _with(table, encode(column))
+            return
+        except InvalidMessage:
+            pass  # find the bad rows one by one below
+        good: list[int] = []
+        encoded: list[bytes | None] = []
+        for row in range(len(table)):
+            try:
+                encoded += encode(column.slice(row, 1)).to_pylist()
+            except InvalidMessage as error:
+                if self._is_strict:
+                    line = table["line"][row].as_py()
+                    bad = BadRecord(f"line {line}: {_ROW.sub('', error.message)}", line=line)
+                    if not input.skip_bad and good:
+                        yield _with(table.take(good), pa.array(encoded, pa.binary()))
+                    input.bad(bad, column[row].as_py())
+                    continue
+                encoded.append(column[row].as_py())
+            good.append(row)
+        if good:
+            yield _with(table.take(good), pa.array(encoded, pa.binary()))
+
+
+def _with(table: pa.Table, values: pa.Array) -> pa.Table:
+    return table.set_column(table.schema.get_field_index("value"), "value", values)
+
+
+def _is_field(schema: Schema, name: str) -> bool:
+    """Whether a column is a field of the record; the check refuses unknown columns later."""
+    if schema.record.field(name) is not None:
+        return True
+    return name not in _OF_MESSAGES and not name.startswith("prop.")
+
+
+def _of_cells(schema: Schema, names: list[str], column: pa.Array) -> pa.Array:
+    """The values of rows, given as JSON objects of strings."""
+    rows: list[Mapping[str, str]] = [msgspec.json.decode(text) for text in column.to_pylist()]
+    columns = []
+    for name in names:
+        cells = pa.array([row[name] for row in rows], pa.string())
+        field = schema.record.field(name)
+        if field is not None and not pa.types.is_string(field.type.arrow):
+            cells = pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
+        columns.append(cells)
+    return values.encode(schema, pa.StructArray.from_arrays(columns, names=names))
+
+
+def _of_json(schema: Schema, column: pa.Array) -> pa.Array:
+    """The values of lines of JSON."""
+    written = definitions.Schema("json", schema.definition)
+    return values.encode(schema, values.decode(written, _checked(written, column)))
+
+
+def _checked(schema: Schema, column: pa.Array) -> pa.Array:
+    for row, why in values.invalid(schema, column):
+        raise InvalidMessage(f"row {row}: {why}")
+    return column

@@ -21,14 +21,11 @@ from txlog.base.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 from txlog.base.startup import compute as pc
 from txlog.cli.call import progress
 from txlog.cli.call.call import Call, is_terminal, split_key
-from txlog.cli.input import blocks
-from txlog.cli.input.inputs import Input, messages_table
+from txlog.cli.input.inputs import Input, check_files, messages_table
 from txlog.cli.produce import columns
-from txlog.cli.produce.columns import Letters, filled
-from txlog.cli.produce.request import Request
+from txlog.cli.produce.columns import Letters, Typed, filled
+from txlog.cli.produce.request import NEVER, Request
 from txlog.cli.produce.totals import Aborted, Acks, Totals
-from txlog.cli.produce.typed import Typed
-from txlog.cli.produce.watermarks import Marks
 from txlog.cli.terminal.signals import asked, raise_if_asked, shielded
 from txlog.cli.terminal.tables import counted
 from txlog.client.topics import created
@@ -62,9 +59,9 @@ def run(call: Call, request: Request) -> None:
         )
     if request.deliver_at is not None and request.deliver_at <= call.now_ms():
         call.note("--deliver-at has passed: the messages are delivered at once")
-    blocks.check_files(request.files)
+    check_files(request.files)
     client = call.client(write=True, durability=request.durability)
-    topics = [topic for topic in (request.topic, request.dead_letter_topic) if topic is not None]
+    topics = [topic for topic in (request.topic, request.on_error.topic) if topic is not None]
     with created.created(client.store, topics) if request.create else nullcontext():
         _run(call, request, client)
 
@@ -115,8 +112,8 @@ class Job:
             request.form,
             request.files,
             key_delimiter=request.key_delimiter,
-            skip_bad=request.skip_bad,
-            aside=None if request.dead_letter_topic is None else self._aside,
+            skip_bad=request.on_error.action == "skip",
+            aside=None if request.on_error.topic is None else self._aside,
             require_newline=request.require_newline,
             now_ms=call.now_ms(),
             warn=call.warn,
@@ -129,7 +126,7 @@ class Job:
         """Read, send, commit; on any failure abort and report it."""
         request = self.request
         try:
-            if request.own_txn and request.txn_every_messages is None and not request.txn_every_ms:
+            if request.txn:
                 self._begin()
             with self.bar:
                 if request.chunking and request.form == "raw" and request.messages is None:
@@ -179,7 +176,7 @@ class Job:
 
     def _send_files(self) -> None:
         """Send each file as one message, block by block."""
-        for line, path in enumerate(self.input.files[: self.request.limit], 1):
+        for line, path in enumerate(self.input.files[: self.request.n], 1):
             if self.request.own_txn and self.txn is None:
                 self._begin()
             self.read += 1
@@ -238,7 +235,7 @@ class Job:
         else:
             source = self.input.tables()
         last: pa.Table | None = None
-        remaining = request.limit
+        remaining = request.n
         for table in source:
             if remaining == 0:
                 break
@@ -286,7 +283,7 @@ class Job:
 
     def _send(self, table: pa.Table) -> None:
         """Send records, in pieces that end where a commit or a watermark is due."""
-        txn_messages_max = self.request.txn_every_messages
+        txn_messages_max = self.request.txn_every.messages
         while len(table):
             if self.request.own_txn and self.txn is None:
                 self._begin()
@@ -363,15 +360,11 @@ class Job:
 
     def _commit_if_due(self) -> None:
         """End a transaction of --txn-every that is full or old enough."""
-        request = self.request
+        every = self.request.txn_every
         if self.txn is None:
             return
-        full = request.txn_every_messages is not None and (
-            self.txn_messages >= request.txn_every_messages
-        )
-        old = request.txn_every_ms is not None and (
-            (time.monotonic() - self.txn_since) * 1000 >= request.txn_every_ms
-        )
+        full = every.messages is not None and self.txn_messages >= every.messages
+        old = every.ms is not None and (time.monotonic() - self.txn_since) * 1000 >= every.ms
         if full or old:
             self.marks.commit(self.txn)
             self._commit()
@@ -436,7 +429,7 @@ class Job:
 
     def _batch_rows(self, whole: pa.Table) -> int:
         """Return the number of rows that make a batch."""
-        most = self.request.batch_bytes
+        most = self.request.batch.bytes
         count = min(len(whole), self.request.batch_messages)
         if whole["value"].nbytes > most:
             ends = pc.cumulative_sum(pc.fill_null(pc.binary_length(whole["value"]), 0))
@@ -445,7 +438,7 @@ class Job:
         return count
 
     def _is_full(self, tables: list[pa.Table], rows: int) -> bool:
-        most = self.request.batch_bytes
+        most = self.request.batch.bytes
         if rows >= self.request.batch_messages or self._is_due():
             return True
         return bool(sum(table["value"].nbytes for table in tables) >= most)
@@ -461,9 +454,86 @@ class Job:
         stops = []
         if self.pending_since is not None:
             stops.append(self.pending_since + self.request.flush_every_ms / 1000)
-        if self.txn is not None and self.request.txn_every_ms is not None:
-            stops.append(self.txn_since + self.request.txn_every_ms / 1000)
+        if self.txn is not None and self.request.txn_every.ms is not None:
+            stops.append(self.txn_since + self.request.txn_every.ms / 1000)
         mark_s = self.marks.wait_s()
         if mark_s is not None:
             stops.append(now + mark_s)
         return max(0.0, min(stops) - now) if stops else None
+
+
+class Marks:
+    """The greatest event time of one run's messages, and the watermarks asserted so far."""
+
+    def __init__(self, request: Request, producer: Producer) -> None:
+        self._request = request
+        self._producer = producer
+        self._greatest: int | None = None
+        self._asserted = 0
+        self._messages = 0
+        self._since = time.monotonic()
+
+    @property
+    def last(self) -> int | None:
+        """The last asserted watermark; None before the first."""
+        return self._asserted or None
+
+    @property
+    def room(self) -> int | None:
+        """How many messages may be sent before the next watermark is due; None: any number."""
+        most = self._request.watermark_every.messages
+        return None if most is None else most - self._messages
+
+    def note(self, data: pa.Table, txn: TxnId | None) -> None:
+        """Count messages that were sent; assert a watermark if one is due."""
+        if self._request.watermark_from is None:
+            return
+        self._messages += len(data)
+        if "event_time" in data.column_names:
+            greatest = pc.max(data["event_time"].cast(pa.int64())).as_py()
+            if greatest is not None and (self._greatest is None or greatest > self._greatest):
+                self._greatest = greatest
+        if self.room == 0 or self.wait_s() == 0:
+            self.send(txn)
+
+    def wait_s(self) -> float | None:
+        """Seconds until a watermark is due by time; None: no watermark is due by time."""
+        interval_ms = self._request.watermark_every.ms
+        if interval_ms is None or not self._rises():
+            return None
+        return max(0.0, self._since + interval_ms / 1000 - time.monotonic())
+
+    def commit(self, txn: TxnId) -> None:
+        """Assert a watermark in a full transaction of --txn-every."""
+        if self._request.watermark_every == NEVER:
+            self.send(txn)
+
+    def send_if_due(self, txn: TxnId | None) -> None:
+        """Assert a watermark if its time has come, even without a new message."""
+        if self.wait_s() == 0:
+            self.send(txn)
+
+    def send(self, txn: TxnId | None) -> None:
+        """Assert the current watermark if it is higher than the last one."""
+        self._messages, self._since = 0, time.monotonic()
+        if self._rises():
+            event_time = self._value()
+            with shielded():
+                self._producer.new_watermark(txn).event_time(event_time).send()
+            self._asserted = event_time
+
+    def close(self) -> None:
+        """With --idle-on-close, declare the producer idle, so that no watermark waits for it.
+
+        In a joined transaction it becomes idle at the commit, when its messages become visible.
+        """
+        if self._request.idle_on_close:
+            with shielded():
+                self._producer.new_watermark(self._request.join).mark_idle().send()
+
+    def _rises(self) -> bool:
+        return self._request.watermark_from is not None and self._value() > self._asserted
+
+    def _value(self) -> int:
+        lag_ms = self._request.watermark_lag_ms or 0
+        return 0 if self._greatest is None else self._greatest - lag_ms

@@ -1,74 +1,98 @@
-"""Owns the checked options of `run` and `transform`, as their commands pass them to the work."""
+"""Owns the options of `run` and `transform`: for each its flag, its help, and its value."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+import msgspec
+
+from txlog.base.ids import check_name
+from txlog.cli.line.command import Argument, Option
+from txlog.cli.produce.request import IN_FORMATS, ON_ERROR, Duration, OnError
+
+TO_COMMAND: Final = ("lines", "ndjson", "envelope", "raw", "null")
+_PARALLELISM_MAX: Final = 256
+
+SubscriptionOption = Annotated[
+    str,
+    Option(
+        *("--subscription", "-s"),
+        metavar="SUB",
+        reads=lambda name: check_name("subscription", name),
+    ),
+]
 
 
-@dataclass
-class Request:
-    """The checked options of one run.
+class Request(msgspec.Struct, kw_only=True):
+    """The options that `run` and `transform` share.
 
-    words:     the command of `transform`; empty for a function
     instance:  number of this process in --parallelism; None: a run of one process, or the process
                that watches the instances
     report_to: the descriptor that the watching process reads
     """
 
-    function: str
-    batch: bool
     inputs: list[str]
     output: str | None
     subscription: str
-    name: str | None
-    parallelism: int
-    txn_size: int
-    txn_time_ms: int
-    txn_timeout_ms: int | None
-    transaction_key: str | None
-    limit: int | None
-    follow: bool
-    max_wait_ms: int
-    create: bool
-    allow_loop: bool
-    type: str | None
-    on_error: str
-    retries: int
-    instance: int | None
-    report_to: int | None
-    path: list[str] = field(default_factory=list)
-    words: list[str] = field(default_factory=list)
-    in_format: str = "lines"
-    out_format: str = "lines"
-    dead_letter_topic: str | None = None
+    batch: bool = True
+    name: Annotated[str | None, Option("--name", metavar="NAME", help="name of the function")] = (
+        None
+    )
+    parallelism: Annotated[
+        int, Option("--parallelism", min=1, max=_PARALLELISM_MAX, metavar="N", help="processes")
+    ] = 1
+    txn_size: Annotated[int, Option("--txn-size", min=1, metavar="N", help="messages, at most")] = (
+        1000
+    )
+    txn_time_ms: Annotated[int, Duration("--txn-time", help="commit after this time", default="1s")]
+    txn_timeout_ms: Annotated[int | None, Duration("--txn-timeout")] = None
+    transaction_key: Annotated[str | None, Option("--transaction-key", metavar="KEY")] = None
+    n: Annotated[int | None, Option("-n", min=0, metavar="N", help="at most N messages")] = None
+    follow: Annotated[bool, Option("--follow", "-F", help="wait for more at the end")] = False
+    max_wait_ms: Annotated[int, Duration("--max-wait", help="for the next one", default="0s")]
+    create: Annotated[
+        bool, Option("--create", help="create subscription and output topics if missing")
+    ] = False
+    allow_loop: Annotated[
+        bool, Option("--allow-loop", help="allow an output that is an input: an endless run")
+    ] = False
+    type: Annotated[
+        str | None,
+        Option(
+            "--type",
+            choices=("exclusive", "failover", "shared", "key-shared"),
+            help="of the new subscription",
+        ),
+    ] = None
+    on_error: Annotated[OnError, ON_ERROR]
+    retries: Annotated[int, Option("--retries", min=0, max=1000, metavar="N")] = 0
+    instance: Annotated[int | None, Option("--instance", hidden=True)] = None
+    report_to: Annotated[int | None, Option("--report-to", hidden=True)] = None
 
-    def arguments(self, instance: int, report_to: int) -> list[str]:
-        """The arguments of a command line that runs one instance."""
-        out = ["transform", *self.inputs, str(self.output)] if self.words else ["run"]
-        if not self.words:
-            out.append(self.function)
-            out += [f"--input={topic}" for topic in self.inputs]
-            out += [f"--path={directory}" for directory in self.path]
-        on_error = self.on_error
-        if self.dead_letter_topic is not None:
-            on_error = f"{on_error}:{self.dead_letter_topic}"
-        values: dict[str, object] = {
-            "output": None if self.words else self.output,
-            "in-format": self.in_format if self.words else None,
-            "out-format": self.out_format if self.words else None,
-            "subscription": self.subscription,
-            "name": self.name,
-            "txn-size": self.txn_size,
-            "txn-time": f"{self.txn_time_ms}ms",
-            "txn-timeout": None if self.txn_timeout_ms is None else f"{self.txn_timeout_ms}ms",
-            "transaction-key": self.transaction_key,
-            "max-wait": f"{self.max_wait_ms}ms",
-            "on-error": on_error,
-            "retries": self.retries,
-            "instance": instance,
-            "report-to": report_to,
-        }
-        out += [f"--{name}={value}" for name, value in values.items() if value is not None]
-        out += ["--batch"] * (self.batch and not self.words) + ["--follow"] * self.follow
-        out += ["--allow-loop"] * self.allow_loop
-        return [*out, "--", *self.words] if self.words else out
+
+class Run(Request, kw_only=True):
+    """The options of `run`."""
+
+    function: Annotated[str, Argument(metavar="MODULE:FUNCTION", show_default=False)]
+    inputs: Annotated[list[str], Option("--input", metavar="T…")]
+    subscription: SubscriptionOption
+    output: Annotated[str | None, Option("--output", metavar="T")] = None
+    batch: Annotated[bool, Option("--batch", help="pass it an Arrow table")] = False
+    path: Annotated[list[str], Option("--path", metavar="DIR…", help="modules", many=True)] = []
+
+
+class Transform(Request, kw_only=True):
+    """The options of `transform`."""
+
+    inputs: Annotated[
+        list[str], Argument(metavar="IN", show_default=False, reads=lambda word: [word])
+    ]
+    output: Annotated[str, Argument(metavar="OUT", show_default=False)]
+    command_words: Annotated[list[str], Argument(metavar="CMD", show_default=False)]
+    subscription: SubscriptionOption
+    in_format: Annotated[
+        str, Option("--in-format", metavar="|".join((*TO_COMMAND, "%…")), help="CMD reads")
+    ] = "lines"
+    out_format: Annotated[
+        str, Option("--out-format", metavar="|".join((*IN_FORMATS, "%…")), help="CMD writes")
+    ] = "lines"

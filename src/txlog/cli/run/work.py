@@ -17,14 +17,13 @@ from txlog.base.startup import json as orjson
 from txlog.cli.call.call import Call
 from txlog.cli.run import workers
 from txlog.cli.run.log import JobLog, counts
-from txlog.cli.run.request import Request
+from txlog.cli.run.request import Request, Run, Transform
 from txlog.cli.run.transform import Command
 from txlog.cli.terminal.signals import Interrupted, shielded
 from txlog.cli.terminal.tables import counted
 from txlog.errors import PartlyDone, TxlogError
 from txlog.functions import FunctionOptions, Hooks, Summary, load, run
 from txlog.functions.handlers import name_of
-from txlog.functions.options import DEAD_LETTER
 from txlog.functions.runner import check_loop
 from txlog.functions.window_state import left_open
 from txlog.functions.windows import Windowed
@@ -40,7 +39,7 @@ def start(call: Call, request: Request) -> None:
     input_name = f"{min(topics)}/{request.subscription}"
     request.name = request.name or f"{name_of(function)}@{input_name}"
     late = function.late_topic if isinstance(function, Windowed) else None
-    outputs = (request.output, request.dead_letter_topic, late)
+    outputs = (request.output, request.on_error.topic, late)
     # a loop must be refused before topics are created
     check_loop(topics, outputs, request.allow_loop)
     log = JobLog(call, request.name, request.instance)
@@ -86,8 +85,11 @@ def partly(error: TxlogError, summary: Summary, request: Request) -> TxlogError:
 
 
 def _function(call: Call, request: Request) -> Any:
-    if request.words:
-        return Command(request.words, request.in_format, request.out_format, call.store_path())
+    if isinstance(request, Transform):
+        return Command(
+            request.command_words, request.in_format, request.out_format, call.store_path()
+        )
+    assert isinstance(request, Run)
     _leave_working_directory()
     with contextlib.redirect_stdout(sys.stderr):
         return load(request.function, request.path)
@@ -111,7 +113,7 @@ def _create(request: Request, client: Client, topics: list[str], windowed: Windo
     kind = request.type or (several if request.parallelism > 1 else "exclusive")
     late_topic = None if windowed is None else windowed.late_topic
     with shielded():
-        for topic in (request.output, request.dead_letter_topic, late_topic):
+        for topic in (request.output, request.on_error.topic, late_topic):
             if topic is not None:
                 client.create_topic(topic, 1, if_not_exists=True)
         for topic in topics:
@@ -134,11 +136,11 @@ def _options(request: Request, lock_timeout_ms: int) -> FunctionOptions:
         txn_time_ms=request.txn_time_ms,
         txn_timeout_ms=request.txn_timeout_ms,
         transaction_key=key,
-        limit=request.limit,
+        limit=request.n,
         follow=request.follow,
         max_wait_ms=request.max_wait_ms,
-        on_error=request.on_error,
-        dead_letter_topic=request.dead_letter_topic if request.on_error == DEAD_LETTER else None,
+        on_error=request.on_error.action,
+        dead_letter_topic=request.on_error.topic,
         retries=request.retries,
         take_over_ms=lock_timeout_ms,
         allow_loop=request.allow_loop,

@@ -159,7 +159,7 @@ class Fleet:
 
     def _spawn(self, number: int) -> None:
         reading, writing = os.pipe()
-        arguments = [*self._global_words(), *self._request.arguments(number, writing)]
+        arguments = [*self._global_words(), *self._words(number, writing)]
         paths = [_SOURCE, os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
         try:
@@ -180,6 +180,14 @@ class Fleet:
         instance = Instance(number, process, reading)
         self._instances[number] = instance
         self._selector.register(reading, selectors.EVENT_READ, instance)
+
+    def _words(self, number: int, report_to: int) -> list[str]:
+        """The command of this run for one instance; the subscription and the topics exist."""
+        changes = {
+            **{"name": self._request.name, "instance": number, "report_to": report_to},
+            **{"create": False, "type": None, "parallelism": 1, "n": None},
+        }
+        return self._call.command.words({**self._call.values, **changes})
 
     def _global_words(self) -> list[str]:
         flags = self._call.flags

@@ -2,10 +2,8 @@
 
 Contents:
 
-    errors    an error as text or as one JSON object
-    escapes   control characters of stored text, written out for a terminal
     fields    the fields of results: their types by name, their meaning, their JSON form
-    say       diagnostics: to stderr, or to the log file
+    say       diagnostics and errors: to stderr, or to the log file; escapes of stored text
     screen    drawings by rich on a terminal: tables, fields with their values, bars
     signals   SIGINT, SIGTERM and SIGHUP as exceptions, held back while a frame is written
     tables    rows and objects for people, readable sizes and ages; aligned text for programs

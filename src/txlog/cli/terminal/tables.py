@@ -8,7 +8,6 @@ from a store go through `printable`, so no stored byte moves a cursor.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import Final
 import msgspec
 
 from txlog.cli.terminal import fields
-from txlog.cli.terminal.say import is_colored
+from txlog.cli.terminal.say import as_json, is_colored
 from txlog.errors import printable
 
 _SHORT: Final = {"hidden_messages": "HIDDEN"}  # keeps the table of status within 100 columns
@@ -41,18 +40,19 @@ class Look(msgspec.Struct, frozen=True, gc=False):
 
 def look(terminal: bool, color: str, utc: bool, environ: Mapping[str, str]) -> Look:
     """Return the look that flags, environment and terminal select (spec/cli 4)."""
-    width = 0
-    if terminal:
-        columns = environ.get("TERMINAL_WIDTH") or environ.get("COLUMNS") or ""
-        try:
-            width = (
-                int(columns)
-                if columns.isdecimal() and len(columns) < 10
-                else os.get_terminal_size(1).columns or 80
-            )
-        except OSError:
-            width = 80
+    width = columns_of(1, environ) if terminal else 0
     return Look(human=terminal, color=is_colored(color, terminal, environ), utc=utc, width=width)
+
+
+def columns_of(descriptor: int, environ: Mapping[str, str]) -> int:
+    """The width of a descriptor's terminal in columns; the variables may set any, 0 too."""
+    columns = environ.get("TERMINAL_WIDTH") or environ.get("COLUMNS") or ""
+    if columns.isdecimal() and len(columns) < 10:
+        return int(columns)
+    try:
+        return os.get_terminal_size(descriptor).columns or 80
+    except OSError:
+        return 80
 
 
 def cell(value: object) -> str:
@@ -66,15 +66,6 @@ def cell(value: object) -> str:
     if isinstance(value, list | dict):
         return as_json(value)
     return str(value)
-
-
-def as_json(value: object) -> str:
-    """Return a value as compact JSON; in a name that is not UTF-8, each odd byte as `\\udcNN`.
-
-    Python uses the same form, so a reader can pass the name to `open`.
-    """
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def table(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, cast
 
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.settings import SECOND_MS
+from txlog.client.answers import delayed as delays
 from txlog.client.answers import watermarks
-from txlog.client.answers.delayed import DelayCounts
 from txlog.engine.door import catalog as catalogs
 from txlog.engine.door import catalog as lookup
 from txlog.engine.door import liveness as clock_trust
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         TransactionRow,
         WaitingTransaction,
     )
+    from txlog.client.answers.delayed import DelayCounts
 
 
 def short(topic: Topic) -> str:
@@ -86,7 +87,7 @@ def file_bytes(view: View, ledgers: Sequence[int]) -> int:
 def topics(view: View, store: Store) -> list[TopicRow]:
     """Every topic, by name."""
     records = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
-    counts = DelayCounts(view, store)
+    counts = delays.DelayCounts(view, store)
     return [_topic_row(view, topic, counts) for topic in records]
 
 
@@ -120,7 +121,7 @@ def _topic_row(view: View, topic: Topic, counts: DelayCounts) -> TopicRow:
 def topic(view: View, record: Topic, store: Store) -> TopicDescription:
     """One topic with its partitions."""
     rows: list[TopicPartition] = []
-    counts = DelayCounts(view, store)
+    counts = delays.DelayCounts(view, store)
     for index, number in enumerate(numbers(record)):
         state, side = view.topic(number), view.buffer(number)
         rows.append(
@@ -183,7 +184,7 @@ def live_count(view: View, store: Store, entry: Subscription) -> int:
 
 def subscriptions(view: View, topic: Topic | None, store: Store) -> list[SubscriptionRow]:
     """The subscriptions of one topic, or of all."""
-    counts = DelayCounts(view, store)
+    counts = delays.DelayCounts(view, store)
     rows = [
         subscription(view, entry, store, counts)
         for entry in view.catalog.subscriptions.values()

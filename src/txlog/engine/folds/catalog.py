@@ -24,7 +24,7 @@ from typing import TypeVar
 import msgspec
 
 from txlog.base.ids import TopicName
-from txlog.base.schemas.schema import DECLARED
+from txlog.base.schemas import schema as definitions
 from txlog.engine.model.ops import (
     ClockNoted,
     Compacted,
@@ -426,7 +426,7 @@ def schema_of(topic: Topic) -> SchemaVersion | None:
 
 def has_records(schema: SchemaVersion) -> bool:
     """True if the values of a schema are records; False if clients only declared it."""
-    return not schema.kind.startswith(DECLARED)
+    return not schema.kind.startswith(definitions.DECLARED)
 
 
 def declared_of(topic: Topic) -> SchemaVersion | None:

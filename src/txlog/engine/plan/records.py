@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
 from txlog.base.ids import TopicName
-from txlog.base.schemas import values
-from txlog.base.schemas.resolution import resolved
-from txlog.base.schemas.schema import Schema
+from txlog.base.schemas import resolution, values
+from txlog.base.schemas import schema as definitions
 from txlog.base.settings import CHOICES, SCHEMA_VALIDATIONS, Settings
 from txlog.base.startup import compute as pc
 from txlog.engine.folds.catalog import (
@@ -33,6 +32,9 @@ from txlog.engine.plan.route import Routed
 from txlog.engine.storage.segment import RECORD, Records
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, InvalidMessage
+
+if TYPE_CHECKING:
+    from txlog.base.schemas.schema import Schema
 
 VALIDATION: Final = "schema_validation"
 COMPATIBILITY: Final = "schema_compatibility"
@@ -61,7 +63,7 @@ class ValueSchema(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _schema(kind: str, definition: str) -> Schema:
-    return Schema(kind, definition)
+    return definitions.Schema(kind, definition)
 
 
 def schema_in(stored: SchemaVersion) -> Schema:
@@ -250,7 +252,9 @@ def records_of_file(
     if written == version:
         return column
     of, newest = schema_in(schemas[written - 1]), schema_in(schemas[version - 1])
-    return pa.chunked_array([resolved(chunk, of, newest) for chunk in column.chunks], newest.arrow)
+    return pa.chunked_array(
+        [resolution.resolved(chunk, of, newest) for chunk in column.chunks], newest.arrow
+    )
 
 
 def decoded(

@@ -26,8 +26,7 @@ import pyarrow as pa
 
 from txlog.base.arguments import fits
 from txlog.base.ids import TopicName, TxnId, check_name
-from txlog.base.schemas import classes
-from txlog.base.schemas.values import encode_one
+from txlog.base.schemas import classes, values
 from txlog.base.settings import KEY_BYTES_MAX, PROPERTIES_MAX
 from txlog.base.startup import compute as pc
 from txlog.clock import Instant
@@ -846,7 +845,7 @@ class ProducerSession:
         self, shape: Shape, schema: SchemaVersion, value: Record
     ) -> tuple[bytes, int | None]:
         """A record as bytes. From the first one in Avro on, the session stays with its version."""
-        content = encode_one(schema_in(schema), value)
+        content = values.encode_one(schema_in(schema), value)
         if schema.kind != "avro" or shape.version is not None:
             return content, shape.version
         self._shape = shape._replace(version=schema.version)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
-from txlog.base.text.grammar import json_failure
+from txlog.base.text.records import json_failure
 from txlog.errors import BadRecord, SqlError
 from txlog.lake.jobs.sources.loads import BASE64, Files, encoded, unpacked
 
