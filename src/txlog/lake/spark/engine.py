@@ -14,12 +14,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from txlog.base.ids import TopicName
+from txlog.base.message_columns import STORED, spark_schema
 from txlog.base.startup import compute as pc
 from txlog.client.client import Client
 from txlog.engine.door.catalog import number_of
 from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.delayed import INDEX_MAX, Search, looked_up
-from txlog.engine.door.facts import IDS, MESSAGE, PROPERTY_MAP, Id
+from txlog.engine.door.facts import IDS, MESSAGE, Id
 from txlog.engine.door.relation import (
     ROW_COLUMNS,
     ROWS,
@@ -273,23 +274,14 @@ def _unglobbed(path: str) -> str:
 # --- computations for maintenance ------------------------------------------------------------
 
 
-_SQL_TYPES: Final = {
-    pa.int8(): "tinyint", pa.int32(): "int", pa.int64(): "bigint", pa.string(): "string",
-    pa.binary(): "binary", PROPERTY_MAP: "map<string, string>",
-}  # fmt: skip
-
-
 def arranged(
     spark: SparkSession, root: str, sealed: Sequence[FileRef], other: pa.Table, places: pa.Table
 ) -> tuple[pa.Table, int]:
     """The rows of sealed and other files in the order of places; see upkeep.space.Arrange."""
     rows = local_frame(spark, other)
     if sealed:
-        schema = ", ".join(
-            f"`{field.name}` {_SQL_TYPES.get(field.type, 'timestamp')}" for field in MESSAGE
-        )
         escaped = (_unglobbed(f"{root}/{ref.path}") for ref in sealed)
-        scan = spark.read.schema(schema).options(**_STRICT)
+        scan = spark.read.schema(spark_schema(STORED)).options(**_STRICT)
         rows = rows.unionByName(scan.parquet(*(f"file:{path}" for path in escaped)))
     rows = rows.where("kind = 0")
     data = rows.count()

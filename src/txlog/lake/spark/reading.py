@@ -31,6 +31,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 
+from txlog.base.message_columns import PLACED
 from txlog.base.ranges import START, Bound, Range, parse_bound
 from txlog.base.startup import compute as pc
 from txlog.clock import SystemClock
@@ -52,28 +53,16 @@ from txlog.errors import InvalidArgument, SnapshotExpired
 from txlog.lake.spark.records import as_type, is_scanned, record_of, spark_type
 from txlog.lake.spark.remote import remote_frame
 from txlog.lake.spark.session import is_local, need_jvm, opened
-from txlog.lake.sql.messages import files_of
+from txlog.lake.sql.messages import MESSAGE_ID, SIZE_BYTES, files_of
+from txlog.lake.sql.spark_script import SCANNED
 
 _TRIES: Final = 5
 # By session: callbacks that release the files of its frames; they also run when it ends.
 _PINS: Final[weakref.WeakKeyDictionary[SparkSession, list[Callable[[], object]]]] = (
     weakref.WeakKeyDictionary()
 )
-_USER: Final = ("key", "value", "properties", "publish_time", "event_time", "deliver_at")
-_COLUMNS: Final = (
-    "topic", "partition", "message_id", "ledger", "entry", "txn_index", *_USER, "visible_time",
-    "producer", "sequence_id", "lsn", "size_bytes",
-)  # fmt: skip
-_USER_FIRST: Final = _COLUMNS[3 : _COLUMNS.index("visible_time")]
-# The columns of COMMITTED of relation, plus the size: it is known without a large message's value.
-_BRANCH: Final = tuple(name for name in _COLUMNS if name not in ("topic", "message_id"))
-_STORED: Final = (
-    "kind tinyint, entry bigint, lsn bigint, publish_time timestamp, key binary, value binary,"
-    " properties map<string, string>, event_time timestamp, deliver_at timestamp,"
-    " producer string, sequence_id bigint, txn_most bigint, txn_least bigint, txn_index int,"
-    " marker_ledger bigint, marker_entry bigint, visible_time timestamp, ledger bigint,"
-    " partition int"
-)
+# The columns of all branches. The size is known without a large message's value.
+_BRANCH: Final = (*PLACED, "size_bytes")
 # For any settings of the session: a damaged page or a missing file is an error, never fewer rows.
 _STRICT: Final = {
     "parquet.page.verify-checksum.enabled": "true",
@@ -290,13 +279,14 @@ class _Plan:
         whole = branches[0]
         for branch in branches[1:]:
             whole = whole.unionByName(branch)
+        at = PLACED.index("visible_time")
         return whole.selectExpr(
             f"CAST(X'{relation.topic.encode().hex()}' AS STRING) AS topic",
             "partition",
-            "concat(ledger, ':', entry, coalesce(concat(':', txn_index), '')) AS message_id",
-            *_USER_FIRST,
+            f"{MESSAGE_ID} AS message_id",
+            *PLACED[1:at],
             *([RECORD] if self._record else []),
-            *_COLUMNS[len(_USER_FIRST) + 3 :],
+            *_BRANCH[at:],
             *(["txn_state"] if self._has_state else []),
         )
 
@@ -434,9 +424,9 @@ class _Plan:
         paths = [self._at(source) for source in sources]
         base = paths[0][: paths[0].rindex("/partition=")]
         written = sources[0].ref.record if self._record else 0
-        schemas, columns = self._relation.schemas, _STORED
+        schemas, columns = self._relation.schemas, SCANNED
         if written:
-            columns = f"{_STORED}, {RECORD} {spark_type(schemas[written - 1]).simpleString()}"
+            columns = f"{SCANNED}, {RECORD} {spark_type(schemas[written - 1]).simpleString()}"
         rows = (
             self._spark.read.schema(columns)
             .options(basePath=f"file:{base}", **_STRICT)
@@ -595,7 +585,7 @@ def _branch(rows: DataFrame, *more: str, **computed: str) -> DataFrame:
 
     As text: each function of a Column makes several calls to the JVM, half of the cost of a plan.
     """
-    computed = {"size_bytes": "CAST(coalesce(octet_length(value), 0) AS BIGINT)", **computed}
+    computed = {"size_bytes": SIZE_BYTES, **computed}
     expressions = (f"{computed[name]} AS {name}" if name in computed else name for name in _BRANCH)
     return rows.selectExpr(*expressions, *more)
 
