@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import tempfile
 import threading
 import warnings
@@ -51,10 +50,10 @@ from txlog.engine.door.segments import RECORD
 from txlog.engine.door.topics import records_as
 from txlog.errors import InvalidArgument, SnapshotExpired
 from txlog.lake.spark.records import as_type, is_scanned, record_of, spark_type
-from txlog.lake.spark.remote import remote_frame
 from txlog.lake.spark.session import is_local, need_jvm, opened
+from txlog.lake.spark.source import remote_frame
 from txlog.lake.sql.messages import MESSAGE_ID, SIZE_BYTES, files_of
-from txlog.lake.sql.spark_script import SCANNED
+from txlog.lake.sql.spark_script import LEDGER_OF_FILE, SCANNED, STRICT, file_url
 
 _TRIES: Final = 5
 # By session: callbacks that release the files of its frames; they also run when it ends.
@@ -63,12 +62,6 @@ _PINS: Final[weakref.WeakKeyDictionary[SparkSession, list[Callable[[], object]]]
 )
 # The columns of all branches. The size is known without a large message's value.
 _BRANCH: Final = (*PLACED, "size_bytes")
-# For any settings of the session: a damaged page or a missing file is an error, never fewer rows.
-_STRICT: Final = {
-    "parquet.page.verify-checksum.enabled": "true",
-    "ignoreMissingFiles": "false",
-    "ignoreCorruptFiles": "false",
-}
 _TXN: Final = ["partition", "txn_most", "txn_least"]
 _OF_MARKER: Final = ("marker_ledger", "marker_entry", "visible_time", "lsn")
 _MARKERS: Final = [*_TXN, *(f"m_{name}" for name in _OF_MARKER)]
@@ -81,10 +74,6 @@ _LOCAL_BYTES: Final = 10 << 20
 _LOCAL_MOST: Final = "spark.sql.execution.arrow.localRelationThreshold"
 _SCRATCH_ROWS: Final = 65_536  # rows of a row group, which one task reads
 _LOCAL_LOCK: Final = threading.Lock()
-# The ledger of a row, from the name of its file, `ledger-<ledger>.<generation>.parquet`.
-_LEDGER: Final = (
-    "CAST(substring_index(substring_index(_metadata.file_name, '.', 1), '-', -1) AS BIGINT)"
-)
 
 
 def read(
@@ -331,7 +320,7 @@ class _Plan:
             else:
                 # Spark computes all the metadata of each row, unless a query uses some of it.
                 rows = rows.where("_metadata.file_name != ''")
-                file, ledger, lsns = _LEDGER, _LEDGER, adopted_lsns(group)
+                file, ledger, lsns = LEDGER_OF_FILE, LEDGER_OF_FILE, adopted_lsns(group)
             if lsns:
                 lsn = f"coalesce(lsn, {_looked_up(lsns, file)})"
         return self._branch(
@@ -373,7 +362,7 @@ class _Plan:
             .where("kind = 1")
             .select(
                 *_TXN,
-                F.expr(_LEDGER if _is_named(group[0]) else "ledger").alias("ledger"),
+                F.expr(LEDGER_OF_FILE if _is_named(group[0]) else "ledger").alias("ledger"),
                 "entry",
                 F.lit(0).alias("txn_index"),
                 F.col("publish_time").alias("m_visible_time"),
@@ -403,7 +392,7 @@ class _Plan:
         empty = F.lit("").cast("binary")
         value = F.aggregate(chunks, empty, lambda whole, chunk: F.concat(whole, chunk["value"]))
         groups = [
-            self._scan(group).selectExpr("entry", "value", f"{_LEDGER} AS file")
+            self._scan(group).selectExpr("entry", "value", f"{LEDGER_OF_FILE} AS file")
             for group in self._alike(relation.large_files)
         ]
         values = reduce(DataFrame.unionByName, groups).groupBy("file").agg(value.alias("value"))
@@ -429,8 +418,8 @@ class _Plan:
             columns = f"{SCANNED}, {RECORD} {spark_type(schemas[written - 1]).simpleString()}"
         rows = (
             self._spark.read.schema(columns)
-            .options(basePath=f"file:{base}", **_STRICT)
-            .parquet(*(f"file:{_unglobbed(path)}" for path in paths))
+            .options(basePath=f"file:{base}", **STRICT)
+            .parquet(*map(file_url, paths))
         )
         if written in (0, self._record):
             return rows
@@ -499,8 +488,8 @@ class _Scratch:
                 use_dictionary=False,
                 write_page_checksum=True,
             )
-        scan = self._spark.read.schema(from_arrow_schema(table.schema)).options(**_STRICT)
-        return scan.parquet(f"file:{_unglobbed(path)}")
+        scan = self._spark.read.schema(from_arrow_schema(table.schema)).options(**STRICT)
+        return scan.parquet(file_url(path))
 
     def remove(self) -> None:
         """Remove the files; Spark removes leftovers when it ends."""
@@ -618,8 +607,3 @@ def _looked_up(mapping: Mapping[int, int], key: str) -> str:
         ", ".join(f"{number}L" for number in part) for part in (mapping, mapping.values())
     )
     return f"element_at(map_from_arrays(array({numbers}), array({values})), CAST({key} AS BIGINT))"
-
-
-def _unglobbed(path: str) -> str:
-    """A path, escaped so that it does not act as a pattern."""
-    return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)

@@ -28,17 +28,23 @@ USER: Final = ", ".join(message_columns.USER)
 SCANNED: Final = spark_schema(
     [*(name for name in STORED if name not in ("count", "schema_version")), "ledger", "partition"]
 )
+# For any settings of the session: a damaged page or a missing file is an error, never fewer rows.
+STRICT: Final = {
+    "parquet.page.verify-checksum.enabled": "true",
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+}
+# The ledger of a row, from the name of its file, `ledger-<ledger>.<generation>.parquet`.
+LEDGER_OF_FILE: Final = (
+    "CAST(substring_index(substring_index(_metadata.file_name, '.', 1), '-', -1) AS BIGINT)"
+)
 _HEAD: Final = f"""from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.getOrCreate()
 spark.conf.set("spark.sql.session.timeZone", "UTC")
 STORED = {SCANNED!r}
-STRICT = {{
-    "parquet.page.verify-checksum.enabled": "true",
-    "ignoreMissingFiles": "false",
-    "ignoreCorruptFiles": "false",
-}}
-LEDGER = "CAST(substring_index(substring_index(_metadata.file_name, '.', 1), '-', -1) AS BIGINT)"
+STRICT = {STRICT!r}
+LEDGER = {LEDGER_OF_FILE!r}
 
 
 def scan(view, base, paths, named=False, more=""):
@@ -146,7 +152,7 @@ def _topic(
     state = ", txn_state" if uncommitted else ""
     if complete is not None:
         view = f"txlog_{number}_complete"
-        file = f"file:{_unglobbed(complete)}"
+        file = file_url(complete)
         scans.append(f"spark.read.parquet({file!r}).createOrReplaceTempView({view!r})\n")
         select += f" UNION ALL SELECT {_PLAIN.replace(USER, columns)}{state} FROM {view}"
     return scans, messages_of(f"({select})", columns, state)
@@ -204,7 +210,7 @@ def _alike(
 
 def _scan(view: str, paths: Sequence[str], *, named: bool, more: str) -> str:
     base = paths[0][: paths[0].rindex("/partition=")]
-    listed = [f"file:{_unglobbed(path)}" for path in paths]
+    listed = [file_url(path) for path in paths]
     typed = f", more={more!r}" if more else ""
     return f"scan({view!r}, {f'file:{base}'!r}, {listed!r}{', named=True' * named}{typed})\n"
 
@@ -224,6 +230,6 @@ def _text(text: str) -> str:
     return f"'{escaped}'"
 
 
-def _unglobbed(path: str) -> str:
-    """A path for Spark, escaped so that it does not act as a pattern."""
-    return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)
+def file_url(path: str) -> str:
+    """The URL of a path for Spark, escaped so that it does not act as a pattern."""
+    return "file:" + re.sub(r"([\\{}\[\]*?])", r"\\\1", path)
