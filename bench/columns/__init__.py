@@ -25,7 +25,7 @@ from bench.results import command as own_command
 from bench.results import put
 from txlog.cli.main import main as command
 from txlog.lake.spark.datasource import SCHEMA
-from txlog.lake.spark.reading import _STORED
+from txlog.lake.sql.spark_script import SCANNED
 from txlog.spark import bulk_load, read, session
 
 HEADING = "## Ratios to plain Parquet"
@@ -46,7 +46,7 @@ def reading(
     stored.fill(path, messages, 1000, is_clean=True)
     with txlog.open(path, read_only=True) as client:
         files = [f"{path}/{source.ref.path}" for source in client._relation("t").direct]
-    raw = spark.read.schema(_STORED).parquet(*(f"file:{one}" for one in files))
+    raw = spark.read.schema(SCANNED).parquet(*(f"file:{one}" for one in files))
     own, source = read(spark, path, "t"), spark.read.format("txlog").option("topic", "t")
     cloudpickle.register_pickle_by_value(stored)  # its source: workers do not find bench
     lines: list[Line] = []

@@ -19,7 +19,7 @@ from tests.tiers import graded
 from txlog.cli.input.inputs import Input
 from txlog.errors import BadRecord, InvalidMessage
 from txlog.lake.jobs.import_files import import_files
-from txlog.lake.jobs.sources.envelopes import envelope_tables
+from txlog.lake.jobs.sources.loads import envelope_tables
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

@@ -5,13 +5,14 @@ A module here knows no store and imports nothing of txlog except its neighbours,
 
 Contents:
 
-    arguments   the error for an argument of the wrong type
-    ids         names and ids: their structure, their text, the rules for names
-    ranges      ranges, times, durations and sizes as text
-    rows/       the rows and answers that calls return, as types
-    schemas/    typed topics: what their values are, as records and columns
-    settings    the settings of a store and the hard limits, each with its name and value
-    startup/    tricks that make the program start fast
-    suggest     the nearest existing name, for the hints of errors
-    text/       columns of messages and of queries as text
+    arguments         the error for an argument of the wrong type
+    ids               names and ids: their structure, their text, the rules for names
+    message_columns   the columns of messages: their types, their meaning, the rows that have them
+    ranges            ranges, times, durations and sizes as text
+    rows/             the rows and answers that calls return, as types
+    schemas/          typed topics: what their values are, as records and columns
+    settings          the settings of a store and the hard limits, each with its name and value
+    startup/          tricks that make the program start fast
+    suggest           the nearest existing name, for the hints of errors
+    text/             columns of messages and of queries as text
 """

@@ -6,27 +6,14 @@ import importlib
 from collections.abc import Iterable
 from typing import Final
 
+from txlog.base import message_columns
+from txlog.base.message_columns import MESSAGES, TYPES
 from txlog.cli.help import topics
 from txlog.cli.line import catalogue
 from txlog.cli.terminal import fields
 from txlog.cli.terminal.fields import MEANINGS
 
-_MESSAGES: Final = {  # the types have DuckDB's names
-    "topic": "VARCHAR", "partition": "INTEGER", "message_id": "VARCHAR", "ledger": "BIGINT",
-    "entry": "BIGINT", "txn_index": "INTEGER", "key": "BLOB", "value": "BLOB",
-    "properties": "MAP(VARCHAR, VARCHAR)", "publish_time": "TIMESTAMP WITH TIME ZONE",
-    "event_time": "TIMESTAMP WITH TIME ZONE", "deliver_at": "TIMESTAMP WITH TIME ZONE",
-    "visible_time": "TIMESTAMP WITH TIME ZONE", "producer": "VARCHAR", "sequence_id": "BIGINT",
-    "lsn": "BIGINT", "size_bytes": "BIGINT",
-}  # fmt: skip
-_ALL: Final = {"kind": "VARCHAR", "txn": "VARCHAR", "txn_state": "VARCHAR",
-               "stored_ledger": "BIGINT", "stored_entry": "BIGINT"}  # fmt: skip
-_MEANT: Final = {
-    "ledger": "of the message id", "entry": "of the message id",
-    "txn_index": "its number in the transaction, from 1; null outside transactions",
-    "lsn": "LSN of the frame that made it visible", "kind": "message, or another kind of row",
-    "stored_ledger": "ledger of the stored row", "stored_entry": "entry of the stored row",
-}  # fmt: skip
+_ALL: Final = ("kind", "txn", "txn_state", "stored_ledger", "stored_entry")
 # Object kinds of inspect, and the commands whose fields describe them.
 _KINDS: Final = (
     "status",
@@ -50,7 +37,8 @@ def verbs() -> str:
 def relations() -> str:
     """Columns of `messages`, `compacted` and the topics; the other relations with their names."""
     listings = importlib.import_module("txlog.lake.sql.lists")
-    text = _lines("", _MESSAGES) + _lines("messages_all.", _ALL)
+    more = {**_types(_ALL), "kind": "VARCHAR"}
+    text = _lines("", _types(MESSAGES)) + _lines("messages_all.", more)
     for name in sorted(listings.LISTS):
         text += _lines(f"{name}.", listings.columns(name))
     return text
@@ -58,7 +46,7 @@ def relations() -> str:
 
 def views() -> str:
     """Columns of the views that the script of `txlog views` creates."""
-    return _lines("messages.", _MESSAGES) + _lines("segments.", _segments())
+    return _lines("messages.", _types(MESSAGES)) + _lines("segments.", _segments())
 
 
 def _segments() -> dict[str, str]:
@@ -66,8 +54,12 @@ def _segments() -> dict[str, str]:
     return columns
 
 
+def _types(names: Iterable[str]) -> dict[str, str]:
+    return {name: TYPES[name].duckdb for name in names}
+
+
 def _lines(prefix: str, columns: dict[str, str]) -> str:
-    meant = {**MEANINGS, **_MEANT}
+    meant = {**MEANINGS, **message_columns.MEANINGS}
     return "".join(
         f"{prefix}{name}\t{kind}\t{meant.get(name, name.replace('_', ' '))}\n"
         for name, kind in columns.items()

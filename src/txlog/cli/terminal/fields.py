@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from txlog.base import message_columns
 from txlog.base.ranges import format_time
 
 RECORD_FIELDS: Final = (
@@ -50,27 +51,12 @@ _BESIDE: Final[dict[str, dict[str, tuple[str, str]]]] = {
 _INSTANTS: Final = frozenset({"watermark", "emitted", "time"})
 
 MEANINGS: Final[dict[str, str]] = {
-    "topic": "the topic; without tenant and namespace in public/default",
-    "partition": "number of the partition, from 0",
+    **message_columns.MEANINGS,
     "partitions": "number of partitions",
-    "message_id": "L:E, or L:E:I in a transaction; null before the commit",
-    "key": "message key, encoded as in key_encoding",
     "key_encoding": "utf8, base64, or null: no key",
-    "value": "payload, encoded as in value_encoding; number of a metric",
     "value_encoding": "json, utf8, base64, or null: no payload",
-    "properties": "strings by name",
-    "publish_time": "when it was written",
-    "event_time": "time of the event, set by the producer",
-    "deliver_at": "earliest delivery time",
-    "visible_time": "when it became visible: time of publish or commit",
-    "txn": "the transaction, COORDINATOR:SEQUENCE",
     "txn_index": "number in the transaction and partition, from 1",
-    "txn_state": "open, committing, committed, aborting or aborted",
-    "producer": "name of the producer",
-    "sequence_id": "its sequence number",
-    "redelivery_count": "number of earlier deliveries",
     "late": "event time below the watermark; null without --watermarks",
-    "size_bytes": "bytes of payload; for a topic or store, bytes stored",
     "messages": "visible messages; for a transaction, its own",
     "open_txns": "unfinished transactions",
     "hidden_messages": "messages of open transactions",
@@ -317,10 +303,6 @@ MEANINGS: Final[dict[str, str]] = {
     "column_list": "its columns: name, type, codec, size_bytes",
     "row_group_list": "its row groups: rows, size_bytes, first, last",
     "entry": "number in the ledger, from 0",
-    "txn_most": "coordinator of the transaction, shifted by 48 bits",
-    "txn_least": "its sequence",
-    "marker_ledger": "ledger of the marker that made it visible",
-    "marker_entry": "its entry",
     "name": "its name",
     "fix": "what helps",
     "errors": "losses and contradictions",

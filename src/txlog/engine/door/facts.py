@@ -28,3 +28,4 @@ from txlog.engine.model.schema import (
 )
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.storage.bucket import IDS
+from txlog.engine.storage.columns import schema_of

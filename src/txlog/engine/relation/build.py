@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from txlog.base.ids import TopicName, TxnId, txn_halves
+from txlog.base.message_columns import LOCATED, USER
 from txlog.base.startup import compute as pc
 from txlog.engine.folds.buffer import Buffer, Marker
 from txlog.engine.folds.catalog import Topic, number_of, record_schemas
@@ -48,6 +49,7 @@ from txlog.engine.relation.relation import (
     source_of,
     spans_of,
 )
+from txlog.engine.storage.columns import schema_of
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
@@ -59,30 +61,12 @@ if TYPE_CHECKING:
 # --- invisible messages ---------------------------------------------------------------------------
 
 
-_READ: Final = (
-    "txn_index", "key", "value", "properties", "publish_time", "event_time",
-    "deliver_at", "producer", "sequence_id", "schema_version", "kind", "txn_most", "txn_least",
-)  # fmt: skip
-# The storage columns of a row: its transaction, ledger and row number.
-STORED: Final = (
-    ("kind", pa.int8()), ("txn_most", pa.int64()), ("txn_least", pa.int64()),
-    ("stored_ledger", pa.int64()), ("stored_entry", pa.int64()),
-)  # fmt: skip
+_TXN: Final = ("txn_most", "txn_least")
+_USER: Final = (*USER, "producer", "sequence_id", "schema_version")
+_READ: Final = ("txn_index", *_USER, "kind", *_TXN)
 # The columns of a committed message, of which place, LSN and visible time are null; and the storage
 # columns.
-HIDDEN: Final = pa.schema(
-    [
-        ("partition", pa.int32()),
-        ("ledger", pa.int64()),
-        ("entry", pa.int64()),
-        *((name, MESSAGE.field(name).type) for name in _READ[:-3]),
-        ("visible_time", INSTANT),
-        ("lsn", pa.int64()),
-        ("txn_state", pa.string()),
-        *STORED,
-    ]
-)
-_TXN: Final = ("txn_most", "txn_least")
+HIDDEN: Final = pa.schema([*COMMITTED, *schema_of(("txn_state", *LOCATED))])
 _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 
 
@@ -182,10 +166,6 @@ def _is_of(rows: pa.Table, txns: Iterable[tuple[int, int]]) -> pa.Array:
 # --- building -------------------------------------------------------------------------------------
 
 
-_USER: Final = (
-    "key", "value", "properties", "publish_time", "event_time", "deliver_at", "producer",
-    "sequence_id", "schema_version",
-)  # fmt: skip
 _STORED: Final = ("kind", "entry", "lsn", "txn_index", *_USER)
 _PLACES: Final = ("kind", "entry", "lsn", "txn_index", "publish_time", "producer")
 _TOGETHER: Final = 50_000  # rows in frames
@@ -424,7 +404,7 @@ class _RelationBuilder:
     ) -> None:
         self._view = view
         self._everything = everything
-        stored = pa.schema(STORED if everything else [])
+        stored = schema_of(LOCATED if everything else ())
         self.of_tail = pa.schema([*COMMITTED, *stored])
         self.of_large = pa.schema([*LARGE, *stored])
         self._read = [*(_PLACES if counted else _STORED), *(_TXN if everything else ())]

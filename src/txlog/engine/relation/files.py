@@ -23,11 +23,12 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
+from txlog.base.message_columns import LOCATED
 from txlog.base.ranges import SQL_MS_MAX, SQL_MS_MIN
 from txlog.base.startup import compute as pc
 from txlog.engine.model.schema import KIND_DATA, MESSAGE
-from txlog.engine.relation.build import STORED
 from txlog.engine.relation.relation import COMMITTED, FileSource, RelationContent
+from txlog.engine.storage.columns import schema_of
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.remote import is_remote, local_path, located, open_far, open_file
 from txlog.engine.storage.segment import RECORD, FileRef, arrow_module
@@ -248,7 +249,7 @@ def _tail_rows(source: FileSource, disk: Disk, everything: bool) -> pa.Table:
     columns["visible_time"] = pc.coalesce(columns["visible_time"], columns["publish_time"])
     if source.ref.form == "adopted":
         columns["lsn"] = pc.coalesce(columns["lsn"], lsn)
-    schema = pa.schema([*COMMITTED, *STORED]) if everything else COMMITTED
+    schema = pa.schema([*COMMITTED, *schema_of(LOCATED)]) if everything else COMMITTED
     rows = pa.table([columns[name] for name in schema.names], schema=schema)
     return rows if everything else rows.filter(pc.equal(columns["kind"], _DATA))
 

@@ -33,15 +33,17 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from txlog.base.message_columns import PLACED
 from txlog.base.ranges import Range
 from txlog.base.startup import compute as pc
 from txlog.engine.folds.buffer import Buffer, Marker
 from txlog.engine.folds.catalog import SchemaVersion, Topic, number_of
 from txlog.engine.model.ops import Mark
-from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
+from txlog.engine.model.schema import INSTANT
 from txlog.engine.plan.reading import ranges
 from txlog.engine.plan.records import schema_in
 from txlog.engine.relation.frames import RowsInFrames
+from txlog.engine.storage.columns import schema_of
 from txlog.engine.storage.remote import check_named, is_far
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.view.view import View
@@ -213,25 +215,7 @@ def _entry(marker: Marker) -> int:
 
 
 # A committed message without derived columns: its topic, id as text, and size.
-COMMITTED: Final = pa.schema(
-    [
-        ("partition", pa.int32()),
-        ("ledger", pa.int64()),
-        ("entry", pa.int64()),
-        ("txn_index", pa.int32()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("properties", PROPERTY_MAP),
-        ("publish_time", INSTANT),
-        ("event_time", INSTANT),
-        ("deliver_at", INSTANT),
-        ("visible_time", INSTANT),
-        ("producer", pa.string()),
-        ("sequence_id", pa.int64()),
-        ("lsn", pa.int64()),
-        ("schema_version", pa.int32()),
-    ]
-)
+COMMITTED: Final = schema_of((*PLACED, "schema_version"))
 LARGE: Final = pa.schema(
     [f for f in COMMITTED if f.name != "value"]
     + [("path", pa.string()), ("bytes", pa.int64()), ("crc", pa.int64())]
@@ -286,10 +270,10 @@ class Relation:
                   such a row
     spans: by partition the selected positions, if not all; rows elsewhere are in no source, except
                   rows of a file with `within`, and messages of a marker that a span cuts
-    hidden:       messages of open and aborted transactions, as hidden.HIDDEN; none with isolation
+    hidden:       messages of open and aborted transactions, as HIDDEN; none with isolation
                   committed
     schemas:      every schema that the topic has or had; with one, messages have a column `record`
-    everything:   tail, large and hidden have the columns hidden.STORED; tail and hidden have
+    everything:   tail, large and hidden have the columns LOCATED; tail and hidden have
                   rows of all kinds
     frames:       rows that are not in tail, with the same columns; its journal files are open
     compacted: files of compacted rows, if requested; compacted_rows: the rows of such files that

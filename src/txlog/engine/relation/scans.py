@@ -15,12 +15,14 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
+from txlog.base import message_columns
 from txlog.base.startup import compute as pc
 from txlog.engine.folds.catalog import SchemaVersion
-from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, PROPERTY_MAP
+from txlog.engine.model.schema import KIND_DATA, MESSAGE
 from txlog.engine.plan.records import records_as, records_of_file, schema_in
 from txlog.engine.relation.relation import FileSource, Relation, Span
 from txlog.engine.storage.chunks import reassembled
+from txlog.engine.storage.columns import schema_of
 from txlog.engine.storage.disk.protocol import Disk, File
 from txlog.engine.storage.remote import open_planned
 from txlog.engine.storage.segment import RECORD, FileRef
@@ -28,27 +30,7 @@ from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.errors import MissingFile, SnapshotExpired
 
 # The columns of `messages`, in DuckDB and Spark.
-MESSAGES: Final = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("message_id", pa.string()),
-        ("ledger", pa.int64()),
-        ("entry", pa.int64()),
-        ("txn_index", pa.int32()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("properties", PROPERTY_MAP),
-        ("publish_time", INSTANT),
-        ("event_time", INSTANT),
-        ("deliver_at", INSTANT),
-        ("visible_time", INSTANT),
-        ("producer", pa.string()),
-        ("sequence_id", pa.int64()),
-        ("lsn", pa.int64()),
-        ("size_bytes", pa.int64()),
-    ]
-)
+MESSAGES: Final = schema_of(message_columns.MESSAGES)
 # The same with isolation uncommitted; an invisible message has no id, place or LSN.
 UNCOMMITTED: Final = MESSAGES.append(pa.field("txn_state", pa.string()))
 SCAN_BYTES: Final = 64 << 20

@@ -12,47 +12,29 @@ from typing import Final
 
 import pyarrow as pa
 
+from txlog.base.message_columns import STORED, TYPES
+
 KIND_DATA: Final = 0
 INSTANT = pa.timestamp("ms", "UTC")
 PROPERTY_MAP = pa.map_(pa.string(), pa.string())
 
+_ARROW: Final = {"instant": INSTANT, "properties": PROPERTY_MAP}
+
+
 # Nullability is not declared: a table built elsewhere from the same columns must concatenate with
 # one read from a file, and pyarrow compares the flag.
-MESSAGE = pa.schema(
-    [
-        ("kind", pa.int8()),
-        ("entry", pa.int64()),
-        ("lsn", pa.int64()),  # null in adopted files: the manifest holds it for the whole file
-        ("publish_time", INSTANT),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("properties", PROPERTY_MAP),
-        ("event_time", INSTANT),
-        ("deliver_at", INSTANT),
-        ("producer", pa.string()),
-        ("sequence_id", pa.int64()),
-        ("txn_most", pa.int64()),
-        ("txn_least", pa.int64()),
-        ("txn_index", pa.int32()),
-        ("count", pa.int32()),  # of a marker: the messages of its transaction
-        ("marker_ledger", pa.int64()),
-        ("marker_entry", pa.int64()),
-        ("visible_time", INSTANT),
-        ("schema_version", pa.int32()),  # of the schema that the value fits; null: unchecked bytes
-    ]
-)
+@lru_cache(maxsize=64)
+def schema_of(names: tuple[str, ...]) -> pa.Schema:
+    """The columns of these names, in this order; the same object each time."""
+    words = ((name, TYPES[name].arrow) for name in names)
+    return pa.schema([(name, _ARROW.get(word) or pa.type_for_alias(word)) for name, word in words])
 
 
+MESSAGE: Final = schema_of(STORED)
 _VARIABLE: Final = frozenset([pa.string(), pa.binary()])
 _FIXED: Final = frozenset([pa.int8(), pa.int32(), pa.int64(), INSTANT])
 FEW_ROWS: Final = 1024  # below this, sharing costs more than it saves
 SHARED_ROWS: Final = 1 << 16  # null columns up to here share one memory; a row group has fewer
-
-
-@lru_cache(maxsize=64)
-def schema_of(names: tuple[str, ...]) -> pa.Schema:
-    """MESSAGE with only these columns, in this order; the same object each time."""
-    return pa.schema([MESSAGE.field(name) for name in names])
 
 
 def constant(value: object, kind: pa.DataType, total: int) -> pa.Array:

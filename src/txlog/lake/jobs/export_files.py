@@ -36,6 +36,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txlog.base.ids import TopicName
+from txlog.base.message_columns import EXPORTED
 from txlog.base.ranges import END, INSTANT_MS_MIN, Range
 from txlog.base.settings import INSTANT_MS_MAX
 from txlog.base.startup import compute as pc
@@ -47,7 +48,7 @@ from txlog.client.reading.reader import Reader
 from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.consuming import covers
 from txlog.engine.door.disk import PosixDisk, make_directory, remove_files, replace_file, replacing
-from txlog.engine.door.facts import INSTANT, PROPERTY_MAP, Mark
+from txlog.engine.door.facts import Mark, schema_of
 from txlog.engine.door.reading import ReadRange, is_settled, resolve_range
 from txlog.engine.door.segments import gathered
 from txlog.engine.door.store import View, check_whole
@@ -66,24 +67,7 @@ if TYPE_CHECKING:
 
 
 FORMS: Final = ("parquet", "arrow", "csv", "ndjson")
-COLUMNS: Final = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("message_id", pa.string()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("properties", PROPERTY_MAP),
-        ("publish_time", INSTANT),
-        ("event_time", INSTANT),
-        ("deliver_at", INSTANT),
-        ("visible_time", INSTANT),
-        ("txn", pa.string()),
-        ("txn_index", pa.int32()),
-        ("producer", pa.string()),
-        ("sequence_id", pa.int64()),
-    ]
-)
+COLUMNS: Final = schema_of(EXPORTED)
 # Columns that may partition files; a date is a day in UTC.
 PLACES: Final = ("partition", "key", "producer", "publish_date", "event_date")
 PLACES_MAX: Final = 500  # limit of files open at once
@@ -92,11 +76,11 @@ _NOWHERE: Final = "__HIVE_DEFAULT_PARTITION__"
 
 # --- the form of a message -------------------------------------------------------------------
 
-_CSV: Final = (
-    "topic", "partition", "message_id", "key", "key_encoding", "value", "value_encoding",
-    "properties", "publish_time", "event_time", "deliver_at", "visible_time", "txn", "txn_index",
-    "producer", "sequence_id",
-)  # fmt: skip
+_CSV: Final = [
+    name
+    for column in EXPORTED
+    for name in ((column, f"{column}_encoding") if column in ("key", "value") else (column,))
+]
 
 
 class Writer(Protocol):

@@ -35,8 +35,7 @@ from txlog.errors import (
 )
 from txlog.lake.jobs.engine import Engine, Tell, silent
 from txlog.lake.jobs.local import Local, as_parquet, opened
-from txlog.lake.jobs.sources.loads import Files
-from txlog.lake.jobs.sources.refused import telling
+from txlog.lake.jobs.sources.loads import Files, telling
 from txlog.lake.jobs.sources.rows import field_types, record_type
 
 if TYPE_CHECKING:

@@ -32,9 +32,7 @@ from txlog.engine.door.space import Arrange
 from txlog.errors import BadRecord, SqlError, TopicNotFound, Usage
 from txlog.lake.jobs.engine import BLOCK, LARGE_CHUNKS, STORED, Ask
 from txlog.lake.jobs.replay import Replayed
-from txlog.lake.jobs.sources.envelopes import envelope_tables
-from txlog.lake.jobs.sources.loads import Columns, Files, Transform
-from txlog.lake.jobs.sources.refused import telling
+from txlog.lake.jobs.sources.loads import Columns, Files, Transform, envelope_tables, telling
 from txlog.lake.jobs.sources.rows import (
     ARROW,
     as_message,

@@ -12,11 +12,9 @@ Contents:
     options       the options for reading
     reading       `read`: a topic as a data frame, scanned by Spark itself
     records       records of typed topics: their type, their versions, encoding
-    remote        remote files, fetched by the workers
-    rows          columns of a data frame as columns of messages
     session       starting a Spark session
     sink          writing: the rows of a job or stream are stored once
-    source        reading batches: tasks on the driver, rows in the workers
+    source        reading batches, and remote files: tasks on the driver, rows in the workers
     streaming     reading streams: offsets on the driver, rows in the workers
     submit        running elsewhere: a zip of txlog, and properties
     tables        `register`: topics as tables of the catalog, for SQL without a path

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
 from pyspark.sql.types import StructType
 
+from txlog.base.message_columns import MESSAGES, spark_schema
 from txlog.errors import TxlogError
 
 if TYPE_CHECKING:
@@ -30,13 +31,7 @@ if TYPE_CHECKING:
     )
 
 T = TypeVar("T")
-SCHEMA: Final = (
-    "topic string, partition int, message_id string, ledger bigint, entry bigint, txn_index int,"
-    " key binary, value binary, properties map<string,string>, publish_time timestamp,"
-    " event_time timestamp, deliver_at timestamp, visible_time timestamp, producer string,"
-    " sequence_id bigint, lsn bigint, size_bytes bigint"
-)
-NAMES: Final = [column.split(" ", 1)[0] for column in SCHEMA.split(", ")]
+SCHEMA: Final = spark_schema(MESSAGES)
 KEPT: Final = "txlog"
 """The metadata of a table's first column: its options, and `columns`, all column names."""
 

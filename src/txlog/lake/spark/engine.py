@@ -1,8 +1,10 @@
-"""Owns the engine that runs jobs on a Spark session, and its computations for maintenance."""
+"""Owns the engine that runs jobs on a Spark session, and its computations for maintenance.
+
+Rows of files become messages with the rules that `jobs.sources.rows` has for DuckDB.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -12,14 +14,16 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, DataType, IntegralType, StringType
 
 from txlog.base.ids import TopicName
+from txlog.base.message_columns import STORED, spark_schema
 from txlog.base.startup import compute as pc
 from txlog.client.client import Client
 from txlog.engine.door.catalog import number_of
 from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.delayed import INDEX_MAX, Search, looked_up
-from txlog.engine.door.facts import IDS, MESSAGE, PROPERTY_MAP, Id
+from txlog.engine.door.facts import IDS, MESSAGE, Id
 from txlog.engine.door.relation import (
     ROW_COLUMNS,
     ROWS,
@@ -33,13 +37,22 @@ from txlog.engine.door.relation import (
 from txlog.engine.door.segments import FileRef
 from txlog.engine.door.space import Arrange
 from txlog.engine.door.store import View
-from txlog.errors import CommandFailed
-from txlog.lake.jobs.sources.loads import KEPT, PROPERTY, Files, Transform
-from txlog.lake.jobs.sources.refused import no_objects
+from txlog.errors import CommandFailed, InvalidArgument
+from txlog.lake.jobs.sources.loads import (
+    BASE64,
+    KEPT,
+    MILLISECONDS,
+    PROPERTY,
+    SECONDS,
+    Files,
+    Transform,
+    encoded,
+    no_objects,
+)
 from txlog.lake.spark.loading import bulk_load
 from txlog.lake.spark.reading import frame_of, local_frame, read
-from txlog.lake.spark.rows import lines, message_frame
 from txlog.lake.spark.session import session
+from txlog.lake.sql.spark_script import LEDGER_OF_FILE, STRICT, file_url
 
 if TYPE_CHECKING:
     from txlog.base.rows.sending import BulkStored
@@ -48,18 +61,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _Ask = Callable[[str], pa.Table]
 _MESSAGES: Final = "txlog_messages"
-_ROW: Final = (
-    "kind tinyint, entry bigint, lsn bigint, txn_most bigint, txn_least bigint, txn_index int,"
-    " `count` int, marker_ledger bigint, marker_entry bigint, producer string, sequence_id bigint,"
-    " value binary"
-)
+_ROW: Final = spark_schema(ROW_COLUMNS)
 _PROPERTIES: Final = "map<string,string>"
-_STRICT: Final = {
-    "parquet.page.verify-checksum.enabled": "true",
-    "ignoreMissingFiles": "false",
-    "ignoreCorruptFiles": "false",
-    "recursiveFileLookup": "true",  # names of directories must not become columns
-}
+# Names of directories must not become columns.
+_FLAT: Final = {**STRICT, "recursiveFileLookup": "true"}
 
 
 class Spark:
@@ -103,14 +108,14 @@ class Spark:
 
     def count(self, source: Files) -> int:
         """The number of messages in files; it reads each record."""
-        frame = message_frame(self.session, source)
+        frame = _message_frame(self.session, source)
         self._check_lines(source)
         # A plain count would skip the columns, and miss unreadable values in them.
         return self._run(lambda: frame.where("xxhash64(struct(*)) IS NOT NULL").count())
 
     def load(self, client: Client, source: Files, topic: str, key: str, batch: str) -> BulkStored:
         """Store the rows of files as one batch, by event time in each partition."""
-        frame = message_frame(self.session, source)
+        frame = _message_frame(self.session, source)
         self._check_lines(source)
         return self._stored_frame(client, frame, topic, key, batch)
 
@@ -161,7 +166,7 @@ class Spark:
         if source.form != "ndjson":
             return
         kind = F.schema_of_variant(F.try_parse_json("line"))
-        bad = lines(self.session, source).where(
+        bad = _lines(self.session, source).where(
             ~F.coalesce(kind.startswith("OBJECT"), F.lit(False))
         )
         count = self._run(bad.count)
@@ -202,7 +207,7 @@ class Spark:
                 self._scan(client, rows_stored.files).select(
                     _role_of_file().alias("role"),
                     _partition_of_file().alias("partition"),
-                    _ledger_of_file().alias("ledger"),
+                    F.expr(LEDGER_OF_FILE).alias("ledger"),
                     F.lit("").alias("file"),
                     *ROW_COLUMNS,
                 )
@@ -211,7 +216,7 @@ class Spark:
         frames["stored"] = rows
         frames["large_chunks"] = (
             self._scan(client, rows_stored.large_files).select(
-                _ledger_of_file().alias("ledger"), "kind", "entry", "value"
+                F.expr(LEDGER_OF_FILE).alias("ledger"), "kind", "entry", "value"
             )
             if rows_stored.large_files
             else frames["stored"].select("ledger", "kind", "entry", "value").where("false")
@@ -225,8 +230,8 @@ class Spark:
                 self.session.catalog.dropTempView(name)
 
     def _scan(self, client: Client, sources: Sequence[FileSource]) -> DataFrame:
-        paths = [f"file:{_unglobbed(path)}" for path in paths_below(client.path, sources)]
-        return self.session.read.schema(_ROW).options(**_STRICT).parquet(*paths)
+        paths = map(file_url, paths_below(client.path, sources))
+        return self.session.read.schema(_ROW).options(**_FLAT).parquet(*paths)
 
     def _ask(self, sql: str) -> pa.Table:
         return self._run(lambda: self.session.sql(sql).toArrow())
@@ -248,12 +253,6 @@ def _delayed_places(view: View, name: TopicName) -> tuple[list[int], list[Id], R
     return numbers, [(end.ledger, end.entries - 1, INDEX_MAX) for end in ends], content(view, name)
 
 
-def _ledger_of_file() -> Column:
-    """The ledger of a row, from the name of its file, `ledger-<ledger>.<generation>.parquet`."""
-    number = F.substring_index(F.col("_metadata.file_name"), ".", 1)
-    return F.substring_index(number, "-", -1).cast("bigint")
-
-
 def _partition_of_file() -> Column:
     return F.regexp_extract("_metadata.file_path", r"partition=(\d+)/(_txnlog/)?[^/]+$", 1).cast(
         "int"
@@ -265,18 +264,98 @@ def _role_of_file() -> Column:
     return F.when(is_sidecar, "s").otherwise("p")
 
 
-def _unglobbed(path: str) -> str:
-    """A path, escaped so that it does not act as a pattern."""
-    return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)
+# --- rows of files as messages -------------------------------------------------------------------
+
+
+_OTHERS: Final = ("properties", "deliver_at", "sequence_id")
+
+
+def _message_frame(spark: SparkSession, source: Files) -> DataFrame:
+    """The messages in files of Parquet or ndjson.
+
+    raises: InvalidArgument for a missing column
+    """
+    chosen = source.columns
+    if source.form == "ndjson":
+        out = [F.col("line").cast("binary").alias("value")]
+        for name, member in (("key", chosen.key), ("event_time", chosen.event_time)):
+            if member is not None:
+                text = F.get_json_object("line", f"$['{member}']")
+                out.append(_shaped(name, text, StringType()).alias(name))
+        return _lines(spark, source).select(*out)
+    frame = spark.read.option("mergeSchema", "true").parquet(*map(file_url, source.paths))
+    column_of = {"key": chosen.key, "value": chosen.value, "event_time": chosen.event_time}
+    for column in (*column_of.values(), *chosen.values):
+        if column is not None and column not in frame.columns:
+            raise InvalidArgument(
+                f"the source has no column {column}",
+                hint=f"it has {', '.join(frame.columns)[:200]}",
+            )
+    whole = bool(chosen.values) or (chosen.value is None and "value" not in frame.columns)
+    members = chosen.values or frame.columns
+    row = F.to_json(F.struct(*map(_column, members)), {"ignoreNullFields": "false"})
+    out = [row.cast("binary").alias("value")] if whole else []
+    encodings = {name: encoding for name, _, encoding in encoded(source, frame.columns)}
+    for name in ("value", "key", "event_time", *(() if whole else _OTHERS)):
+        column = column_of.get(name) or (name if name in frame.columns else None)
+        if column is not None:
+            kind = frame.schema[column].dataType
+            shaped = _shaped(name, _column(column), kind)
+            if name in encodings and isinstance(kind, StringType):
+                shaped = _decoded(name, _column(column), _column(encodings[name]))
+            out.append(shaped.alias(name))
+    return frame.select(*out)
+
+
+def _decoded(name: str, text: Column, encoding: Column) -> Column:
+    """The bytes that a text encodes, with the rules that `jobs.sources.rows` has for DuckDB."""
+
+    def wrong(reason: str) -> Column:
+        return F.raise_error(F.lit(reason)).cast("binary")
+
+    return (
+        F.when(text.isNull() & encoding.isNull(), F.lit(None))
+        .when(text.isNull(), wrong(f"{name}_encoding without {name}"))
+        .when(encoding.isNull(), wrong(f"{name} without {name}_encoding"))
+        .when(encoding == "utf8", text.cast("binary"))
+        .when(encoding != "base64", wrong(f"{name}_encoding is utf8, base64 or nothing"))
+        .when(_is(BASE64, text), F.unbase64(text))
+        .otherwise(wrong(f"{name} is not base64"))
+    )
+
+
+def _lines(spark: SparkSession, source: Files) -> DataFrame:
+    """The lines of an ndjson source, in a column `line`."""
+    return spark.read.text([*map(file_url, source.paths)]).withColumnRenamed("value", "line")
+
+
+def _shaped(name: str, column: Column, kind: DataType) -> Column:
+    """A column with its type in a message."""
+    if name in ("event_time", "deliver_at"):
+        if isinstance(kind, IntegralType):
+            return F.timestamp_millis(column.cast("bigint"))
+        if isinstance(kind, StringType):
+            return (
+                F.when(_is(SECONDS, column), F.timestamp_seconds(column.cast("bigint")))
+                .when(_is(MILLISECONDS, column), F.timestamp_millis(column.cast("bigint")))
+                .otherwise(column.cast("timestamp"))
+            )
+        return column.cast("timestamp")
+    if name in ("key", "value"):
+        return column if isinstance(kind, BinaryType) else column.cast("string").cast("binary")
+    return column
+
+
+def _is(pattern: str, text: Column) -> Column:
+    return text.rlike(f"\\A(?:{pattern})\\z")
+
+
+def _column(name: str) -> Column:
+    """A column whose name may contain a dot."""
+    return F.col("`" + name.replace("`", "``") + "`")
 
 
 # --- computations for maintenance ------------------------------------------------------------
-
-
-_SQL_TYPES: Final = {
-    pa.int8(): "tinyint", pa.int32(): "int", pa.int64(): "bigint", pa.string(): "string",
-    pa.binary(): "binary", PROPERTY_MAP: "map<string, string>",
-}  # fmt: skip
 
 
 def arranged(
@@ -285,12 +364,8 @@ def arranged(
     """The rows of sealed and other files in the order of places; see upkeep.space.Arrange."""
     rows = local_frame(spark, other)
     if sealed:
-        schema = ", ".join(
-            f"`{field.name}` {_SQL_TYPES.get(field.type, 'timestamp')}" for field in MESSAGE
-        )
-        escaped = (_unglobbed(f"{root}/{ref.path}") for ref in sealed)
-        scan = spark.read.schema(schema).options(**_STRICT)
-        rows = rows.unionByName(scan.parquet(*(f"file:{path}" for path in escaped)))
+        scan = spark.read.schema(spark_schema(STORED)).options(**_FLAT)
+        rows = rows.unionByName(scan.parquet(*(file_url(f"{root}/{ref.path}") for ref in sealed)))
     rows = rows.where("kind = 0")
     data = rows.count()
     if not places.num_rows:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import tempfile
 import threading
 import warnings
@@ -31,6 +30,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 
+from txlog.base.message_columns import PLACED
 from txlog.base.ranges import START, Bound, Range, parse_bound
 from txlog.base.startup import compute as pc
 from txlog.clock import SystemClock
@@ -50,36 +50,18 @@ from txlog.engine.door.segments import RECORD
 from txlog.engine.door.topics import records_as
 from txlog.errors import InvalidArgument, SnapshotExpired
 from txlog.lake.spark.records import as_type, is_scanned, record_of, spark_type
-from txlog.lake.spark.remote import remote_frame
 from txlog.lake.spark.session import is_local, need_jvm, opened
-from txlog.lake.sql.messages import files_of
+from txlog.lake.spark.source import remote_frame
+from txlog.lake.sql.messages import MESSAGE_ID, SIZE_BYTES, files_of
+from txlog.lake.sql.spark_script import LEDGER_OF_FILE, SCANNED, STRICT, file_url
 
 _TRIES: Final = 5
 # By session: callbacks that release the files of its frames; they also run when it ends.
 _PINS: Final[weakref.WeakKeyDictionary[SparkSession, list[Callable[[], object]]]] = (
     weakref.WeakKeyDictionary()
 )
-_USER: Final = ("key", "value", "properties", "publish_time", "event_time", "deliver_at")
-_COLUMNS: Final = (
-    "topic", "partition", "message_id", "ledger", "entry", "txn_index", *_USER, "visible_time",
-    "producer", "sequence_id", "lsn", "size_bytes",
-)  # fmt: skip
-_USER_FIRST: Final = _COLUMNS[3 : _COLUMNS.index("visible_time")]
-# The columns of COMMITTED of relation, plus the size: it is known without a large message's value.
-_BRANCH: Final = tuple(name for name in _COLUMNS if name not in ("topic", "message_id"))
-_STORED: Final = (
-    "kind tinyint, entry bigint, lsn bigint, publish_time timestamp, key binary, value binary,"
-    " properties map<string, string>, event_time timestamp, deliver_at timestamp,"
-    " producer string, sequence_id bigint, txn_most bigint, txn_least bigint, txn_index int,"
-    " marker_ledger bigint, marker_entry bigint, visible_time timestamp, ledger bigint,"
-    " partition int"
-)
-# For any settings of the session: a damaged page or a missing file is an error, never fewer rows.
-_STRICT: Final = {
-    "parquet.page.verify-checksum.enabled": "true",
-    "ignoreMissingFiles": "false",
-    "ignoreCorruptFiles": "false",
-}
+# The columns of all branches. The size is known without a large message's value.
+_BRANCH: Final = (*PLACED, "size_bytes")
 _TXN: Final = ["partition", "txn_most", "txn_least"]
 _OF_MARKER: Final = ("marker_ledger", "marker_entry", "visible_time", "lsn")
 _MARKERS: Final = [*_TXN, *(f"m_{name}" for name in _OF_MARKER)]
@@ -92,10 +74,6 @@ _LOCAL_BYTES: Final = 10 << 20
 _LOCAL_MOST: Final = "spark.sql.execution.arrow.localRelationThreshold"
 _SCRATCH_ROWS: Final = 65_536  # rows of a row group, which one task reads
 _LOCAL_LOCK: Final = threading.Lock()
-# The ledger of a row, from the name of its file, `ledger-<ledger>.<generation>.parquet`.
-_LEDGER: Final = (
-    "CAST(substring_index(substring_index(_metadata.file_name, '.', 1), '-', -1) AS BIGINT)"
-)
 
 
 def read(
@@ -290,13 +268,14 @@ class _Plan:
         whole = branches[0]
         for branch in branches[1:]:
             whole = whole.unionByName(branch)
+        at = PLACED.index("visible_time")
         return whole.selectExpr(
             f"CAST(X'{relation.topic.encode().hex()}' AS STRING) AS topic",
             "partition",
-            "concat(ledger, ':', entry, coalesce(concat(':', txn_index), '')) AS message_id",
-            *_USER_FIRST,
+            f"{MESSAGE_ID} AS message_id",
+            *PLACED[1:at],
             *([RECORD] if self._record else []),
-            *_COLUMNS[len(_USER_FIRST) + 3 :],
+            *_BRANCH[at:],
             *(["txn_state"] if self._has_state else []),
         )
 
@@ -341,7 +320,7 @@ class _Plan:
             else:
                 # Spark computes all the metadata of each row, unless a query uses some of it.
                 rows = rows.where("_metadata.file_name != ''")
-                file, ledger, lsns = _LEDGER, _LEDGER, adopted_lsns(group)
+                file, ledger, lsns = LEDGER_OF_FILE, LEDGER_OF_FILE, adopted_lsns(group)
             if lsns:
                 lsn = f"coalesce(lsn, {_looked_up(lsns, file)})"
         return self._branch(
@@ -383,7 +362,7 @@ class _Plan:
             .where("kind = 1")
             .select(
                 *_TXN,
-                F.expr(_LEDGER if _is_named(group[0]) else "ledger").alias("ledger"),
+                F.expr(LEDGER_OF_FILE if _is_named(group[0]) else "ledger").alias("ledger"),
                 "entry",
                 F.lit(0).alias("txn_index"),
                 F.col("publish_time").alias("m_visible_time"),
@@ -413,7 +392,7 @@ class _Plan:
         empty = F.lit("").cast("binary")
         value = F.aggregate(chunks, empty, lambda whole, chunk: F.concat(whole, chunk["value"]))
         groups = [
-            self._scan(group).selectExpr("entry", "value", f"{_LEDGER} AS file")
+            self._scan(group).selectExpr("entry", "value", f"{LEDGER_OF_FILE} AS file")
             for group in self._alike(relation.large_files)
         ]
         values = reduce(DataFrame.unionByName, groups).groupBy("file").agg(value.alias("value"))
@@ -434,13 +413,13 @@ class _Plan:
         paths = [self._at(source) for source in sources]
         base = paths[0][: paths[0].rindex("/partition=")]
         written = sources[0].ref.record if self._record else 0
-        schemas, columns = self._relation.schemas, _STORED
+        schemas, columns = self._relation.schemas, SCANNED
         if written:
-            columns = f"{_STORED}, {RECORD} {spark_type(schemas[written - 1]).simpleString()}"
+            columns = f"{SCANNED}, {RECORD} {spark_type(schemas[written - 1]).simpleString()}"
         rows = (
             self._spark.read.schema(columns)
-            .options(basePath=f"file:{base}", **_STRICT)
-            .parquet(*(f"file:{_unglobbed(path)}" for path in paths))
+            .options(basePath=f"file:{base}", **STRICT)
+            .parquet(*map(file_url, paths))
         )
         if written in (0, self._record):
             return rows
@@ -509,8 +488,8 @@ class _Scratch:
                 use_dictionary=False,
                 write_page_checksum=True,
             )
-        scan = self._spark.read.schema(from_arrow_schema(table.schema)).options(**_STRICT)
-        return scan.parquet(f"file:{_unglobbed(path)}")
+        scan = self._spark.read.schema(from_arrow_schema(table.schema)).options(**STRICT)
+        return scan.parquet(file_url(path))
 
     def remove(self) -> None:
         """Remove the files; Spark removes leftovers when it ends."""
@@ -595,7 +574,7 @@ def _branch(rows: DataFrame, *more: str, **computed: str) -> DataFrame:
 
     As text: each function of a Column makes several calls to the JVM, half of the cost of a plan.
     """
-    computed = {"size_bytes": "CAST(coalesce(octet_length(value), 0) AS BIGINT)", **computed}
+    computed = {"size_bytes": SIZE_BYTES, **computed}
     expressions = (f"{computed[name]} AS {name}" if name in computed else name for name in _BRANCH)
     return rows.selectExpr(*expressions, *more)
 
@@ -628,8 +607,3 @@ def _looked_up(mapping: Mapping[int, int], key: str) -> str:
         ", ".join(f"{number}L" for number in part) for part in (mapping, mapping.values())
     )
     return f"element_at(map_from_arrays(array({numbers}), array({values})), CAST({key} AS BIGINT))"
-
-
-def _unglobbed(path: str) -> str:
-    """A path, escaped so that it does not act as a pattern."""
-    return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)

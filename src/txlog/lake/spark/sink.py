@@ -44,6 +44,7 @@ from pyspark.sql.types import (
 )
 
 from txlog.base.ids import TopicName
+from txlog.base.message_columns import MESSAGES
 from txlog.base.suggest import suggestion
 from txlog.client.open import open_store
 from txlog.client.sending.bulk import Bulk, stage
@@ -51,7 +52,7 @@ from txlog.engine.door.segments import RECORD
 from txlog.engine.door.sending import COLUMNS
 from txlog.engine.door.staging import Staged, StagePlan, check_token
 from txlog.errors import InvalidArgument, TxlogError
-from txlog.lake.spark.datasource import NAMES, kept_by, plain
+from txlog.lake.spark.datasource import kept_by, plain
 from txlog.lake.spark.options import NO_OPTIONS, SINK, STREAM_SINK, check_known
 from txlog.lake.spark.records import fields_of, with_record
 
@@ -209,8 +210,8 @@ def stream_sink(options: Mapping[str, str], schema: StructType, overwrite: bool)
 def _of_store(schema: StructType) -> list[str]:
     """The columns of an INSERT that only the store sets: rows must have null in them."""
     names = schema.fieldNames()
-    is_insert = bool(kept_by(schema)) or names == NAMES
-    return [name for name in names if is_insert and name in NAMES and name not in _TYPES]
+    is_insert = bool(kept_by(schema)) or names == [*MESSAGES]
+    return [name for name in names if is_insert and name in MESSAGES and name not in _TYPES]
 
 
 def check_columns(
@@ -226,7 +227,7 @@ def check_columns(
         if type_of_column is None:
             raise InvalidArgument(
                 f"a message has no column {field.name}"
-                if field.name not in NAMES
+                if field.name not in MESSAGES
                 else f"the column {field.name} is set by the store",
                 hint=suggestion(field.name, _TYPES, f"the columns are {', '.join(_TYPES)}"),
             )

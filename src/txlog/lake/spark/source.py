@@ -2,17 +2,26 @@
 
 A task is a list of scans (relation/scans), so a worker needs only the files of the store; rows in
 the journal are part of the task.
+
+A frame of remote files is a data source of its own, as Spark itself would need hadoop-aws and its
+own configuration for S3. A task fetches the row groups of some scans with the credentials in its
+environment, and verifies every checksum. The scans are an option, so no worker needs the store.
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.serializers import CPickleSerializer
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
+    DataSource,
     DataSourceReader,
     EqualNullSafe,
     EqualTo,
@@ -240,3 +249,55 @@ def _tighter(choose: Callable[..., Any], current: object, new: object) -> object
     if current is None or new is None:
         return new if current is None else current
     return choose(current, new)
+
+
+# --- remote files ---------------------------------------------------------------------------------
+
+
+def remote_frame(
+    spark: SparkSession, scans: Sequence[Scan], record: StructType | None = None
+) -> DataFrame:
+    """The messages of scans, with the columns of `messages`, and `record` if a type is given."""
+    spark.dataSource.register(ScansSource)
+    packed = zlib.compress(CPickleSerializer().dumps(list(scans)))  # type: ignore[no-untyped-call]
+    text = base64.b64encode(packed).decode()
+    reader = spark.read.format(ScansSource.name()).option("scans", text)
+    if record is not None:
+        reader = reader.schema(f"{SCHEMA}, {RECORD} {record.simpleString()}")
+    return reader.load()
+
+
+class ScansSource(DataSource):
+    """The messages of scans that were planned on the driver."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format(…)`."""
+        return "txlog_scans"
+
+    def schema(self) -> str:
+        """The columns of `messages`."""
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of the scans."""
+        return ScansReader(self.options["scans"], schema)
+
+
+class ScansReader(DataSourceReader):
+    """Reads scans in tasks of about 64 MB."""
+
+    def __init__(self, scans: str, schema: StructType) -> None:
+        self._scans = scans
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The scans of each task; called on the driver."""
+        packed = base64.b64decode(self._scans)
+        serializer = CPickleSerializer()
+        scans: list[Scan] = serializer.loads(zlib.decompress(packed))  # type: ignore[no-untyped-call]
+        return shares_of("", scans, {})
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The messages of a task; called in a worker."""
+        return read_share(partition if isinstance(partition, Share) else None, self._schema)

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from txlog.base import message_columns
+from txlog.base.message_columns import LOCATED, PLACED, TYPES
 from txlog.engine.door.catalog import SchemaVersion
 from txlog.engine.door.disk import is_remote, local_path, without_options
 from txlog.engine.door.facts import KIND_DATA, TXN_ABORT, TXN_COMMIT, W_IDLE, W_SET, W_SNAPSHOT
@@ -38,7 +40,9 @@ if TYPE_CHECKING:
     from txlog.lake.sql.duck import Session
     from txlog.lake.sql.parts import InFrames, Parts
 
-USER: Final = "key, value, properties, publish_time, event_time, deliver_at"
+MESSAGE_ID: Final = "concat(ledger, ':', entry, coalesce(':' || txn_index, ''))"
+SIZE_BYTES: Final = "CAST(coalesce(octet_length(value), 0) AS BIGINT)"
+_USER: Final = ", ".join(message_columns.USER)
 # Parts of a file's name: DuckDB evaluates them once per file, and can skip files by them.
 PARTITION: Final = r"regexp_extract(filename, 'partition=(\d+)/(_\w+/)?[^/]+$', 1)::INTEGER"
 LEDGER: Final = r"regexp_extract(filename, 'ledger-(\d+)\.\d+\.parquet$', 1)::BIGINT"
@@ -47,18 +51,9 @@ TOPIC: Final = (
     r" 'topics/([^/]+/[^/]+/[^/]+)/partition=\d+/(_\w+/)?[^/]+$', 1)), '^public/default/', '')"
 )
 _LEDGER_OF_PATH: Final = LEDGER.replace("(filename", "(path").replace("parquet$", r"parquet(\?|$)")
-_STORED: Final = "kind, txn_most, txn_least, stored_ledger, stored_entry"
+_STORED: Final = ", ".join(LOCATED)
 _STATE_OF: Final = "CASE WHEN txn_index IS NOT NULL THEN 'committed' END"
 _STATE: Final = f"{_STATE_OF} AS txn_state"
-# No rows, but the name and type of every column.
-_NOTHING: Final = (
-    "SELECT NULL::VARCHAR AS topic, NULL::INTEGER AS partition, NULL::BIGINT AS ledger,"
-    " NULL::BIGINT AS entry, NULL::INTEGER AS txn_index, NULL::BLOB AS key, NULL::BLOB AS value,"
-    " NULL::MAP(VARCHAR, VARCHAR) AS properties, NULL::TIMESTAMPTZ AS publish_time,"
-    " NULL::TIMESTAMPTZ AS event_time, NULL::TIMESTAMPTZ AS deliver_at,"
-    " NULL::TIMESTAMPTZ AS visible_time, NULL::VARCHAR AS producer, NULL::BIGINT AS sequence_id,"
-    " NULL::BIGINT AS lsn WHERE false"
-)
 _PLACE: Final = ("lsn", "partition", "ledger", "entry", "txn_index")  # the order of age
 _NO_ROWS: Final = COMMITTED.empty_table()
 _OPEN: Final = {"p": "partition_open", "s": "sidecar_open", "f": "frames"}
@@ -138,12 +133,12 @@ class Messages:
     @property
     def _shown(self) -> str:
         """The columns that producers set."""
-        return USER if self._typed is None else f"{USER}, {RECORD}"
+        return _USER if self._typed is None else f"{_USER}, {RECORD}"
 
     @property
     def _user(self) -> str:
         """The same columns in a stored row."""
-        return self._shown if not self._fields else f"{USER}, {self._narrow()} AS {RECORD}"
+        return self._shown if not self._fields else f"{_USER}, {self._narrow()} AS {RECORD}"
 
     def _narrow(self, record: str = RECORD) -> str:
         """A record reduced to the wanted fields."""
@@ -316,11 +311,8 @@ class Messages:
 
     def _nothing(self) -> str:
         """No rows, but the name and type of every column."""
-        if not self._record:
-            return _NOTHING
-        kind = type_of(self._contents[0].relation.record_type)
-        visible = "NULL::TIMESTAMPTZ AS visible_time"
-        return _NOTHING.replace(visible, f"NULL::{kind} AS {RECORD}, {visible}")
+        record = type_of(self._contents[0].relation.record_type) if self._record else None
+        return nothing("duckdb", record)
 
     def markers_of_files(self) -> str | None:
         """The markers in sealed files of partitions, as `txlog_markers`; None: there are none."""
@@ -412,11 +404,15 @@ class Messages:
         if lying:
             groups = [("direct", self._direct, "")]
         return [
-            f"SELECT {self._topic}, {PARTITION}, coalesce(marker_ledger, {LEDGER}),"
-            f" coalesce(marker_entry, entry), txn_index, {self._user},"
-            f" coalesce(visible_time, publish_time), producer, sequence_id, {self._lsn()}"
-            f"{lying.format(ledger=LEDGER, row=_ROW)}"
-            f" FROM {self._rows(kind, sources, numbered=bool(lying))}{data}"
+            direct_rows(
+                self._topic,
+                PARTITION,
+                LEDGER,
+                self._user,
+                self._lsn(),
+                f"{self._rows(kind, sources, numbered=bool(lying))}{data}",
+                lying.format(ledger=LEDGER, row=_ROW),
+            )
             for kind, sources, data in groups
             if sources
         ]
@@ -513,12 +509,7 @@ class Messages:
         if self._fields:
             user = user.replace(f"r.{RECORD}", f"{self._narrow(f'r.{RECORD}')} AS {RECORD}")
         topic, same = (self._topic, "") if self._is_one else ("r.topic", "m.topic = r.topic AND ")
-        return (
-            f"SELECT {topic}, r.partition, m.marker_ledger, m.marker_entry, r.txn_index, {user},"
-            f" m.visible_time, r.producer, r.sequence_id, m.lsn{lying}"
-            f" FROM {rows} AS r JOIN {self._of('markers')} AS m ON {same}m.partition = r.partition"
-            f" AND m.txn_most = r.txn_most AND m.txn_least = r.txn_least WHERE r.kind = {KIND_DATA}"
-        )
+        return marked_rows(topic, user, rows, self._of("markers"), lying, same=same)
 
     def _chunks(self) -> str:
         """Values of large messages: their chunks joined, only if a query uses them."""
@@ -556,16 +547,69 @@ class Messages:
 
     def _columns(self, source: str, more: str | None = None) -> str:
         """The columns of `messages` from those of COMMITTED; a row without a position has no id."""
-        is_message = ""
+        is_message = "ledger IS NOT NULL"
         if more is not None and "stored_entry" in more:
-            is_message = f"kind = {KIND_DATA} AND "
-        return (
-            f"SELECT topic, partition, CASE WHEN {is_message}ledger IS NOT NULL"
-            " THEN concat(ledger, ':', entry, ':' || txn_index) END AS message_id,"
-            f" ledger, entry, txn_index, {self._shown}, visible_time, producer, sequence_id, lsn,"
-            f" coalesce(octet_length(value), 0) AS size_bytes{f', {more}' if more else ''}"
-            f" FROM {source}"
-        )
+            is_message = f"kind = {KIND_DATA} AND {is_message}"
+        return messages_of(source, self._shown, f", {more}" if more else "", is_message)
+
+
+# --- SQL that DuckDB and Spark both read ----------------------------------------------------------
+
+
+def nothing(dialect: str, record: str | None = None) -> str:
+    """A SELECT without rows, with the name and type of every column of a branch.
+
+    dialect: duckdb or spark
+    record:  the type of the column `record`, if there is one
+    """
+    kinds = [(column, getattr(TYPES[column], dialect)) for column in ("topic", *PLACED)]
+    if record is not None:
+        kinds.insert(message_columns.MESSAGES.index("visible_time") - 1, (RECORD, record))
+    nulls = (f"CAST(NULL AS {kind}) AS {column}" for column, kind in kinds)
+    return f"SELECT {', '.join(nulls)} WHERE false"
+
+
+def direct_rows(
+    topic: str, partition: str, ledger: str, user: str, lsn: str, rows: str, more: str = ""
+) -> str:
+    """A branch: data rows of files that need no marker, as it is in the row if there is one."""
+    return (
+        f"SELECT {topic} AS topic, {partition} AS partition,"
+        f" coalesce(marker_ledger, {ledger}) AS ledger, coalesce(marker_entry, entry) AS entry,"
+        f" txn_index, {user}, coalesce(visible_time, publish_time) AS visible_time, producer,"
+        f" sequence_id, {lsn} AS lsn{more} FROM {rows}"
+    )
+
+
+def marked_rows(
+    topic: str,
+    user: str,
+    rows: str,
+    markers: str,
+    more: str = "",
+    *,
+    same: str = "",
+    hint: str = "",
+) -> str:
+    """A branch: data rows `r` of transactions, at the places of their markers `m`."""
+    return (
+        f"SELECT {hint}{topic} AS topic, r.partition, m.marker_ledger AS ledger,"
+        f" m.marker_entry AS entry, r.txn_index, {user}, m.visible_time, r.producer,"
+        f" r.sequence_id, m.lsn{more} FROM {rows} AS r JOIN {markers} AS m"
+        f" ON {same}m.partition = r.partition AND m.txn_most = r.txn_most"
+        f" AND m.txn_least = r.txn_least WHERE r.kind = {KIND_DATA}"
+    )
+
+
+def messages_of(
+    source: str, user: str, more: str = "", is_message: str = "ledger IS NOT NULL"
+) -> str:
+    """The columns of `messages` from those of branches."""
+    return (
+        f"SELECT topic, partition, CASE WHEN {is_message} THEN {MESSAGE_ID} END AS message_id,"
+        f" ledger, entry, txn_index, {user}, visible_time, producer, sequence_id, lsn,"
+        f" {SIZE_BYTES} AS size_bytes{more} FROM {source}"
+    )
 
 
 def files_of(contents: Sequence[RelationContent]) -> Iterator[FileSource]:

@@ -15,55 +15,48 @@ from typing import Final
 
 import pyarrow as pa
 
+from txlog.base import message_columns
+from txlog.base.message_columns import PLACED, STORED, spark_schema
 from txlog.engine.door.relation import FileSource, Relation, RelationContent, adopted_lsns
 from txlog.engine.door.segments import RECORD
-from txlog.lake.sql.messages import USER
+from txlog.lake.sql.messages import direct_rows, marked_rows, messages_of, nothing
 from txlog.lake.sql.records import is_by_name
 from txlog.lake.sql.views_script import RELATIONS, check_near
 
-_HEAD: Final = """from pyspark.sql import SparkSession
-
-spark = SparkSession.builder.getOrCreate()
-spark.conf.set("spark.sql.session.timeZone", "UTC")
-STORED = (
-    "kind tinyint, entry bigint, lsn bigint, publish_time timestamp, key binary, value binary,"
-    " properties map<string, string>, event_time timestamp, deliver_at timestamp, producer string,"
-    " sequence_id bigint, txn_most bigint, txn_least bigint, txn_index int, marker_ledger bigint,"
-    " marker_entry bigint, visible_time timestamp, ledger bigint, partition int"
+USER: Final = ", ".join(message_columns.USER)
+# The columns of a file that a scan may need, and those of its path.
+SCANNED: Final = spark_schema(
+    [*(name for name in STORED if name not in ("count", "schema_version")), "ledger", "partition"]
 )
-STRICT = {
+# For any settings of the session: a damaged page or a missing file is an error, never fewer rows.
+STRICT: Final = {
     "parquet.page.verify-checksum.enabled": "true",
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
 }
-LEDGER = "CAST(substring_index(substring_index(_metadata.file_name, '.', 1), '-', -1) AS BIGINT)"
+# The ledger of a row, from the name of its file, `ledger-<ledger>.<generation>.parquet`.
+LEDGER_OF_FILE: Final = (
+    "CAST(substring_index(substring_index(_metadata.file_name, '.', 1), '-', -1) AS BIGINT)"
+)
+_HEAD: Final = f"""from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+spark.conf.set("spark.sql.session.timeZone", "UTC")
+STORED = {SCANNED!r}
+STRICT = {STRICT!r}
+LEDGER = {LEDGER_OF_FILE!r}
 
 
 def scan(view, base, paths, named=False, more=""):
     rows = spark.read.schema(STORED + more).options(basePath=base, **STRICT).parquet(*paths)
     if named:
-        rows = rows.drop("ledger").selectExpr("*", f"{LEDGER} AS ledger")
+        rows = rows.drop("ledger").selectExpr("*", f"{{LEDGER}} AS ledger")
     rows.createOrReplaceTempView(view)
 
 
 """
-_PLAIN: Final = (
-    f"topic, partition, ledger, entry, txn_index, {USER}, visible_time, producer, sequence_id, lsn"
-)
-_TYPES: Final = (
-    "STRING INT BIGINT BIGINT INT BINARY BINARY MAP<STRING,STRING> TIMESTAMP TIMESTAMP TIMESTAMP"
-    " TIMESTAMP STRING BIGINT BIGINT"
-).split()
-_COLUMNS: Final = (
-    "topic, partition,"
-    " concat(ledger, ':', entry, coalesce(concat(':', txn_index), '')) AS message_id,"
-    f" ledger, entry, txn_index, {USER}, visible_time, producer, sequence_id, lsn,"
-    " CAST(coalesce(octet_length(value), 0) AS BIGINT) AS size_bytes"
-)
-_NAMES: Final = (
-    "topic, partition, message_id, ledger, entry, txn_index,"
-    f" {USER}, visible_time, producer, sequence_id, lsn, size_bytes"
-)
+_PLAIN: Final = f"topic, {', '.join(PLACED)}"
+_NAMES: Final = ", ".join(message_columns.MESSAGES)
 _DDL: Final = {  # without times of day, which Spark cannot read
     pa.bool_(): "BOOLEAN",
     pa.int32(): "INT",
@@ -135,15 +128,12 @@ def _topic(
         scans.append(_scan(view, paths, named=is_named, more=stored))
         if any(source.ref.messages for source in sources):
             lsn = _lsn(sources) if is_named else "lsn"
-            branches.append(
-                f"SELECT {topic} AS topic, partition, coalesce(marker_ledger, ledger) AS ledger,"
-                f" coalesce(marker_entry, entry) AS entry, txn_index, {columns},"
-                " coalesce(visible_time, publish_time) AS visible_time, producer, sequence_id,"
-                f" {lsn} AS lsn FROM {view}{' WHERE kind = 0' * sifted}"
-            )
+            rows = f"{view}{' WHERE kind = 0' * sifted}"
+            branches.append(direct_rows(topic, "partition", "ledger", columns, lsn, rows))
         if sifted and any(source.role == "p" for source in sources):
             markers.append(
-                "SELECT partition, txn_most, txn_least, ledger, entry, publish_time, lsn"
+                "SELECT partition, txn_most, txn_least, ledger AS marker_ledger,"
+                " entry AS marker_entry, publish_time AS visible_time, lsn"
                 f" FROM {view} WHERE kind = 1"
             )
     if relation.unclean:
@@ -152,24 +142,20 @@ def _topic(
         scans.append(_scan(unclean, paths, named=False, more=stored))
     if relation.unclean and markers:
         user = ", ".join(f"r.{column}" for column in columns.split(", "))
-        branches.append(
-            f"SELECT /*+ BROADCAST(m) */ {topic} AS topic, r.partition, m.ledger,"
-            f" m.entry, r.txn_index, {user}, m.publish_time AS visible_time, r.producer,"
-            f" r.sequence_id, m.lsn FROM {unclean} AS r JOIN ({' UNION ALL '.join(markers)}) AS m"
-            " ON m.partition = r.partition AND m.txn_most = r.txn_most"
-            " AND m.txn_least = r.txn_least WHERE r.kind = 0"
-        )
-    select = " UNION ALL ".join(branches or [_empty(record)])
+        joined = f"({' UNION ALL '.join(markers)})"
+        hint = "/*+ BROADCAST(m) */ "
+        branches.append(marked_rows(topic, user, unclean, joined, hint=hint))
+    select = " UNION ALL ".join(branches or [nothing("spark", record)])
     if uncommitted:
         state = "CASE WHEN txn_index IS NOT NULL THEN 'committed' END AS txn_state"
         select = f"SELECT *, {state} FROM ({select})"
     state = ", txn_state" if uncommitted else ""
     if complete is not None:
         view = f"txlog_{number}_complete"
-        file = f"file:{_unglobbed(complete)}"
+        file = file_url(complete)
         scans.append(f"spark.read.parquet({file!r}).createOrReplaceTempView({view!r})\n")
         select += f" UNION ALL SELECT {_PLAIN.replace(USER, columns)}{state} FROM {view}"
-    return scans, f"SELECT {_COLUMNS.replace(USER, columns)}{state} FROM ({select})"
+    return scans, messages_of(f"({select})", columns, state)
 
 
 def _record(relation: Relation) -> str | None:
@@ -224,26 +210,14 @@ def _alike(
 
 def _scan(view: str, paths: Sequence[str], *, named: bool, more: str) -> str:
     base = paths[0][: paths[0].rindex("/partition=")]
-    listed = [f"file:{_unglobbed(path)}" for path in paths]
+    listed = [file_url(path) for path in paths]
     typed = f", more={more!r}" if more else ""
     return f"scan({view!r}, {f'file:{base}'!r}, {listed!r}{', named=True' * named}{typed})\n"
 
 
-def _empty(record: str | None = None) -> str:
-    """No rows, but the name and type of every column."""
-    columns_typed = zip(_PLAIN.split(", "), _TYPES, strict=True)
-    nulls = [f"CAST(NULL AS {kind}) AS {name}" for name, kind in columns_typed]
-    if record is not None:
-        nulls.insert(
-            nulls.index("CAST(NULL AS TIMESTAMP) AS visible_time"),
-            f"CAST(NULL AS {record}) AS {RECORD}",
-        )
-    return f"SELECT {', '.join(nulls)} WHERE false"
-
-
 def _nothing(uncommitted: bool) -> str:
     state = ", CAST(NULL AS STRING) AS txn_state" if uncommitted else ""
-    return f"SELECT {_COLUMNS}{state} FROM ({_empty()})"
+    return messages_of(f"({nothing('spark')})", USER, state)
 
 
 def _view(name: str, select: str) -> str:
@@ -256,6 +230,6 @@ def _text(text: str) -> str:
     return f"'{escaped}'"
 
 
-def _unglobbed(path: str) -> str:
-    """A path for Spark, escaped so that it does not act as a pattern."""
-    return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)
+def file_url(path: str) -> str:
+    """The URL of a path for Spark, escaped so that it does not act as a pattern."""
+    return "file:" + re.sub(r"([\\{}\[\]*?])", r"\\\1", path)

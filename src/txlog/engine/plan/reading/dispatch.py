@@ -28,15 +28,17 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 from pyroaring import BitMap, BitMap64
 
+from txlog.base import message_columns
+from txlog.base.message_columns import USER
 from txlog.base.settings import RECEIVE_BYTES_MAX
 from txlog.base.startup import compute as pc
 from txlog.engine.folds.buffer import Marker, find_marker
 from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.model.idset import Id, IdSet, covers
 from txlog.engine.model.ops import Mark, Run
-from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
+from txlog.engine.model.schema import INSTANT
 from txlog.engine.model.tail import repeat_runs
-from txlog.engine.storage.columns import FEW_ROWS, conform, constant
+from txlog.engine.storage.columns import FEW_ROWS, conform, constant, schema_of
 from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
 
@@ -212,38 +214,13 @@ def _indexes_of(
 # --- plans ----------------------------------------------------------------------------------------
 
 
-RECEIVED = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("ledger", pa.int64()),
-        ("entry", pa.int64()),
-        ("index", pa.int32()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("properties", PROPERTY_MAP),
-        ("publish_time", INSTANT),
-        ("event_time", INSTANT),
-        ("deliver_at", INSTANT),
-        ("visible_time", INSTANT),
-        ("producer", pa.string()),
-        ("sequence_id", pa.int64()),
-        ("txn_most", pa.int64()),
-        ("txn_least", pa.int64()),
-        ("txn_state", pa.string()),
-        ("redelivery_count", pa.int32()),
-        ("schema_version", pa.int32()),
-    ]
-)
+RECEIVED = schema_of(message_columns.RECEIVED)
 # Shared: it takes a third of a millisecond to build, and readers at the end need it all the time.
 NO_MESSAGES = RECEIVED.empty_table()
 NO_MATTER = 1 << 62  # a plan whose rows are not read has no bound in bytes
-STORED = (
-    "key", "value", "properties", "publish_time", "event_time", "deliver_at", "producer",
-    "sequence_id", "txn_most", "txn_least", "schema_version",
-)  # fmt: skip
+STORED = (*USER, "producer", "sequence_id", "txn_most", "txn_least", "schema_version")
 _NAMES = RECEIVED.names
-_STORED_SCHEMA = pa.schema([RECEIVED.field(name) for name in STORED])
+_STORED_SCHEMA = schema_of(STORED)
 _COUNT_AT = RECEIVED.get_field_index("redelivery_count")
 _COUNT_FIELD = RECEIVED.field(_COUNT_AT)
 _NO_INDEX = pa.scalar(None, pa.int64())

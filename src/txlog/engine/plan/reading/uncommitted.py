@@ -32,10 +32,7 @@ ISOLATIONS = ("committed", "uncommitted")
 PREVIEW_ROWS = 4096
 _END = ((1 << 63) - 1, (1 << 31) - 1)
 _KIND = pa.scalar(KIND_DATA, pa.int8())
-_READ = (
-    "kind", "lsn", "txn_index", "key", "value", "properties", "publish_time", "event_time",
-    "deliver_at", "producer", "sequence_id", "txn_most", "txn_least", "schema_version",
-)  # fmt: skip
+_READ = ("kind", "lsn", "txn_index", *dispatch.STORED)
 
 
 def check_isolation(isolation: str) -> str:

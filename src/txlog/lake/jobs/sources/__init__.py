@@ -2,8 +2,6 @@
 
 Contents:
 
-    envelopes   files of envelopes as columns of messages
-    loads       the source of a bulk load: its files and columns
-    refused     errors for a line of a file that DuckDB rejected
-    rows        columns of a source as columns of messages, in SQL
+    loads   the source of a bulk load: its files, columns and envelopes; errors in them
+    rows    columns of a source as columns of messages, in SQL
 """

@@ -17,8 +17,8 @@ from txlog.lake.jobs.sources.loads import (
     SECONDS,
     Files,
     encoded,
+    no_objects,
 )
-from txlog.lake.jobs.sources.refused import no_objects
 from txlog.lake.sql.duck import Rows, Session
 from txlog.lake.sql.messages import name as _name
 from txlog.lake.sql.messages import text as _text
