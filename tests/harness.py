@@ -16,18 +16,19 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from scripts import ready as server
 from tests.source_tree import ROOT, SOURCE
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
-BOUND_S = 300
+BOUND_S, HOUR_S = 600, 3600
 CHILDREN = ROOT / "tests" / "children"
 KILLED = -signal.SIGKILL
 NEVER = 1 << 30  # no program makes so many calls
+UNWANTED = ("TXLOG", "PYTHONUNBUFFERED")  # settings that a child does not inherit
 
 Command = Sequence[str]
 
@@ -48,8 +49,8 @@ def txlog_of(store: object, *words: object) -> list[str]:
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a child: no settings of txlog but those of the test."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("TXLOG")}
+    """The environment of a child: no settings but those of the test."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(UNWANTED)}
     return {**own, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)]), **(more or {})}
 
 
@@ -68,8 +69,8 @@ def run(
 
     where: begins the message of the failure
     """
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
-    done = subprocess.run(command, env=environment(env), timeout=BOUND_S, check=False, **pipes)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "timeout": BOUND_S}
+    done = subprocess.run(command, env=environment(env), check=False, **{**pipes, **options})
     assert code is None or done.returncode == code, (where, done.returncode, done.stderr)
     return done
 
@@ -124,6 +125,8 @@ class Child:
 
     stream: stdout or stderr, whose lines are read; `other` has the text of the other one
     group:  its own children die with it
+    bound_s: kill it after this time
+    heard:  the lines that were read
     """
 
     def __init__(
@@ -132,12 +135,14 @@ class Child:
         *,
         stream: str = "stdout",
         group: bool = False,
+        bound_s: float = BOUND_S,
         env: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
         self._other = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `close` closes it
         streams = {"stdin": subprocess.PIPE, "stdout": self._other, "stderr": self._other}
         self._group = group
+        self.heard: list[str] = []
         self.process: subprocess.Popen[str] = subprocess.Popen(
             command,
             text=True,
@@ -149,11 +154,11 @@ class Child:
         lines = self.process.stdout or self.process.stderr
         assert lines is not None
         self._lines = lines
-        self._bound = threading.Timer(BOUND_S, self.process.kill)
+        self._bound = threading.Timer(bound_s, self.process.kill)
         self._bound.daemon = True
         self._bound.start()
 
-    def __enter__(self) -> Child:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -171,12 +176,15 @@ class Child:
     @property
     def other(self) -> str:
         """What it has written to the stream whose lines are not read."""
-        self._other.seek(0)
-        return self._other.read()
+        # opened again, as the child writes at the position of this descriptor
+        return Path(f"/proc/self/fd/{self._other.fileno()}").read_text(errors="replace")
 
     def __iter__(self) -> Iterator[str]:
         """Its lines, without their ends, until it ends; a line that a kill cut short is none."""
-        return (line[:-1] for line in self._lines if line.endswith("\n"))
+        for line in self._lines:
+            if line.endswith("\n"):
+                self.heard.append(line[:-1])
+                yield line[:-1]
 
     def line(self) -> str:
         """Its next line."""
@@ -184,13 +192,11 @@ class Child:
 
     def until(self, text: str) -> str:
         """Its next line that has this text."""
-        heard = []
         for line in self:
             if text in line:
                 return line
-            heard.append(line)
         code = self.process.wait()
-        raise AssertionError(f"it ended with {code} before {text!r}: {heard} {self.other}")
+        raise AssertionError(f"it ended with {code} before {text!r}: {self.heard} {self.other}")
 
     def tell(self, text: str = "") -> None:
         """Write a line to its stdin."""
@@ -234,6 +240,14 @@ class Child:
         if self.process.stdin is not None:
             with suppress(BrokenPipeError):  # it may not have read its last line
                 self.process.stdin.close()
+
+
+class Children(ExitStack):
+    """Processes beside the test; they end with the `with` block."""
+
+    def start(self, command: Command, **options: Any) -> Child:
+        """Start one."""
+        return self.enter_context(Child(command, **options))
 
 
 class Server(Child):

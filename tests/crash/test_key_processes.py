@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import txlog
-from tests.harness import SEED, Child, python
+from tests.harness import SEED, Child, Children, python
 from txlog.engine.session.reading.message import messages
 
 TIMEOUT_MS = 3_600_000  # far beyond the test: only fencing may end anything
@@ -57,8 +56,8 @@ def store(tmp_path: Path) -> Path:
 @pytest.fixture
 def task(store: Path) -> Iterator[Callable[[str], Child]]:
     """Starts a task, which works in a transaction and then waits."""
-    with ExitStack() as stack:
-        yield lambda name: stack.enter_context(Child(python("key_task", store, name, TIMEOUT_MS)))
+    with Children() as children:
+        yield lambda name: children.start(python("key_task", store, name, TIMEOUT_MS))
 
 
 def values(store: Path) -> list[str]:
@@ -143,11 +142,11 @@ def test_tasks_that_overlap_do_the_work_once(store: Path) -> None:
         if lines[-1] in ENDS:
             living.remove(worker)
 
-    with ExitStack() as stack:
+    with Children() as children:
         while "finished" not in lines:
             chance = rng.random()
             if not living or (chance < 0.12 and starts < 10):
-                living.append(stack.enter_context(Child(python("key_worker", store))))
+                living.append(children.start(python("key_worker", store)))
                 living[-1].until("connected")
                 starts += 1
             elif chance < 0.15:

@@ -11,13 +11,12 @@ import random
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import txlog
-from tests.harness import KILLED, SEED, Child, python
+from tests.harness import KILLED, SEED, Child, Children, python
 from txlog.client.client import Client
 from txlog.engine.session.reading.message import messages
 from txlog.errors import AlreadyClosed, ReadOnlyStore, StoreLocked
@@ -39,12 +38,12 @@ def lines_of(child: Child, kill_after: int | None) -> list[str]:
 
 def together(store: Path, jobs: Sequence[Job]) -> list[list[str]]:
     """Run several processes at the same time; returns the lines of each."""
-    with ExitStack() as stack, ThreadPoolExecutor(len(jobs)) as followers:
-        children = [
-            stack.enter_context(Child(python("workers", work, store, name, count)))
+    with Children() as children, ThreadPoolExecutor(len(jobs)) as followers:
+        started = [
+            children.start(python("workers", work, store, name, count))
             for work, name, count, _ in jobs
         ]
-        return list(followers.map(lines_of, children, [kill_after for *_, kill_after in jobs]))
+        return list(followers.map(lines_of, started, [kill_after for *_, kill_after in jobs]))
 
 
 def values(client: Client, topic: str = "t") -> list[str]:
@@ -136,11 +135,9 @@ def consumed_once(client: Client, consumed: list[str]) -> None:
 def test_a_reader_sees_whole_transactions_only(store: Path) -> None:
     """While writers run, every read has each transaction in both partitions or in none."""
     seen = 0
-    with ExitStack() as stack:
-        client = stack.enter_context(txlog.open(str(store), read_only=True))
+    with Children() as children, txlog.open(str(store), read_only=True) as client:
         writers = [
-            stack.enter_context(Child(python("workers", "transact", store, name, 30)))
-            for name in ("x", "y")
+            children.start(python("workers", "transact", store, name, 30)) for name in ("x", "y")
         ]
         while any(writer.process.poll() is None for writer in writers):
             counts: dict[str, int] = {}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import txlog
 from tests.engine_kit import Bench, begin, send, send_txn, values
-from tests.harness import KILLED, Child, python, ready, run
+from tests.harness import KILLED, Children, python, ready, run
 from tests.tiers import graded
 from txlog import Bound, Client
 from txlog.cli.main import main
@@ -237,9 +236,9 @@ def test_copies_made_while_four_processes_write_are_whole(tmp_path: Path) -> Non
     with txlog.open(path) as client:
         for topic in ("t", "u"):
             client.create_topic(topic, partitions=2)
-        with ExitStack() as stack:
+        with Children() as children:
             commands = [python("copied_writer", number, path) for number in range(4)]
-            writers = [stack.enter_context(Child(command)) for command in commands]
+            writers = [children.start(command) for command in commands]
             for copy in range(4):
                 for writer in writers[: 4 - copy]:
                     for _ in range(15):
