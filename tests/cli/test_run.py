@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import txlog
-from tests.harness import CHILDREN, Child, Children, python, run_until_done, txlog_of
+from tests.harness import CHILDREN, Child, Children, python, run, run_until_done, txlog_of
 from txlog.cli.call import progress
 from txlog.cli.main import main
 from txlog.cli.run import log as joblog
@@ -252,14 +252,10 @@ def test_the_working_directory_is_no_place_for_modules(tool: Tool) -> None:
     """spec/cli 8.3: --path says where modules are; `python -m txlog` adds nothing."""
     words = ["run", "f:keep", "--input", "in", "--output", "out", "-s", "s", "--json"]
     folder = tool.path.parent
-    command = [sys.executable, "-m", "txlog", "-S", str(tool.path), *words]
-    environment = {"PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 2
+    done = run(txlog_of(tool.path, *words), code=2, cwd=folder)
     assert json.loads(done.stderr)["error"]["message"] == "no module f"
-    command += ["--path", "."]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert (done.returncode, json.loads(done.stdout)["consumed"]) == (0, 5)
+    done = run(txlog_of(tool.path, *words, "--path", "."), cwd=folder)
+    assert json.loads(done.stdout)["consumed"] == 5
 
 
 def test_transform_runs_a_command_a_batch(tool: Tool) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 import txlog
 from tests.children.killing import START_MS, clock_at
+from tests.crash.test_windows import state
 from tests.harness import KILLED, ready, run
 from txlog.base.ids import TxnId
 from txlog.client.client import Client
@@ -78,12 +79,6 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
-
-
-def state(client: Client, txn: TxnId) -> tuple[str, str | None]:
-    """Status and reason of a transaction."""
-    described = client.show_transaction(txn)
-    return described["state"], described["reason"]
 
 
 def values(client: Client) -> list[bytes | None]:
