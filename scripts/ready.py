@@ -5,9 +5,9 @@ working directory, the environment and the standard streams of a small client, w
 exit code of the command. What a start itself does is tested with real starts elsewhere.
 
     ready.tool(path)      make an executable `txlog` that goes through the server of this process
-    ready.python()        words that stand for `python`, before `-c CODE` or `-m MODULE`
+    ready.python()        words that stand for `python`, before `-m MODULE`
 
-Who kills itself with `-c` or `-m` is a process of its own that dies by SIGKILL; its client follows.
+A module that kills itself is a process of its own that dies by SIGKILL; its client follows.
 The client of a command that ends without a word, as by `os._exit` of a function, ends with 255.
 """
 
@@ -70,7 +70,7 @@ def tool(path: Path) -> None:
 
 
 def python() -> list[str]:
-    """A Python that has imported everything, of which only -c and -m are known."""
+    """A Python that has imported everything, of which only -m is known."""
     return _client("python")
 
 
@@ -181,14 +181,11 @@ def _command(client: Any) -> NoReturn:
 
 
 def _python(flag: str, what: str, *arguments: str) -> None:
-    """Run code, or a module, as `python` would."""
+    """Run a module as `python` would."""
     sys.path.insert(0, str(ROOT))
     sys.argv = [flag, *arguments]
-    if flag == "-m":
-        runpy.run_module(what, run_name="__main__", alter_sys=True)
-        return
-    assert flag == "-c", f"{flag} is not for this Python"
-    exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 - it is -c
+    assert flag == "-m", f"{flag} is not for this Python"
+    runpy.run_module(what, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -146,6 +146,13 @@ def ids(client: Client, topic: str = "t", **options: Any) -> list[MessageId]:
     return [m.message_id for m in read(client, topic, **options) if m.message_id is not None]
 
 
+def kill(consumer: Consumer) -> None:
+    """Free the consumer's lock, as the kernel does when a process dies."""
+    lock = session_of(consumer).member._lock
+    assert lock is not None
+    lock.close()
+
+
 def pending(client: Client, topic: str = "t", subscription: str = "s") -> list[Message]:
     """The messages that a new consumer of the subscription receives now."""
     with client.consumer(topic, subscription) as consumer:

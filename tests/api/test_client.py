@@ -17,6 +17,7 @@ import pytest
 
 import txlog
 from tests.engine_kit import Bench, pending, send
+from tests.harness import python, run
 from txlog import messages
 from txlog.client.sending.bulk import Bulk
 from txlog.client.topics.subscription import SubscriptionHandle
@@ -175,18 +176,7 @@ def test_dead_consumer_blocks_no_other(bench: Bench) -> None:
     delivered again.
     """
     send(bench.client, b"a", b"b")
-    code = (
-        "import sys, os, txlog\n"
-        "client = txlog.open(sys.argv[1])\n"
-        "consumer = client.consumer('t', 's')\n"
-        "assert consumer.receive().value == b'a'\n"
-        "os._exit(7)\n"
-    )
-    source = str(Path(txlog.__file__).parent.parent)
-    done = subprocess.run(
-        [sys.executable, "-c", code, bench.path], env={"PYTHONPATH": source}, check=False
-    )
-    assert done.returncode == 7
+    run(python("dead_consumer", bench.path), code=7)
     with bench.client.consumer("t", "s") as consumer:
         assert [m.value for m in (consumer.receive(), consumer.receive()) if m] == [b"a", b"b"]
 

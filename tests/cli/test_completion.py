@@ -13,6 +13,8 @@ import pytest
 
 import txlog
 from scripts import ready
+from tests.harness import python
+from tests.harness import run as run_child
 from tests.source_tree import SOURCE
 from tests.terminal import typed
 from txlog.cli.commands.completion import SHELLS, script
@@ -195,21 +197,11 @@ def test_completion_neither_locks_nor_writes(here: Path, monkeypatch: pytest.Mon
 
 def test_verbs_are_completed_without_loading_commands() -> None:
     """A shell asks at every key press, so verbs come from the table, without Typer or Arrow."""
-    code = (
-        "import sys; from txlog.cli.main import main; main(['__complete', 'txn', 'c']);"
-        "print(sorted({'typer', 'pyarrow', 'duckdb'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": str(SOURCE)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_child(python("loaded", "typer pyarrow duckdb", "__complete", "txn", "c"))
+    assert done.stderr == "0 []\n"
     assert done.stdout.splitlines() == [
         "commit\tcommit transactions",
         "connect\ttake a transaction key and print its epoch",
-        "[]",
     ]
 
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 import txlog
+from tests.harness import python
 from txlog.cli import demo
 from txlog.cli.demo import check, pipeline, source, supervisor
 from txlog.cli.demo.worker import PipeGate
@@ -24,17 +25,6 @@ from txlog.lake.sql.duck import Session
 
 LIMIT = 40
 NONE_COMMITTED = pa.table({"InvoiceNo": pa.array([], pa.string())})
-
-FAKE_WORKER = """
-import sys
-allow, start = int(sys.argv[-1]), {start}
-print("begun", start, flush=True)
-for done in range(start + 1, {total} + 1):
-    if done > allow:
-        print("held", done, flush=True)
-        sys.stdin.read()
-    print("done", done, flush=True)
-"""
 
 
 @pytest.fixture
@@ -137,13 +127,13 @@ def test_gate_holds_a_worker_that_may_not_commit() -> None:
     assert output.getvalue() == "begun 0\ndone 2\nheld 3\n"
 
 
-def fake(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Let the supervisor start a script in place of the worker."""
+def fake(monkeypatch: pytest.MonkeyPatch, *command: str) -> None:
+    """Let the supervisor start a command in place of the worker."""
 
     def start(stage: supervisor.Stage, allow: int) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
-        command = [sys.executable, "-c", script, str(allow)]
-        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        words = [*command, str(allow)]
+        return subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
     monkeypatch.setattr(supervisor, "_start", start)
 
@@ -159,7 +149,7 @@ def test_line_that_a_kill_cut_short_says_nothing(line: str) -> None:
 
 def test_every_planned_death_is_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kills: a worker that ends before its planned death; the gate holds it instead."""
-    fake(monkeypatch, FAKE_WORKER.format(start=0, total=30))
+    fake(monkeypatch, *python("demo_worker", 0, 30))
     seen: list[tuple[str, int, int, int]] = []
     stage = supervisor.Stage("load", 30, ())
     plan = supervisor.deaths(30, 4, 3, "load")
@@ -174,7 +164,7 @@ def test_worker_that_fails_is_an_error_with_its_last_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Kills: a failure taken for one of the kills, and repeated for ever."""
-    fake(monkeypatch, "raise ValueError('no such thing')")
+    fake(monkeypatch, sys.executable, "-c", "raise ValueError('no such thing')")
     with pytest.raises(CommandFailed, match="no such thing") as caught:
         supervisor.run_stage(supervisor.Stage("load", 30, ()), [])
     assert caught.value.fields["status"] == 1
@@ -182,7 +172,7 @@ def test_worker_that_fails_is_an_error_with_its_last_words(
 
 def test_worker_that_ends_unkilled_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kills: a death that is counted although the worker ended by itself."""
-    fake(monkeypatch, "print('done 0')")
+    fake(monkeypatch, sys.executable, "-c", "print('done 0')")
     plan = [supervisor.Death(at=5, allow=9, delay_ms=0)]
     with pytest.raises(CommandFailed, match="before it could be killed"):
         supervisor.run_stage(supervisor.Stage("load", 30, ()), plan)

@@ -15,6 +15,8 @@ import pytest
 
 import txlog
 import txlog.cli.main as way
+from tests.harness import python
+from tests.harness import run as run_child
 from txlog.cli.line import catalogue, dispatch
 from txlog.cli.line.command import Command
 from txlog.cli.main import main
@@ -85,27 +87,6 @@ def test_version(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().out == "txlog 0.2.0\n"
 
 
-_IMPORTS = """
-import sys
-from txlog.cli.main import main
-code = main({args!r})
-heavy = {{"pyarrow", "duckdb", "pyspark", "rich", "orjson"}} & set(sys.modules)
-light = {light!r} and "typer" in sys.modules
-print(code, sorted(heavy), light, file=sys.stderr)
-"""
-
-
-def imported_by(args: list[str], light: bool = False) -> str:
-    code = _IMPORTS.format(args=args, light=light)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        env={"PYTHONPATH": str(ROOT / "src")},
-        timeout=60,
-    )
-    return done.stderr.decode().strip()
-
-
 def test_between_programs_nothing_imports_rich(tmp_path: Path) -> None:
     """No output needs rich off a terminal, with colours or without."""
     lines = [
@@ -115,68 +96,28 @@ def test_between_programs_nothing_imports_rich(tmp_path: Path) -> None:
         "consume orders -f line", "peek orders", "help offsets --color always", "help TXL-403",
         "man show produce", "verify", "check", "topic describe none", "nonsense",
     ]  # fmt: skip
-    code = f"""
-import sys
-from txlog.cli.main import main
-for line in {lines!r}:
-    main(line.split())
-print("rich is", "rich" in sys.modules, file=sys.stderr)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(ROOT / "src"), "TXLOG_STORE": str(tmp_path / "s")},
-        timeout=60,
-    )
-    assert done.stderr.endswith("rich is False\n"), done.stderr
+    words = " ; ".join(lines).split()
+    done = run_child(python("loaded", "rich", *words), env={"TXLOG_STORE": str(tmp_path / "s")})
+    assert done.stderr.endswith(" []\n"), done.stderr
     assert "\x1b[1mTOPIC   PARTITIONS  MESSAGES" in done.stdout
     assert "\norders           1         1" in done.stdout
+
+
+HEAVY = "pyarrow duckdb pyspark rich"
 
 
 @pytest.mark.parametrize("thread", [False, True])
 def test_exit_functions_and_threads_run_at_the_end(thread: bool) -> None:
     """The process skips the interpreter's tear-down, but not exit functions, output and threads."""
-    code = f"""
-import atexit, sys, threading
-from txlog.cli.main import script
-atexit.register(lambda: print("at exit"))
-if {thread}:
-    worker = threading.Thread(target=lambda: (threading.main_thread().join(), print("worker")))
-    worker.start()
-sys.argv = ["txlog", "--version", "--json"]
-print("before", end=" ")
-script()
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={"PYTHONPATH": str(ROOT / "src")},
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    done = run_child(python("at_exit", thread))
+    assert done.stderr == ""
     assert "before" in done.stdout
     assert ("at exit" in done.stdout, "worker" in done.stdout) == (True, thread)
 
 
 def test_an_interrupt_while_modules_are_loaded_is_quiet() -> None:
     """spec/cli 4: SIGINT is 130, even before txlog handles signals; never a traceback."""
-    code = """
-import txlog.cli.main as way
-def main():
-    raise KeyboardInterrupt
-way.main = main
-way.script()
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={"PYTHONPATH": str(ROOT / "src")},
-    )
-    assert (done.returncode, done.stderr) == (130, "")
+    assert run_child(python("interrupted_start"), code=130).stderr == ""
 
 
 def test_interrupt_within_set_name_is_no_bug(
@@ -200,29 +141,17 @@ def test_interrupt_within_set_name_is_no_bug(
 @pytest.mark.parametrize(("flag", "code"), [("--if-not-exists", 10), ("--no-such", 2)])
 def test_lost_output_of_a_function_is_a_failure(flag: str, code: int, tmp_path: Path) -> None:
     """Unwritable output of user code turns success into 10, and keeps other exit codes."""
-    program = f"""
-import sys
-from txlog.cli.main import script
-print("of a function")
-sys.argv = ["txlog", "init", {str(tmp_path / "s")!r}, {flag!r}]
-script()
-"""
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-            env={"PYTHONPATH": str(ROOT / "src")},
+        done = run_child(
+            python("lost_output", "init", tmp_path / "s", flag), code=code, stdout=full
         )
-    assert done.returncode == code
     assert ("could not be written" in done.stderr) == (code == 10)
 
 
 def test_version_does_not_import_typer() -> None:
     """spec/cli 10: judged by sys.modules."""
-    assert imported_by(["--version"], light=True) == "0 [] False"
+    done = run_child(python("loaded", f"{HEAVY} orjson typer", "--version"))
+    assert done.stderr == "0 []\n"
 
 
 @pytest.mark.parametrize(
@@ -254,20 +183,9 @@ def test_long_streams_have_one_heap(
 
 def test_no_help_imports_heavy_libraries() -> None:
     """spec/cli 10: no --help imports pyarrow or duckdb; all commands in one process."""
-    code = f"""
-import sys
-from txlog.cli.main import main
-codes = {{main([*path.split(), flag]) for path in {PATHS!r} for flag in ("-h", "--help")}}
-codes |= {{main(["--help"]), main([])}}
-print(codes, sorted({{"pyarrow", "duckdb", "pyspark", "rich"}} & set(sys.modules)), file=sys.stderr)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        env={"PYTHONPATH": str(ROOT / "src")},
-        timeout=60,
-    )
-    assert done.stderr.decode().strip() == "{0} []"
+    lines = [f"{path} {flag}" for path in PATHS for flag in ("-h", "--help")]
+    words = " ; ".join([*lines, "--help", ""]).split()
+    assert run_child(python("loaded", HEAVY, *words)).stderr == "0 []\n"
 
 
 def test_a_noun_alone_prints_its_help_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:

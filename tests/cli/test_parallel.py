@@ -8,13 +8,16 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import txlog
+from tests.harness import CHILDREN, KILLED, Child, Children
 from tests.tiers import graded
 from txlog import functions
 from txlog.cli.main import main
@@ -24,42 +27,15 @@ from txlog.errors import CommandFailed, ExpiredTransaction, OutcomeUnknown
 pytestmark = pytest.mark.usefixtures("quick_disk")
 ROOT = Path(__file__).resolve().parents[2]
 COUNT, KEYS = 400, 13
-FUNCTIONS = '''
-import os
-from txlog.functions import tumbling
-
-def kill(message):
-    """Die, once a file, by SIGKILL."""
-    path = f"{os.path.dirname(__file__)}/kill-{message.value.decode()}"
-    if os.path.exists(path):
-        os.unlink(path)
-        os.kill(os.getpid(), 9)
-    return message.value
-
-def fail(message):
-    if message.value == b"300":
-        raise ValueError("no 300")
-    return message.value
-
-def deadly(message):
-    os.kill(os.getpid(), 9)
-
-@tumbling(duration_ms=2, watermarks=True, late_topic="late")
-def timed(messages):
-    return [kill(message) for message in messages]
-
-@tumbling(count=7)
-def sevens(messages):
-    return [message.value for message in messages]
-'''
 
 
 class Tool:
     """txlog on a store with numbers under keys in four partitions."""
 
-    def __init__(self, path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, path: Path, capfd: pytest.CaptureFixture[str], children: Children) -> None:
+        self.children = children
         self.path, self.capfd, self.folder = path / "shop", capfd, path
-        (path / "f.py").write_text(FUNCTIONS)
+        copyfile(CHILDREN / "functions.py", path / "f.py")
         txlog.init(str(self.path))
         with txlog.open(str(self.path)) as client:
             client.create_topic("in", 4)
@@ -75,23 +51,9 @@ class Tool:
             )
 
     def words(self, name: str, *args: str) -> list[str]:
-        return [
-            "-S",
-            str(self.path),
-            "--log-format",
-            "json",
-            "run",
-            f"{self.folder}/f.py:{name}",
-            "--input",
-            "in",
-            "--output",
-            "out",
-            "-s",
-            "s",
-            "--txn-size",
-            "40",
-            *args,
-        ]
+        options = ["--input", "in", "--output", "out", "-s", "s", "--txn-size", "40"]
+        run = ["-S", str(self.path), "--log-format", "json", "run", f"{self.folder}/f.py:{name}"]
+        return [*run, *options, *args]
 
     def run(self, name: str, *args: str) -> tuple[int, str, str]:
         code = main([*self.words(name, *args), "--create", "--json"])
@@ -99,16 +61,9 @@ class Tool:
         assert "Traceback" not in err
         return code, out, err
 
-    def spawn(self, name: str, *args: str) -> subprocess.Popen[str]:
-        environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"]}
-        return subprocess.Popen(
-            [sys.executable, "-m", "txlog", *self.words(name, *args)],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def spawn(self, name: str, *args: str) -> Child:
+        words = [sys.executable, "-m", "txlog", *self.words(name, *args)]
+        return self.children.start(words, stream="stderr", stdin=subprocess.DEVNULL)
 
     def check(self, *, in_order: bool) -> None:
         """The output has every number once, and in order by key if that was promised."""
@@ -127,11 +82,12 @@ class Tool:
 @pytest.fixture
 def tool(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Tool:
+) -> Iterator[Tool]:
     """Return txlog on such a store."""
     for name in [name for name in os.environ if name.startswith("TXLOG")]:
         monkeypatch.delenv(name)
-    return Tool(tmp_path, capfd)
+    with Children() as children:
+        yield Tool(tmp_path, capfd, children)
 
 
 def events(text: str) -> list[dict[str, Any]]:
@@ -185,15 +141,10 @@ def test_open_windows_of_missing_instances_are_reported(tool: Tool) -> None:
     assert (line["event"], line["topic"], line["messages"]) == ("left-open", "in-s-WINDOWS-1", 5)
 
 
-def started(child: subprocess.Popen[str], count: int) -> None:
+def started(child: Child, count: int) -> None:
     """Wait until so many instances have logged their start."""
-    assert child.stderr is not None
-    seen = 0
-    for line in child.stderr:
-        seen += json.loads(line).get("event") == "started"
-        if seen == count:
-            return
-    raise AssertionError("the run ended too early")
+    for _ in range(count):
+        child.until('"started"')
 
 
 def received(tool: Tool) -> None:
@@ -213,9 +164,8 @@ def test_a_signal_stops_all(tool: Tool, number: int, code: int) -> None:
     child = tool.spawn("kill", "--parallelism", "2", "--create", "-F")
     started(child, 2)
     received(tool)
-    child.send_signal(number)
-    out, err = child.communicate(timeout=60)  # returns when the last process has closed stderr
-    assert (child.returncode, out) == (code, "")
+    ended, err = child.end(number)  # returns when the last process has closed stderr
+    assert (ended, child.other) == (code, "")
     assert [line["event"] for line in events(err)].count("stopped") == 2
     with txlog.open(str(tool.path)) as client:
         [row] = client.subscriptions("in")
@@ -227,22 +177,21 @@ def test_instances_end_with_their_parent(tool: Tool) -> None:
     """Kills: processes that go on for ever after their parent was killed."""
     child = tool.spawn("kill", "--parallelism", "2", "--create", "-F")
     started(child, 2)
-    child.kill()
-    child.communicate(timeout=60)  # all have closed stderr
-    assert child.returncode == -signal.SIGKILL
+    code, _ = child.end(signal.SIGKILL)  # all have closed stderr
+    assert code == KILLED
     code, _, err = tool.run("kill", "--parallelism", "2")
     assert code == 0, err
     tool.check(in_order=True)
 
 
 def test_an_instance_that_fails_stops_the_others(tool: Tool) -> None:
-    code, out, err = tool.run("fail", "--parallelism", "2")
+    code, out, err = tool.run("fail_late", "--parallelism", "2")
     error = events(err)[-1]["error"]
     assert (out, error["exit"]) == ("", code)
     assert code in (1, 7)  # 7 if another instance had committed before
     assert "ValueError: no 300" in error["message"]
     assert error["path"].endswith("f.py")
-    code, out, err = tool.run("fail", "--parallelism", "2", "--on-error", "skip")
+    code, out, err = tool.run("fail_late", "--parallelism", "2", "--on-error", "skip")
     assert (code, json.loads(out)["skipped"]) == (0, 1)
 
 

@@ -17,6 +17,8 @@ import pytest
 from rich.cells import cell_len
 
 import txlog
+from tests.harness import environment, python
+from tests.harness import run as run_child
 from txlog.cli import demo
 from txlog.cli.call import progress as bars
 from txlog.cli.call.call import Call
@@ -51,13 +53,10 @@ class Screen:
 
     def __init__(self, *words: str, stdin: int | IO[bytes] = subprocess.PIPE) -> None:
         self.primary, secondary = pty.openpty()
-        environ = {"PATH": os.environ["PATH"], "PYTHONPATH": SOURCE, "COLUMNS": "70"}
+        command = [sys.executable, "-m", "txlog", *words]
+        environ = environment({"COLUMNS": "70"})
         self.child = subprocess.Popen(
-            [sys.executable, "-m", "txlog", *words],
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=secondary,
-            env=environ,
+            command, stdin=stdin, stdout=subprocess.PIPE, stderr=secondary, env=environ
         )
         os.close(secondary)
         self.shown = b""
@@ -130,20 +129,8 @@ def test_a_signal_takes_the_bar_away(store: str) -> None:
 
 
 def test_a_second_signal_takes_the_bar_away_too(tmp_path: Path) -> None:
-    program = (
-        "import signal\n"
-        "from txlog.cli.terminal import signals\n"
-        "with signals.watched():\n"
-        "    signals.parting('gone')\n"
-        "    try:\n"
-        "        signal.raise_signal(signal.SIGTERM)\n"
-        "    finally:\n"
-        "        signal.raise_signal(signal.SIGTERM)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], env={"PYTHONPATH": SOURCE}, capture_output=True
-    )
-    assert (done.returncode, done.stderr) == (-signal.SIGTERM, b"gone")
+    done = run_child(python("second_signal"), code=-signal.SIGTERM)
+    assert done.stderr == "gone"
 
 
 def test_no_bar_off_a_terminal_or_if_turned_off(

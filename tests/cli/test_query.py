@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -16,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import txlog
+from tests.harness import python
+from tests.harness import run as run_child
 from txlog.cli.main import main
 from txlog.cli.output.query_rows import limited, values
 from txlog.errors import SqlError
@@ -194,18 +193,8 @@ def test_field_help_names_every_column_of_every_relation(run: Run) -> None:
 
 def test_a_query_of_messages_loads_no_client(run: Run) -> None:
     """A command that only reads messages opens a store for them; lists load the rest."""
-    program = (
-        "import sys; from txlog.cli.main import main; code = main(sys.argv[1:]);"
-        " loaded = [name in sys.modules for name in ('txlog.lake.sql.lists',"
-        " 'txlog.client.client')];"
-        " sys.exit(code or 10 + loaded[0] + 2 * loaded[1])"
-    )
-    source = str(Path(txlog.__file__).parents[1])
-    for sql, code in (("SELECT count(*) AS n FROM orders", 10), ("FROM topics", 11)):
-        done = subprocess.run(
-            [sys.executable, "-c", program, "query", sql, "-q"],
-            check=False,
-            env={**os.environ, "PYTHONPATH": source},
-            stdout=subprocess.DEVNULL,
-        )
-        assert done.returncode == code, sql
+    lists, client = "txlog.lake.sql.lists", "txlog.client.client"
+    store = {"TXLOG_STORE": os.environ["TXLOG_STORE"]}
+    for sql, loaded in (("SELECT count(*) AS n FROM orders", []), ("FROM topics", [lists])):
+        command = python("loaded", f"{lists} {client}", "query", sql, "-q")
+        assert run_child(command, env=store).stderr == f"0 {loaded}\n"

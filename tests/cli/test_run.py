@@ -8,66 +8,21 @@ import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import pytest
 
 import txlog
+from tests.harness import CHILDREN, Child, Children, python, run, run_until_done, txlog_of
 from txlog.cli.call import progress
 from txlog.cli.main import main
 from txlog.cli.run import log as joblog
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 ROOT = Path(__file__).resolve().parents[2]
-FUNCTIONS = '''
-import os
-from txlog.functions import Output, tumbling
-
-def up(message):
-    print("said on stdout")
-    return message.value.upper()
-
-def keep(message):
-    return message.value
-
-def fail(message, context):
-    context.logger.warning("see %s", message.message_id)
-    if message.value == b"3":
-        raise ValueError("no three")
-    return message.value
-
-def table(rows):
-    return rows
-
-@tumbling(count=2)
-def pairs(messages):
-    return b"+".join(message.value for message in messages)
-
-def number(message):
-    return 3
-
-def block(message, context):
-    """Wait, once, until somebody opens the pipe for writing."""
-    here = os.path.dirname(__file__)
-    if message.value == b"2" and os.path.exists(f"{here}/block"):
-        os.unlink(f"{here}/block")
-        context.logger.info("blocked")
-        open(f"{here}/pipe").read()
-    return message.value
-
-def kill(message):
-    """Die, once a file, by SIGKILL."""
-    here = os.path.dirname(__file__)
-    path = f"{here}/kill-{message.value.decode()}"
-    if os.path.exists(path):
-        os.unlink(path)
-        os.kill(os.getpid(), 9)
-    return message.value
-
-def deadly(message):
-    os.kill(os.getpid(), 9)
-'''
 
 
 class Tool:
@@ -75,11 +30,12 @@ class Tool:
 
     log_format = "json"
 
-    def __init__(self, path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, path: Path, capfd: pytest.CaptureFixture[str], children: Children) -> None:
+        self.children = children
         self.path = path / "shop"
         self.file = str(path / "f.py")
         self.capfd = capfd
-        (path / "f.py").write_text(FUNCTIONS)
+        copyfile(CHILDREN / "functions.py", self.file)
 
     def __call__(self, *args: str) -> tuple[int, str, str]:
         code = main(["-S", str(self.path), "--log-format", self.log_format, *args])
@@ -104,41 +60,28 @@ class Tool:
             assert client.transactions() == []
             return sum(row["backlog"] for row in client.subscriptions("in"))
 
-    def spawn(self, *args: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "txlog",
-                "-S",
-                str(self.path),
-                "--log-format",
-                self.log_format,
-                *args,
-            ],
-            env={"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"]},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        )
+    def spawn(self, *args: str, **streams: Any) -> Child:
+        words = txlog_of(self.path, "--log-format", self.log_format, *args)
+        streams = {"stream": "stderr", "stdin": subprocess.DEVNULL, **streams}
+        return self.children.start(words, **streams)
 
 
 @pytest.fixture
 def tool(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Tool:
+) -> Iterator[Tool]:
     """Return txlog on a store with 1 to 5 in `in`, subscription s, and out."""
     for name in [name for name in os.environ if name.startswith("TXLOG")]:
         monkeypatch.delenv(name)
     monkeypatch.setattr("sys.path", list(sys.path))
-    prepared = Tool(tmp_path, capfd)
-    prepared.ok("init", str(prepared.path))
-    for topic in ("in", "out"):
-        prepared.ok("topic", "create", topic)
-    prepared.ok("produce", "in", "-m1", "-m2", "-m3", "-m4", "-m5")
-    prepared.ok("sub", "create", "s", "-t", "in")
-    return prepared
+    with Children() as children:
+        prepared = Tool(tmp_path, capfd, children)
+        prepared.ok("init", str(prepared.path))
+        for topic in ("in", "out"):
+            prepared.ok("topic", "create", topic)
+        prepared.ok("produce", "in", "-m1", "-m2", "-m3", "-m4", "-m5")
+        prepared.ok("sub", "create", "s", "-t", "in")
+        yield prepared
 
 
 def lines(text: str) -> list[dict[str, Any]]:
@@ -146,14 +89,9 @@ def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def until(child: subprocess.Popen[str], event: str) -> dict[str, Any]:
-    """Read the log of a process on stderr until an event."""
-    assert child.stderr is not None
-    for line in child.stderr:
-        event_line: dict[str, Any] = json.loads(line)
-        if event in (event_line.get("event"), event_line.get("message")):
-            return event_line
-    raise AssertionError(f"the process ended before {event}")
+def until(child: Child, event: str) -> None:
+    """Read the log of a process until an event."""
+    child.until(f'"{event}"')
 
 
 def test_run_prints_its_result(tool: Tool) -> None:
@@ -246,7 +184,7 @@ def test_stderr_of_a_real_terminal(tool: Tool) -> None:
     tool.log_format = "text"
     primary, secondary = pty.openpty()
     words = ["run", f"{tool.file}:keep", "--input", "in", "--output", "out", "-s", "s"]
-    child = tool.spawn(*words, stderr=secondary)
+    child = tool.spawn(*words, stream="stdout", stderr=secondary)
     os.close(secondary)
     output = b""
     try:
@@ -255,7 +193,7 @@ def test_stderr_of_a_real_terminal(tool: Tool) -> None:
     except OSError:
         pass  # Linux raises EIO once the other side is closed
     os.close(primary)
-    assert (child.wait(), child.communicate()[0]) == (0, "")
+    assert child.end() == (0, "")
     assert b"keep@in/s: finished: 5 in, 5 out (1 transaction, " in output
     assert b"{" not in output
 
@@ -314,14 +252,10 @@ def test_the_working_directory_is_no_place_for_modules(tool: Tool) -> None:
     """spec/cli 8.3: --path says where modules are; `python -m txlog` adds nothing."""
     words = ["run", "f:keep", "--input", "in", "--output", "out", "-s", "s", "--json"]
     folder = tool.path.parent
-    command = [sys.executable, "-m", "txlog", "-S", str(tool.path), *words]
-    environment = {"PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 2
+    done = run(txlog_of(tool.path, *words), code=2, cwd=folder)
     assert json.loads(done.stderr)["error"]["message"] == "no module f"
-    command += ["--path", "."]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert (done.returncode, json.loads(done.stdout)["consumed"]) == (0, 5)
+    done = run(txlog_of(tool.path, *words, "--path", "."), cwd=folder)
+    assert json.loads(done.stdout)["consumed"] == 5
 
 
 def test_transform_runs_a_command_a_batch(tool: Tool) -> None:
@@ -347,14 +281,8 @@ def test_transform_speaks_percent(tool: Tool) -> None:
     """spec/cli 7, 8.3: the command reads and writes %-formats, and stderr keeps the store's log."""
     tool.ok("produce", "in", "-k", "k", "-m", "x y")
     words = ["--in-format", "%k %V{big32}%v%[;", "--out-format", "%k %V{big32}%v%d{event};"]
-    program = (
-        "import sys; given = sys.stdin.buffer.read()\n"
-        "assert given.endswith(b'k \\0\\0\\0\\3x y1:0;'), given\n"
-        "sys.stdout.buffer.write(b'kk \\0\\0\\0\\4a;\\nb77;')"
-    )
-    code, _, err = tool(
-        "transform", "in", "out", "-s", "s", *words, "--", sys.executable, "-c", program
-    )
+    words += ["--", *python("percent")]
+    code, _, err = tool("transform", "in", "out", "-s", "s", *words)
     assert (code, err) == (0, err)
     out = tool.ok("consume", "out", "-f", "%k|%v|%d{event}\n")
     assert out == "kk|a;\nb|77\n"
@@ -435,9 +363,8 @@ def test_a_signal_aborts_the_batch_and_frees_the_subscription(
     words = ["run", f"{tool.file}:block", "--input", "in", "--output", "out", "-s", "s", "-F"]
     child = tool.spawn(*words, "--txn-size", "3")
     until(child, "blocked")
-    child.send_signal(number)
-    out, err = child.communicate(timeout=60)
-    assert (child.returncode, out) == (code, "")
+    ended, err = child.end(number)
+    assert (ended, child.other) == (code, "")
     assert lines(err)[-1]["event"] == "stopped"
     assert (tool.values(), tool.left()) == ([], 5)
     assert json.loads(tool.run("keep", "--json")[1])["consumed"] == 5
@@ -452,9 +379,8 @@ def test_a_signal_stops_a_run_that_waits(tool: Tool) -> None:
         with client.consumer("out", "watch") as consumer:
             for _ in range(5):
                 assert consumer.receive(timeout_ms=60_000) is not None
-    child.send_signal(signal.SIGTERM)
-    _, err = child.communicate(timeout=60)
-    assert (child.returncode, lines(err)[-1]["consumed"]) == (143, 5)
+    code, err = child.end(signal.SIGTERM)
+    assert (code, lines(err)[-1]["consumed"]) == (143, 5)
     assert tool.left() == 0
 
 
@@ -474,9 +400,8 @@ def test_a_signal_stops_the_command_too(tool: Tool) -> None:
     ]
     child = tool.spawn(*words)
     until(child, "blocked")
-    child.send_signal(signal.SIGTERM)
-    _, err = child.communicate(timeout=60)
-    assert (child.returncode, "ended" in err) == (143, True)
+    code, err = child.end(signal.SIGTERM)
+    assert (code, "ended" in err) == (143, True)
     assert (tool.values(), tool.left()) == ([], 5)
 
 
@@ -488,15 +413,15 @@ def test_a_stopped_zombie_is_fenced(tool: Tool) -> None:
     words = ["run", f"{tool.file}:block", "--input", "in", "--output", "out", "-s", "s"]
     zombie = tool.spawn(*words)
     until(zombie, "blocked")
-    zombie.send_signal(signal.SIGSTOP)
+    zombie.stop()
     second = tool.spawn(*words)
     until(second, "waiting")
-    zombie.send_signal(signal.SIGCONT)
+    zombie.wake()
     (folder / "pipe").write_text("go on")
-    _, err = zombie.communicate(timeout=60)
-    assert (zombie.returncode, "newer instance" in err) == (4, True)
-    _, err = second.communicate(timeout=60)
-    assert (second.returncode, lines(err)[-1]["consumed"]) == (0, 5)
+    code, err = zombie.end()
+    assert (code, "newer instance" in err) == (4, True)
+    code, err = second.end()
+    assert (code, lines(err)[-1]["consumed"]) == (0, 5)
     assert (tool.values(), tool.left()) == (["1", "2", "3", "4", "5"], 0)
 
 
@@ -508,13 +433,13 @@ def test_stopped_zombie_does_not_block_a_shared_subscription(tool: Tool) -> None
     words = [f"{tool.file}:block", "--input", "in", "--output", "out", "-s", "many"]
     zombie = tool.spawn("run", *words, "--create", "--type", "shared")
     until(zombie, "blocked")
-    zombie.send_signal(signal.SIGSTOP)
+    zombie.stop()
     tool.ok("produce", "in", "-m6", "-m7")
     assert json.loads(tool.ok("run", *words, "--json"))["consumed"] == 2
-    zombie.send_signal(signal.SIGCONT)
+    zombie.wake()
     (folder / "pipe").write_text("go on")
-    _, err = zombie.communicate(timeout=60)
-    assert (zombie.returncode, "newer instance" in err) == (4, True)
+    code, err = zombie.end()
+    assert (code, "newer instance" in err) == (4, True)
     assert json.loads(tool.ok("run", *words, "--json"))["consumed"] == 5
     assert tool.values() == ["6", "7", "1", "2", "3", "4", "5"]
 
@@ -524,12 +449,8 @@ def test_runs_that_are_killed_repeat_and_lose_nothing(tool: Tool) -> None:
     for number in (2, 3, 5):
         (tool.path.parent / f"kill-{number}").touch()
     words = ["run", f"{tool.file}:kill", "--input", "in", "--output", "out", "-s", "s"]
-    codes: list[int] = []
-    while not codes or codes[-1] != 0:
-        child = tool.spawn(*words, "--txn-size", "2")
-        child.communicate(timeout=60)
-        codes.append(child.returncode)
-    assert codes == [-9, -9, -9, 0]
+    command = txlog_of(tool.path, *words, "--txn-size", "2")
+    assert run_until_done([command] * 5) == 3
     assert (tool.values(), tool.left()) == (["1", "2", "3", "4", "5"], 0)
 
 

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import txlog
+from tests.harness import Child, run, txlog_of
 from txlog.cli.consume import work
 from txlog.cli.main import main
 from txlog.cli.produce import columns
@@ -57,15 +57,8 @@ class Tool:
         assert code == error["exit"] == int(error["code"][4:]) // 100
         return error
 
-    def spawn(self, *args: str, **options: Any) -> subprocess.Popen[bytes]:
-        environment = {"PYTHONPATH": str(ROOT / "src"), "TXLOG_STORE": str(self.path)}
-        return subprocess.Popen(
-            [sys.executable, "-m", "txlog", *args],
-            env=environment,
-            stdin=options.get("stdin", subprocess.DEVNULL),
-            stdout=options.get("stdout", subprocess.PIPE),
-            stderr=subprocess.PIPE,
-        )
+    def spawn(self, *args: str, **streams: Any) -> Child:
+        return Child(txlog_of(self.path, *args), **streams)
 
 
 @pytest.fixture
@@ -283,14 +276,11 @@ def test_closed_pipe_ends_the_command_with_141(tool: Tool, tmp_path: Path) -> No
     path = tmp_path / "lines"
     path.write_text("x" * 100 + "\n" + "line\n" * 50_000)
     tool.ok("produce", "orders", str(path))
-    child = tool.spawn("consume", "orders")
-    assert child.stdout is not None
-    assert child.stderr is not None
-    child.stdout.readline()
-    child.stdout.close()
-    assert child.stderr.read() == b""
-    child.stderr.close()
-    assert child.wait(60) == 141
+    with tool.spawn("consume", "orders") as child:
+        child.line()
+        assert child.process.stdout is not None
+        child.process.stdout.close()
+        assert (child.process.wait(60), child.other) == (141, "")
 
 
 @pytest.mark.parametrize(
@@ -310,28 +300,24 @@ def test_a_full_disk_behind_stdout(tool: Tool, args: list[str], code: int) -> No
         pytest.skip("no /dev/full here")
     tool.ok("produce", "orders", "-m", "a")
     with open("/dev/full", "wb") as full:
-        child = tool.spawn(*args, stdout=full)
-        _, err = child.communicate(timeout=60)
-    assert child.returncode == code
-    assert err.startswith(b"error: ") or b'"error"' in err
-    assert b"Traceback" not in err
+        done = run(txlog_of(tool.path, *args), code=code, stdout=full)
+    assert done.stderr.startswith("error: ") or '"error"' in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_aborts_the_own_transaction(tool: Tool, number: int, code: int) -> None:
     """spec/cli 4, signals: an own open transaction is aborted."""
-    child = tool.spawn("produce", "orders", "--txn", "--batch", "1", stdin=subprocess.PIPE)
-    assert child.stdin is not None
-    child.stdin.write(b"a\n")
-    child.stdin.flush()
-    while not tool.json("txn", "list"):
-        assert child.poll() is None
-    child.send_signal(number)
-    out, err = child.communicate(timeout=60)
+    with tool.spawn("produce", "orders", "--txn", "--batch", "1") as child:
+        child.tell("a")
+        while not tool.json("txn", "list"):
+            assert child.process.poll() is None
+        child.signal(number)
+        assert (child.process.wait(60), child.end()[1]) == (code, "")
+        error = child.other
     word = "interrupted" if code == 130 else "terminated"
     report = f"{word}: 0 messages stored in orders; transaction 0:0 aborted, "
-    assert (child.returncode, out) == (code, b"")
-    assert re.fullmatch(report + r"(1 record|0 records) discarded\n", err.decode())
+    assert re.fullmatch(report + r"(1 record|0 records) discarded\n", error)
     [row] = tool.json("txn", "list", "--all")
     assert (row["state"], row["reason"]) == ("aborted", "user")
 

@@ -21,6 +21,7 @@ from threading import Timer
 from typing import TypeVar
 
 import txlog
+from tests import harness
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -51,7 +52,7 @@ class Server:
     def __init__(self, folder: Path, *options: str) -> None:
         self.store = folder / "store"
         self._options = options
-        self._process: subprocess.Popen[str] | None = None
+        self._child: harness.Server | None = None
         self.url = self.http = ""
         self.restarts = 0
         txlog.init(str(self.store), if_not_exists=True)
@@ -60,32 +61,20 @@ class Server:
         """Start it; at the same ports as before."""
         address = self.url.rpartition("//")[2] or f"{self.host}:0"
         http_flags = ["--http", self.http.rpartition("//")[2]] if self.http else []
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "txlog", "--store", str(self.store), "serve"),
-                *("--pulsar", address, "--http", "off", *self._options, *http_flags),
-            ],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        self._child = harness.Server(
+            self.store,
+            *("--pulsar", address, "--http", "off", *self._options, *http_flags),
+            bound_s=harness.HOUR_S,
         )
-        assert self._process.stderr is not None
-        output = ""
-        for line in self._process.stderr:
-            output += line
-            words = line.split()
-            self.http = next((word for word in words if _is_url(word, "http", "https")), "")
-            for word in words:
-                if _is_url(word, "pulsar", "pulsar+ssl"):
-                    self.url = word
-                    return
-        raise AssertionError(f"it did not start: {output}")
+        urls = self._child.urls
+        self.url = next(url for url in urls if url.startswith("pulsar"))
+        self.http = next((url for url in urls if url.startswith("http")), "")
 
     @property
     def pid(self) -> int:
         """Its process."""
-        assert self._process is not None
-        return self._process.pid
+        assert self._child is not None
+        return self._child.pid
 
     def prepare(self, prefix: str) -> None:
         """Make the topic that clients cannot make."""
@@ -111,25 +100,16 @@ class Server:
         assert wish == "kill", wish
         self.restart()
 
-    def await_log(self, *words: str) -> None:
-        """Read the server's log until a line has all these words."""
-        assert self._process is not None and self._process.stderr is not None
-        for line in self._process.stderr:
-            if all(word in line for word in words):
-                return
-        raise AssertionError(f"it never said {words}")
+    def await_log(self, text: str) -> None:
+        """Read the server's log until a line has this text."""
+        assert self._child is not None
+        self._child.until(text)
 
     def _end(self, number: int) -> None:
-        if self._process is not None:
-            self._process.send_signal(number)
-            self._process.wait(30)
-            assert self._process.stderr is not None
-            self._process.stderr.close()
-            self._process = None
-
-
-def _is_url(word: str, *schemes: str) -> bool:
-    return word.partition("://")[0] in schemes and "://" in word
+        if self._child is not None:
+            with self._child as child:
+                child.end(number)
+            self._child = None
 
 
 class Elsewhere:

@@ -84,7 +84,7 @@ class Secured(bed.Server):
         elif wish == "certificate":
             make_certificate(self.secrets, "localhost", self._other)
             os.kill(self.pid, signal.SIGHUP)
-            self.await_log("reloaded", "certificate")
+            self.await_log('"what": "certificate"')
         else:
             super().answer(wish)
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
-import subprocess
-import sys
 import tarfile
 from collections import Counter
 from pathlib import Path
@@ -15,7 +12,8 @@ from typing import NoReturn
 import pytest
 
 import txlog
-from tests.engine_kit import Bench, send, send_txn, session_of
+from tests.engine_kit import Bench, kill, send, send_txn, session_of
+from tests.harness import KILLED, python, run
 from tests.source_tree import ROOT
 from txlog import Client, Consumer, Message, MessageId
 from txlog.base.ranges import START
@@ -64,13 +62,6 @@ def leased(client: Client, consumer: Consumer) -> int:
     client.flush()
     rows = client.subscription("t", "s").describe()["consumer_list"]
     return next(int(row["leased"]) for row in rows if row["consumer"] == consumer.id)
-
-
-def kill(consumer: Consumer) -> None:
-    """Free the consumer's lock, as the kernel does when a process dies."""
-    lock = session_of(consumer).member._lock
-    assert lock is not None
-    lock.close()
 
 
 # --- how much -----------------------------------------------------------------------------------
@@ -534,17 +525,6 @@ def test_leases_of_an_older_program_count_as_received(tmp_path: Path) -> None:
     assert txlog.verify(path, deep=True, clock=clock)["errors"] == 0
 
 
-WORKER = """
-import os, signal, sys, txlog
-with txlog.open(sys.argv[1]) as client:
-    worker = client.consumer("t", "s", type="shared")
-    for _ in range(int(sys.argv[2])):
-        worker.acknowledge(worker.receive(timeout_ms=None))
-    print(worker.receive(timeout_ms=None).value.decode(), flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
 def test_a_process_that_is_killed_counts_for_the_message_it_had(tmp_path: Path) -> None:
     """SIGKILL at the same message, with others leased ahead: its count alone rises each time."""
     path = str(tmp_path / "store")
@@ -554,12 +534,7 @@ def test_a_process_that_is_killed_counts_for_the_message_it_had(tmp_path: Path) 
         client.create_subscription("t", "s", type="shared")
         numbered(client, 40)
     for death, count_before in enumerate((4, 0, 0)):
-        done = subprocess.run(
-            [sys.executable, "-c", WORKER, path, str(count_before)],
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-        assert (done.stdout, done.returncode) == ("4\n", -signal.SIGKILL), (death, done.stderr)
+        command = python("ahead", path, count_before)
+        assert run(command, code=KILLED, where=f"death {death}").stdout == "4\n"
     with txlog.open(path) as client, client.consumer("t", "s") as heir:
         assert drained(heir) == [(4, 3)] + [(n, 0) for n in range(5, 40)]

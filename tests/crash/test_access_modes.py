@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,11 +19,10 @@ from queue import Queue
 import pytest
 
 import txlog
-from scripts import ready
 from tests.crash.contents import content
-from tests.crash.killing import DYING
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client
 from tests.disk.memory import MemoryDisk
+from tests.harness import SEED, Child, ready
 from tests.tiers import graded
 from txlog import Client, Producer
 from txlog.clock import ManualClock
@@ -32,7 +30,6 @@ from txlog.engine.decide.sending.exclusive import EXCLUSIVE, FENCING, WAITING
 from txlog.engine.store.liveness import CONSUMERS_DIR
 from txlog.errors import ProducerFenced, TxlogError
 
-SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 IMAGES = int(os.environ.get("TXLOG_IMAGES", "2"))
 # Every fifth of the different crashes is checked; with TXLOG_IMAGES, every one.
 CHECKED_OF = 1 if "TXLOG_IMAGES" in os.environ else 5
@@ -180,23 +177,6 @@ def test_every_crash_leaves_the_topic_free(label: str) -> None:
     assert len(seen) > 10
 
 
-CHILD = (
-    DYING
-    + """
-import sys
-path, nth = sys.argv[1], int(sys.argv[2])
-import txlog
-client = txlog.open(path)
-print("open", flush=True)
-sys.stdin.readline()
-left = nth
-with client.producer("t", access_mode="exclusive-with-fencing") as producer:
-    print(producer.access.epoch, flush=True)
-    producer.send(b"theirs")
-"""
-)
-
-
 @pytest.mark.parametrize("part", graded(range(6), 0))
 def test_a_kill_at_any_call_lets_the_next_producer_in(tmp_path: Path, part: int) -> None:
     """Another process waits for its turn meanwhile; the death of the holder must wake it."""
@@ -207,12 +187,8 @@ def test_a_kill_at_any_call_lets_the_next_producer_in(tmp_path: Path, part: int)
             client.create_topic("t")
             holder = client.producer("t", access_mode=EXCLUSIVE)
             got: Queue[Producer] = Queue()
-            command = [*ready.python(), "-c", CHILD, path, str(nth)]
-            with subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            ) as child:
-                assert child.stdout is not None and child.stdin is not None
-                assert child.stdout.readline() == "open\n"
+            with Child(ready("fencing", path, nth)) as child:
+                assert child.line() == "open"
                 with txlog.open(path) as other:
                     thread = threading.Thread(
                         target=lambda other=other, got=got: got.put(
@@ -221,13 +197,14 @@ def test_a_kill_at_any_call_lets_the_next_producer_in(tmp_path: Path, part: int)
                         daemon=True,
                     )
                     thread.start()
-                    output, _ = child.communicate("go\n")
+                    child.tell("go")
+                    code, output = child.end()
                     holder.close()  # if it was not fenced
                     producer = got.get(timeout=60)
                     assert producer.access.epoch > max([1, *map(int, output.split())])
                     producer.send(b"mine")
                     thread.join()
             assert values(client)[-1] == b"mine"
-            if not child.returncode:
+            if not code:
                 return
     assert part < 5, "the child was always killed: look at more of its calls"

@@ -8,51 +8,20 @@ from __future__ import annotations
 
 import os
 import pickle
-import random
-import signal
-import subprocess
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import txlog
-from scripts import ready
-from tests.crash.killing import DYING
 from tests.engine_kit import values
+from tests.harness import NEVER, Child, kill_in_calls, ready
 from txlog import Client
 from txlog.engine.plan.staging import Staged, StagePlan
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 KILLS = int(os.environ.get("TXLOG_KILLS", "12"))
 ROWS = [b"a", b"b", b"c", b"d"]
-CHILD = (
-    DYING
-    + """
-import pickle, sys
-path, nth = sys.argv[1], int(sys.argv[2])
-import txlog
-client = txlog.open(path)
-client.checkpoint_automatically = False
-with open(sys.argv[3], "rb") as file:
-    plan, staged = pickle.load(file)
-bulk = client.bulk_of(plan)
-left = nth
-answer = bulk.commit(staged)
-left, calls = 0, nth - left
-os.write(1, b"answered %d %d" % (calls, answer["messages"]))
-"""
-)
-COMMIT = """
-import pickle, sys
-import txlog
-with open(sys.argv[2], "rb") as file:
-    plan, staged = pickle.load(file)
-with txlog.open(sys.argv[1]) as client:
-    answer = client.bulk_of(plan).commit(staged)
-print(answer["already"], answer["messages"])
-"""
 
 
 def staged(client: Client, task: int = 0) -> tuple[StagePlan, list[Staged]]:
@@ -72,22 +41,8 @@ def made(folder: Path) -> Path:
     return folder
 
 
-def run_child(store: Path, nth: int) -> subprocess.CompletedProcess[bytes]:
-    command = [
-        *ready.python(),
-        "-c",
-        CHILD,
-        str(store),
-        str(nth),
-        str(store.with_suffix(".staged")),
-    ]
-    return subprocess.run(command, capture_output=True, check=False)
-
-
-def check_killed(store: Path, nth: int, where: str) -> int:
-    """Kill a commit in its nth call; returns how many rows of it a reader gets."""
-    died = run_child(store, nth)
-    assert died.returncode == -signal.SIGKILL, (where, died.stderr)
+def check_killed(store: Path, where: str) -> int:
+    """How many rows of a killed commit a reader gets."""
     with txlog.open(str(store), read_only=True) as reader:
         seen = values(reader)
         assert seen in ([b"x"], [b"x", *ROWS]), where
@@ -109,27 +64,25 @@ def check_killed(store: Path, nth: int, where: str) -> int:
     return len(stored) - 1
 
 
+def ends_of(folder: Path, kills: int) -> set[int]:
+    """How many rows are stored after kills in so many calls of a commit."""
+
+    def prepare(name: str) -> list[str]:
+        store = made(folder / name)
+        return ready("bulk_commit", store, store.with_suffix(".staged"))
+
+    return {check_killed(folder / name, where) for name, where in kill_in_calls(prepare, kills, 20)}
+
+
 def test_a_driver_that_is_killed_anywhere(tmp_path: Path) -> None:
     """Some of the calls, chosen by the seed; the first and the last are among them."""
-    whole = run_child(made(tmp_path / "whole"), 1 << 30)
-    assert whole.stdout.startswith(b"answered"), whole.stderr
-    calls = int(whole.stdout.split()[1])
-    assert calls > 20
-    chance = random.Random(SEED)
-    chosen = {1, calls, *chance.sample(range(1, calls), min(KILLS - 2, calls - 1))}
-    ends = {
-        check_killed(made(tmp_path / str(nth)), nth, f"seed {SEED}, call {nth} of {calls}")
-        for nth in sorted(chosen)
-    }
-    assert ends == {0, len(ROWS)}
+    assert ends_of(tmp_path, KILLS) == {0, len(ROWS)}
 
 
 @pytest.mark.slow
 def test_a_driver_that_is_killed_everywhere(tmp_path: Path) -> None:
     """Every call."""
-    calls = int(run_child(made(tmp_path / "whole"), 1 << 30).stdout.split()[1])
-    for nth in range(1, calls + 1):
-        check_killed(made(tmp_path / str(nth)), nth, f"call {nth} of {calls}")
+    assert ends_of(tmp_path, NEVER) == {0, len(ROWS)}
 
 
 def test_two_drivers_with_one_key(tmp_path: Path) -> None:
@@ -139,15 +92,12 @@ def test_two_drivers_with_one_key(tmp_path: Path) -> None:
     store = made(tmp_path / "store")
     with txlog.open(str(store)) as client:
         (tmp_path / "other").write_bytes(pickle.dumps(staged(client)))
-    runs = [
-        subprocess.Popen(
-            [*ready.python(), "-c", COMMIT, str(store), str(path)], stdout=subprocess.PIPE
-        )
-        for path in (store.with_suffix(".staged"), tmp_path / "other")
-    ]
-    outputs = sorted(run.communicate()[0].decode().strip() for run in runs)
-    assert [run.returncode for run in runs] == [0, 0]
-    assert outputs == ["False 4", "True 4"]
+    batches = (store.with_suffix(".staged"), tmp_path / "other")
+    commands = [ready("bulk_commit", store, batch, NEVER) for batch in batches]
+    with Child(commands[0]) as first, Child(commands[1]) as second:
+        ends = [child.end() for child in (first, second)]
+    assert [code for code, _ in ends] == [0, 0]
+    assert sorted(output.split()[2:] for _, output in ends) == [["4", "False"], ["4", "True"]]
     with txlog.open(str(store)) as client:
         assert sorted(values(client)) == sorted([b"x", *ROWS])
     assert not [*store.glob("topics/**/_stage/*")]

@@ -8,7 +8,7 @@ answered message is lost. Deep: at every instruction; quick: at some.
 
 from __future__ import annotations
 
-import subprocess
+import json
 import sys
 import threading
 import time
@@ -24,6 +24,7 @@ import pytest
 from tests.crash.world import new_disk, open_client
 from tests.disk.memory import MemoryDisk
 from tests.engine_kit import Bench
+from tests.harness import Child, python, run
 from txlog import Client, TxnId
 from txlog.clock import ManualClock
 from txlog.engine.decide import draft
@@ -386,16 +387,6 @@ def test_an_exception_while_a_lock_is_taken(
         interrupt_a_lock(root, nth, (KeyboardInterrupt, Alarm)[nth % 2], monkeypatch, busy=busy)
 
 
-OTHER = """
-import sys, txlog
-with txlog.open(sys.argv[1], lock_timeout_ms=0) as client:
-    producer = client.producer("t")
-    for line in sys.stdin:
-        producer.send(line.strip().encode())
-        print([m.value.decode() for m in client.reader("t")], flush=True)
-"""
-
-
 @pytest.mark.usefixtures("quick_disk")
 @pytest.mark.parametrize("step", [400, pytest.param(10, marks=pytest.mark.deep)])
 def test_another_process_goes_on_behind_an_exception(step: int, tmp_path: Path) -> None:
@@ -406,97 +397,16 @@ def test_another_process_goes_on_behind_an_exception(step: int, tmp_path: Path) 
     with Injection(0, Alarm, REAL_FILES) as injection:
         producer.send(b"counted")
     total = len(injection.places)
-    with subprocess.Popen(
-        [sys.executable, "-c", OTHER, bench.path],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as other:
-        assert other.stdin is not None and other.stdout is not None
+    with Child(python("echo", bench.path)) as other:
         for nth in range(1, total + 1, step):
             error = (KeyboardInterrupt, Alarm)[nth % 2]
             injection = Injection(nth, error, REAL_FILES)
             with injection, suppress(KeyboardInterrupt, Alarm):
                 producer.send(b"new %d" % nth)
-            other.stdin.write(f"other {nth}\n")
-            other.stdin.flush()
-            values = eval(other.stdout.readline())
+            values = json.loads(other.ask(f"other {nth}"))
             assert values.count(f"new {nth}") <= 1 and values[-1] == f"other {nth}", injection.where
             assert len(set(values)) == len(values)
-        other.stdin.close()
     assert [m.value.decode() for m in bench.client.reader("t") if m.value] == values
-
-
-STORM = """
-import random, signal, sys, threading, txlog
-
-from txlog.engine.storage.disk.posix import PosixDisk
-from txlog.errors import OutcomeUnknown, TxlogError, TxlogError
-class Alarm(Exception): pass
-path, seed, wanted = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-rng, armed = random.Random(seed), False
-def handle(number, frame):
-    if armed:
-        raise rng.choice((KeyboardInterrupt, Alarm))
-signal.signal(signal.SIGALRM, handle)
-client = txlog.open(path)
-store, lock = client.store, PosixDisk(path).lock_file("lock")
-producer, answered, tried, held, interrupts, over = client.producer("t"), [], 0, 0, 0, False
-others = []
-def beside(name):
-    own, n = client.producer("t"), 0
-    while not over:
-        n += 1
-        value = b"other %d %d" % (name, n)
-        try:
-            own.send(value)
-            others.append(value)
-        except OutcomeUnknown:
-            pass
-threads = [threading.Thread(target=beside, args=(name,)) for name in range(3)]
-for thread in threads:
-    thread.start()
-while interrupts < wanted:
-    tried += 1
-    value = b"new %d" % tried
-    try:
-        try:
-            armed = True
-            signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.00002, 0.001))
-            if tried % 3:
-                producer.send(value)
-            else:
-                with client.transaction() as txn:
-                    producer.send(value, txn=txn)
-            answered.append(value)
-        finally:
-            armed = False
-    except (KeyboardInterrupt, Alarm):
-        interrupts += 1
-    except TxlogError as error:  # of the abort behind an interrupt
-        assert error.__context__ is not None, error
-        interrupts += 1
-    armed = False
-    held += store._mutex._lock._is_owned()
-    lock.acquire(60_000)  # as another process would
-    lock.release()
-over = True
-for thread in threads:
-    thread.join()
-held += store._file_lock.may_hold or len(store._mutex._waiting)
-held += not lock.try_acquire()
-lock.close()
-print(held, len(store._queue), interrupts, flush=True)
-store.flush()
-fresh = txlog.open(path)
-found = [m.value for m in fresh.reader("t")]
-assert len(found) == len(set(found)), "doubled"
-lost = {*answered, *others} - {*found}
-assert not lost, lost
-assert found == [m.value for m in client.reader("t")]
-report = txlog.verify(path, deep=True)
-assert not report["errors"], report
-"""
 
 
 @pytest.mark.slow
@@ -509,10 +419,4 @@ def test_a_storm_of_interrupts(tmp_path: Path) -> None:
     bench.client.create_topic("t")
     bench.close()
     print("seed", SEED)
-    done = subprocess.run(
-        [sys.executable, "-c", STORM, bench.path, str(SEED), "4000"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.stdout, done.returncode) == ("0 0 4000\n", 0), done.stderr
+    assert run(python("storm", bench.path, SEED, 4000)).stdout == "0 0 4000\n"

@@ -8,47 +8,17 @@ from __future__ import annotations
 
 import os
 import random
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 import txlog
-from scripts import ready
-from tests.crash.killing import DYING
 from tests.engine_kit import values
+from tests.harness import kill_in_calls, ready
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 KILLS = int(os.environ.get("TXLOG_KILLS", "10"))
 VALUE = random.Random(5).randbytes(300_000)
-CHILD = (
-    DYING
-    + """
-import random, sys
-path, nth, in_txn = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "txn"
-import txlog
-client = txlog.open(path)
-value = random.Random(5).randbytes(300_000)
-producer = client.producer("t", chunking=True)
-left = nth
-if in_txn:
-    with client.transaction() as txn:
-        producer.send([value[at : at + 7000] for at in range(0, len(value), 7000)], txn=txn)
-else:
-    producer.send([value])
-left, calls = 0, nth - left
-os.write(1, b"answered %d" % calls)
-client.close()
-"""
-)
-
-
-def run_child(store: Path, nth: int, kind: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [*ready.python(), "-c", CHILD, str(store), str(nth), kind], capture_output=True, check=False
-    )
 
 
 def made(folder: Path) -> Path:
@@ -61,18 +31,13 @@ def made(folder: Path) -> Path:
 @pytest.mark.parametrize("kind", ["plain", "txn"])
 def test_a_sender_that_is_killed_anywhere(tmp_path: Path, kind: str) -> None:
     """Some of the calls, chosen by the seed; the first and the last are among them."""
-    whole = run_child(made(tmp_path / "whole"), 1 << 30, kind)
-    assert whole.stdout.startswith(b"answered"), whole.stderr
-    calls = int(whole.stdout.split()[1])
-    assert calls > 15
-    chance = random.Random(f"{SEED} {kind}")
-    chosen = {1, calls, *chance.sample(range(1, calls), min(KILLS - 2, calls - 1))}
+
+    def prepare(name: str) -> list[str]:
+        return ready("large", made(tmp_path / name), kind)
+
     ends = set()
-    for nth in sorted(chosen):
-        store = made(tmp_path / str(nth))
-        died = run_child(store, nth, kind)
-        where = f"seed {SEED}, {kind}, call {nth} of {calls}"
-        assert died.returncode == -signal.SIGKILL, where
+    for name, where in kill_in_calls(prepare, KILLS, 15, kind):
+        store = tmp_path / name
         with txlog.open(str(store)) as client:
             for txn in client.transactions():
                 client.abort(txn["txn"])

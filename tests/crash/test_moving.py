@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
-import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +15,10 @@ from pathlib import Path
 import pytest
 
 import txlog
-from scripts import ready
-from tests.crash.killing import clock_at
+from tests.children.killing import clock_at
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client, read_messages
 from tests.disk.memory import MemoryDisk
-from tests.source_tree import ROOT
+from tests.harness import KILLED, SEED, Child, ready, run
 from txlog.base.ids import MessageId
 from txlog.base.ranges import Range
 from txlog.base.settings import Settings
@@ -33,9 +30,7 @@ from txlog.engine.model.ops import SubscriptionPolicySet
 from txlog.engine.session.consuming import dead_letters
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 IMAGES = int(os.environ.get("TXLOG_IMAGES", "3"))
-SOURCE = Path(txlog.__file__).resolve().parents[1]
 UNACKED = Range(kind="unacked", subscription="s")
 DLQ, RETRY = "t-s-DLQ", "t-s-RETRY"
 
@@ -123,26 +118,9 @@ def test_every_crash_of_a_move_leaves_each_message_once(move: str) -> None:
     assert {len(SENT)} < moved
 
 
-def start(path: str, move: str, aim: str, *arguments: str) -> subprocess.Popen[str]:
-    """A process that dies at its aim."""
-    return subprocess.Popen(
-        [
-            *ready.python(),
-            "-m",
-            "tests.crash.killing",
-            path,
-            move,
-            *aim.split(),
-            "0",
-            "0",
-            *arguments,
-        ],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)])},
-    )
+def dying(path: str, move: str, aim: str, *arguments: str) -> list[str]:
+    """The command of a process that dies at its aim."""
+    return ready("killing", path, move, *aim.split(), "0", "0", *arguments)
 
 
 @pytest.mark.deep
@@ -204,10 +182,7 @@ def test_process_killed_in_a_move_leaves_each_message_once(
     txlog.init(path, clock=clock_at(0), coordinators=2, reader_grace_ms=0)
     with open_store(path, clock=clock_at(0)) as client:
         ids = fill(client, most=0 if move == "give up" else 5)
-    process = start(path, move, aim, str(ids[0]))
-    out, errors = process.communicate()
-    assert process.returncode == -signal.SIGKILL, errors
-    assert out == ""
+    assert run(dying(path, move, aim, str(ids[0])), code=KILLED).stdout == ""
     with open_store(path, clock=clock_at(0)) as client:
         client.flush()
         state = check_once(client, SENT, aim)
@@ -239,15 +214,14 @@ def test_processes_that_give_everything_back_and_die_lose_and_double_nothing(
             f"pwrite .journal {rng.randrange(1, 25)} {rng.choice(('before', 'after', '40'))}"
             for _ in range(2)
         ]
-        both = [start(path, "grind", aim) for aim in aims]
-        outs = [process.communicate() for process in both]
-        for process, (out, errors) in zip(both, outs, strict=True):
-            assert process.returncode == -signal.SIGKILL or out == "empty\n", errors
+        first, second = (dying(path, "grind", aim) for aim in aims)
+        with Child(first) as one, Child(second) as other:
+            for child in (one, other):
+                assert child.end() in ((KILLED, ""), (0, "empty\n")), child.other
         with open_store(path, clock=clock_at(0)) as client:
             client.flush()
             check_once(client, sent, f"seed {SEED}, {aims}")
-    out, errors = start(path, "grind", "pwrite nowhere 1 before").communicate()
-    assert out == "empty\n", errors
+    assert run(dying(path, "grind", "pwrite nowhere 1 before")).stdout == "empty\n"
     with open_store(path, clock=clock_at(0)) as client:
         values_by_topic = check_once(client, sent, f"seed {SEED}")
         assert values_by_topic["t"] == []

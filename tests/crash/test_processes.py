@@ -8,117 +8,42 @@ from __future__ import annotations
 
 import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import txlog
+from tests.harness import KILLED, SEED, Child, Children, python
 from txlog.client.client import Client
 from txlog.engine.session.reading.message import messages
 from txlog.errors import AlreadyClosed, ReadOnlyStore, StoreLocked
 
-SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
-SOURCE = Path(txlog.__file__).resolve().parents[1]
-
-PRODUCE = """
-import sys, txlog
-path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-with txlog.open(path) as client:
-    producer = client.producer("t", name=name)
-    for number in range(1, count + 1):
-        value = f"{name}:{number}".encode()
-        producer.send(value, sequence_id=number, partition=number % 2)
-        print(number, flush=True)
-"""
-TRANSACT = """
-import sys, txlog
-path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-with txlog.open(path) as client:
-    producer = client.producer("t")
-    for number in range(1, count + 1):
-        txn = client.begin()["txn"]
-        print("open", txn, number, flush=True)
-        for part in range(4):
-            producer.send(f"{name}:{number}:{part}".encode(), partition=part % 2, txn=txn)
-        client.commit(txn)
-        print("done", txn, number, flush=True)
-"""
-CONSUME = """
-import sys, txlog
-path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-with txlog.open(path) as client, client.consumer("t", "s") as consumer:
-    producer = client.producer("out")
-    for number in range(count):
-        table = consumer.receive_batch(7)
-        with client.transaction() as txn:
-            for message in txlog.messages(table):
-                producer.send(message.value, txn=txn)
-            consumer.acknowledge(table, txn=txn)
-        print(number, flush=True)
-"""
-CHECKPOINT = """
-import sys, txlog
-with txlog.open(sys.argv[1]) as client:
-    for number in range(int(sys.argv[3])):
-        client.checkpoint(roll_all=number % 2 == 0)
-        print(number, flush=True)
-"""
+Job = tuple[str, str, int, int | None]  # work, name, steps, kill after so many lines
 
 
-def start(script: str, store: Path, name: str, count: int) -> subprocess.Popen[str]:
-    """A process that runs a script and prints one line for each step."""
-    return subprocess.Popen(
-        [sys.executable, "-c", script, str(store), name, str(count)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-    )
-
-
-def lines_of(process: subprocess.Popen[str], kill_after: int | None) -> list[str]:
+def lines_of(child: Child, kill_after: int | None) -> list[str]:
     """Read the lines of a process to its end; kill it after this many lines."""
-    assert process.stdout is not None
-    assert process.stderr is not None
-    out = []
-    for line in process.stdout:
-        if not line.endswith("\n"):
-            break
-        out.append(line.strip())
-        if len(out) == kill_after:
-            process.send_signal(signal.SIGKILL)
-    errors = process.stderr.read()
-    code = process.wait()
-    process.stdout.close()
-    process.stderr.close()
-    assert code in ((0,) if kill_after is None else (0, -signal.SIGKILL)), errors
-    return out
+    lines = []
+    for line in child:
+        lines.append(line)
+        if len(lines) == kill_after:
+            child.kill()
+    code, _ = child.end()
+    assert code in ((0,) if kill_after is None else (0, KILLED)), child.other
+    return lines
 
 
-def together(jobs: Sequence[tuple[subprocess.Popen[str], int | None]]) -> list[list[str]]:
+def together(store: Path, jobs: Sequence[Job]) -> list[list[str]]:
     """Run several processes at the same time; returns the lines of each."""
-    lines_by_process: list[list[str]] = [[] for _ in jobs]
-    failed: list[BaseException] = []
-
-    def follow(number: int) -> None:
-        try:
-            lines_by_process[number] = lines_of(*jobs[number])
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=follow, args=(number,)) for number in range(len(jobs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise failed[0]
-    return lines_by_process
+    with Children() as children, ThreadPoolExecutor(len(jobs)) as followers:
+        started = [
+            children.start(python("workers", work, store, name, count))
+            for work, name, count, _ in jobs
+        ]
+        return list(followers.map(lines_of, started, [kill_after for *_, kill_after in jobs]))
 
 
 def values(client: Client, topic: str = "t") -> list[str]:
@@ -151,22 +76,21 @@ def test_killed_processes_lose_nothing_and_double_nothing(store: Path) -> None:
     committed: set[tuple[str, str]] = set()
     begun: set[str] = set()
     for turn in range(2):
-        plan = []
-        for script, name, count in (
-            (PRODUCE, "a", 60),
-            (PRODUCE, "b", 60),
-            (TRANSACT, f"x{turn}", 25),
-            (TRANSACT, f"y{turn}", 25),
-            (CONSUME, "c", 30),
-            (CHECKPOINT, "m", 6),
-        ):
-            kill = rng.randrange(1, count) if rng.random() < 0.8 else None
-            plan.append((script, name, count, kill))
-        jobs = [(start(s, store, name, count), kill) for s, name, count, kill in plan]
-        for (script, name, _, _), lines in zip(plan, together(jobs), strict=True):
-            if script is PRODUCE:
+        jobs = [
+            (work, name, count, rng.randrange(1, count) if rng.random() < 0.8 else None)
+            for work, name, count in (
+                ("produce", "a", 60),
+                ("produce", "b", 60),
+                ("transact", f"x{turn}", 25),
+                ("transact", f"y{turn}", 25),
+                ("consume", "c", 30),
+                ("checkpoint", "m", 6),
+            )
+        ]
+        for (work, name, _, _), lines in zip(jobs, together(store, jobs), strict=True):
+            if work == "produce":
                 answered[name] = max([answered.get(name, 0), *map(int, lines)])
-            if script is TRANSACT:
+            if work == "transact":
                 for word, txn, number in map(str.split, lines):
                     if word == "open":
                         assert txn not in begun, f"id {txn} was given out twice"
@@ -174,8 +98,7 @@ def test_killed_processes_lose_nothing_and_double_nothing(store: Path) -> None:
                     else:
                         committed.add((name, number))
     # A producer that repeats its unanswered sends makes no duplicates.
-    finish = [(start(PRODUCE, store, name, 60), None) for name in ("a", "b")]
-    together(finish)
+    together(store, [("produce", name, 60, None) for name in ("a", "b")])
 
     with txlog.open(str(store)) as client:
         for row in client.transactions():
@@ -211,10 +134,12 @@ def consumed_once(client: Client, consumed: list[str]) -> None:
 
 def test_a_reader_sees_whole_transactions_only(store: Path) -> None:
     """While writers run, every read has each transaction in both partitions or in none."""
-    writers = [start(TRANSACT, store, name, 30) for name in ("x", "y")]
     seen = 0
-    with txlog.open(str(store), read_only=True) as client:
-        while any(writer.poll() is None for writer in writers):
+    with Children() as children, txlog.open(str(store), read_only=True) as client:
+        writers = [
+            children.start(python("workers", "transact", store, name, 30)) for name in ("x", "y")
+        ]
+        while any(writer.process.poll() is None for writer in writers):
             counts: dict[str, int] = {}
             for table in client.read("t"):
                 for message in messages(table):
@@ -224,8 +149,8 @@ def test_a_reader_sees_whole_transactions_only(store: Path) -> None:
             assert set(counts.values()) <= {4}
             assert len(counts) >= seen, "the visible end moved back"
             seen = len(counts)
-    for writer in writers:
-        lines_of(writer, None)
+        for writer in writers:
+            lines_of(writer, None)
     with txlog.open(str(store), read_only=True) as client:
         assert len(values(client)) == 2 * 30 * 4
 
@@ -260,33 +185,12 @@ def test_threads_share_flushes(store: Path) -> None:
             assert own_values == [f"{name}:{number}" for number in range(each)]
 
 
-HOLD = """
-import sys, txlog
-with txlog.open(sys.argv[1]) as client:
-    def hold(view, now):
-        print("held", flush=True)
-        sys.stdin.readline()
-        from txlog.engine.decide.draft import Decision
-        return Decision([], None, False)
-    client.store.write(hold)
-"""
-
-
 def test_a_lock_timeout_names_the_holder_of_the_lock(store: Path) -> None:
     """The time-out has exit 5 and the pid of the holder; the lock is free once the holder is
     killed.
     """
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(store)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-    )
-    assert holder.stdout is not None
-    assert holder.stdin is not None
-    assert holder.stdout.readline() == "held\n"
-    try:
+    with Child(python("hold_write", store)) as holder:
+        assert holder.line() == "held"
         with txlog.open(str(store), lock_timeout_ms=1) as client:
             with pytest.raises(StoreLocked) as caught:
                 client.producer("t").send(b"x")
@@ -294,14 +198,8 @@ def test_a_lock_timeout_names_the_holder_of_the_lock(store: Path) -> None:
             assert caught.value.exit == 5
             assert values(client) == []  # readers take no lock
             holder.kill()
-            holder.wait()
             client.producer("t").send(b"y")
             assert values(client) == ["y"]
-    finally:
-        holder.kill()
-        holder.wait()
-        holder.stdout.close()
-        holder.stdin.close()
 
 
 def test_a_forked_child_must_open_its_own(store: Path) -> None:

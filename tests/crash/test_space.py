@@ -14,65 +14,10 @@ from pathlib import Path
 import pytest
 
 import txlog
-from tests.crash.test_processes import SEED, start, together
+from tests.crash.test_processes import together
+from tests.harness import SEED
 from tests.tiers import graded
 from txlog.engine.session.reading.message import messages
-
-HALF = """
-import sys, txlog
-path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-with txlog.open(path) as client:
-    producer = client.producer("t")
-    for number in range(1, count + 1):
-        txn = client.begin(600_000)["txn"]
-        for part in range(4):
-            value = f"{name}:{number}:{part}".encode()
-            producer.send(value + b" " * 200, partition=part % 2, txn=txn)
-        (client.commit if number % 2 else client.abort)(txn)
-        print(number, flush=True)
-"""
-TAKE = """
-import sys, txlog
-path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-with txlog.open(path) as client, client.consumer("t", "s") as consumer:
-    for number in range(count):
-        table = consumer.receive_batch(5, timeout_ms=200)
-        with client.transaction(600_000) as txn:
-            consumer.acknowledge(table, txn=txn)
-        print(*(f"{m.message_id}={m.value.decode().strip()}" for m in txlog.messages(table)),
-              flush=True)
-"""
-READ = """
-import sys, txlog
-path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-with txlog.open(path, read_only=True) as client:
-    for number in range(count):
-        found, gone = [], 0
-        try:
-            for table in client.read("t", batch_messages=7):
-                found += [f"{m.message_id}={m.value.decode().strip()}"
-                          for m in txlog.messages(table)]
-        except txlog.errors.MessageNotFound as error:
-            assert error.fields["last"] is not None
-        except txlog.errors.SnapshotExpired:
-            pass  # of what the read began with, something was trimmed before it was read
-        print(*found, flush=True)
-"""
-SPACE = """
-import sys, txlog
-from txlog.base.ranges import Bound
-path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-with txlog.open(path) as client:
-    for number in range(count):
-        client.admin.compact("t")
-        try:
-            client.admin.trim("t", Bound("sub", "s"))
-        except txlog.errors.Refused:
-            raise SystemExit("a trim behind mark-delete was refused")
-        if number % 3 == 0:
-            client.admin.gc(apply=True, keep_ms=0)
-        print(number, flush=True)
-"""
 
 
 @pytest.fixture
@@ -106,15 +51,16 @@ def test_space_is_given_back_while_others_work(store: Path, killed: bool) -> Non
     rng = random.Random(f"{SEED} {killed}")
     print("seed", SEED)
     count = 16
+    kill_after = rng.randrange(1, 10) if killed else None
     jobs = [
-        (start(HALF, store, "x", count), None),
-        (start(HALF, store, "y", count), None),
-        (start(TAKE, store, "c", 30), None),
-        (start(READ, store, "r", 20), None),
-        (start(SPACE, store, "m", 12), rng.randrange(1, 10) if killed else None),
+        ("half", "x", count, None),
+        ("half", "y", count, None),
+        ("take", "c", 30, None),
+        ("read", "r", 20, None),
+        ("give_space_back", "m", 12, kill_after),
     ]
-    _, _, lines, read, _ = together(jobs)
-    together([(start(SPACE, store, "n", 2), None)])
+    _, _, lines, read, _ = together(store, jobs)
+    together(store, [("give_space_back", "n", 2, None)])
     with txlog.open(str(store)) as client:
         with client.consumer("t", "s") as consumer:
             while (table := consumer.receive_batch(50)).num_rows:

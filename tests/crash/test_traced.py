@@ -6,18 +6,15 @@ with an effect is tried on the real interpreter, file system and locks.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import txlog
 from tests.engine_kit import send, send_txn, values
-from tests.source_tree import SOURCE
+from tests.harness import run, txlog_of
 
 pytestmark = pytest.mark.needs("strace")
 PRODUCE = ("produce", "t", "--txn", "-q")
@@ -45,31 +42,9 @@ def store(tmp_path: Path) -> Path:
 def traced(store: Path, command: tuple[str, ...], *options: str) -> tuple[int, list[str]]:
     """(exit code, the calls that were traced) of a command; 137: it was killed."""
     out = store.with_name("trace")
-    done = subprocess.run(
-        [
-            "strace",
-            "-f",
-            "-qq",
-            "-o",
-            str(out),
-            *options,
-            sys.executable,
-            "-m",
-            "txlog",
-            "-S",
-            str(store),
-            *command,
-        ],
-        input=b"1\n2\n3\n",
-        capture_output=True,
-        check=False,
-        env={
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(SOURCE),
-            "HOME": str(store.parent),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        },
-    )
+    words = ["strace", "-f", "-qq", "-o", str(out), *options, *txlog_of(store, *command)]
+    env = {"HOME": str(store.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = run(words, code=None, input="1\n2\n3\n", env=env)
     return done.returncode, out.read_text(errors="replace").splitlines()
 
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -24,11 +22,10 @@ import pyarrow as pa
 import pytest
 
 import txlog
-from scripts import ready
 from tests.crash.contents import content
-from tests.crash.killing import DYING
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client
 from tests.disk.memory import MemoryDisk
+from tests.harness import SEED, kill_in_calls, ready
 from tests.tiers import graded
 from txlog import Client, Schema
 from txlog.base.schemas.values import decode_one, encode_one
@@ -39,7 +36,6 @@ from txlog.engine.relation.scans import read_scan, scans_of
 from txlog.engine.storage.segment import RECORD
 from txlog.errors import TxlogError
 
-SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 IMAGES = int(os.environ.get("TXLOG_IMAGES", "1"))
 # Every eighth of the different crashes is checked; with TXLOG_IMAGES=1, every one.
 CHECKED_OF = 1 if "TXLOG_IMAGES" in os.environ else 8
@@ -275,34 +271,6 @@ def test_every_crash_around_records(case: str) -> None:
 # --- processes that are killed ---------------------------------------------------------------
 
 
-CHILD = (
-    DYING
-    + """
-import sys
-from dataclasses import dataclass
-import pyarrow as pa
-import txlog
-from txlog.cli.main import main
-
-@dataclass
-class Priced:
-    cups: int
-    price: float = 1.5
-
-path, file, nth = sys.argv[1], sys.argv[2], int(sys.argv[3])
-left = nth
-os.environ["TXLOG_STORE"] = path
-said = [main(["produce", "t", file, "--txn", "--in", "ndjson", "-q"])]
-with txlog.open(path) as client:
-    client.checkpoint(roll_all=True)
-    client.topic("t").schemas.add(Priced)
-    client.producer("t").send(Priced(1000))
-    client.checkpoint(roll_all=True)
-    client.admin.compact("t")
-left, calls = 0, nth - left
-os.write(1, b"answered %d %d" % (calls, *said))
-"""
-)
 LINES = 40
 
 
@@ -313,15 +281,14 @@ class Cups:
     cups: int
 
 
-def killed(folder: Path, nth: int) -> tuple[Path, subprocess.CompletedProcess[bytes]]:
-    """A store whose process died in its nth call, while it produced, sealed or compacted."""
+def prepared(folder: Path) -> list[str]:
+    """A store, and the command that produces, seals and compacts in it."""
     store, file = folder / "store", folder / "lines"
     txlog.init(str(store), reader_grace_ms=0, durability="os")
     with txlog.open(str(store)) as client:
         client.create_topic("t", partitions=2, schema=Cups)
     file.write_text("".join(f'{{"cups":{number}}}\n' for number in range(LINES)))
-    command = [*ready.python(), "-c", CHILD, str(store), str(file), str(nth)]
-    return store, subprocess.run(command, capture_output=True, check=False)
+    return ready("typed", store, file)
 
 
 @pytest.mark.parametrize(
@@ -329,16 +296,9 @@ def killed(folder: Path, nth: int) -> tuple[Path, subprocess.CompletedProcess[by
 )
 def test_a_process_that_is_killed_at_a_typed_topic(tmp_path: Path, kills: int) -> None:
     """kill -9 in `produce`, between steps of sealing, at a new schema and in a compaction."""
-    _, whole = killed(tmp_path / "whole", 1 << 30)
-    assert whole.stdout.startswith(b"answered"), whole.stderr
-    calls, code = map(int, whole.stdout.split()[1:])
-    assert (code, calls > 60) == (0, True)
-    chance = random.Random(SEED)
     ends: set[int] = set()
-    for nth in sorted(chance.sample(range(1, calls), min(kills, calls - 1))):
-        where = f"seed {SEED}, call {nth} of {calls}"
-        store, died = killed(tmp_path / str(nth), nth)
-        assert died.returncode == -signal.SIGKILL, (where, died.stderr)
+    for name, where in kill_in_calls(lambda name: prepared(tmp_path / name), kills, 60):
+        store = tmp_path / name / "store"
         with txlog.open(str(store)) as client:  # another process, which knows the newest schema
             stored = cups(client, "json")
             assert stored in ([], [*range(LINES)], [*range(LINES), 1000]), where

@@ -8,10 +8,7 @@ store, until one reaches the end. Then stragglers are sent, and it begins again.
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,10 +16,9 @@ import pyarrow as pa
 import pytest
 
 import txlog
-from scripts import ready
+from tests.harness import KILLED, ready, run
 from txlog.errors import TopicNotFound
 
-SOURCE = Path(txlog.__file__).resolve().parents[1]
 SEED = 20261122
 COUNT, SPAN, BOUND, WINDOW = 240, 3000, 400, 100
 STRAGGLERS = [5, 1500, 17, 2999, 300]
@@ -31,64 +27,12 @@ STEPS = (
 )  # fmt: skip
 QUICK = {"committing"}
 
-WORKER = """
-import os, signal, sys
-import txlog
-from txlog import functions
-from txlog.client.consuming.consumer import Consumer
-from txlog.functions import FunctionOptions, Hooks, committing
-from txlog.client.sending.producer import Producer
-
-path, step, nth = sys.argv[1], sys.argv[2], int(sys.argv[3])
-left = nth
-
-def at(name):
-    global left
-    if name == step:
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-def around(owner, attribute, before, after):
-    original = getattr(owner, attribute)
-    def call(*args, **named):
-        at(before)
-        answer = original(*args, **named)
-        at(after)
-        return answer
-    setattr(owner, attribute, call)
-
-around(Producer, "send_batch_async", "", "produced")
-around(Consumer, "acknowledge_async", "", "acknowledged")
-around(Consumer, "receive_batch", "", "received")
-around(Consumer, "close", "", "closing")
-around(committing.Work, "_begin", "", "begun")
-around(os, "pwrite", "disk", "disk")
-around(os, "fdatasync", "disk", "disk")
-
-@functions.tumbling(duration_ms=100, watermarks=True, late_topic="late")
-def window(messages, context):
-    at("called")
-    values = [int(message.value) for message in messages]
-    return {"start": context.window.start, "values": values}
-
-options = FunctionOptions(name="f", txn_size=30)
-hooks = Hooks(committing=lambda *_: at("committing"), committed=lambda _: at("committed"))
-with txlog.open(path) as client:
-    functions.run(client, window, "in", "out", "s", options, hooks)
-"""
-
 
 def work(path: str, step: str, nth: int) -> bool:
     """Run a process; returns whether it was killed."""
-    child = subprocess.run(
-        [*ready.python(), "-c", WORKER, path, step, str(nth)],
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        capture_output=True,
-        text=True,
-    )
-    assert child.returncode in (0, -signal.SIGKILL), child.stderr
-    return child.returncode != 0
+    done = run(ready("function", path, "timed", step, nth), code=None)
+    assert done.returncode in (0, KILLED), done.stderr
+    return done.returncode != 0
 
 
 def fill(path: str, chance: random.Random) -> dict[int, int]:

@@ -9,16 +9,14 @@ power.
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 import txlog
-from scripts import ready
-from tests.crash.killing import START_MS, clock_at
-from tests.source_tree import ROOT
+from tests.children.killing import START_MS, clock_at
+from tests.crash.test_windows import state
+from tests.harness import KILLED, ready, run
 from txlog.base.ids import TxnId
 from txlog.client.client import Client
 from txlog.client.open import open_store
@@ -28,7 +26,6 @@ from txlog.engine.storage.manifest import generations, read_manifest
 from txlog.errors import InvalidTxnStatus, TransactionNotFound, TransactionTimedOut
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-SOURCE = Path(txlog.__file__).resolve().parents[1]
 
 
 class Scene:
@@ -74,36 +71,14 @@ class Scene:
 
     def die(self, scenario: str, aim: str, *arguments: object, killed: bool = True) -> list[str]:
         """Run a process that dies at its aim, `op part nth when`; returns the lines it printed."""
-        done = subprocess.run(
-            [
-                *ready.python(),
-                "-m",
-                "tests.crash.killing",
-                self.path,
-                scenario,
-                *aim.split(),
-                *map(str, arguments),
-            ],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)])},
-        )
-        code = -signal.SIGKILL if killed else 0
-        assert done.returncode == code, f"{scenario} {aim}: {done.returncode} {done.stderr}"
-        return done.stdout.split("\n")[:-1]
+        command = ready("killing", self.path, scenario, *aim.split(), *arguments)
+        code = KILLED if killed else 0
+        return run(command, code=code, where=f"{scenario} {aim}").stdout.splitlines()
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
-
-
-def state(client: Client, txn: TxnId) -> tuple[str, str | None]:
-    """Status and reason of a transaction."""
-    described = client.show_transaction(txn)
-    return described["state"], described["reason"]
 
 
 def values(client: Client) -> list[bytes | None]:

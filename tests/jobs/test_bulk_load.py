@@ -4,11 +4,7 @@ keeps each value.
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import txlog
+from tests.harness import KILLED, python, run
 from tests.jobs.histories import WITHOUT_TRIMS, step
 from tests.source_tree import ROOT
 from tests.sql.test_querying import FIRST, STEPS, History
@@ -255,27 +252,6 @@ def test_source_that_cannot_be_read_leaves_nothing(client: Client, tmp_path: Pat
     assert list(Path(client.path).glob("topics/**/_stage/*")) == []
 
 
-LOAD = """
-import os, signal, sys
-import txlog
-from txlog.client.sending.bulk import Bulk
-from txlog.lake.jobs.import_files import bulk_load
-from txlog.lake.jobs.local import Local
-from txlog.lake.jobs.sources.loads import Columns, files_of
-from txlog.base.rows.jobs import BulkLoaded
-name, at = sys.argv[3], int(sys.argv[4])
-known = getattr(Bulk, name)
-def stop(*arguments):
-    if at:
-        known(*arguments)
-    os.kill(os.getpid(), signal.SIGKILL)
-setattr(Bulk, name, stop)
-with txlog.open(sys.argv[1]) as client:
-    source = files_of([sys.argv[2]], None, Columns("InvoiceNo"))
-    bulk_load(client, source, "orders", "k", Local())
-"""
-
-
 @pytest.mark.deep
 def test_real_invoices_are_loaded_once_whenever_the_loader_is_killed(
     client: Client, tmp_path: Path
@@ -285,13 +261,8 @@ def test_real_invoices_are_loaded_once_whenever_the_loader_is_killed(
     """
     path = ROOT / "data" / "online-retail.parquet"
     for name in ("stage", "commit"):
-        for at in ("0", "1"):
-            done = subprocess.run(
-                [sys.executable, "-c", LOAD, client.path, str(path), name, at],
-                check=False,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            )
-            assert done.returncode == -signal.SIGKILL
+        for when in ("before", "after"):
+            run(python("load_invoices", client.path, path, name, when), code=KILLED)
     answer = load(client, path, Columns("InvoiceNo"))
     assert (answer["already"], answer["messages"]) == (True, 541_909)
     quantity = sum(

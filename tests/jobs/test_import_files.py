@@ -9,8 +9,6 @@ import gzip
 import json
 import random
 import re
-import signal
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +19,9 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from scripts import ready
-from tests.cli.test_store import ROOT, Tool, tool
+from tests.cli.test_store import Tool, tool
 from tests.engine_kit import Bench
+from tests.harness import KILLED, ready, run
 from tests.jobs.test_export_files import fill, shown
 from tests.tiers import graded
 from txlog.base.ranges import parse_instant
@@ -184,25 +182,6 @@ def test_invalid_source_stores_no_message(tmp_path: Path) -> None:
     assert import_files(bench.client, source(good), "u", create=True)["messages"] == 1
 
 
-_DIES = """
-import os, signal, sys
-sys.path.insert(0, sys.argv[1])
-import txlog
-from txlog.lake.jobs.sources import rows
-from txlog.lake.jobs.import_files import import_files
-from txlog.lake.jobs.sources.loads import OF_IMPORT, Columns, files_of
-from txlog.lake.sql.client_query import Query
-steps = []
-def tell(text):
-    steps.append(text)
-    if len(steps) == int(sys.argv[4]):
-        os.kill(os.getpid(), signal.SIGKILL)
-with txlog.open(sys.argv[2]) as client:
-    files = files_of([sys.argv[3]], None, Columns(), OF_IMPORT)
-    import_files(client, files, "t", resume=True, tell=tell)
-"""
-
-
 def test_killed_import_continues_with_the_missing_messages(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t")
@@ -210,8 +189,7 @@ def test_killed_import_continues_with_the_missing_messages(tmp_path: Path) -> No
     folder.mkdir()
     for number in range(5):
         (folder / f"{number}.ndjson").write_text(f'{{"n":{number}}}\n' * (number + 1))
-    arguments = [*ready.python(), "-c", _DIES, str(ROOT / "src"), bench.path, str(folder), "6"]
-    assert subprocess.run(arguments, check=False).returncode == -signal.SIGKILL
+    run(ready("import_files", bench.path, folder, 6), code=KILLED)
     assert 0 < len(shown(bench.client)) < 15
     answer = import_files(bench.client, source(folder), "t", resume=True)
     assert answer["files"] == 3 and not answer["already"]

@@ -10,8 +10,6 @@ import importlib.util
 import json
 import os
 import random
-import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -22,9 +20,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from scripts import ready
-from tests.cli.test_store import ROOT, Tool, tool
+from tests.cli.test_store import Tool, tool
 from tests.engine_kit import Bench, begin, little_room, send
+from tests.harness import KILLED, ready, run
 from tests.jobs.histories import plain
 from tests.jobs.test_export_files import bench_of, fill
 from tests.sql.test_querying import FIRST, STEPS, History
@@ -172,38 +170,10 @@ def test_a_mirror_is_of_one_topic_of_one_store(tmp_path: Path, form: str) -> Non
         mirror(bench.client, "t", "s3://bucket/t", form)
 
 
-_DIES = """
-import os, signal, sys
-sys.path.insert(0, sys.argv[1])
-import txlog
-from txlog.lake.jobs.mirrors import mirror
-left = int(sys.argv[5])
-def dying(function):
-    def call(*words, **named):
-        global left
-        left -= 1
-        if left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*words, **named)
-    return call
-os.replace = dying(os.replace)
-mirror._FILE_ROWS = 5
-if sys.argv[4] == "iceberg":
-    from pyiceberg.catalog.sql import SqlCatalog
-    SqlCatalog.create_table = dying(SqlCatalog.create_table)
-    SqlCatalog.commit_table = dying(SqlCatalog.commit_table)
-    from txlog.lake.jobs.mirrors.iceberg import Table
-    Table.close = dying(Table.close)
-with txlog.open(sys.argv[2], read_only=True) as client:
-    mirror.mirror(client, "t", sys.argv[3], sys.argv[4])
-"""
-
-
 def killed(store: str, out: Path, form: str, step: int) -> bool:
     """Do one run that is killed before this step; False if the run ended first."""
-    arguments = [*ready.python(), "-c", _DIES, str(ROOT / "src"), store, str(out), form, str(step)]
-    ended = subprocess.run(arguments, check=False).returncode
-    assert ended in (0, -signal.SIGKILL)
+    ended = run(ready("mirror", store, out, form, step + 1), code=None).returncode
+    assert ended in (0, KILLED)
     return ended != 0
 
 

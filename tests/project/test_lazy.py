@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from types import ModuleType
 import pytest
 
 import txlog
+from tests.harness import python, run
 from txlog.base.startup.lazy import LazyModule, NotThereYet
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -97,62 +97,14 @@ def test_threads_wait_for_the_one_that_runs_it(probe: Path) -> None:
 
 def test_unused_modules_do_not_run() -> None:
     """The client of a producer runs no upkeep, no consumer, no kernel of Arrow."""
-    code = """
-import sys, tempfile, txlog
-from txlog.base.startup.lazy import LazyModule, NotThereYet
-with tempfile.TemporaryDirectory() as folder:
-    txlog.init(folder)
-    with txlog.open(folder) as client:
-        client.create_topic("orders")
-        client.producer("orders").send(b"hello")
-ran = {name for name, module in sys.modules.items() if type(module) is not LazyModule}
-idle = ("client.consuming.consumer", "engine.relation.build", "client.admin",
-        "engine.upkeep.space.compact", "engine.storage.bucket.file",
-        "engine.decide.transactions.keys")
-print(sorted(ran & {"pyarrow.compute", "pyarrow.parquet", *(f"txlog.{one}" for one in idle)}))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={"PYTHONPATH": str(SOURCE)},
-    )
+    done = run(python("idle_modules"))
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 def test_server_listens_before_optional_modules_run(tmp_path: Path) -> None:
     """HTTP, rules, SQL and the removal of files run at first use, not before the server listens."""
     txlog.init(str(tmp_path / "s"))
-    code = """
-import sys, txlog
-from txlog.serve import app
-from txlog.serve.core.sockets import Address
-from txlog.base.startup.lazy import LazyModule, NotThereYet
-def told(places):
-    ran.update(name for name, one in sys.modules.items() if type(one) is not LazyModule)
-    signal.raise_signal(signal.SIGTERM)
-import signal
-ran = set()
-client = txlog.open(sys.argv[1])
-app.serve(client, app.ServerOptions(pulsar=Address("127.0.0.1", 0)), told)
-idle = ("serve.http.application", "serve.http.listener", "serve.auth.keys", "serve.auth.tokens",
-        "client.admin", "client.answers.inspect", "lake.sql.segments", "functions",
-        "engine.relation.build", "engine.upkeep.space.sweep", "engine.upkeep.changes.log",
-        "engine.upkeep.checkpoint.history")
-heavy = {"starlette", "uvicorn", "websockets", "h11", "jwt", "cryptography", "duckdb", "typer",
-         "rich", "pyarrow.compute", "pyarrow.parquet", "orjson", "importlib.metadata", "difflib"}
-ours = [name for name in ran if name.startswith("txlog.") and ".engine.door" not in name]
-never = {*heavy, *(f"txlog.{one}" for one in idle)}
-print(sorted(ran & never), "google.protobuf" in ran, len(ours) < 255)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "s")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={"PYTHONPATH": str(SOURCE)},
-    )
+    done = run(python("idle_server", tmp_path / "s"))
     assert (done.stdout, done.stderr) == ("[] True True\n", "")
 
 
@@ -161,23 +113,11 @@ def test_command_loads_no_heavy_modules(tmp_path: Path) -> None:
     txlog.init(str(tmp_path / "s"))
     with txlog.open(str(tmp_path / "s")) as client:
         client.create_topic("orders")
-    code = """
-import sys
-from txlog.cli.main import main
-sys.argv = ["txlog", "produce", "orders", "-m", "hello", "-q"]
-code = main()
-heavy = {"typer", "rich", "inspect", "dataclasses", "importlib.metadata", "pathlib", "difflib",
-         "typing_extensions", "argparse", "pyarrow.compute", "duckdb", "orjson"}
-print(code, sorted(heavy & set(sys.modules)), "msgspec" in sys.modules)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={"PYTHONPATH": str(SOURCE), "TXLOG_STORE": str(tmp_path / "s")},
-    )
-    assert (done.stdout, done.stderr) == ("0 [] True\n", "")
+    heavy = "typer rich inspect dataclasses importlib.metadata pathlib difflib"
+    heavy += " typing_extensions argparse pyarrow.compute duckdb orjson msgspec"
+    words = ("produce", "orders", "-m", "hello", "-q")
+    done = run(python("loaded", heavy, *words), env={"TXLOG_STORE": str(tmp_path / "s")})
+    assert (done.stdout, done.stderr) == ("", "0 ['msgspec']\n")
 
 
 def test_reentry_by_the_thread_that_runs_it(probe: Path) -> None:

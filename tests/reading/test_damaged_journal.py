@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import io
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import pytest
 
 import txlog
+from tests import harness
 from tests.engine_kit import START_MS, Bench, begin, read, send, send_txn, values
 from txlog import Client
 from txlog.base.ids import MessageId
@@ -453,12 +452,8 @@ def test_the_commands_read_up_to_a_bad_header(headless: Bench) -> None:
 
 
 def run(new_bench: Bench, *arguments: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "txlog", *arguments, "-S", new_bench.path],
-        capture_output=True,
-        timeout=60,
-    )
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
+    done = harness.run(harness.txlog_of(new_bench.path, *arguments), code=None)
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.deep

@@ -6,8 +6,6 @@ import dataclasses
 import datetime as dt
 import enum
 import json
-import subprocess
-import sys
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Optional
 from uuid import UUID
@@ -17,7 +15,7 @@ import pyarrow as pa
 import pydantic
 import pytest
 
-from tests.source_tree import SOURCE
+from tests.harness import python, run
 from txlog.base.schemas import values
 from txlog.base.schemas.classes import is_record, schema_of
 from txlog.base.schemas.schema import Schema
@@ -272,21 +270,5 @@ def test_numbers_are_encoded_exactly_or_refused() -> None:
 
 def test_nothing_heavy_is_loaded_before_it_is_needed() -> None:
     """JSON values need neither pydantic nor fastavro; no value needs DuckDB."""
-    code = """
-import sys, pyarrow as pa
-from txlog.base.schemas import values
-from txlog.base.schemas.classes import schema_of
-for type in ("json", "avro"):
-    schema = schema_of(pa.schema([("a", pa.int32())]), type)
-    value = values.encode_one(schema, {"a": 1})
-    assert values.decode(schema, pa.array([value])).to_pylist() == [{"a": 1}]
-    print(sorted({"fastavro", "pydantic", "duckdb", "numpy", "pandas"} & set(sys.modules)))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={"PYTHONPATH": str(SOURCE)},
-    )
+    done = run(python("values"))
     assert (done.stdout, done.stderr) == ("[]\n['fastavro']\n", "")

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +18,7 @@ import pytest
 
 import txlog
 import txlog.aio
-from tests.source_tree import SOURCE
+from tests.harness import Child, python, txlog_of
 from txlog import Client, Producer
 from txlog.cli.main import main
 from txlog.cli.produce import request
@@ -296,36 +293,18 @@ def test_a_task_that_waits_holds_up_nothing_and_leaves_nothing(client: Client, p
     assert values(client) == [b"a", b"b"]
 
 
-KILLED = """
-import sys, txlog
-client = txlog.open(sys.argv[1])
-producer = client.producer("t", access_mode="exclusive")
-producer.send(b"theirs")
-print("ready", flush=True)
-sys.stdin.read()
-"""
-
-
 def test_sigkill_of_the_holder_frees_the_topic(client: Client, path: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
-    with subprocess.Popen(
-        [sys.executable, "-c", KILLED, path],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as holder:
-        assert holder.stdout is not None and holder.stdout.readline() == "ready\n"
+    with Child(python("holder", path)) as holder:
+        assert holder.line() == "ready"
         with pytest.raises(ProducerBusy):
             client.producer("t", access_mode=EXCLUSIVE)
         got: Queue[Producer] = Queue()
         thread = threading.Thread(target=lambda: got.put(client.producer("t", access_mode=WAITING)))
         thread.start()
-        holder.send_signal(signal.SIGKILL)
+        holder.kill()
         producer = got.get(timeout=60)
         thread.join()
         producer.send(b"mine")
-        holder.communicate()
     assert values(client) == [b"mine", b"theirs"]
 
 
@@ -358,13 +337,10 @@ def test_produce_has_access_modes(
 def test_a_run_that_waits_for_its_turn_gets_it(client: Client, path: str) -> None:
     holder = client.producer("t", access_mode=EXCLUSIVE)
     arguments = ["-q", "-m", "x", "--access-mode", WAITING]
-    with subprocess.Popen(
-        [sys.executable, "-m", "txlog", "-S", path, "produce", "t", *arguments],
-        env={**os.environ, "PYTHONPATH": str(SOURCE.parent)},
-    ) as waiting:
+    with Child(txlog_of(path, "produce", "t", *arguments)) as waiting:
         holder.send(b"first")
         holder.close()
-        assert waiting.wait(60) == 0
+        assert waiting.end() == (0, "")
     assert values(client) == [b"first", b"x"]
 
 

@@ -10,9 +10,6 @@ import asyncio
 import gc
 import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -25,10 +22,8 @@ import pyarrow as pa
 import pytest
 
 import txlog
-from scripts import ready
-from tests.crash.killing import DYING
 from tests.engine_kit import Bench, values
-from tests.source_tree import SOURCE
+from tests.harness import KILLED, SEED, python, ready, run
 from tests.tiers import graded
 from txlog import Client, Producer
 from txlog.base.settings import DAY_MS, PENDING_BYTES_MAX
@@ -53,7 +48,6 @@ pytestmark = [
     pytest.mark.store({"t": 2, "u": 1}, max_message_bytes=100000),
 ]
 SOON = 30  # seconds: for events that come at once
-SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 
 
 def patient(client: Client, topic: str = "u", name: str | None = None, **options: Any) -> Producer:
@@ -564,20 +558,7 @@ def test_a_garbage_collected_client_ends_its_thread(bench: Bench) -> None:
 
 def test_a_program_that_ends_without_closing_loses_nothing(bench: Bench) -> None:
     """The end of the interpreter sends all queued messages."""
-    program = """
-import sys, txlog
-client = txlog.open(sys.argv[1])
-producer = client.producer("u", batching_max_publish_delay_ms=86_400_000)
-for n in range(500):
-    producer.send_async(b"%d" % n)
-"""
-    done = subprocess.run(  # not `ready`, whose children end without the exit handlers
-        [sys.executable, "-c", program, bench.path],
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run(python("unclosed", bench.path))  # not `ready`, whose children end without exit handlers
     assert values(bench.client, "u") == [b"%d" % n for n in range(500)]
 
 
@@ -638,39 +619,6 @@ def test_many_threads_keep_their_own_order(bench: Bench) -> None:
 
 # --- a process that is killed -----------------------------------------------------------------
 
-CHILD = (
-    DYING
-    + """
-import sys, threading
-path, nth = sys.argv[1], int(sys.argv[2])
-import txlog
-client = txlog.open(path)
-producers = [client.producer("u"), client.producer("t", "name")]
-for one in producers:
-    one.last_sequence_id()
-left = nth
-def told(which, n, future):
-    future.result()
-    os.write(1, b"%d %d\\n" % (which, n))
-for n in range(200):
-    for which, one in enumerate(producers):
-        given = {"sequence_id": n, "partition": 0} if which else {}
-        future = one.send_async(b"%d" % n, **given)
-        future.add_done_callback(lambda done, which=which, n=n: told(which, n, done))
-    if n % 20 == 19:
-        client.flush()
-left, calls = 0, nth - left
-os.write(1, b"answered %d" % calls)
-client.close()
-"""
-)
-
-
-def run_child(store: Path, nth: int) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [*ready.python(), "-c", CHILD, str(store), str(nth)], capture_output=True, check=False
-    )
-
 
 @pytest.mark.parametrize("part", graded(range(6), 2))
 def test_a_killed_process_loses_only_what_was_not_answered(tmp_path: Path, part: int) -> None:
@@ -688,15 +636,14 @@ def test_a_killed_process_loses_only_what_was_not_answered(tmp_path: Path, part:
     chance = random.Random(f"{SEED} {part}")
     nth = chance.randrange(1, 25)
     store = made("store")
-    died = run_child(store, nth)
-    where = f"seed {SEED}, part {part}, call {nth}: {died.stderr.decode()}"
-    assert died.returncode == -signal.SIGKILL, where
+    where = f"seed {SEED}, part {part}, call {nth}"
+    died = run(ready("async_sends", store, nth), code=KILLED, where=where)
     answered = [line.split() for line in died.stdout.splitlines()]
     with txlog.open(str(store)) as client:
         for which, topic in enumerate("ut"):
             found_values = values(client, topic)
             assert found_values == [b"%d" % n for n in range(len(found_values))], where
-            assert {n for w, n in answered if int(w) == which} <= set(found_values), where
+            assert {n.encode() for w, n in answered if int(w) == which} <= set(found_values), where
         name = client.producer("t", "name")
         futures_again = [name.send_async(b"%d" % n, sequence_id=n, partition=0) for n in range(200)]
         name.flush()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -15,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from scripts import ready
 from tests.engine_kit import START_MS, Bench, ids, pending, say, send, send_txn, values
+from tests.harness import ready, run
 from txlog import Client, MessageId, Range
 from txlog.base.ranges import END, Bound
 from txlog.base.rows.sending import BulkStored
@@ -201,23 +200,11 @@ class TestStoring:
         bulk = client.bulk("t", key="k", batch=1)
         plan = tmp_path / "plan"
         plan.write_bytes(pickle.dumps(bulk.plan))
-        code = (
-            "import pickle, sys, pyarrow as pa\n"
-            "from txlog.client.sending.bulk import stage\n"
-            "plan = pickle.loads(open(sys.argv[1], 'rb').read())\n"
-            "rows = pa.table({'value': [sys.argv[2].encode()]})\n"
-            "sys.stdout.buffer.write(pickle.dumps(stage(plan, [rows], int(sys.argv[3]))))\n"
-        )
-        outs = [
-            subprocess.run(
-                [*ready.python(), "-c", code, str(plan), value, task],
-                capture_output=True,
-                check=True,
-            ).stdout
-            for value, task in (("b", "2"), ("a", "1"), ("again", "1"))
-        ]
+        answers = [tmp_path / name for name in ("second", "first", "repeated")]
+        for answer, value, task in zip(answers, ("b", "a", "again"), (2, 1, 1), strict=True):
+            run(ready("stage", plan, value, task, answer))
         assert len(stages(bench)) == 3
-        staged = [item for out in outs[:2] for item in pickle.loads(out)]
+        staged = [item for file in answers[:2] for item in pickle.loads(file.read_bytes())]
         assert bulk.commit(staged)["files"] == 2
         assert values(client) == [b"a", b"b"]  # in the order of the tasks
         assert stages(bench) == []

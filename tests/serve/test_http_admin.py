@@ -21,11 +21,6 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 ORDERS = "persistent://public/default/orders"
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "store")
-
-
 def test_topics_are_made_listed_changed_and_deleted(path: str) -> None:
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
         assert (await http.put(f"{BASE}/orders")).status_code == 204

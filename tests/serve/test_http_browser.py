@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +15,7 @@ import jwt
 import pytest
 
 import txlog
+from tests.harness import Server
 from tests.report_kit import KEY, full_store
 from tests.serve.chromium import BROWSERS, Page
 
@@ -66,17 +65,9 @@ def guarded(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
 @contextmanager
 def at(store: str, *options: str) -> Iterator[str]:
     """The URL of a server."""
-    command = ["-m", "txlog", "serve", "-S", store, "--pulsar", "off", "--http", "127.0.0.1:0"]
-    command += options
-    process = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    said = next(line for line in process.stderr if "http://" in line)
-    try:
-        yield "http://" + said.split("http://")[1].split()[0]
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
+    more = ("--pulsar", "off", "--http", "127.0.0.1:0", *options)
+    with Server(store, *more) as server:
+        yield server.urls[0]
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,11 +23,6 @@ from txlog.serve.http.data.messages import decode_id, encode_id
 pytestmark = pytest.mark.usefixtures("quick_disk")
 TOPICS = "/topics/persistent/public/default"
 PLACE = "persistent/public/default/orders"
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "store")
 
 
 def b64(data: bytes) -> str:

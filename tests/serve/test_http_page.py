@@ -23,11 +23,6 @@ from txlog.serve.http.page.browser import ROWS_MAX, QueryRunner, cell
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "store")
-
-
 async def filled(client: txlog.aio.Client) -> None:
     await client.create_topic("orders")
     async with client.producer("orders") as producer:

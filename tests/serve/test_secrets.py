@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
 import txlog
+from tests.harness import Child
 from tests.serve.served import Raw
 from txlog.serve.core.service import BrokerService, ServerOptions
 from txlog.serve.pulsar.messages import message_class
@@ -48,33 +47,29 @@ class Talkative:
         (folder / "rules.toml").write_text(RULES)
         store = str(folder / "store")
         txlog.init(store)
-        self._log = folder / "log"
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-X", "dev", "-m", "txlog", "-vv", "--log-format", "json"),
-                    *("-S", store, "serve", "--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0"),
-                    *("--auth", str(folder / "rules.toml")),
-                ],
-                stderr=log,
-                env={**os.environ, "PYTHONASYNCIODEBUG": "1"},
-            )
+        self.child = Child(
+            [
+                *(sys.executable, "-X", "dev", "-m", "txlog", "-vv", "--log-format", "json"),
+                *("-S", store, "serve", "--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0"),
+                *("--auth", str(folder / "rules.toml")),
+            ],
+            env={"PYTHONASYNCIODEBUG": "1"},
+        )
         while '"urls"' not in self.said or not self.said.endswith("\n"):
-            assert self.process.poll() is None, self.said
+            assert self.child.process.poll() is None, self.said
         line = next(logged for logged in self.said.splitlines() if '"serving"' in logged)
         self.pulsar, self.http = (int(url.rpartition(":")[2]) for url in json.loads(line)["urls"])
 
     @property
     def said(self) -> str:
-        return self._log.read_text(errors="replace")
+        return self.child.other
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Talkative]:
     talkative = Talkative(tmp_path)
-    yield talkative
-    talkative.process.kill()
-    talkative.process.wait()
+    with talkative.child:
+        yield talkative
 
 
 def requested(server: Talkative, method: str, path: str, body: Any, token: str | None) -> str:
@@ -171,9 +166,8 @@ def by_pulsar(server: Talkative) -> Iterator[str]:
 def test_no_token_key_or_message_is_in_the_log_or_in_errors(server: Talkative) -> None:
     """Kills: a log of addresses with ?token=, an error that repeats its input."""
     errors = [*by_http(server), *by_websocket(server), *by_pulsar(server)]
-    os.kill(server.process.pid, signal.SIGHUP)
-    server.process.send_signal(signal.SIGTERM)
-    server.process.wait(60)
+    server.child.signal(signal.SIGHUP)
+    server.child.end(signal.SIGTERM)
     log = server.said
     assert len([text for text in errors if text]) > 100
     assert '"event": "refused"' in log and '"event": "reloaded"' in log

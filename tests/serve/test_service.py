@@ -9,31 +9,20 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import txlog
+from tests.harness import Server, python
 from tests.serve.served import Raw
 from txlog.engine.storage.disk.locks import PidFile
 from txlog.errors import AlreadyExists
 from txlog.serve.pulsar.wire import encode_command
 
 pytestmark = pytest.mark.deep
-# As systemd: the sockets become 3, 4, ..., and LISTEN_PID is the program's own.
-ACTIVATE = """
-import os, sys
-names, fds, program = sys.argv[1], sys.argv[2].split(","), sys.argv[3:]
-kept = [os.dup(int(fd)) for fd in fds]
-high = [os.dup2(fd, 100 + n) for n, fd in enumerate(kept)]
-for n, fd in enumerate(high):
-    os.dup2(fd, 3 + n)
-os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(fds)), LISTEN_FDNAMES=names)
-os.execv(program[0], program)
-"""
+NO_HTTP = ("--pulsar", "127.0.0.1:0", "--http", "off")
+BOTH = ("--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0")
 
 
 @pytest.fixture
@@ -41,58 +30,6 @@ def store(tmp_path: Path) -> str:
     path = str(tmp_path / "store")
     txlog.init(path)
     return path
-
-
-def command(store: str, *options: str) -> list[str]:
-    return [sys.executable, "-m", "txlog", "--log-format", "json", "-S", store, "serve", *options]
-
-
-class Running:
-    """A server process, and the lines of its log that were read so far."""
-
-    def __init__(self, command: list[str], **options: object) -> None:
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)  # type: ignore[call-overload]
-        self.lines: list[dict[str, object]] = []
-
-    def until(self, word: str) -> dict[str, object]:
-        """The first line with a word; every line is an object of JSON."""
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(json.loads(line))
-            if word in line:
-                return self.lines[-1]
-        raise AssertionError(f"it never said {word}: {self.lines}")
-
-    def failed(self) -> tuple[int, str]:
-        """The exit code and the output of a server that does not start."""
-        _, output = self.process.communicate(timeout=60)
-        return self.process.returncode, output
-
-    def ended(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal, read the log to its end; returns the exit code."""
-        self.process.send_signal(number)
-        code: int = self.process.wait(60)
-        assert self.process.stderr is not None
-        self.lines += [json.loads(line) for line in self.process.stderr]
-        return code
-
-    def urls(self) -> list[str]:
-        """The URLs at which it listens."""
-        urls = self.until("serving")["urls"]
-        assert isinstance(urls, list)
-        return urls
-
-
-@contextlib.contextmanager
-def running(command: list[str], **options: object) -> Iterator[Running]:
-    server = Running(command, **options)
-    try:
-        yield server
-    finally:
-        server.process.kill()
-        server.process.wait()
-        assert server.process.stderr is not None
-        server.process.stderr.close()
 
 
 def listener(host: str = "127.0.0.1") -> socket.socket:
@@ -107,13 +44,11 @@ def port(bound: socket.socket) -> int:
     return int(bound.getsockname()[1])
 
 
-@contextlib.contextmanager
-def activated(store: str, names: str, sockets: list[socket.socket]) -> Iterator[Running]:
+def activated(store: str, names: str, sockets: list[socket.socket]) -> Server:
     """A server that inherits sockets."""
     numbers = [bound.fileno() for bound in sockets]
-    wrapped = [sys.executable, "-c", ACTIVATE, names, ",".join(map(str, numbers))]
-    with running([*wrapped, *command(store)], pass_fds=numbers) as server:
-        yield server
+    wrapped = python("activate", names, ",".join(map(str, numbers)))
+    return Server(store, wrapped=wrapped, pass_fds=numbers)
 
 
 def test_sockets_of_systemd_are_served_and_outlive_a_server(store: str) -> None:
@@ -133,9 +68,9 @@ def test_sockets_of_systemd_are_served_and_outlive_a_server(store: str) -> None:
                     assert response.producer_ready
                 early.close()
                 early = socket.create_connection(("127.0.0.1", port(web)))
-                with running(command(store, "--pulsar", "127.0.0.1:0", "--http", "off")) as other:
+                with Server(store, *NO_HTTP) as other:
                     other.until("pulsar://")  # a second server with its own sockets also serves
-                assert server.ended() == 0, turn
+                assert server.end(signal.SIGTERM)[0] == 0, turn
             early.close()
             # no server accepts now, but a client can connect, and waits for the next server
             early = socket.create_connection(("127.0.0.1", port(web)))
@@ -157,7 +92,7 @@ def test_one_name_may_have_several_sockets(store: str) -> None:
 
 def test_a_socket_without_a_known_name_ends_the_start(store: str) -> None:
     with listener() as bound, activated(store, "txlog.socket", [bound]) as server:
-        code, output = server.failed()
+        code, output = server.end()
     assert (code, "FileDescriptorName=pulsar" in output) == (2, True), output
 
 
@@ -166,11 +101,9 @@ def test_systemd_is_notified_of_start_and_stop(store: str, tmp_path: Path) -> No
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
         notifications.bind(path)
         notifications.settimeout(60)
-        environment = {**os.environ, "NOTIFY_SOCKET": path}
-        options = ("--pulsar", "127.0.0.1:0", "--http", "off")
-        with running(command(store, *options), env=environment) as server:
-            assert notifications.recv(100) == f"READY=1\nMAINPID={server.process.pid}".encode()
-            server.ended()
+        with Server(store, *NO_HTTP, env={"NOTIFY_SOCKET": path}) as server:
+            assert notifications.recv(100) == f"READY=1\nMAINPID={server.pid}".encode()
+            server.end(signal.SIGTERM)
             assert notifications.recv(100) == b"STOPPING=1"
 
 
@@ -181,26 +114,25 @@ def test_pid_file_belongs_to_the_running_server(store: str, tmp_path: Path) -> N
     """Kills: a second server that takes the file away from the first, a stale file that keeps a
     server from starting, a file that is no pid file and is overwritten."""
     file = tmp_path / "txlog.pid"
-    line = command(store, "--pulsar", "127.0.0.1:0", "--http", "off", "--pidfile", str(file))
+    options = (*NO_HTTP, "--pidfile", str(file))
     file.write_text(f"{os.getpid()}\n")  # alive, and no server
-    with running(line) as server:
+    with Server(store, *options) as server:
         server.until("pulsar://")
-        assert file.read_text() == f"{server.process.pid}\n"
-        with running(line) as second:
-            code, output = second.failed()
-        assert (code, f"is of process {server.process.pid}, which serves" in output) == (4, True)
-        assert file.read_text() == f"{server.process.pid}\n"
-        server.process.kill()
-        server.process.wait()
+        assert file.read_text() == f"{server.pid}\n"
+        with Server(store, *options) as second:
+            code, output = second.end()
+        assert (code, f"is of process {server.pid}, which serves" in output) == (4, True)
+        assert file.read_text() == f"{server.pid}\n"
+        server.kill()
     assert file.exists()  # stale
-    with running(line) as server:
+    with Server(store, *options) as server:
         server.until("pulsar://")
-        assert file.read_text() == f"{server.process.pid}\n"
-        server.ended()
+        assert file.read_text() == f"{server.pid}\n"
+        server.end(signal.SIGTERM)
     assert not file.exists()
     file.write_text("my thesis")
-    with running(line) as server:
-        code, output = server.failed()
+    with Server(store, *options) as server:
+        code, output = server.end()
     assert (code, "has no process id" in output) == (4, True), output
     assert file.read_text() == "my thesis"
 
@@ -227,11 +159,11 @@ def test_lock_of_a_pid_file_shows_whether_its_server_runs(tmp_path: Path) -> Non
 
 def test_a_pid_file_of_another_is_left(store: str, tmp_path: Path) -> None:
     file = tmp_path / "txlog.pid"
-    line = command(store, "--pulsar", "127.0.0.1:0", "--http", "off", "--pidfile", str(file))
-    with running(line) as server:
+    options = (*NO_HTTP, "--pidfile", str(file))
+    with Server(store, *options) as server:
         server.until("pulsar://")
         file.write_text("1\n")
-        server.ended()
+        server.end(signal.SIGTERM)
     assert file.read_text() == "1\n"
 
 
@@ -242,9 +174,8 @@ SENT = 2_000
 
 def test_sigterm_answers_and_stores_received_messages(store: str) -> None:
     """Kills: a receipt without its message, a message that is stored twice, a server that hangs."""
-    options = ("--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0")
-    with running(command(store, *options)) as server:
-        pulsar, web = server.urls()
+    with Server(store, *BOTH) as server:
+        pulsar, web = server.urls
         events = http.client.HTTPConnection(web.partition("://")[2], timeout=60)
         with Raw(pulsar) as raw, Raw(pulsar):  # the second one is idle
             raw.ask("producer", "producer_success", topic="t", producer_id=1, producer_name="p")
@@ -253,7 +184,7 @@ def test_sigterm_answers_and_stores_received_messages(store: str) -> None:
             for number in range(SENT):
                 head = {"sequence_id": number}
                 raw.message("send", b"%d" % number, head, producer_id=1, sequence_id=number)
-            code = server.ended()
+            code = server.end(signal.SIGTERM)[0]
             receipts = []
             with contextlib.suppress(EOFError, ConnectionError):
                 while True:
@@ -273,35 +204,34 @@ def test_sigterm_answers_and_stores_received_messages(store: str) -> None:
 @pytest.mark.parametrize(("seconds", "code"), [(2, 10), (60, 0)])
 def test_blocked_call_does_not_delay_the_stop(store: str, seconds: int, code: int) -> None:
     """Kills: SIGTERM that waits for a blocked call, which here waits for another process."""
-    options = ("--pulsar", "127.0.0.1:0", "--http", "off", "--limit", f"stop_timeout_ms={seconds}s")
-    with running(command(store, *options)) as server:
-        (pulsar,) = server.urls()
+    with Server(store, *NO_HTTP, "--limit", f"stop_timeout_ms={seconds}s") as server:
+        (pulsar,) = server.urls
         with Raw(pulsar) as raw, open(f"{store}/lock", "rb") as lock:
             raw.ask("producer", "producer_success", topic="t", producer_id=1, producer_name="p")
             fcntl.flock(lock, fcntl.LOCK_EX)
             raw.message("send", b"x", {"sequence_id": 0}, producer_id=1, sequence_id=0)
-            server.process.send_signal(signal.SIGTERM)
+            server.signal(signal.SIGTERM)
             if code == 0:
                 fcntl.flock(lock, fcntl.LOCK_UN)
-            assert server.ended() == code
+            assert server.end(signal.SIGTERM)[0] == code
 
 
 def test_the_log_is_an_object_a_line(store: str, tmp_path: Path) -> None:
     (tmp_path / "secret.key").write_bytes(bytes(range(32)))
     rules = tmp_path / "rules.toml"
     rules.write_text('[tokens]\nsecret_key = "secret.key"\n')
-    options = ("--pulsar", "127.0.0.1:0", "--http", "off", "--auth", str(rules))
-    with running(command(store, *options)) as server:
-        [url] = server.urls()
+    with Server(store, *NO_HTTP, "--auth", str(rules)) as server:
+        [url] = server.urls
         with Raw(url, connects=False) as raw:
             raw.send("connect", client_version="a\nb", protocol_version=19)
             raw.read("error")
-        refused = server.until("refused")
+        refused = json.loads(server.until("refused"))
         assert {"level", "time", "event", "peer", "reason"} <= refused.keys()
         assert refused["level"] == "warning"
         rules.write_text("what = 1")
-        server.process.send_signal(signal.SIGHUP)
-        failed = server.until("is not known")
+        server.signal(signal.SIGHUP)
+        failed = json.loads(server.until("is not known"))
         assert (failed["event"], failed["what"]) == ("failed", "rules")
-        server.ended()
-    assert all({"level", "time"} <= line.keys() for line in server.lines)
+        _, rest = server.end(signal.SIGTERM)
+    lines = map(json.loads, [*server.heard, *rest.splitlines()])
+    assert all({"level", "time"} <= line.keys() for line in lines)

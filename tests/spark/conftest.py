@@ -1,13 +1,16 @@
-"""Owns the Spark session that all tests marked `spark` share: starting one costs seconds."""
+"""Owns the Spark session that all tests marked `spark` share, as one costs seconds, and a store."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+import txlog
+from txlog import Client
 from txlog.spark import session
 
 
@@ -36,3 +39,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     jvm = gateway.proc
     jvm.stdin.close()
     jvm.wait()
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    """A client of a store with a topic `orders` of two partitions."""
+    txlog.init(str(tmp_path / "store"))
+    with txlog.open(str(tmp_path / "store")) as opened:
+        opened.checkpoint_automatically = False
+        opened.create_topic("orders", partitions=2)
+        yield opened

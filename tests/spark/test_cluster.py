@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 import txlog
+from tests.harness import CHILDREN
 from tests.s3_server import s3_server
 from tests.spark.standalone import HOST, machines, master, worker
 from txlog.lake.spark.java import bundled_java, cache_directory, environment_for, find_java
@@ -28,58 +29,6 @@ from txlog.lake.spark.submit import submit_args
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 ROWS = 4000
 PACKED = ("pyarrow", "msgspec", "crc32c", "pyroaring")
-JOB = """
-import os, signal, sys
-
-from pyspark import TaskContext
-from pyspark.sql import functions as F
-
-import txlog.spark
-
-far, near, flags = sys.argv[1:]
-spark = txlog.spark.session()
-
-
-def doomed(flag):
-    # The number of a row; the last of all takes the executor with it, once.
-    @F.udf(returnType="int", useArrow=False)
-    def number(value):
-        if int(value) != 3999 or os.path.exists(f"{flags}/{flag}"):
-            return int(value)
-        os.close(os.open(f"{flags}/{flag}", os.O_CREAT | os.O_EXCL))
-        process = os.getppid()  # the daemon of Python, whose parent is the executor
-        while open(f"/proc/{process}/comm").read() != "java\\n":
-            process = int(open(f"/proc/{process}/stat").read().rsplit(")", 1)[1].split()[1])
-        os.kill(process, signal.SIGKILL)
-        while True:
-            signal.pause()
-
-    return number
-
-
-def told(what, frame):
-    row = frame.agg(F.count("*"), F.count_distinct("n"), F.sum("n")).first()
-    print(what, *row, flush=True)
-
-
-@F.udf(returnType="string", useArrow=False)
-def place(value):
-    return f"{os.path.basename(sys.prefix)} {os.listdir(far)}"
-
-
-text = F.decode("value", "utf-8")
-for topic in ("directory", "bucket"):
-    frame = txlog.spark.read(spark, far, topic)
-    told(f"read {topic}", frame.select(doomed(f"read-{topic}")(text).alias("n")))
-    source = spark.read.format("txlog").options(path=far, topic=topic).load()
-    told(f"source {topic}", source.select(doomed(f"source-{topic}")(text).alias("n")))
-print(*sorted({row[0] for row in frame.select(place("value")).collect()}))
-rows = frame.select("key", doomed("load")(text).cast("string").alias("value"))
-for _ in range(2):
-    answer = txlog.spark.bulk_load(rows, near, "loaded", txn_key="k", batch_id="1", shuffle=False)
-    print("loaded", answer["messages"], answer["already"])
-spark.stop()
-"""
 
 
 def filled(path: Path, topics: list[str]) -> str:
@@ -177,8 +126,6 @@ def submitted(
     folder: Path, environment: dict[str, str], address: str, home: Path, words: list[str]
 ) -> subprocess.CompletedProcess[str]:
     """The job by spark-submit, with the packed environment, which the driver has unpacked too."""
-    job = folder / "job.py"
-    job.write_text(JOB)
     (folder / "environment").symlink_to(folder / "packed")
     settings = {
         "spark.driver.host": HOST,
@@ -193,7 +140,7 @@ def submitted(
     command += ["--driver-memory", "512m", *submit_args(archive=str(home))]
     command += [word for item in settings.items() for word in ("--conf", "=".join(item))]
     return subprocess.run(
-        [*command, str(job), *words],
+        [*command, str(CHILDREN / "spark_cluster.py"), *words],
         check=False,
         text=True,
         capture_output=True,

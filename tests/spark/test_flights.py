@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -19,6 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import txlog
+from tests.harness import HOUR_S, KILLED, Child, run
 from tests.source_tree import ROOT, SOURCE
 from txlog.lake.spark.java import bundled_java, cache_directory, environment_for, find_java
 from txlog.lake.spark.submit import submit_args
@@ -61,34 +61,22 @@ def test_spark_enriches_as_the_function_does(
     assert {row["status"] for row in by_spark.values()} == {"cancelled", "late", "on time"}
 
 
-def start(environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
+def start(environment: dict[str, str], *words: str) -> Child:
     """A program in a process group of its own."""
-    return subprocess.Popen(
-        words,
-        start_new_session=True,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    return Child(words, group=True, bound_s=HOUR_S, env=environment)
 
 
 def finish(environment: dict[str, str], *words: str) -> str:
     """The output of a program, which must succeed."""
-    done = start(environment, *words)
-    output, errors = done.communicate()
-    assert done.returncode == 0, output[-4000:] + errors[-4000:]
-    return output
+    return run(words, env=environment, timeout=HOUR_S).stdout
 
 
-def killed_at(store: str, topic: str, messages: int, process: subprocess.Popen[str]) -> None:
+def killed_at(store: str, topic: str, messages: int, program: Child) -> None:
     """SIGKILL all processes of a program once the topic has so many messages."""
-    with txlog.open(store) as client:
+    with program, txlog.open(store) as client:
         answer = client.wait([topic], messages=messages, timeout_ms=900_000)
         assert answer["met"], answer
-    os.killpg(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    process.communicate()
+        assert program.end(signal.SIGKILL)[0] == KILLED
 
 
 @pytest.fixture

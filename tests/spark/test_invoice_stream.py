@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 from decimal import Decimal
 from importlib.util import module_from_spec, spec_from_file_location
@@ -17,7 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import txlog
-from tests.source_tree import ROOT, SOURCE
+from tests.harness import HOUR_S, KILLED, Child, run
+from tests.source_tree import ROOT
 
 PROGRAM = ROOT / "examples" / "invoice_stream.py"
 ORDERS = 25_900
@@ -54,15 +53,9 @@ def test_invoice_has_the_value_of_its_order(spark: SparkSession) -> None:
         assert invoice["lines"] == len(order["lines"])
 
 
-def start(*words: str) -> subprocess.Popen[bytes]:
-    """The example as a program, in a process group of its own."""
-    return subprocess.Popen(
-        [sys.executable, str(PROGRAM), *words],
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+def program(*words: str) -> list[str]:
+    """The command of the example."""
+    return [sys.executable, str(PROGRAM), *words]
 
 
 @pytest.mark.slow
@@ -70,24 +63,17 @@ def start(*words: str) -> subprocess.Popen[bytes]:
 def test_totals_are_exact_when_the_driver_is_killed_three_times(tmp_path: Path) -> None:
     """SIGKILL of Python and of the JVM, each time just after a frame of the sink; real orders."""
     store, checkpoint = str(tmp_path / "store"), str(tmp_path / "checkpoint")
-    done = start("fill", store)
-    assert done.communicate()[0] == b"%d orders\n" % ORDERS
+    assert run(program("fill", store)).stdout == f"{ORDERS} orders\n"
     with txlog.open(store) as client:
         for least in KILLS:
-            driver = start("run", store, checkpoint)
-            answer = client.wait(["invoices"], messages=least, timeout_ms=900_000)
-            assert answer["met"], answer
-            os.killpg(driver.pid, signal.SIGKILL)
-            assert driver.wait() == -signal.SIGKILL
-            driver.communicate()
+            driver = program("run", store, checkpoint)
+            with Child(driver, group=True, bound_s=HOUR_S) as child:
+                answer = client.wait(["invoices"], messages=least, timeout_ms=900_000)
+                assert answer["met"], answer
+                assert child.end(signal.SIGKILL)[0] == KILLED
         assert client.describe_topic("invoices")["messages"] < ORDERS
-    driver = start("run", store, checkpoint)
-    output = driver.communicate()
-    assert driver.returncode == 0, output[1]
-    check = start("check", store)
-    said = check.communicate()[0].decode()
-    assert (check.returncode, said) == (
-        0,
-        f"{ORDERS} invoices of {ORDERS} orders, worth 9747747.934: exact\n",
+    run(driver, timeout=HOUR_S)
+    assert run(program("check", store), timeout=HOUR_S).stdout == (
+        f"{ORDERS} invoices of {ORDERS} orders, worth 9747747.934: exact\n"
     )
     assert list(Path(store).glob("topics/**/_stage/*")) == []

@@ -11,6 +11,7 @@ import pytest
 
 import txlog.lake.spark
 import txlog.spark
+from tests.harness import python
 from txlog.errors import DiskFailed, MissingExtra
 from txlog.lake.spark.java import (
     LOGGING,
@@ -111,16 +112,9 @@ def test_logging_is_ours_unless_the_user_configures_it(tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_a_session_says_nothing_on_the_first_screen(tmp_path: Path) -> None:
     """A program of a user writes nothing to stderr but its own output."""
-    program = """
-import txlog.spark
-spark = txlog.spark.session("local[1]", {"spark.driver.memory": "512m"})
-assert spark.range(3).count() == 3
-assert spark.conf.get("spark.sql.execution.arrow.pyspark.enabled") == "true"
-spark.stop()
-"""
     environment = {name: value for name, value in os.environ.items() if "SPARK" not in name}
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        python("spark_quiet"),
         env={**environment, "XDG_CACHE_HOME": str(tmp_path)},
         capture_output=True,
         check=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,16 +26,6 @@ from txlog.spark import read, release
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
 SEEDS = (19, 34)  # their histories end with rows in files of every kind
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
-    """A client of a store with a topic `orders` of two partitions."""
-    txlog.init(str(tmp_path / "store"))
-    with txlog.open(str(tmp_path / "store")) as opened:
-        opened.checkpoint_automatically = False
-        opened.create_topic("orders", partitions=2)
-        yield opened
 
 
 def in_order(frame: DataFrame) -> list[dict[str, object]]:

@@ -3,49 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import txlog
+from tests.harness import Child, python, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-JOB = """
-import sys
-from pyspark.sql import functions as F
-from txlog.spark import bulk_load, session
-
-store, gate = sys.argv[1:]
-spark = session("local[2]", {"spark.driver.memory": "512m", "spark.testing.memory": 512 << 20,
-                             "spark.log.level": "FATAL"})
-
-def wait(number):
-    if number == 999 and gate:  # the last row of the last task: the other one has staged its file
-        with open(gate, "w") as file:
-            file.write("here")
-        with open(gate + ".on") as file:
-            file.read(2)
-    return str(number)
-
-rows = spark.range(1000, numPartitions=2).select(
-    F.udf(wait, "string", useArrow=False)("id").alias("value"),
-    F.lit(0).alias("partition"),
-)
-write = rows.coalesce(1) if not gate else rows
-write.write.format("txlog").mode("append").options(
-    topic="orders", txnKey="k", batchId="1").save(store)
-print("written", flush=True)
-"""
-
-
-def job(store: str, gate: str) -> subprocess.Popen[bytes]:
-    """A driver, its JVM and their workers."""
-    return subprocess.Popen(
-        [sys.executable, "-c", JOB, store, gate], stdout=subprocess.PIPE, start_new_session=True
-    )
 
 
 def held(store: str) -> list[int]:
@@ -65,17 +30,14 @@ def test_driver_that_is_killed_before_its_commit(tmp_path: Path) -> None:
     os.mkfifo(gate)
     os.mkfifo(onward)
     held_open = os.open(onward, os.O_RDWR)  # so that a worker without a driver can end
-    first = job(store, str(gate))
-    with gate.open() as file:
-        assert file.read(4) == "here"
-    os.killpg(first.pid, signal.SIGKILL)
-    os.write(held_open, b"on")
-    first.communicate()
+    with Child(python("spark_sink", store, gate), group=True) as driver:
+        with gate.open() as file:
+            assert file.read(4) == "here"
+        driver.kill()
+        os.write(held_open, b"on")
     os.close(held_open)
     assert held(store) == []
-    second_job = job(store, "")
-    out, _ = second_job.communicate()
-    assert (second_job.returncode, out.strip()) == (0, b"written")
+    assert run(python("spark_sink", store, "")).stdout == "written\n"
     assert held(store) == [*range(1000)]
     stage = next(Path(store).glob("topics/**/_stage"))
     remaining = [path for path in stage.iterdir()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import pickle
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +46,6 @@ FILTERS: list[tuple[type[Any], Callable[[Any, Any], bool]]] = [
     (EqualTo, operator.eq), (In, operator.eq), (GreaterThan, operator.gt),
     (GreaterThanOrEqual, operator.ge), (LessThan, operator.lt), (LessThanOrEqual, operator.le),
 ]  # fmt: skip
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
-    """A client of a store with a topic `orders` of two partitions."""
-    txlog.init(str(tmp_path / "store"))
-    with txlog.open(str(tmp_path / "store")) as opened:
-        opened.checkpoint_automatically = False
-        opened.create_topic("orders", partitions=2)
-        yield opened
 
 
 def load(spark: SparkSession, path: str, topic: str = "orders", **options: str) -> DataFrame:

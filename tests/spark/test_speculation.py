@@ -17,77 +17,13 @@ from typing import Any
 import pytest
 
 import txlog
+from tests.harness import CHILDREN
 from tests.spark.standalone import master, worker
 from txlog.lake.spark.java import bundled_java, cache_directory, environment_for, find_java
 from txlog.lake.spark.submit import submit_args
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 COUNT = 1000
-# Two batches; of each, the first attempt of task 0 never ends.
-JOB = """
-import os
-import sys
-
-from pyspark import TaskContext
-from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSourceArrowWriter
-
-from txlog.spark import session
-from txlog.lake.spark.datasource import TxlogSource
-
-store, pipe, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-spark = session()
-
-
-def hang_if_first():
-    task = TaskContext.get()
-    if (task.partitionId(), task.attemptNumber()) == (0, 0):
-        os.open(pipe, os.O_RDONLY)  # blocks for ever, as no process opens it to write
-
-
-@F.udf(returnType="string", useArrow=False)
-def numbered(number, hangs):
-    if hangs and number == count // 2 - 1:  # the last row of task 0
-        hang_if_first()
-    return f"{number} {TaskContext.get().attemptNumber()}"
-
-
-class Late(DataSourceArrowWriter):
-    # The first attempt has staged all its files, but never reports them.
-    def __init__(self, sink):
-        self.sink = sink
-
-    def write(self, batches):
-        written = self.sink.write(batches)
-        with open(f"{pipe}.{TaskContext.get().taskAttemptId()}", "w") as file:
-            file.writelines(one.file.path + "\\n" for one in written.staged)
-        hang_if_first()
-        return written
-
-    def commit(self, messages):
-        self.sink.commit(messages)
-
-    def abort(self, messages):
-        self.sink.abort(messages)
-
-
-class LateSource(TxlogSource):
-    @classmethod
-    def name(cls):
-        return "txlog_late"
-
-    def writer(self, schema, overwrite):
-        return Late(super().writer(schema, overwrite))
-
-
-spark.dataSource.register(LateSource)
-rows = spark.range(count, numPartitions=2)
-for batch, (name, hangs) in enumerate([("txlog", True), ("txlog_late", False)]):
-    rows.select(numbered("id", F.lit(hangs)).alias("value")).write.format(name).mode(
-        "append").options(
-        path=store, topic="orders", txnKey="k", batchId=str(batch)).save()
-spark.stop()
-"""
 
 
 def test_speculative_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +34,6 @@ def test_speculative_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         client.create_topic("orders", partitions=2)
     os.mkfifo(pipe)
     events.mkdir()
-    job = tmp_path / "job.py"
-    job.write_text(JOB)
     java = environment_for(find_java(os.environ, bundled_java()), cache_directory(os.environ))
     environment = {
         **os.environ,
@@ -136,7 +70,7 @@ def test_speculative_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                 "512m",
                 *submit_args(),
                 *(word for item in settings.items() for word in ("--conf", "=".join(item))),
-                str(job),
+                str(CHILDREN / "spark_speculation.py"),
                 store,
                 str(pipe),
                 str(COUNT),

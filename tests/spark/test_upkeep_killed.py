@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import txlog
+from tests.harness import KILLED, python, run
 from tests.jobs.histories import in_topic
 from txlog import Client
 from txlog.lake.jobs.audit import audit
@@ -18,46 +16,6 @@ from txlog.lake.jobs.upkeep import compact, rebuild_delayed
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 LATER = 32_503_680_000_000
-# The driver dies at the first file with Spark's results: before the file has its name, or behind,
-# when the frame that names it is still to come.
-JOB = """
-import os
-import signal
-import sys
-
-import txlog
-from txlog.engine.storage.disk.posix import PosixDisk
-from txlog.lake.jobs.upkeep import compact
-from txlog.lake.jobs.upkeep import rebuild_delayed
-from txlog.spark import Spark
-from txlog.lake.spark import engine as computing
-
-store, job, moment = sys.argv[1:]
-publish = PosixDisk.publish
-
-
-def watched(compute):
-    def computed(*given):
-        found = compute(*given)
-        PosixDisk.publish = die
-        return found
-    return computed
-
-
-def die(disk, path, parts):
-    if moment == "behind":
-        publish(disk, path, parts)
-    print(path, flush=True)
-    os.killpg(0, signal.SIGKILL)  # the JVM with it
-
-
-with txlog.open(store) as client:
-    client.checkpoint_automatically = False
-    engine = Spark("local[1]", {"spark.driver.memory": "512m", "spark.testing.memory": "536870912"})
-    computing.arranged = watched(computing.arranged)
-    computing.delayed_ids = watched(computing.delayed_ids)
-    {"compact": compact, "rebuild-delayed": rebuild_delayed}[job](client, "t", engine)
-"""
 
 
 def files(store: str) -> set[str]:
@@ -100,14 +58,8 @@ def test_driver_that_is_killed_amid_its_work(tmp_path: Path, job: str, moment: s
         messages = in_topic(client, "t")
         delayed = client.topic("t").delayed(limit=500)
     files_before = files(store)
-    done = subprocess.run(
-        [sys.executable, "-c", JOB, store, job, moment],
-        check=False,
-        capture_output=True,
-        text=True,
-        start_new_session=True,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+    command = python("spark_upkeep", store, job, moment)
+    done = run(command, code=KILLED, start_new_session=True)
     new = files(store) - files_before
     assert bool(new) == (moment == "behind") and new <= {done.stdout.strip()}
     with txlog.open(store) as client:

@@ -6,8 +6,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +16,8 @@ import pytest
 
 import txlog
 from tests.engine_kit import Bench
+from tests.harness import Child, python
+from tests.harness import run as run_child
 from tests.sql.test_querying import FIRST, History, asked
 from tests.tiers import graded
 from txlog import Schema
@@ -27,22 +27,6 @@ from txlog.lake.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 Run = Callable[..., tuple[int, str, str]]
-# Each line of stdin: a script or database, the directory to start in, a query; one JSON answer.
-BARE = """
-import json, os, sys
-import duckdb
-assert not any(name.startswith(("txlog", "pyarrow")) for name in sys.modules)
-for line in sys.stdin:
-    what, folder, query = json.loads(line)
-    os.chdir(folder)
-    is_file = what.endswith(".duckdb")
-    with duckdb.connect(what if is_file else ":memory:", read_only=is_file) as bare:
-        if not is_file:
-            bare.execute(what)
-        bare.execute("SET TimeZone = 'UTC'")
-        rows = bare.execute(f"SELECT to_json(q)::VARCHAR FROM ({query}) AS q").fetchall()
-    print(json.dumps([json.loads(row) for row, in rows]), flush=True)
-"""
 SAME = (
     "epoch_ms(publish_time) AS publish_time, epoch_ms(event_time) AS event_time,"
     " epoch_ms(deliver_at) AS deliver_at, epoch_ms(visible_time) AS visible_time,"
@@ -51,31 +35,16 @@ SAME = (
 )
 
 
-class Bare:
+class Bare(Child):
     """A process with DuckDB and nothing of txlog."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-c", BARE],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        super().__init__(python("bare_duckdb", flags=["-I"]))
 
-    def ask(self, script: str, query: str, folder: str = "/") -> list[dict[str, Any]]:
-        """Return the rows of a query over the views of a script or database."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps([script, folder, query]), file=self._process.stdin, flush=True)
-        rows: list[dict[str, Any]] = json.loads(self._process.stdout.readline())
+    def rows(self, script: str, query: str, folder: str = "/") -> list[dict[str, Any]]:
+        """The rows of a query over the views of a script or database."""
+        rows: list[dict[str, Any]] = json.loads(self.ask(json.dumps([script, folder, query])))
         return rows
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        assert self._process.wait() == 0
 
 
 @pytest.fixture
@@ -123,16 +92,16 @@ def test_bare_duckdb_reads_the_messages_of_a_reader(
             assert code == 0, err
             total = len(read(history.client, "t"))
             lacking = int(script.splitlines()[1].split()[3])
-            [counted] = bare.ask(script, "SELECT count(*) AS n FROM t")
+            [counted] = bare.rows(script, "SELECT count(*) AS n FROM t")
             assert counted["n"] + lacking == total
             seen.update(covered=counted["n"], lacking=lacking)
             code, script, err = run("views", *store, "--complete", "rest", "--force")
             assert code == 0, err
             order = "ORDER BY ledger, entry, txn_index"
             _, out, err = run("query", *store, f"SELECT {SAME} FROM t {order}", "--json")
-            assert bare.ask(script, f"SELECT {SAME} FROM t {order}") == json.loads(out), err
+            assert bare.rows(script, f"SELECT {SAME} FROM t {order}") == json.loads(out), err
             sql = "SELECT message_id AS id, hex(coalesce(value, ''::BLOB)) AS v FROM t"
-            assert Counter((row["id"], row["v"]) for row in bare.ask(script, sql)) == ids(
+            assert Counter((row["id"], row["v"]) for row in bare.rows(script, sql)) == ids(
                 history.client
             )
             uncommitted = ("--isolation", "uncommitted", "--complete", "more", "--force")
@@ -142,7 +111,7 @@ def test_bare_duckdb_reads_the_messages_of_a_reader(
                 for row in read(history.client, "t", "uncommitted")
             )
             sql = "SELECT ledger, hex(coalesce(value, ''::BLOB)) AS v, txn_state FROM messages"
-            rows = bare.ask(script, sql)
+            rows = bare.rows(script, sql)
             assert Counter((row["ledger"], row["v"], row["txn_state"]) for row in rows) == expected
     except BaseException:
         print(f"seed {seed}: {' '.join(history.trace)}")
@@ -207,7 +176,7 @@ def test_records_of_unclean_files(
                     ((row["value"] or b"").hex().upper(), record(row)) for row in rows
                 )
                 sql = "SELECT hex(coalesce(value, ''::BLOB)) AS v, record FROM t"
-                actual = bare.ask(script, sql)
+                actual = bare.rows(script, sql)
                 assert Counter((row["v"], json.dumps(row["record"])) for row in actual) == expected
                 shown_rows = asked(history.client, "FROM t", isolation)
                 pairs = (((row["value"] or b"").hex().upper(), row["record"]) for row in shown_rows)
@@ -219,9 +188,9 @@ def test_records_of_unclean_files(
                     (row["value"], (row["record"] or {}).get("cups")) for row in shown_rows
                 )
             seen["records"] += sum(record(row) != "null" for row in rows)
-            actual = bare.ask(run("views", "-S", history.path)[1], f"SELECT {SAME}, record FROM t")
+            actual = bare.rows(run("views", "-S", history.path)[1], f"SELECT {SAME}, record FROM t")
             counts = {
-                row["message_id"]: row for row in bare.ask(script, f"SELECT {SAME}, record FROM t")
+                row["message_id"]: row for row in bare.rows(script, f"SELECT {SAME}, record FROM t")
             }
             assert all(counts[row["message_id"]] == row for row in actual)
             seen["alone"] += len(actual)
@@ -258,11 +227,11 @@ def test_markers_come_from_the_files(tmp_path: Path, run: Run, bare: Bare) -> No
             code, script, err = run("views", "-S", path)
             assert code == 0, err
             lacking = int(script.splitlines()[1].split()[3])
-            [counted] = bare.ask(script, "SELECT count(*) AS n FROM messages")
+            [counted] = bare.rows(script, "SELECT count(*) AS n FROM messages")
             assert counted["n"] + lacking == len(read(client, "t"))
             script = run("views", "-S", path, "--complete", "rest", "--force")[1]
             sql = "SELECT message_id AS id, hex(value) AS v FROM messages"
-            assert Counter((row["id"], row["v"]) for row in bare.ask(script, sql)) == ids(client)
+            assert Counter((row["id"], row["v"]) for row in bare.rows(script, sql)) == ids(client)
             return counted["n"], lacking
 
         assert compare() == (6, 0)
@@ -305,7 +274,7 @@ def test_files_that_were_moved_are_read_where_they_are(
         code, script, err = run("views", "-S", path, *more)
         assert code == 0, err
         sql = "SELECT list(record.cups ORDER BY lsn) AS cups FROM t"
-        assert bare.ask(script, sql, folder) == [{"cups": [1, 2]}]
+        assert bare.rows(script, sql, folder) == [{"cups": [1, 2]}]
 
 
 def test_relative_views_survive_a_copy(tmp_path: Path, run: Run, bare: Bare) -> None:
@@ -325,15 +294,15 @@ def test_relative_views_survive_a_copy(tmp_path: Path, run: Run, bare: Bare) -> 
     os.rename(path, moved)
     count = "SELECT topic, count(*) AS n FROM messages GROUP BY 1 ORDER BY 1"
     rows = [{"topic": topic, "n": 1} for topic in ("a.b/ns/Orders-1", "orders", "segments")]
-    assert bare.ask(str(moved / "v.duckdb"), count, str(moved)) == rows
+    assert bare.rows(str(moved / "v.duckdb"), count, str(moved)) == rows
     rows[1]["n"] = 2
-    assert bare.ask(script, count, str(moved)) == rows
+    assert bare.rows(script, count, str(moved)) == rows
     sql = 'SELECT text(value) AS v FROM "a.b/ns/orders-1"'
-    assert bare.ask(script, sql, str(moved)) == [{"v": "a.b/ns/Orders-1"}]
+    assert bare.rows(script, sql, str(moved)) == [{"v": "a.b/ns/Orders-1"}]
     sql = "SELECT count(*) AS n FROM segments WHERE file IS NOT NULL"
-    assert bare.ask(script, sql, str(moved)) == [{"n": 3}]
+    assert bare.rows(script, sql, str(moved)) == [{"n": 3}]
     sql = 'SELECT text(value) AS v FROM "public/default/segments"'
-    assert bare.ask(script, sql, str(moved)) == [{"v": "segments"}]
+    assert bare.rows(script, sql, str(moved)) == [{"v": "segments"}]
 
 
 def test_the_newest_of_each_key_is_a_view(tmp_path: Path, run: Run, bare: Bare) -> None:
@@ -352,10 +321,10 @@ def test_the_newest_of_each_key_is_a_view(tmp_path: Path, run: Run, bare: Bare) 
         users.send(None, key="eve")
     script = run("views", "-S", path)[1]
     sql = "SELECT text(key) || text(value) AS is FROM compacted ORDER BY 1"
-    assert [row["is"] for row in bare.ask(script, sql)] == ["ada3", "bob2", "eve4"]
-    assert bare.ask(script, "SELECT count(*) AS n FROM messages") == [{"n": 0}]
+    assert [row["is"] for row in bare.rows(script, sql)] == ["ada3", "bob2", "eve4"]
+    assert bare.rows(script, "SELECT count(*) AS n FROM messages") == [{"n": 0}]
     script = run("views", "-S", path, "--complete", str(tmp_path / "rest"))[1]
-    assert [row["is"] for row in bare.ask(script, sql)] == ["ada3", "bob5"]
+    assert [row["is"] for row in bare.rows(script, sql)] == ["ada3", "bob5"]
 
 
 def test_files_of_a_load_are_covered(tmp_path: Path, run: Run, bare: Bare) -> None:
@@ -374,9 +343,9 @@ def test_files_of_a_load_are_covered(tmp_path: Path, run: Run, bare: Bare) -> No
         script = run("views", "-S", path)[1]
         assert "not covered: 0 " in script
         sql = "SELECT message_id AS id, hex(value) AS v FROM t"
-        assert Counter((row["id"], row["v"]) for row in bare.ask(script, sql)) == ids(client)
+        assert Counter((row["id"], row["v"]) for row in bare.rows(script, sql)) == ids(client)
         sql = "SELECT min(lsn) AS low, max(lsn) AS high FROM other"
-        assert bare.ask(script, sql) == [{"low": answer["lsn"], "high": answer["lsn"]}]
+        assert bare.rows(script, sql) == [{"low": answer["lsn"], "high": answer["lsn"]}]
         _, out, _ = run("query", "-S", path, "SELECT DISTINCT form FROM segments", "--json")
         assert {"form": "adopted"} in json.loads(out)
         sql = "SELECT count(*) AS n, count(stored_entry) AS m FROM messages_all"
@@ -388,14 +357,14 @@ def test_flags_of_views_and_existing_files(tmp_path: Path, run: Run, bare: Bare)
     path = str(tmp_path / "store")
     txlog.init(path)
     script = run("views", "-S", path)[1]
-    assert bare.ask(script, "SELECT count(key) AS n FROM messages") == [{"n": 0}]
-    assert bare.ask(script, "SELECT count(file) AS n FROM segments") == [{"n": 0}]
+    assert bare.rows(script, "SELECT count(key) AS n FROM messages") == [{"n": 0}]
+    assert bare.rows(script, "SELECT count(file) AS n FROM segments") == [{"n": 0}]
     with txlog.open(path) as client:
         for topic in ("one", "two"):
             client.create_topic(topic)
             client.producer(topic).send(b"x")
     script = run("views", "-S", path, "--topic", "one", "--complete", "rest")[1]
-    assert bare.ask(script, "SELECT topic FROM messages") == [{"topic": "one"}]
+    assert bare.rows(script, "SELECT topic FROM messages") == [{"topic": "one"}]
     assert os.listdir("rest") == ["public~default~one.parquet"]
     assert run("views", "-S", path, "--complete", "rest")[0] == 4
     assert run("views", "-S", path, "--topic", "none")[0] == 3
@@ -411,20 +380,8 @@ def test_the_script_is_made_without_duckdb(tmp_path: Path) -> None:
     """spec/cli 10: duckdb comes in only for --out; --complete computes, so for it too."""
     path = str(tmp_path / "store")
     txlog.init(path)
-    program = (
-        "import sys; from txlog.cli.main import main;"
-        f" code = main(['views', '-S', {path!r}]);"
-        " sys.exit(code or ('duckdb' in sys.modules) * 9)"
-    )
-    source = str(Path(txlog.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": source},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout[:3]) == (0, "-- "), done.stderr
+    done = run_child(python("loaded", "duckdb", "views", "-S", path))
+    assert (done.stdout[:3], done.stderr) == ("-- ", "0 []\n")
 
 
 @pytest.mark.parametrize(
@@ -492,17 +449,17 @@ def test_typed_topics_have_their_records(
             expected = [row for rows in query.rows() for row in rows.to_pylist()]
         assert any(row["record"] is None for row in expected)
         columns = "SELECT message_id, hex(value) AS value, record FROM"
-        actual = bare.ask(script, f"{columns} (FROM {topic} ORDER BY message_id, value, record)")
+        actual = bare.rows(script, f"{columns} (FROM {topic} ORDER BY message_id, value, record)")
         for row in expected:
             row["value"] = row["value"] and row["value"].hex().upper()
         assert actual == expected, topic
         assert {row["record"]["price"] for row in actual if row["record"]} >= {price}
-    assert bare.ask(script, "SELECT count(*) AS n FROM plain") == [{"n": 0}]
+    assert bare.rows(script, "SELECT count(*) AS n FROM plain") == [{"n": 0}]
     if isolation == "committed":
         code, _, err = run("views", "-S", bench.path, "--out", str(tmp_path / "views.duckdb"))
         assert code == 0, err
         sql = "SELECT count(*) AS n FROM t WHERE record.cups >= 0"
-        [row] = bare.ask(str(tmp_path / "views.duckdb"), sql)
+        [row] = bare.rows(str(tmp_path / "views.duckdb"), sql)
         assert row["n"] > 0
     client.abort(open_txn)
 
@@ -524,7 +481,7 @@ def test_views_of_a_store_with_an_odd_path(tmp_path: Path, run: Run, bare: Bare,
         assert code == 0, err
         if script:
             count = 2 if "--complete" in more else 1
-            assert bare.ask(script, "SELECT count(*) AS n FROM t") == [{"n": count}]
+            assert bare.rows(script, "SELECT count(*) AS n FROM t") == [{"n": count}]
     code, out, err = run("query", *store, "SELECT count(*) AS n FROM t", "--json")
     assert (code, json.loads(out)) == (0, [{"n": 2}]), err
     bench.close()

@@ -6,8 +6,6 @@ RLIMIT_NOFILE of the processes here is below the number of files.
 from __future__ import annotations
 
 import resource
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.engine_kit import Bench, ids, send, values
+from tests.harness import python, run
 from txlog.base.ranges import Bound
 from txlog.engine.storage.disk import posix as disk_module
 from txlog.engine.view.files import OpenFiles
@@ -27,38 +26,6 @@ pytestmark = [
 ]
 
 LEDGERS, LIMIT = 70, 64
-WORK = """
-import os, sys
-import txlog
-from txlog.lake.sql.client_query import Query
-
-def is_open():
-    return len(os.listdir("/proc/self/fd"))
-
-def after(found, expected):
-    global most
-    most = max(most, is_open())
-    assert found == expected, (found, expected)
-
-most, count = 0, int(sys.argv[2])
-with txlog.open(sys.argv[1]) as client:
-    after(sum(table.num_rows for table in client.read("t")), count)
-    with client.consumer("t", "s") as consumer:
-        got = 0
-        while rows := consumer.receive_batch(10, timeout_ms=0).num_rows:
-            got += rows
-        after(got, count)
-    for number in range(3):
-        client.producer("t").send(b"more")
-    client.checkpoint(roll_all=True)
-    client.admin.compact("t")
-    after(sum(table.num_rows for table in client.read("t")), count + 3)
-    with Query(client, "SELECT sum(octet_length(value)) AS size FROM t") as query:
-        [size] = query.rows().read_all()["size"].to_pylist()
-    after(int(size) > count, True)
-after(txlog.verify(sys.argv[1], deep=True)["problem_list"], [])
-print(most)
-"""
 
 
 @pytest.mark.deep
@@ -69,13 +36,10 @@ def test_more_files_than_a_process_may_have_open(bench: Bench) -> None:
     path = bench.path
     assert len(list(Path(path).rglob("*.parquet"))) >= LEDGERS - 1
     bench.close()
-    done = subprocess.run(
-        [sys.executable, "-c", WORK, path, str(LEDGERS)],
-        capture_output=True,
-        text=True,
+    done = run(
+        python("descriptors", path, LEDGERS),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT)),
     )
-    assert done.returncode == 0, done.stderr
     assert int(done.stdout) <= LIMIT // 2
 
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
 import txlog
+from tests.harness import Child, python
 from txlog.cli.main import main
-
-HOLD = (
-    "import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.flock(file, fcntl.LOCK_EX);"
-    "print('held', flush=True); sys.stdin.read()"
-)
 
 
 @pytest.mark.parametrize(
@@ -33,18 +29,14 @@ def test_a_lock_error_names_the_holder(
     txlog.init(str(tmp_path / "shop"))
     if not (tmp_path / "shop" / lock).exists():
         assert main(["-S", str(tmp_path / "shop"), "admin", "checkpoint"]) == 0
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path / "shop" / lock)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
+    command = python("hold_lock", tmp_path / "shop" / lock)
+    with Child(command) as holder:
+        assert holder.line() == "held"
         where = ["-S", str(tmp_path / "shop"), "--lock-timeout", "50ms"]
         capfd.readouterr()
         assert main([*where, *words]) == 5
         errors = capfd.readouterr().err
-        assert f"error: {expected} {holder.pid} ({sys.executable} -c import fcntl" in errors
+        assert f"error: {expected} {holder.pid} ({shlex.join(command[:3])}" in errors
         assert "txlog admin locks" in errors
         assert main([*where, *words, "--json"]) == 5
         error = json.loads(capfd.readouterr().err)["error"]
@@ -53,5 +45,4 @@ def test_a_lock_error_names_the_holder(
         assert main(["-S", str(tmp_path / "shop"), "admin", "locks", "--json"]) == 0
         holders = {row["path"]: row["pid"] for row in json.loads(capfd.readouterr().out)}
         assert holders[lock] == holder.pid
-        holder.communicate(b"")
     assert main([*where, *words]) == 0  # a lock dies with its process

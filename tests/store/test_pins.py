@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import txlog
 from tests.engine_kit import little_room
+from tests.harness import Child, python
 from txlog import Client
 from txlog.base.ranges import END
 from txlog.engine.storage.disk.posix import PosixDisk
@@ -21,14 +19,6 @@ from txlog.lake.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SQL = "SELECT count(*) AS n, max(octet_length(value)) AS bytes FROM orders"
-READER = """
-import sys, txlog
-from txlog.lake.sql.client_query import Query
-with txlog.open(sys.argv[1]) as client, Query(client, sys.argv[2]) as asked:
-    print("ready", flush=True)
-    sys.stdin.readline()
-    print(asked.rows().read_all().to_pylist(), flush=True)
-"""
 
 
 @pytest.fixture
@@ -55,19 +45,11 @@ def files(client: Client) -> set[str]:
     return {str(path.relative_to(root)) for path in root.glob("topics/**/*.parquet")}
 
 
-@contextmanager
-def reader(client: Client) -> Iterator[subprocess.Popen[str]]:
+def reader(client: Client) -> Child:
     """A process that has a query open and waits for a line before it reads."""
-    command = [sys.executable, "-c", READER, client.path, SQL]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            yield process
-        finally:
-            process.kill()
+    process = Child(python("query_reader", client.path, SQL))
+    assert process.line() == "ready"
+    return process
 
 
 def let_everything_go(client: Client) -> None:
@@ -85,15 +67,12 @@ def test_files_of_a_reader_stay_while_it_lives(client: Client) -> None:
     """R18; kills: a checkpoint, sweep or gc that unlinks pinned files; pins without end."""
     old_files = files(client)
     with reader(client) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         assert [row["name"] for row in client.admin.locks() if row["held"]].count("pin") == 1
         let_everything_go(client)
         assert old_files <= files(client)
         assert list(client.read("orders")) == []
-        process.stdin.write("\n")
-        assert process.stdout.readline() == "[{'n': 6, 'bytes': 16}]\n"
-        assert process.wait() == 0
+        assert process.ask() == "[{'n': 6, 'bytes': 16}]"
+        assert process.end() == (0, "")
     client.checkpoint()
     assert not old_files & files(client)
     assert pins(PosixDisk(client.path)) == []

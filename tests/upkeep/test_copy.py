@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import txlog
-from tests.crash.killing import DYING
 from tests.engine_kit import Bench, begin, send, send_txn, values
+from tests.harness import KILLED, Children, python, ready, run
 from tests.tiers import graded
 from txlog import Bound, Client
 from txlog.cli.main import main
@@ -26,29 +24,6 @@ from txlog.errors import (
 from txlog.lake.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-ROOT = Path(__file__).resolve().parents[2]
-WRITER = """
-import sys, txlog
-number, path = int(sys.argv[1]), sys.argv[2]
-with txlog.open(path, durability="os") as client:
-    step = 0
-    while True:
-        with client.transaction() as txn:
-            for topic in ("t", "u"):
-                client.producer(topic).send(b"%d:%d" % (number, step), txn=txn)
-        client.producer("t", f"w{number}").send(b"plain", sequence_id=step)
-        step += 1
-        if number == 0 and not step % 20:
-            client.checkpoint(roll_all=not step % 40)
-            client.admin.gc(apply=True, keep_ms=0)
-        print(step, flush=True)
-"""
-COPY = """
-import txlog
-with txlog.open({path!r}) as client:
-    left = {left}
-    client.copy({dest!r})
-"""
 
 
 @pytest.fixture
@@ -238,12 +213,11 @@ def test_a_copy_removes_nothing_outside(bench: Bench, tmp_path: Path) -> None:
 @pytest.mark.parametrize("left", graded(range(1, 160, 5), (41, 96)))
 def test_a_copy_that_is_killed_leaves_no_store(bench: Bench, tmp_path: Path, left: int) -> None:
     dest = str(tmp_path / "copy")
-    program = DYING + COPY.format(path=bench.path, dest=dest, left=left)
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
+    done = run(ready("copy_store", bench.path, dest, left), code=None)
     if done.returncode == 0:
         check(dest)
         return
-    assert done.returncode == -9
+    assert done.returncode == KILLED
     if not Path(dest, "txlog.toml").exists():
         with pytest.raises(StoreNotFound):
             txlog.open(dest)
@@ -262,24 +236,15 @@ def test_copies_made_while_four_processes_write_are_whole(tmp_path: Path) -> Non
     with txlog.open(path) as client:
         for topic in ("t", "u"):
             client.create_topic(topic, partitions=2)
-        writers = [
-            subprocess.Popen(
-                [sys.executable, "-c", WRITER, str(number), path], stdout=subprocess.PIPE, cwd=ROOT
-            )
-            for number in range(4)
-        ]
-        try:
+        with Children() as children:
+            commands = [python("copied_writer", number, path) for number in range(4)]
+            writers = [children.start(command) for command in commands]
             for copy in range(4):
                 for writer in writers[: 4 - copy]:
-                    assert writer.stdout is not None
                     for _ in range(15):
-                        assert writer.stdout.readline()
+                        writer.line()
                 copies.append(client.copy(str(tmp_path / f"copy-{copy}")))
                 writers[3 - copy].kill()
-        finally:
-            for writer in writers:
-                writer.kill()
-                writer.communicate()
         for answer in copies:
             check(answer["path"])
             with txlog.open(answer["path"]) as copied:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import errno
 import random
 import shutil
-import signal
 import subprocess
-import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from tests.crash.test_corruption import SEED, damages, files_of, read_all, sampl
 from tests.crash.world import TOPIC, open_client, read_messages
 from tests.disk.memory import Killed, MemoryDisk
 from tests.engine_kit import Bench, read, send, send_txn, values
-from tests.source_tree import ROOT
+from tests.harness import Child, run, txlog_of
 from txlog import Client
 from txlog.base.ranges import Bound
 from txlog.base.rows.store import Repaired
@@ -472,27 +471,11 @@ def test_real_processes_killed_amid_a_repair(tmp_path: Path) -> None:
     for turn in range(12):
         path = tmp_path / f"copy{turn}"
         shutil.copytree(bench.path, path)
-        command = [
-            sys.executable,
-            "-m",
-            "txlog",
-            "-S",
-            str(path),
-            "admin",
-            "repair",
-            "--apply",
-            "--accept-loss",
-        ]
+        command = txlog_of(path, "admin", "repair", "--apply", "--accept-loss")
         for _ in range(3):
-            process = subprocess.Popen(
-                command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            )
-            try:
-                process.wait(rng.uniform(0.15, 0.7))
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-            process.wait()
-        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+            with Child(command) as child, suppress(subprocess.TimeoutExpired):
+                child.process.wait(rng.uniform(0.15, 0.7))
+        run(command)
         assert txlog.verify(str(path), deep=True)["errors"] == 0, f"seed {SEED}, turn {turn}"
         with txlog.open(str(path)) as client:
             assert [str(m.message_id) for m in read(client)] == kept

@@ -1,6 +1,4 @@
-"""A process that ends itself with SIGKILL at a named call of its disk, for `test_windows_killed`.
-
-    python -m tests.crash.killing STORE SCENARIO OP PART NTH WHEN ARGUMENT…
+"""Does a scenario, and dies in a named call of its disk: STORE SCENARIO OP PART NTH WHEN ARGUMENT…
 
 OP is pwrite, datasync, publish or unlink, PART a part of the path, WHEN is `before`, `after`, or
 for a pwrite the number of bytes that it writes before it dies. The scenario arms the disk, so
@@ -29,23 +27,6 @@ from txlog.engine.store.store import Store
 from txlog.errors import OutcomeUnknown
 
 START_MS = 1_700_000_000_000
-# The head of a program: with `left` set, it dies in that call, counted from then on.
-DYING = """
-import fcntl, os, signal
-left = 0
-def dying(name, owner):
-    call = getattr(owner, name)
-    def counted(*given, **named):
-        global left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return call(*given, **named)
-    setattr(owner, name, counted)
-for name in ("open", "pwrite", "pwritev", "fsync", "fdatasync", "link", "unlink", "mkdir", "rmdir"):
-    dying(name, os)
-dying("flock", fcntl)
-"""
 
 
 class KillingDisk(PosixDisk):
