@@ -18,7 +18,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from tests.engine_kit import Bench, ids, pending, read, rows, session_of
+from tests.engine_kit import Bench, ids, kill, pending, read, rows
 from txlog import Bound, Client, Consumer, MessageId, Range, TxnId
 from txlog.errors import (
     ExpiredTransaction,
@@ -241,9 +241,10 @@ class EngineAgainstDicts(RuleBasedStateMachine):
             sent = txn.sent.setdefault(number, [])
             if name is not None:
                 ids_by_sequence = txn.sequences.setdefault((number, name), {})
-                if ids_by_sequence and sequence <= max(ids_by_sequence):
-                    assert receipt.duplicate
-                    assert receipt.txn_index == ids_by_sequence.get(sequence)
+                if sequence in ids_by_sequence:
+                    is_newest = sequence == max(ids_by_sequence)
+                    original = ids_by_sequence[sequence] if is_newest else None
+                    assert (receipt.txn_index, receipt.duplicate) == (original, True)
                     return
                 ids_by_sequence[sequence] = len(sent) + 1
             sent.append(value)
@@ -612,9 +613,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         if is_clean:
             consumer.real.close()
         else:
-            lock = session_of(consumer.real).member._lock
-            assert lock is not None
-            lock.close()
+            kill(consumer.real)
             self.hands.append(
                 ModelConsumer(consumer.who, self.clients[consumer.who].consumer("t", SHARED))
             )
