@@ -15,7 +15,7 @@ from typing import NoReturn
 import pytest
 
 import txlog
-from tests.engine_kit import Bench, send, send_txn, session_of
+from tests.engine_kit import Bench, kill, send, send_txn, session_of
 from tests.source_tree import ROOT
 from txlog import Client, Consumer, Message, MessageId
 from txlog.base.ranges import START
@@ -64,13 +64,6 @@ def leased(client: Client, consumer: Consumer) -> int:
     client.flush()
     rows = client.subscription("t", "s").describe()["consumer_list"]
     return next(int(row["leased"]) for row in rows if row["consumer"] == consumer.id)
-
-
-def kill(consumer: Consumer) -> None:
-    """Free the consumer's lock, as the kernel does when a process dies."""
-    lock = session_of(consumer).member._lock
-    assert lock is not None
-    lock.close()
 
 
 # --- how much -----------------------------------------------------------------------------------

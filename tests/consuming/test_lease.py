@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine_kit import Bench, begin, send, send_txn, session_of, values
+from tests.engine_kit import Bench, begin, kill, send, send_txn, session_of, values
 from txlog import Client, Consumer, Message, MessageId, messages
 from txlog.client.answers.consumers import consumers as consumer_rows
 from txlog.engine.plan.consuming.choice import SLOTS, slot_of, slots_of
@@ -37,13 +37,6 @@ def batch(consumer: Consumer, count: int = 100) -> list[Message]:
 def counts(consumer: Consumer, count: int = 100) -> list[tuple[bytes | None, int | None]]:
     """(value, redelivery count) of the next batch."""
     return [(message.value, message.redelivery_count) for message in batch(consumer, count)]
-
-
-def kill(consumer: Consumer) -> None:
-    """Free the consumer's lock, as the kernel does when a process dies."""
-    lock = session_of(consumer).member._lock
-    assert lock is not None
-    lock.close()
 
 
 def letters(count: int) -> list[bytes]:

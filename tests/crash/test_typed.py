@@ -29,6 +29,7 @@ from tests.crash.contents import content
 from tests.crash.killing import DYING
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client
 from tests.disk.memory import MemoryDisk
+from tests.engine_kit import relation_of
 from tests.tiers import graded
 from txlog import Client, Schema
 from txlog.base.schemas.values import decode_one, encode_one
@@ -186,7 +187,7 @@ def crashes(label: str, kind: str, rng: random.Random) -> Iterator[Crash]:
 
 def by_columns(client: Client) -> list[tuple[str, dict[str, Any] | None]]:
     """Each message that has a value, with its record as a Spark task reads it."""
-    scans = scans_of(client._relation("t"))
+    scans = scans_of(relation_of(client, "t"))
     rows = [
         row
         for scan in scans

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from tests import source_tree
-from tests.engine_kit import Bench, begin, ids, read, say, send, session_of, values
+from tests.engine_kit import Bench, begin, ids, kill, read, say, send, session_of, values
 from tests.tiers import graded
 from txlog import Bound, Client, Consumer, Range, TxnId
 from txlog.base.ranges import END
@@ -291,9 +291,7 @@ def lease(
         if chance.random() < 0.5:
             consumer.close()
             return
-        lock = session_of(consumer).member._lock
-        assert lock is not None
-        lock.close()
+        kill(consumer)
         if consumers:
             session_of(consumers[0]).member.reap(now=True)
 

@@ -25,7 +25,16 @@ from typing import Any, TypeVar
 import pytest
 
 import txlog
-from tests.engine_kit import START_MS, begin, new_store, open_client, send, session_of
+from tests.engine_kit import (
+    START_MS,
+    begin,
+    kill,
+    lock_of,
+    new_store,
+    open_client,
+    send,
+    session_of,
+)
 from txlog import Client
 from txlog.client.wait import Wait, has_state
 from txlog.clock import ManualClock
@@ -163,9 +172,7 @@ class TestTold:
             assert value(peer.receive()) == b"1"
             thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
             assert rests.acquire(timeout=60)
-            lock = session_of(peer).member._lock
-            assert lock is not None
-            lock.close()
+            kill(peer)
             assert thread.result() == b"1"
 
     def test_a_consumer_that_is_closed(self, path: str, rests: threading.Semaphore) -> None:
@@ -762,9 +769,9 @@ def test_a_look_while_a_peer_leaves_is_repeated_soon(path: str) -> None:
         consumer, peer = own_client.consumer("t", "s"), other.consumer("t", "s")
         send(other, b"1")
         peer.receive()
-        woken, lock = own_client.store.wakeups, session_of(peer).member._lock
+        woken, lock = own_client.store.wakeups, lock_of(peer)
         woken.begin()
-        assert lock is not None and consumer.session.take(10, True) is None
+        assert consumer.session.take(10, True) is None
         (Path(path) / consumer_lock(peer.id)).open("r+b").close()
         assert woken.drain()
         for is_thorough in (True, False, True):
@@ -787,9 +794,8 @@ def test_a_reported_lock_that_stays_held_is_not_watched_for_long(
     """
     with txlog.open(path) as own_client, txlog.open(path) as other:
         consumer, peer = own_client.consumer("t", "s"), other.consumer("t", "s")
-        woken, lock = own_client.store.wakeups, session_of(peer).member._lock
+        woken = own_client.store.wakeups
         woken.begin()
-        assert lock is not None
         (Path(path) / consumer_lock(peer.id)).open("r+b").close()
         assert woken.drain()
         assert (

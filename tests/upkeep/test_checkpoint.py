@@ -23,7 +23,7 @@ import pytest
 import txlog
 from tests.crash.world import new_disk, open_client
 from tests.disk.memory import MemoryDisk
-from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
+from tests.engine_kit import Bench, begin, ids, pending, read, relation_of, send, send_txn, values
 from tests.laws.test_laws import dumps, fresh, live_dumps
 from txlog import Client
 from txlog.base.settings import Settings
@@ -151,7 +151,7 @@ def test_a_sealed_file_of_a_partition_has_its_ledger_as_a_column(bench: Bench) -
     client.checkpoint(roll_all=True)
     client.producer("t").send(b"d")
     client.checkpoint(roll_all=True)
-    mixed, plain, clean = (source.ref for source in client._relation("t").direct)
+    mixed, plain, clean = (source.ref for source in relation_of(client, "t").direct)
     assert [(ref.messages, ref.rows, ref.is_messages_only) for ref in (mixed, plain, clean)] == [
         (2, 3, False),
         (1, 1, True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine_kit import Bench, begin, say, session_of
+from tests.engine_kit import Bench, begin, kill, say
 from txlog import Client, Consumer, Message, TxnId
 from txlog.engine.plan.watermarks.value import WatermarkGenerator, tracking_position
 from txlog.engine.session.reading.watermark_session import Watermark
@@ -33,13 +33,6 @@ def drain(consumer: Consumer) -> tuple[list[int], list[Message]]:
             numbers.append(now.event_time)
         else:
             return numbers, got
-
-
-def kill(consumer: Consumer) -> None:
-    """Free the consumer's lock, as the kernel does when a process dies."""
-    lock = session_of(consumer).member._lock
-    assert lock is not None
-    lock.close()
 
 
 def values(consumer: Consumer) -> list[int]:
