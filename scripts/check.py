@@ -31,8 +31,8 @@ STEPS = {
     "types": [*PYTHON, "mypy"],
     "tests": [*PYTHON, "pytest", "-q", "-n", "auto", "--dist", "worksteal"],
     "deep": [*PYTHON, "pytest", "-q", "-n", "auto", "--dist", "worksteal"],
-    "spark": [*PYTHON, "pytest", "-q"],
-    "clients": [*PYTHON, "pytest", "-q"],
+    "spark": [*PYTHON, "pytest", "-q", "tests/spark"],
+    "clients": [*PYTHON, "pytest", "-q", "tests/clients"],
     "upstream": [*PYTHON, "tests.upstream"],
 }
 QUICK = ("format", "lint", "types", "tests")

@@ -72,7 +72,9 @@ LONG = (
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let long tests come first, so that both workers end at the same time."""
     if config.getoption("--seconds") is None:
-        items.sort(key=lambda item: not any(part in item.nodeid for part in LONG))
+        paths = {item.path for item in items}
+        long = {path for path in paths if any(part in str(path) for part in LONG)}
+        items.sort(key=lambda item: item.path not in long)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import txlog
-from tests.serve.served import Raw, served
-from tests.serve.test_deliveries import subscribed
+from tests.serve.deliveries import subscribed
+from tests.serve.served import Raw
 from tests.serve.test_sends import opened
 from txlog.serve.pulsar import wire
 from txlog.serve.pulsar.ids import STEP
@@ -31,13 +30,6 @@ HEAD: dict[str, Any] = {
 }
 COUNT = 5
 BATCH = HEAD | {"num_messages_in_batch": COUNT, "sequence_id": 0, "highest_sequence_id": COUNT - 1}
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    path = tmp_path_factory.mktemp("s") / "s"
-    with served(path) as url:
-        yield path, url
 
 
 def sent(raw: Raw, head: dict[str, Any], **fields: Any) -> Any:

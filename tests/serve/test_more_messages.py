@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +9,14 @@ import pyarrow as pa
 import pytest
 
 import txlog
-from tests.serve.served import Raw, served
-from tests.serve.test_deliveries import filled, messages, subscribed
+from tests.serve.deliveries import filled, messages, subscribed
+from tests.serve.served import Raw
 from txlog.serve.pulsar import wire
 from txlog.serve.pulsar.ids import LATEST, STEP
 from txlog.serve.pulsar.messages import MessageIdData
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 Position = tuple[int, int]
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    path = tmp_path_factory.mktemp("s") / "s"
-    with served(path) as url:
-        yield path, url
 
 
 def came(raw: Raw, name: str) -> Any:

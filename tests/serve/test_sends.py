@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from struct import pack
 from typing import Any
@@ -20,13 +19,6 @@ from txlog.serve.pulsar.messages import ERRORS, MessageMetadata, SingleMessageMe
 NO_ID = (1 << 64) - 1  # -1: a receipt for an older repetition does not say its position
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    path = tmp_path_factory.mktemp("s") / "s"
-    with served(path) as url:
-        yield path, url
 
 
 def batch(values: list[bytes], **fields: object) -> bytes:

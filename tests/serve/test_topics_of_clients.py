@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 import txlog
 from tests.serve.served import Raw, served
@@ -15,13 +12,6 @@ from tests.serve.siege import Served, serving
 from txlog.serve.pulsar.messages import ERRORS, message_class
 
 ANSWER = "partitionMetadataResponse"
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    path = tmp_path_factory.mktemp("s") / "s"
-    with served(path) as url:
-        yield path, url
 
 
 def asked(raw: Raw, topic: str) -> tuple[int, int]:

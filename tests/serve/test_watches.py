@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 import txlog
+from tests.serve.deliveries import messages, subscribed
 from tests.serve.served import Raw, served
-from tests.serve.test_deliveries import messages, subscribed
 from tests.serve.test_sends import opened
 from txlog.serve.core.catalog import CatalogSnapshot
 from txlog.serve.pulsar.connection import Connection
@@ -20,13 +19,6 @@ from txlog.serve.pulsar.messages import COMMANDS, ERRORS
 from txlog.serve.pulsar.topics import SLICE_NAMES, TopicListWatcher, TopicPattern, hash_of
 
 OF_SHOP = "persistent://public/default/shop-.*"
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    path = tmp_path_factory.mktemp("s") / "s"
-    with served(path) as url:
-        yield path, url
 
 
 def watched(raw: Raw, pattern: str, answer: str = "watchTopicListSuccess") -> Any:

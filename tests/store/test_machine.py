@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import Phase, settings
@@ -19,7 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from tests.engine_kit import Bench, ids, kill, pending, read, rows
-from txlog import Bound, Client, Consumer, MessageId, Range, TxnId
+from tests.store.model import COMMITTED, OPEN, ModelConsumer, ModelKey, ModelTxn
+from txlog import Bound, Client, MessageId, Range, TxnId
 from txlog.errors import (
     ExpiredTransaction,
     InvalidTxnStatus,
@@ -34,39 +34,7 @@ PARTITIONS = 2
 SUBSCRIPTIONS = ("s", "u")
 SHARED = "h"  # with consumers that stay open between the rules
 KEYS = ("k", "l")
-OPEN, COMMITTED = "open", "committed"
 MESSAGE_BYTES = 40
-
-
-@dataclass
-class ModelTxn:
-    """A transaction of the model; state: open, committed, or the reason of its abort."""
-
-    number: TxnId
-    due_ms: int
-    state: str = OPEN
-    sent: dict[int, list[bytes]] = field(default_factory=dict)
-    sequences: dict[tuple[int, str], dict[int, int]] = field(default_factory=dict)
-    held: dict[tuple[str, int], set[MessageId]] = field(default_factory=dict)
-    cumulative: dict[tuple[str, int], int] = field(default_factory=dict)
-
-
-@dataclass
-class ModelKey:
-    """A transaction key of the model."""
-
-    epoch: int = -1
-    is_deleted: bool = False
-    bound: ModelTxn | None = None
-
-
-@dataclass
-class ModelConsumer:
-    """A consumer of the shared subscription, and the messages leased to it."""
-
-    who: int
-    real: Consumer
-    hand: set[tuple[int, MessageId]] = field(default_factory=set)
 
 
 class EngineAgainstDicts(RuleBasedStateMachine):

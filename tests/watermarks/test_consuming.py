@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.engine_kit import Bench, begin, say
-from tests.watermarks.test_examples import drain, kill, post, times, values
+from tests.engine_kit import Bench, begin, kill, say
+from tests.watermarks.test_examples import drain, post, times, values
 from txlog import Client, Consumer, messages
 from txlog.base.ranges import START
 from txlog.engine.decide.consuming.watermark_offer import WatermarkOffer

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client
-from tests.engine_kit import Bench, begin, say
-from tests.watermarks.test_examples import kill
+from tests.engine_kit import Bench, begin, kill, say
 from txlog import Client, Consumer, Message, MessageId, TxnId, messages
 from txlog.base.ranges import Bound
 from txlog.base.settings import Settings
