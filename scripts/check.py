@@ -5,7 +5,8 @@ usage: check.py [-h] [--all] [--slow] [--changed] [--only STEP] [PYTEST ARGUMENT
 Steps: format, lint, types and tests are quick. Four more take as long again, and `.ci/run` has
 them: deep, where a law is tried at each of many places, spark, tests of one Spark session,
 clients, where stock clients of Apache Pulsar are built and tried, and upstream, where a part of
-those clients' own tests runs, each day another one.
+those clients' own tests runs, each day another one. With --all, a seventh of the tests marked
+slow runs among the others, each day another one (tests/rotation.py); with --slow, all of them.
 With pytest arguments only those tests run. --changed is for while you work: lint and the tests
 nearest to what differs from main, nearest first, until 9 seconds are over. All steps run, also
 after one has failed; the exit code is 1 when any did. `scripts/test` calls this in `.venv`.
@@ -17,6 +18,7 @@ import argparse
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 from scripts import changed
@@ -29,8 +31,8 @@ STEPS = {
     "types": [*PYTHON, "mypy"],
     "tests": [*PYTHON, "pytest", "-q", "-n", "auto", "--dist", "worksteal"],
     "deep": [*PYTHON, "pytest", "-q", "-n", "auto", "--dist", "worksteal"],
-    "spark": [*PYTHON, "pytest", "-q"],
-    "clients": [*PYTHON, "pytest", "-q"],
+    "spark": [*PYTHON, "pytest", "-q", "tests/spark"],
+    "clients": [*PYTHON, "pytest", "-q", "tests/clients"],
     "upstream": [*PYTHON, "tests.upstream"],
 }
 QUICK = ("format", "lint", "types", "tests")
@@ -45,14 +47,16 @@ MARKED = {
 def main() -> int:
     """Run the steps that were asked for and say what came of each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--all", action="store_true", help="also deep, spark, clients and upstream")
-    parser.add_argument("--slow", action="store_true", help="also those, and what takes minutes")
+    parser.add_argument("--all", action="store_true", help="also deep, spark, clients, upstream")
+    parser.add_argument("--slow", action="store_true", help="also those, and every slow test")
     parser.add_argument("--only", choices=STEPS, help="one step")
     parser.add_argument("--changed", action="store_true", help="tests near the changes, 9 s")
     options, rest = parser.parse_known_args()
     if options.changed:
         return changed.check()
     names = [*STEPS] if options.all or options.slow else [*QUICK]
+    is_rotation = options.all and not options.slow
+    today = ["--slow-day", str(datetime.now(UTC).toordinal())]  # also if midnight passes meanwhile
     names = [options.only] if options.only else ["tests"] if rest else names
     failed = []
     for name in names:
@@ -60,7 +64,9 @@ def main() -> int:
         if name == "tests" and rest:
             command += rest if options.slow else ["-m", "not slow", *rest]
         elif name in MARKED:
-            command += ["-m", MARKED[name] + ("" if options.slow else " and not slow")]
+            every = options.slow or is_rotation
+            command += ["-m", MARKED[name] + ("" if every else " and not slow")]
+            command += today if is_rotation else []
         began = time.monotonic()
         print(f"== {name}", flush=True)
         code = subprocess.run(command, cwd=ROOT, check=False).returncode

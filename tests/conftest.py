@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.engine_kit import Bench
+from tests.rotation import Rotation
 from txlog.engine.storage.disk import posix
 from txlog.engine.storage.journal import file, journal
 from txlog.engine.store import identity
@@ -71,7 +72,9 @@ LONG = (
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let long tests come first, so that both workers end at the same time."""
     if config.getoption("--seconds") is None:
-        items.sort(key=lambda item: not any(part in item.nodeid for part in LONG))
+        paths = {item.path for item in items}
+        long = {path for path in paths if any(part in str(path) for part in LONG)}
+        items.sort(key=lambda item: item.path not in long)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -90,8 +93,14 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--seconds N: end after that, in one process; for `scripts/test --changed`."""
+    """Options for `scripts/test`: --seconds, for --changed, is for one process; --slow-day."""
     parser.addoption("--seconds", type=float, help="stop, without a failure, after so many")
+    parser.addoption("--slow-day", type=int, help="of the slow tests, only those of this day")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (day := config.getoption("--slow-day")) is not None:
+        config.pluginmanager.register(Rotation(day))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

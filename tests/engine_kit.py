@@ -19,10 +19,13 @@ from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import watermark
 from txlog.engine.decide.sending.watermark import Assertion, WatermarkPlaced
 from txlog.engine.decide.transactions.enter import Use
+from txlog.engine.door.relation import RelationReader
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading import newest
+from txlog.engine.relation.relation import Relation, RelationFilter
 from txlog.engine.session.consuming.consumer import ConsumerSession
 from txlog.engine.session.transactions.transaction import in_transaction
+from txlog.engine.storage.disk.protocol import LockFile
 from txlog.engine.upkeep.space import topic_compaction
 from txlog.engine.view.view import View
 
@@ -146,13 +149,6 @@ def ids(client: Client, topic: str = "t", **options: Any) -> list[MessageId]:
     return [m.message_id for m in read(client, topic, **options) if m.message_id is not None]
 
 
-def kill(consumer: Consumer) -> None:
-    """Free the consumer's lock, as the kernel does when a process dies."""
-    lock = session_of(consumer).member._lock
-    assert lock is not None
-    lock.close()
-
-
 def pending(client: Client, topic: str = "t", subscription: str = "s") -> list[Message]:
     """The messages that a new consumer of the subscription receives now."""
     with client.consumer(topic, subscription) as consumer:
@@ -185,3 +181,22 @@ def session_of(consumer: Consumer) -> ConsumerSession:
     """The session of a consumer of one topic on a durable subscription."""
     assert isinstance(consumer.session, ConsumerSession)
     return consumer.session
+
+
+def lock_of(consumer: Consumer) -> LockFile:
+    """The lock that says that a consumer is alive."""
+    lock = session_of(consumer).member._lock
+    assert lock is not None
+    return lock
+
+
+def kill(consumer: Consumer) -> None:
+    """Free the consumer's lock, as the kernel does when a process dies: no record says it left."""
+    lock_of(consumer).close()
+
+
+def relation_of(
+    client: RelationReader, topic: str, selection: RelationFilter | None = None, **options: Any
+) -> Relation:
+    """The files and rows with the messages of a topic."""
+    return client._relation(topic, selection, **options)

@@ -17,7 +17,7 @@ import pytest
 
 import txlog
 import txlog.aio
-from tests.engine_kit import begin, session_of
+from tests.engine_kit import begin, kill, lock_of
 from txlog.client.aio.waits import Found, Waits
 from txlog.engine.plan.consuming.choice import slot_of, slots_of
 from txlog.engine.session.consuming.membership import Membership
@@ -101,7 +101,7 @@ class Scene:
         gate, waits = threading.Event(), self.here.waits
         blocked = asyncio.ensure_future(self.here.run(lambda sync: gate.wait(60)))
         await asyncio.sleep(0)
-        died(peer)
+        kill(peer)
         while waits._following is None:
             await asyncio.sleep(0)
         [resting] = waits._resting
@@ -122,13 +122,6 @@ def run(path: str, main: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(opened())
 
 
-def died(consumer: Any) -> None:
-    """Let the consumer die: its lock is free, and no record says that it left."""
-    lock = session_of(consumer).member._lock
-    assert lock is not None
-    lock.close()
-
-
 def value(message: txlog.Message | None) -> bytes:
     assert message is not None and message.value is not None
     return message.value
@@ -140,7 +133,7 @@ def took(consumer: Any) -> txlog.Message:
     return cast(txlog.Message, message)
 
 
-@pytest.mark.parametrize("leave", [lambda one: one.close(), died], ids=["leaves", "dies"])
+@pytest.mark.parametrize("leave", [lambda one: one.close(), kill], ids=["leaves", "dies"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_peers_get_the_messages_of_a_consumer_that_leaves(
     path: str, looks: list[str], kind: str, leave: Callable[[Any], None]
@@ -383,7 +376,7 @@ def test_standby_whose_check_counted_the_death_takes_over(path: str, kind: str) 
             await asyncio.sleep(0)
         tally = scene.here.sync.store.wakeups.tally
         departures_before = tally.departures
-        died(peer)
+        kill(peer)
         while tally.departures == departures_before:
             await asyncio.sleep(0)
         gates[1].set()
@@ -418,7 +411,7 @@ def test_death_reported_during_a_check_is_looked_up_again(
 
         def die() -> None:
             departures_before = wakeups.tally.departures
-            died(peer)
+            kill(peer)
             while wakeups.tally.departures == departures_before:
                 wakeups.drain()
 
@@ -455,7 +448,7 @@ def test_death_is_found_when_the_lock_is_free_only_after_the_file_event(
         own_task = await scene.waiting("t", kind, name="b")
         await scene.all_told(1)
         monkeypatch.setattr(Membership, "reap", reaped)
-        dying.append(session_of(peer).member._lock)
+        dying.append(lock_of(peer))
         (Path(path) / "consumers" / f"{peer.id}.lock").open("r+b").close()
         assert value(await own_task) == b"m"
 
@@ -511,7 +504,7 @@ def test_after_too_many_departures_every_task_checks(
         other = await scene.waiting("elsewhere", "shared")
         await scene.all_told(2)
         looks.clear()
-        died(peer)
+        kill(peer)
         for _ in range(3):  # before the client passes any of it on
             scene.there.consumer("elsewhere", "failover").close()
         assert value(await own_task) == b"m"
@@ -555,7 +548,7 @@ def test_no_task_misses_a_departure(path: str, seed: int) -> None:
                 there = scene.there.consumer("t", kind)
                 there.receive_batch(rng.randrange(1, 4), 0)
                 if rng.random() < 0.5:
-                    died(there)
+                    kill(there)
                 else:
                     there.close()
 

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.engine_kit import Bench, begin
-from tests.laws.test_laws import random_history
+from tests.laws.history import random_history
 from tests.tiers import graded
 from txlog import Client
 from txlog.client.answers.keys import key_families, nearest_rank

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine_kit import Bench, begin, rows, send, send_txn, session_of
+from tests.engine_kit import Bench, begin, kill, rows, send, send_txn
 from txlog import Bound, Message, MessageId, MultiTopicsConsumer, messages
 from txlog.engine.decide.consuming import lease
 from txlog.engine.session.consuming import receive as receiving
@@ -430,7 +430,7 @@ def test_a_consumer_checks_its_peers_at_each_turn(bench: Bench) -> None:
     with bench.client.consumer("t", "s", type="shared") as consumer:
         for _ in range(3):
             assert consumer.receive_batch(timeout_ms=0).num_rows == 0
-        session_of(peer).member._lock.close()  # type: ignore[union-attr]
+        kill(peer)
         assert consumer.receive_batch(timeout_ms=0).column("value").to_pylist() == [b"m"]
 
 

@@ -25,6 +25,7 @@ import txlog
 from tests.crash.contents import content
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client
 from tests.disk.memory import MemoryDisk
+from tests.engine_kit import relation_of
 from tests.harness import SEED, kill_in_calls, ready
 from tests.tiers import graded
 from txlog import Client, Schema
@@ -182,7 +183,7 @@ def crashes(label: str, kind: str, rng: random.Random) -> Iterator[Crash]:
 
 def by_columns(client: Client) -> list[tuple[str, dict[str, Any] | None]]:
     """Each message that has a value, with its record as a Spark task reads it."""
-    scans = scans_of(client._relation("t"))
+    scans = scans_of(relation_of(client, "t"))
     rows = [
         row
         for scan in scans

@@ -24,7 +24,7 @@ from unittest.mock import patch
 
 from tests.delayed.oracle_clients import Clients
 from tests.delayed.oracle_model import TICK_MS, Death, Wrong
-from tests.engine_kit import session_of
+from tests.engine_kit import kill, session_of
 from txlog.engine.folds.catalog import numbers as numbers_of
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.store.store import Store
@@ -173,9 +173,8 @@ class History(Clients):
         """Close all open clients."""
         for sub in self.subs:
             for hand in sub.hands:
-                lock = session_of(hand.real).member._lock
-                if lock is not None:
-                    lock.close()
+                if session_of(hand.real).member.is_open:
+                    kill(hand.real)
         for client in self.clients:
             self.drop(client)
 

@@ -23,7 +23,7 @@ from tests.delayed.oracle_model import (
     Txn,
     Wrong,
 )
-from tests.engine_kit import START_MS, open_client, session_of
+from tests.engine_kit import START_MS, kill, open_client
 from txlog import Client, Consumer, MessageId, TxnId
 from txlog.base.ranges import Bound
 from txlog.engine.folds.catalog import numbers as numbers_of
@@ -337,9 +337,7 @@ class Clients(Model):
 
     def die(self, sub: Sub, hand: Hand) -> None:
         """Free the consumer's lock, as the kernel does when a process dies."""
-        lock = session_of(hand.real).member._lock
-        assert lock is not None
-        lock.close()
+        kill(hand.real)
         sub.hands.remove(hand)
         sub.give_back(hand, set(hand.ids))
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.delayed.bucket_kit import index
 from tests.delayed.dispatch_kit import T0, Shop, mutable, place, pointer, strays, take, take_ids
-from tests.engine_kit import session_of
+from tests.engine_kit import kill, session_of
 from txlog import Bound, MessageId
 from txlog.engine.plan.consuming import choice
 from txlog.engine.plan.reading.dispatch import Piece
@@ -413,9 +413,7 @@ def test_a_returned_message_is_released(shop: Shop, how: str) -> None:
     elif how == "timeout":
         shop.clock.advance(1000)
     else:
-        lock = session_of(consumer).member._lock
-        assert lock is not None
-        lock.close()  # as the kernel does when a process dies
+        kill(consumer)
     own_consumer = shop.consumer()
     assert take_ids(own_consumer) == [a]
     shop.set(5000)

@@ -4,4 +4,5 @@ Contents:
 
     memory       a disk in memory, with faults, kills and power cuts
     power_loss   the states of files and directories after a power cut
+    watch        its reports of changed files
 """

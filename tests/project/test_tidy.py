@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import check
 from tests.source_tree import ROOT, Module, modules
 from txlog.cli.line import catalogue
 from txlog.cli.line.command import Command
@@ -22,6 +23,7 @@ WITH_STATE = {
     "src/txlog/engine/model/ops.py", "src/txlog/engine/storage/disk/posix.py",
     "src/txlog/engine/view/view.py", "src/txlog/client/client.py",
 }  # fmt: skip
+TEST_LINES_MAX = 800
 FILE_BYTES_MAX = 1 << 20
 FUNCTION_LINES_MAX, PARAMETERS_MAX, SLOTS_MAX = 60, 8, 14
 LARGE: dict[str, set[str]] = {
@@ -103,6 +105,14 @@ def test_module_has_a_docstring_and_is_short() -> None:
         name = file.relative_to(ROOT).as_posix()
         most = LINES_OF_STATE_MAX if name in WITH_STATE else LINES_MAX
         assert text.count("\n") <= most, f"{file} has more than {most} lines"
+
+
+def test_files_of_tests_are_short() -> None:
+    """The scenarios of a stock client are one program, which imports no file of the tests."""
+    for file in TESTS:
+        if not file.match("clients/python/scenarios.py"):
+            lines = file.read_text(encoding="utf-8").count("\n")
+            assert lines <= TEST_LINES_MAX, f"{file} has {lines} lines: split it by behaviour"
 
 
 def test_functions_are_typed_and_public_ones_name_their_types() -> None:
@@ -271,6 +281,16 @@ def test_tests_never_sleep() -> None:
         for node in ast.walk(ast.parse(text)) if "sleep(" in text else ():
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "sleep"):
                 raise AssertionError(f"{file}:{node.lineno} sleeps")
+
+
+@pytest.mark.parametrize("name", ["spark", "clients"])
+def test_tests_of_a_step_are_in_the_folder_that_it_collects(name: str) -> None:
+    """scripts/check.py collects no other folder for the marker of that name."""
+    assert check.STEPS[name][-1] == f"tests/{name}"
+    marked = [
+        file for file in TESTS if re.search(rf"mark\.{name}\b", file.read_text(encoding="utf-8"))
+    ]
+    assert marked and all(file.parent.name == name for file in marked), marked
 
 
 def test_no_large_file_outside_data() -> None:

@@ -6,27 +6,26 @@ wake-up shows as a thread that does not end, and not as a slow one.
 
 from __future__ import annotations
 
-import _thread
-import dis
 import gc
-import itertools
 import os
-import re
-import shutil
-import signal
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 import txlog
-from tests.engine_kit import START_MS, begin, new_store, open_client, send, session_of
-from txlog import Client
+from tests.engine_kit import (
+    START_MS,
+    begin,
+    lock_of,
+    new_store,
+    open_client,
+    send,
+    session_of,
+)
+from tests.reading.waits import LONG_S, Thread, value
 from txlog.client.wait import Wait, has_state
 from txlog.clock import ManualClock
 from txlog.engine.session.consuming import receive
@@ -36,287 +35,9 @@ from txlog.engine.store import wakeups
 from txlog.engine.store.liveness import consumer_lock
 from txlog.engine.store.store import Store
 from txlog.engine.store.wakeups import Wakeups
-from txlog.errors import AlreadyClosed, StoreNotFound, TxlogError
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 T = TypeVar("T")
-LONG_S = 600.0
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    store_path = str(tmp_path / "store")
-    txlog.init(store_path, free_bytes_min=0)
-    with txlog.open(store_path) as client:
-        client.create_topic("t")
-        client.create_subscription("t", "s", type="shared")
-    return store_path
-
-
-@pytest.fixture
-def never_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("POLL_SECONDS_MIN", "POLL_SECONDS_MAX", "REST_SECONDS_MAX"):
-        monkeypatch.setattr(pause, name, LONG_S)
-    monkeypatch.setattr("txlog.engine.session.consuming.receive.REST_SECONDS_MAX", LONG_S)
-    monkeypatch.setattr("txlog.engine.session.consuming.ahead.REST_SECONDS_MAX", LONG_S)
-
-
-@pytest.fixture
-def rests(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Semaphore]:
-    """Released each time a thread is about to wait."""
-    semaphore, wait = threading.Semaphore(0), Wakeups.wait
-
-    def noted(self: Wakeups, seen: int, seconds: float) -> bool:
-        semaphore.release()
-        return wait(self, seen, seconds)
-
-    monkeypatch.setattr(Wakeups, "wait", noted)
-    yield semaphore
-
-
-class Thread(threading.Thread):
-    """A call that waits."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        super().__init__(daemon=True)
-        self._call = call
-        self.answer: Any = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.answer = self._call()
-        except TxlogError as error:
-            self.answer = error
-
-    def result(self) -> Any:
-        self.join(30)
-        assert not self.is_alive(), "nobody woke it"
-        return self.answer
-
-
-def value(message: Any) -> Any:
-    return None if message is None else message.value
-
-
-@pytest.mark.usefixtures("never_polling")
-class TestTold:
-    """A waiting call wakes for changes by another process."""
-
-    def test_a_message(self, path: str, rests: threading.Semaphore) -> None:
-        with txlog.open(path) as own_client, txlog.open(path) as other:
-            consumer = own_client.consumer("t", "s")
-            thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
-            assert rests.acquire(timeout=60)
-            other.producer("t").send(b"1")
-            assert thread.result() == b"1"
-
-    def test_with_messages_in_hand(self, path: str, rests: threading.Semaphore) -> None:
-        """The consumer and its peer both hold leases."""
-        with txlog.open(path) as own_client, txlog.open(path) as other:
-            send(other, b"1", b"2")
-            consumer, peer = own_client.consumer("t", "s"), other.consumer("t", "s")
-            assert value(consumer.receive()) == b"1" and value(peer.receive()) == b"2"
-            thread = Thread(lambda: consumer.receive_batch(timeout_ms=10**6).num_rows)
-            assert rests.acquire(timeout=60)
-            other.producer("t").send(b"3")
-            assert thread.result() == 1
-
-    def test_a_commit_and_an_abort(self, path: str, rests: threading.Semaphore) -> None:
-        """An abort gives back the messages that the transaction had acknowledged."""
-        with txlog.open(path) as own_client, txlog.open(path) as other:
-            consumer = own_client.consumer("t", "s")
-            txn = begin(other)
-            other.producer("t").send(b"1", txn=txn)
-            thread = Thread(lambda: consumer.receive(timeout_ms=None))
-            assert rests.acquire(timeout=60)
-            other.commit(txn)
-            message = thread.result()
-            assert value(message) == b"1"
-            txn = begin(other)
-            consumer.acknowledge(message, txn=txn)
-            thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
-            assert rests.acquire(timeout=60)
-            other.abort(txn)
-            assert thread.result() == b"1"
-
-    def test_a_message_that_a_peer_gives_back(self, path: str, rests: threading.Semaphore) -> None:
-        """A nack is written and not flushed."""
-        with txlog.open(path) as own_client, txlog.open(path) as other:
-            other.producer("t").send(b"1")
-            consumer, peer = own_client.consumer("t", "s"), other.consumer("t", "s")
-            message = peer.receive()
-            thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
-            assert rests.acquire(timeout=60)
-            assert message is not None
-            peer.negative_acknowledge(message)
-            assert thread.result() == b"1"
-
-    @pytest.mark.parametrize("kind", ["shared", "failover"])
-    def test_a_peer_that_dies(self, path: str, rests: threading.Semaphore, kind: str) -> None:
-        """The kernel closes the peer's lock file and notifies us; a standby takes over."""
-        with txlog.open(path) as own_client, txlog.open(path) as other:
-            other.create_subscription("t", "f", type=kind)
-            peer = other.consumer("t", "f")
-            consumer = own_client.consumer("t", "f")
-            other.producer("t").send(b"1")
-            assert value(peer.receive()) == b"1"
-            thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
-            assert rests.acquire(timeout=60)
-            lock = session_of(peer).member._lock
-            assert lock is not None
-            lock.close()
-            assert thread.result() == b"1"
-
-    def test_a_consumer_that_is_closed(self, path: str, rests: threading.Semaphore) -> None:
-        with txlog.open(path) as client:
-            consumer = client.consumer("t", "s")
-            thread = Thread(lambda: consumer.receive(timeout_ms=None))
-            assert rests.acquire(timeout=60)
-            consumer.close()
-            assert isinstance(thread.result(), AlreadyClosed)
-
-    def test_a_store_that_is_closed_or_removed(self, path: str, rests: threading.Semaphore) -> None:
-        for act, error in ((Client.close, AlreadyClosed), (None, StoreNotFound)):
-            client = txlog.open(path)
-            thread = Thread(partial(client.wait_for_change, 1 << 40, None))
-            assert rests.acquire(timeout=60)
-            if act is None:
-                os.remove(f"{path}/txlog.toml")  # a polling wait also works in any other order
-                shutil.rmtree(path)
-            else:
-                act(client)
-            assert isinstance(thread.result(), error)
-
-    def test_several_topics_and_one_that_is_made_later(
-        self, path: str, rests: threading.Semaphore
-    ) -> None:
-        with txlog.open(path) as own_client, txlog.open(path) as other:
-            consumer = own_client.consumer(re.compile("t.*"), "p", create=True, type="shared")
-            thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
-            assert rests.acquire(timeout=60)
-            other.create_topic("t2")
-            other.producer("t2").send(b"2")
-            assert thread.result() == b"2"
-
-    def test_one_in_memory(self, path: str, rests: threading.Semaphore) -> None:
-        with txlog.open(path) as own_client, txlog.open(path) as other:
-            consumer = own_client.consumer("t", "glance", durable=False)
-            thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
-            assert rests.acquire(timeout=60)
-            other.producer("t").send(b"1")
-            assert thread.result() == b"1"
-
-    def test_the_end_of_a_transaction(self, path: str, rests: threading.Semaphore) -> None:
-        with txlog.open(path) as own_client, txlog.open(path) as other:
-            txn = begin(other)
-            thread = Thread(lambda: own_client.wait(txns={txn: "committed"})["met"])
-            assert rests.acquire(timeout=60)
-            other.commit(txn)
-            assert thread.result() is True
-
-    @pytest.mark.parametrize("kind", ["reader", "consumer", "in memory"])
-    def test_messages_of_an_open_transaction(
-        self, path: str, rests: threading.Semaphore, kind: str
-    ) -> None:
-        """They are appended and not flushed; the writes to the journal file wake the reader."""
-        with txlog.open(path) as own_client, txlog.open(path) as other:
-            other.create_subscription("t", "u", isolation="uncommitted")
-            receive: Callable[..., Any]
-            if kind == "reader":
-                receive = own_client.reader("t", isolation="uncommitted").read_next
-            elif kind == "consumer":
-                receive = own_client.consumer("t", "u").receive
-            else:
-                consumer = own_client.consumer(
-                    "t", "glance", durable=False, isolation="uncommitted"
-                )
-                receive = consumer.receive
-            txn, producer = begin(other), other.producer("t")
-            for sent in (b"1", b"2"):
-                thread = Thread(lambda: value(receive(timeout_ms=None)))
-                assert rests.acquire(timeout=60)
-                producer.send(sent, txn=txn)
-                assert thread.result() == sent
-
-    def test_an_acknowledgement_of_a_peer_frees_its_keys(
-        self, path: str, rests: threading.Semaphore
-    ) -> None:
-        """The slots of a key move to another consumer once the peer holds no message of it."""
-        with txlog.open(path) as own_client, txlog.open(path) as other:
-            other.create_subscription("t", "k", type="key-shared")
-            peer = other.consumer("t", "k")
-            keys = [b"%d" % number for number in range(40)]
-            for key in keys:
-                other.producer("t").send(key, key=key)
-            first = peer.receive_batch(len(keys), 0)
-            for key in keys:
-                other.producer("t").send(key, key=key)
-            consumer = own_client.consumer("t", "k")
-            while consumer.receive_batch(timeout_ms=0).num_rows:
-                pass  # no rows: the peer has an earlier message of each key
-            thread = Thread(lambda: consumer.receive_batch(timeout_ms=10**6).num_rows)
-            assert rests.acquire(timeout=60)
-            peer.acknowledge(first)
-            assert thread.result() > 0
-
-    def test_room_in_hand(self, path: str, rests: threading.Semaphore) -> None:
-        """unacked_max is reached; another thread of the application acknowledges."""
-        with txlog.open(path) as own_client:
-            own_client.admin.set_setting("unacked_max", 2)
-            send(own_client, b"1", b"2", b"3")
-            consumer = own_client.consumer("t", "s")
-            batch = consumer.receive_batch(10, 0)
-            assert consumer.receive() is None and consumer.blocked == "unacked_max"
-            thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
-            assert rests.acquire(timeout=60)
-            consumer.acknowledge(batch)
-            assert thread.result() == b"3"
-
-    def test_a_backlog_that_shrinks(self, path: str, rests: threading.Semaphore) -> None:
-        with txlog.open(path) as own_client, txlog.open(path) as other:
-            other.producer("t").send(b"1")
-            peer = other.consumer("t", "s")
-            message = peer.receive()
-            assert message is not None
-            thread = Thread(lambda: own_client.wait(backlogs={"s": 0})["met"])
-            assert rests.acquire(timeout=60)
-            peer.acknowledge(message)
-            assert thread.result() is True
-
-    def test_a_watermark_that_a_peer_received(self, path: str, rests: threading.Semaphore) -> None:
-        with txlog.open(path) as own_client, txlog.open(path) as other:
-            producer = other.producer("t")
-            producer.send(b"1", event_time=1000)
-            producer.new_watermark().event_time(1000).send()
-            thread = Thread(lambda: own_client.wait(["t"], watermark=1000, subscription="s")["met"])
-            assert rests.acquire(timeout=60)
-            peer = other.consumer("t", "s")
-            message = peer.receive()
-            assert message is not None
-            peer.acknowledge(message)
-            assert thread.result() is True
-
-    def test_a_transaction_that_times_out(self, path: str, rests: threading.Semaphore) -> None:
-        """No other process notices the time-out, so the wait has its own timer for it."""
-        with txlog.open(path) as own_client, txlog.open(path) as other:
-            txn = begin(other, timeout_ms=200)
-            thread = Thread(lambda: own_client.wait(txns={txn: "aborted"})["met"])
-            assert thread.result() is True
-
-    def test_many_threads_share_one_watch(self, path: str, rests: threading.Semaphore) -> None:
-        """Two descriptors serve all threads, and each thread wakes for each commit."""
-        with txlog.open(path) as own_client, txlog.open(path) as other:
-            count_before = len(os.listdir("/proc/self/fd"))
-            lsn = own_client.wait_for_change(0)
-            threads = [
-                Thread(lambda: own_client.wait_for_change(lsn, None) > lsn) for _ in range(8)
-            ]
-            for _ in threads:
-                assert rests.acquire(timeout=60)
-            assert len(os.listdir("/proc/self/fd")) <= count_before + 2
-            other.producer("t").send(b"1")
-            assert all(thread.result() for thread in threads)
 
 
 def test_a_moment_that_passes_between_a_look_and_its_rest(tmp_path: Path) -> None:
@@ -568,148 +289,6 @@ def test_another_waiting_thread_polls_when_the_poller_times_out(
         assert [future.result() for future in calm] == [True, True]
 
 
-@pytest.mark.parametrize("is_outer_polling", [True, False])
-def test_a_nested_wait_of_a_signal_handler_does_not_starve_others(
-    path: str,
-    rests: threading.Semaphore,
-    is_outer_polling: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A signal handler waits while its thread polls, or waits for its bell."""
-    insides, answers = list[Callable[[], None]](), list[bool]()
-
-    class Bell:
-        def __init__(self) -> None:
-            self._lock = threading.Lock()
-            self.release = self._lock.release
-
-        def acquire(self, timeout: float = -1) -> bool:
-            if timeout >= 0 and insides:
-                insides.pop()()
-            return self._lock.acquire(timeout=timeout)
-
-    with txlog.open(path) as own_client, txlog.open(path) as other:
-        woken = own_client.store.wakeups
-        woken.begin()
-        watch, seen = woken._watch, woken.count
-        assert watch is not None
-        polled = watch.wait
-
-        def polls(seconds: float | None) -> frozenset[str]:
-            if is_outer_polling and insides:
-                insides.pop()()
-            return polled(seconds)
-
-        monkeypatch.setattr(type(watch), "wait", lambda self, seconds: polls(seconds))
-        monkeypatch.setattr(wakeups, "Lock", Bell)
-        threads = [] if is_outer_polling else [Thread(lambda: woken.wait(seen, LONG_S))]
-        if threads:
-            assert rests.acquire(timeout=60)
-            while not woken._bells or woken._gate.acquire(blocking=False):
-                while woken._gate._is_owned():
-                    woken._gate.release()
-        insides.append(lambda: answers.append(woken.wait(seen, LONG_S)))
-        for _ in range(2):
-            threads.append(Thread(lambda: woken.wait(seen, LONG_S)))
-            assert rests.acquire(timeout=60)
-            while insides:
-                threads[-1].join(0.001)
-        assert rests.acquire(timeout=60)
-        other.producer("t").send(b"1")
-        assert [thread.result() for thread in threads] == [True] * len(threads)
-        assert answers == [True] and not woken._bells
-
-
-def test_a_long_signal_handler_does_not_starve_other_waits(
-    path: str, rests: threading.Semaphore
-) -> None:
-    """Handlers run in the main thread: its bell rang, and the thread does not come."""
-    with txlog.open(path) as own_client, txlog.open(path) as other:
-        woken, main = own_client.store.wakeups, threading.main_thread().ident
-        woken.begin()
-        seen, bell = woken.count, threading.Lock()
-        bell.acquire()
-        assert main is not None
-        woken._bells[main] = bell
-        calm = [Thread(lambda: woken.wait(seen, LONG_S)) for _ in range(3)]
-        for _ in calm:
-            assert rests.acquire(timeout=60)
-        other.producer("t").send(b"1")
-        assert [future.result() for future in calm] == [True] * 3
-        assert not bell.locked() and list(woken._bells) == [main]
-
-
-class Interrupt:
-    """A signal handler that raises, at one of the bytecodes of a module after which one may run."""
-
-    BEHIND = ("CALL", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD")
-
-    def __init__(self, module: Any, at: int) -> None:
-        self._file, self._left, self.is_over = module.__file__, at, False
-        self._before: dict[Any, dict[int, str]] = {}
-
-    def run(self, act: Callable[[], object]) -> None:
-        trace_before = sys.gettrace()
-        sys.settrace(self._call)
-        try:
-            act()
-        except KeyboardInterrupt:
-            self.is_over = True
-        finally:
-            sys.settrace(trace_before)
-
-    def _call(self, frame: Any, event: str, arg: object) -> Any:
-        if frame.f_code.co_filename != self._file:
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return self._step
-
-    def _step(self, frame: Any, event: str, arg: object) -> Any:
-        code = frame.f_code
-        if code not in self._before:
-            steps = list(dis.get_instructions(code))
-            self._before[code] = {
-                two.offset: instruction.opname for instruction, two in itertools.pairwise(steps)
-            }
-        if event == "opcode" and self._before[code].get(frame.f_lasti) in self.BEHIND:
-            self._left -= 1
-            if self._left == -1:
-                raise KeyboardInterrupt
-        return self._step
-
-
-@pytest.mark.parametrize("call", ["begin", "drain", "wait"])
-def test_an_interrupt_keeps_nothing_from_the_others(path: str, call: str) -> None:
-    """At any bytecode, it leaves no lock held, and loses no notification and no turn to poll."""
-    is_cut, at = True, 0
-    while is_cut:
-        with txlog.open(path) as own_client:
-            woken, bell, passed = own_client.store.wakeups, threading.Lock(), list[int]()
-            acts: dict[str, Callable[[], object]] = {
-                "begin": woken.begin,
-                "drain": woken.drain,
-                "wait": partial(woken.wait, 0, LONG_S),
-            }
-            if call != "begin":
-                woken.begin()
-                woken.ring()
-            appends_before = woken.tally.count = 0
-            woken.pass_on = partial(passed.append, 1)
-            bell.acquire()
-            woken._bells[0] = bell
-            interrupt = Interrupt(wakeups, at)
-            interrupt.run(acts[call])
-            is_cut, at = interrupt.is_over, at + 1
-            assert not woken._gate._is_owned() and not woken._making._is_owned()
-            assert list(woken._bells) == [0]
-            if woken.count == appends_before or call == "begin":
-                acts[call]()  # it was interrupted before it did anything
-            assert not bell.locked()
-            assert woken.count > appends_before or call == "begin"
-            assert passed or call != "wait" or not is_cut
-    assert at > 20
-
-
 def test_a_wait_on_closed_wakeups_is_short(path: str) -> None:
     """Its caller chose the time-out before another thread closed the store."""
     with txlog.open(path) as own_client:
@@ -762,9 +341,9 @@ def test_a_look_while_a_peer_leaves_is_repeated_soon(path: str) -> None:
         consumer, peer = own_client.consumer("t", "s"), other.consumer("t", "s")
         send(other, b"1")
         peer.receive()
-        woken, lock = own_client.store.wakeups, session_of(peer).member._lock
+        woken, lock = own_client.store.wakeups, lock_of(peer)
         woken.begin()
-        assert lock is not None and consumer.session.take(10, True) is None
+        assert consumer.session.take(10, True) is None
         (Path(path) / consumer_lock(peer.id)).open("r+b").close()
         assert woken.drain()
         for is_thorough in (True, False, True):
@@ -787,9 +366,8 @@ def test_a_reported_lock_that_stays_held_is_not_watched_for_long(
     """
     with txlog.open(path) as own_client, txlog.open(path) as other:
         consumer, peer = own_client.consumer("t", "s"), other.consumer("t", "s")
-        woken, lock = own_client.store.wakeups, session_of(peer).member._lock
+        woken = own_client.store.wakeups
         woken.begin()
-        assert lock is not None
         (Path(path) / consumer_lock(peer.id)).open("r+b").close()
         assert woken.drain()
         assert (
@@ -991,119 +569,3 @@ def test_a_flush_that_does_not_end_wakes_waiting_calls(
         witness.write(record)
         assert woken.wait(woken.count, LONG_S)
         assert woken._patience() == wakeups.WAIT_SECONDS_MAX
-
-
-def test_a_child_of_a_fork_has_none_of_it(path: str) -> None:
-    """R27: its descriptors are closed, and its calls fail because the store belongs to its
-    parent.
-    """
-    with txlog.open(path) as client:
-        client.store.wakeups.begin()
-        fd = client.store.wakeups.fileno()
-        assert fd is not None
-        pid = os.fork()
-        if not pid:
-            try:
-                os.fstat(fd)
-            except OSError:
-                os._exit(0)
-            os._exit(1)
-        assert os.waitpid(pid, 0)[1] == 0
-        assert client.store.wakeups.fileno() == fd
-        os.fstat(fd)
-
-
-@pytest.mark.parametrize("has_other", [False, True])
-def test_a_child_forked_by_a_handler_within_a_wait_does_not_wait_on(
-    path: str, has_other: bool
-) -> None:
-    """Guards against a child that polls a closed descriptor, or waits for a bell that
-    never rings.
-    """
-    me, main = os.getpid(), threading.get_ident()
-    forked: list[int] = []
-    with txlog.open(path) as client:
-        woken = client.store.wakeups
-        woken.begin()
-        passed: list[int] = []
-        woken.pass_on = lambda: passed.append(os.getpid())
-        wait = partial(woken.wait, woken.count, LONG_S)
-        other = threading.Thread(target=wait)
-        if has_other:
-            other.start()
-            while woken._gate.acquire(blocking=False):  # until it polls
-                woken._gate.release()
-                os.sched_yield()
-
-        def fork(*_: object) -> None:
-            forked.append(os.fork())
-            if os.getpid() != me:
-                signal.signal(signal.SIGALRM, signal.SIG_DFL)
-                signal.alarm(60)  # it ends a child that still waits
-            else:
-                client.store.wakeups.tally.add()
-                woken.ring()
-
-        def send_signal() -> None:
-            while main not in woken._bells:
-                os.sched_yield()
-            signal.pthread_kill(main, signal.SIGUSR1)
-
-        handler_before = signal.signal(signal.SIGUSR1, fork)
-        sender = threading.Thread(target=send_signal)
-        try:
-            sender.start()
-            is_told = wait()
-            if os.getpid() != me:
-                os._exit(0 if is_told and os.getpid() not in passed else 1)
-        finally:
-            if os.getpid() == me:
-                signal.signal(signal.SIGUSR1, handler_before)
-        sender.join()
-        if has_other:
-            other.join()
-    assert os.waitpid(forked[0], 0)[1] == 0
-
-
-SIGNALS_OF_OTHERS: dict[str, Callable[[], object]] = {
-    "interrupt_main": _thread.interrupt_main,
-    "raise_signal": lambda: signal.raise_signal(signal.SIGINT),
-    "os.kill": lambda: os.kill(os.getpid(), signal.SIGINT),
-    "to itself": lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT),
-    "to the main thread": lambda: signal.pthread_kill(
-        threading.main_thread().ident or 0, signal.SIGINT
-    ),
-}
-
-
-@pytest.mark.parametrize("way", SIGNALS_OF_OTHERS)
-@pytest.mark.parametrize("has_other", [False, True])
-def test_a_signal_that_another_thread_raises_ends_a_wait_without_end(
-    path: str, way: str, has_other: bool
-) -> None:
-    """R29: handlers run in the main thread, which the kernel wakes for only some of these ways."""
-    main = threading.get_ident()
-    with txlog.open(path) as client:
-        woken = client.store.wakeups
-        woken.begin()
-        other = threading.Thread(target=partial(woken.wait, woken.count, LONG_S))
-        if has_other:  # the other thread polls, and the main thread waits for its bell
-            other.start()
-            while woken._gate.acquire(blocking=False):
-                woken._gate.release()
-                os.sched_yield()
-
-        def raise_it() -> None:
-            while main not in woken._bells:
-                os.sched_yield()
-            SIGNALS_OF_OTHERS[way]()
-
-        sender = threading.Thread(target=raise_it)
-        sender.start()
-        began_s = time.monotonic()
-        with pytest.raises(KeyboardInterrupt), client.consumer("t", "s") as consumer:
-            consumer.receive(20_000)
-        assert time.monotonic() - began_s < 10
-        sender.join()
-    if has_other:
-        other.join()

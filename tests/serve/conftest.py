@@ -1,4 +1,4 @@
-"""Owns what tests of the server share: a store that is served to a module, and a path for one."""
+"""Owns what tests of the server share: a store that is served to a module, and paths for one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.serve.roles import SECRET
 from tests.serve.served import served
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the secret of the server's tokens."""
+    (tmp_path / "secret.key").write_bytes(SECRET)
+    return tmp_path
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.serve.deliveries import filled, messages, subscribed
 from tests.serve.served import Raw, served
-from tests.serve.test_deliveries import filled, messages, subscribed
 from txlog.base.ids import TxnId
 from txlog.serve.pulsar.ids import STEP
 from txlog.serve.pulsar.messages import ERRORS, MessageIdData

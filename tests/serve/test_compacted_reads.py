@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import txlog
+from tests.serve.deliveries import subscribed
 from tests.serve.served import Raw, served
-from tests.serve.test_deliveries import subscribed
 from tests.serve.test_more_messages import positions
 from txlog.base.ranges import END
 from txlog.serve.pulsar import wire

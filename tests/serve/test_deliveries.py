@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -11,14 +10,19 @@ import pyarrow as pa
 import pytest
 
 import txlog
+from tests.serve.deliveries import (
+    acknowledge,
+    backlog,
+    counted,
+    filled,
+    messages,
+    parted,
+    subscribed,
+)
 from tests.serve.served import Raw, served
 from tests.serve.test_sends import batch, opened
-from txlog.base.ids import TopicName
-from txlog.engine.folds.catalog import numbers
-from txlog.engine.plan.lookup import topic
 from txlog.engine.session.consuming.consumer import ConsumerSession
-from txlog.engine.view.view import View
-from txlog.serve.pulsar import consumers, deliveries, ids, members, wire
+from txlog.serve.pulsar import consumers, deliveries, ids, wire
 from txlog.serve.pulsar.ids import STEP
 from txlog.serve.pulsar.messages import (
     ERRORS,
@@ -30,58 +34,6 @@ from txlog.serve.pulsar.messages import (
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 NO_ID = (1 << 64) - 1  # -1: the receipt of an older repetition has no id
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    path = tmp_path_factory.mktemp("s") / "s"
-    with served(path) as url:
-        yield path, url
-
-
-def filled(url: str, topic: str) -> int:
-    """A message alone, a batch of three, a message alone; the ledger that they are in."""
-    with Raw(url) as raw:
-        opened(raw, topic)
-        raw.message("send", b"a", {"sequence_id": 0}, producer_id=1, sequence_id=0)
-        head = {"sequence_id": 1, "num_messages_in_batch": 3}
-        raw.message("send", batch([b"b", b"c", b"d"]), head, producer_id=1, sequence_id=1)
-        raw.message("send", b"e", {"sequence_id": 4}, producer_id=1, sequence_id=4)
-        message_ids = [raw.read("send_receipt").message_id for _ in range(3)]
-        assert [message_id.entryId for message_id in message_ids] == [0, STEP, 4 * STEP]
-        return int(message_ids[0].ledgerId)
-
-
-def subscribed(raw: Raw, topic: str, **fields: Any) -> None:
-    fields = {"subType": 1, "subscription": "s", "initialPosition": 1, "consumer_id": 1} | fields
-    raw.ask("subscribe", "success", topic=topic, **fields)
-
-
-def messages(raw: Raw, count: int, permits: int = 100) -> list[tuple[int, int, int]]:
-    """(entry, messages, redelivery count) of the next frames."""
-    if permits:
-        raw.send("flow", consumer_id=1, messagePermits=permits)
-    frames = []
-    for _ in range(count):
-        frame = raw.frame()
-        while frame.kind != wire.BY_FIELD["message"]:
-            frame = raw.frame()
-        head, _ = wire.split_message(frame.trailer)
-        body = frame.body
-        frames.append((body.message_id.entryId, head.num_messages_in_batch, body.redelivery_count))
-    return frames
-
-
-def acknowledge(raw: Raw, ledger: int, entry: int, **fields: Any) -> None:
-    message_id = MessageIdData(ledgerId=ledger, entryId=entry, **fields)
-    answer = raw.ask("ack", "ackResponse", consumer_id=1, ack_type=0, message_id=[message_id])
-    assert not answer.HasField("error")
-
-
-def backlog(path: Path, topic: str) -> int:
-    with txlog.open(str(path)) as client:
-        client.flush()  # acknowledgements are written, and durable with the next flush
-        return sum(row["backlog"] for row in client.subscriptions(topic))
 
 
 def test_a_batch_comes_back_with_the_ids_of_its_receipt(place: tuple[Path, str]) -> None:
@@ -162,30 +114,6 @@ def test_deliveries_exceed_permits_by_one_batch_at_most(place: tuple[Path, str])
         raw.send("ping")
         raw.read("pong")
         assert messages(raw, 1, permits=3) == [(4 * STEP, 1, 0)]
-
-
-def parted(path: Path, topic: str, values: list[bytes], size: int) -> None:
-    """Three partitions, each with these messages in batches of a size; by key: k0, k1 and so on."""
-    with txlog.open(str(path)) as client:
-        client.create_topic(topic, 3)
-        client.create_subscription(topic, "s", type="shared", position="earliest")
-        for partition in range(3):
-            with client.producer(f"{topic}/{partition}", name="till") as producer:
-                for at in range(0, len(values), size):
-                    rows = values[at : at + size]
-                    keys = [b"k%d" % (at + row) for row in range(len(rows))]
-                    producer.send_batch(pa.table({"value": rows, "key": keys}))
-
-
-def counted(raw: Raw, count: int) -> list[tuple[int, int]]:
-    """(consumer, messages) of the next frames, in order of consumers."""
-    counts = list[tuple[int, int]]()
-    while len(counts) < count:
-        frame = raw.frame()
-        if frame.kind == wire.BY_FIELD["message"]:
-            head, _ = wire.split_message(frame.trailer)
-            counts.append((frame.body.consumer_id, head.num_messages_in_batch))
-    return sorted(counts)
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 3], ids=consumers.KINDS)
@@ -645,184 +573,6 @@ def test_acknowledgement_during_a_seek_does_not_move_the_cursor(
         raw.read("success")
         subscribed(raw, "sought", subType=0)
         assert [entry for entry, _, _ in messages(raw, 3)] == [0, STEP, 4 * STEP]
-
-
-def stored(path: Path, topic: str, name: str | None, count: int, **head: Any) -> int:
-    """Store a batch by the library; its ledger."""
-    with txlog.open(str(path)) as client:
-        client.create_topic(topic)
-        client.create_subscription(topic, "s", type="shared", position="earliest")
-        rows = pa.table({"value": [b"%d" % at for at in range(count)]})
-        with client.producer(topic, name) as producer:
-            if not head:
-                producer.send_batch(rows)
-            else:
-                with client.transaction() as txn:
-                    producer.send_batch(rows, txn=txn)
-        last = client.reader(topic).get_last_message_id()
-        assert last is not None
-        return last.ledger
-
-
-def test_a_long_batch_of_the_library_comes_in_pieces(tmp_path: Path) -> None:
-    """Kills: a batch whose acknowledgement in a transaction needs a frame above the limit."""
-    path = tmp_path / "s"
-    with served(path) as url:
-        stored(path, "long", None, 700)
-        with txlog.open(str(path)) as client, client.producer("long") as producer:
-            producer.send_batch(pa.table({"value": [b"x"] * 2_000}))
-        with Raw(url) as raw:
-            subscribed(raw, "long")
-            frames = messages(raw, 4, permits=5_000)
-            assert [(entry // STEP, count) for entry, count, _ in frames] == [
-                (0, 700),
-                (700, 300),
-                (1_000, 1_000),
-                (2_000, 700),
-            ]
-            assert all(entry % STEP == 0 for entry, _, _ in frames)
-            last = raw.ask("getLastMessageId", "getLastMessageIdResponse", consumer_id=1)
-            last_id = last.last_message_id
-            assert (last_id.entryId, last_id.batch_index, last_id.batch_size) == (
-                2_000 * STEP,
-                699,
-                700,
-            )
-            acknowledge(raw, last_id.ledgerId, 1_000 * STEP)
-            acknowledge(raw, last_id.ledgerId, 2_000 * STEP, ack_set=[-2] + [-1] * 10)
-            assert backlog(path, "long") == 2_700 - 1_000 - 1
-            # ids of the whole batch, which an earlier server gave out
-            acknowledge(raw, last_id.ledgerId, 700 * STEP, batch_index=1_302)
-            acknowledge(raw, last_id.ledgerId, 700 * STEP + 1_304)
-            ack_set = (1 << 2_000) - 1 - (1 << 1_304)
-            words = [ack_set >> 64 * at & ids.NOWHERE for at in range(32)]
-            signed = [word - (1 << 64) if word >> 63 else word for word in words]
-            acknowledge(raw, last_id.ledgerId, 700 * STEP, ack_set=signed)
-            assert backlog(path, "long") == 2_700 - 1_000 - 4
-
-
-def test_a_batch_with_a_receipt_comes_whole(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    with served(path) as url:
-        stored(path, "named", "till", 3_000)
-        with Raw(url) as raw:
-            subscribed(raw, "named")
-            assert messages(raw, 1, permits=5_000) == [(0, 3_000, 0)]
-
-
-def test_oversized_batch_comes_in_pieces_despite_its_receipt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ids, "BATCH_MAX", 1_500)
-    monkeypatch.setattr(ids, "WINDOW_MAX", 400)
-    path = tmp_path / "s"
-    with served(path) as url:
-        stored(path, "named", "till", 4_300)
-        for take in (5_000, 900):  # at once, and so that a turn begins within the batch
-            monkeypatch.setattr(members, "TAKE_MAX", take)
-            with Raw(url) as raw:
-                subscribed(raw, "named")
-                frames = messages(raw, 5, permits=5_000)
-                assert [(entry // STEP, count) for entry, count, _ in frames] == [
-                    *((at * 1_000, 1_000) for at in range(4)),
-                    (4_000, 300),
-                ]
-
-
-@pytest.mark.parametrize("sizes", [[1] * 40, [3] * 20, [1, 2_000, 1, 1, 300, 1], [700, 900]])
-def test_batches_are_found_by_their_neighbours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int]
-) -> None:
-    """Any row of a batch finds the whole batch, in few more row reads than the batch has rows."""
-    txlog.init(str(tmp_path / "s"))
-    row_counts = list[int]()
-    marks = ids._marks
-
-    def counted(view: View, ledger: int, start: int, stop: int, **options: Any) -> list[object]:
-        row_counts.append(stop - start)
-        return marks(view, ledger, start, stop, **options)
-
-    monkeypatch.setattr(ids, "_marks", counted)
-    with txlog.open(str(tmp_path / "s")) as client:
-        client.create_topic("t")
-        producer = client.producer("t", name="till")
-        for size in sizes:
-            producer.send_batch(pa.table({"value": pa.array([b""] * size, pa.binary())}))
-
-        def look(view: View) -> None:
-            [number] = numbers(topic(view, TopicName.parse("t")))
-            [end] = view.topic(number).ledgers
-            start = 0
-            for size in sizes:
-                want = [ids.BatchSpan(end.ledger, start, size)]
-                for at in {start, start + size // 2, start + size - 1}:
-                    row_counts.clear()
-                    assert ids.spans(view, number, end.ledger, at, at) == want
-                    assert sum(row_counts) <= 5 * size + 32
-                    assert size > 1 or row_counts == [3] or at in (0, sum(sizes) - 1)
-                start += size
-
-        client.store.read(look)
-
-
-def test_a_large_transaction_comes_in_pieces(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    with served(path) as url:
-        ledger = stored(path, "txn", None, 2_500, txn=True)
-        second = STEP // 2 + 2_000
-        with Raw(url) as raw:
-            subscribed(raw, "txn")
-            frames = messages(raw, 3, permits=5_000)
-            assert frames == [(0, 1_000, 0), (second, 1_000, 0), (second + 2_000, 500, 0)]
-            last = raw.ask("getLastMessageId", "getLastMessageIdResponse", consumer_id=1)
-            last_id = last.last_message_id
-            assert (last_id.entryId, last_id.batch_index) == (second + 2_000, 499)
-            acknowledge(raw, ledger, second, ack_set=[-3] + [-1] * 15)  # its second message
-            acknowledge(raw, ledger, second + 2_000)
-            # an id of the whole transaction, which an earlier server gave out
-            acknowledge(raw, ledger, 0, batch_index=1_003)
-            acknowledge(raw, ledger, 1_006)
-            raw.ask("close_consumer", "success", consumer_id=1)
-            subscribed(raw, "txn")
-            frames = messages(raw, 2, permits=1_001)
-            assert [frames[0], frames[1][0]] == [(0, 1_000, 1), second + 1]
-        with Raw(url) as raw:
-            subscribed(raw, "txn", subscription="up", subType=0)
-            raw.read("active_consumer_change")
-            messages(raw, 3, permits=5_000)
-            remaining = []
-            for entry, fields in (
-                (second - 1, {}),  # what clients call the one before a piece
-                (second, {"ack_set": [-1] * 15 + [(1 << 40) - 1]}),  # nothing of this piece
-                (second, {"ack_set": [-16] + [-1] * 15}),
-                (second + 2_000, {}),
-            ):
-                message_id = MessageIdData(ledgerId=ledger, entryId=entry, **fields)
-                raw.ask("ack", "ackResponse", consumer_id=1, ack_type=1, message_id=[message_id])
-                with txlog.open(str(path)) as client:
-                    client.flush()
-                    rows = client.subscriptions("txn")
-                remaining.append(sum(row["backlog"] for row in rows if row["subscription"] == "up"))
-    assert remaining == [1_500, 1_500, 1_496, 0]
-
-
-def test_a_reader_starts_in_the_piece_that_it_names(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    with served(path) as url:
-        ledger = stored(path, "txn", None, 2_500, txn=True)
-        second = STEP // 2 + 2_000
-        for start_id, first in (
-            ({"entryId": second, "batch_index": 7}, second),
-            ({"entryId": second}, second),
-            ({"entryId": second + 8}, second + 8),  # alone: the eighth of it
-            ({"entryId": 0, "batch_index": 1_007}, second + 8),  # of the whole
-        ):
-            start = MessageIdData(ledgerId=ledger, **start_id)
-            with Raw(url) as raw:
-                fields = {"subscription": "r", "durable": False, "subType": 0}
-                subscribed(raw, "txn", **fields, start_message_id=start)
-                raw.read("active_consumer_change")
-                assert messages(raw, 1)[0][0] == first
 
 
 # MurmurHash3 of 32 bits with seed 0, from the reference implementation.

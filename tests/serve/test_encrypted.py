@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import txlog
+from tests.serve.deliveries import subscribed
 from tests.serve.served import Raw
-from tests.serve.test_deliveries import subscribed
 from tests.serve.test_sends import opened
 from txlog.serve.pulsar import wire
 from txlog.serve.pulsar.ids import STEP

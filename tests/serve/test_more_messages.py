@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import txlog
+from tests.serve.deliveries import filled, messages, subscribed
 from tests.serve.served import Raw
-from tests.serve.test_deliveries import filled, messages, subscribed
 from txlog.serve.pulsar import wire
 from txlog.serve.pulsar.ids import LATEST, STEP
 from txlog.serve.pulsar.messages import MessageIdData

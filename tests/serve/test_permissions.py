@@ -11,6 +11,7 @@ import pytest
 from starlette.routing import Route, WebSocketRoute
 
 import txlog
+from tests.serve.roles import SECRET
 from tests.serve.siege import Served, serving
 from txlog.errors import Corruption, DiskFailed, MissingFile
 from txlog.serve.http.application import ENDPOINTS
@@ -20,7 +21,6 @@ from txlog.serve.pulsar.listener import handlers
 from txlog.serve.pulsar.messages import COMMANDS, FIELDS, BaseCommand, message_class
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-SECRET = bytes(range(32))
 RULES = """
 superusers = ["boss"]
 [tokens]
@@ -71,12 +71,6 @@ FIELDS_OF: dict[str, dict[str, Any]] = {
     "SUBSCRIBE": {"subscription": "s", "subType": 1, "consumer_id": 9},
     "GET_OR_CREATE_SCHEMA": {"schema": {"name": "x", "schema_data": b"", "type": 0}},
 }
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "secret.key").write_bytes(SECRET)
-    return tmp_path
 
 
 def token(role: str) -> bytes:

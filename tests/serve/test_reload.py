@@ -14,12 +14,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.serve.certificates import Signer, make_certificate, make_signed, written
+from tests.serve.roles import SECRET
 from tests.serve.siege import Served, Wire, serving
 from txlog.serve.core.tls import TlsContext
 from txlog.serve.pulsar.messages import ERRORS
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-SECRET, OTHER = bytes(range(32)), bytes(range(1, 33))
+OTHER = bytes(range(1, 33))
 TOPIC = "persistent://acme/shop/orders"
 RULES = """
 superusers = ["boss", "deputy"]
@@ -33,12 +34,6 @@ consume = ["acme/shop/*"]
 
 def token(role: str, secret: bytes = SECRET) -> dict[str, Any]:
     return {"auth_method_name": "token", "auth_data": jwt.encode({"sub": role}, secret).encode()}
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "secret.key").write_bytes(SECRET)
-    return tmp_path
 
 
 def reasons(served: Served) -> list[object]:

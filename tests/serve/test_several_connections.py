@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.serve.deliveries import counted, parted
 from tests.serve.served import Raw, served
-from tests.serve.test_deliveries import counted, parted
 from txlog.serve.pulsar import consumers
 from txlog.serve.pulsar.messages import ERRORS, BaseCommand
 

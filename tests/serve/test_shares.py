@@ -13,6 +13,7 @@ import jwt
 import pytest
 
 import txlog
+from tests.serve.roles import SECRET
 from tests.serve.siege import Served, Wire, serving
 from txlog.errors import TryAgain
 from txlog.serve.auth.access import number_of_role
@@ -24,7 +25,6 @@ from txlog.serve.pulsar.messages import ERRORS
 from txlog.serve.pulsar.wire import encode_command
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-SECRET = bytes(range(32))
 TOPIC = "persistent://acme/shop/orders"
 RULES = """
 superusers = ["boss"]
@@ -52,12 +52,6 @@ SMALL = Limits(
 
 def token(role: str) -> dict[str, Any]:
     return {"auth_method_name": "token", "auth_data": jwt.encode({"sub": role}, SECRET).encode()}
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "secret.key").write_bytes(SECRET)
-    return tmp_path
 
 
 async def begun(client: Wire) -> str:

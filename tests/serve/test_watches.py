@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 import txlog
+from tests.serve.deliveries import messages, subscribed
 from tests.serve.served import Raw, served
-from tests.serve.test_deliveries import messages, subscribed
 from tests.serve.test_sends import opened
 from txlog.serve.core.catalog import CatalogSnapshot
 from txlog.serve.pulsar.connection import Connection

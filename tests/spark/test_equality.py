@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import txlog
+from tests.engine_kit import relation_of
 from tests.spark.test_reading import in_order
 from tests.sql.test_querying import SAME, asked
 from tests.sql.test_scanning import place
@@ -196,7 +197,7 @@ def test_every_way_in_gives_the_same_messages(
     commit, and the way of two partitions to another directory.
     """
     still_open = fill(client)
-    relation = client._relation("orders")
+    relation = relation_of(client, "orders")
     assert {source.ref.form for source in relation.direct} == {"sealed", "adopted"}
     assert all([relation.unclean, relation.open, relation.large_files, relation.tail.num_rows])
     assert {source.role for source in relation.direct} == {"p", "s"}
@@ -211,7 +212,7 @@ def test_every_way_in_gives_the_same_messages(
     client.checkpoint(roll_all=True)
     client.admin.compact("orders")
     client.checkpoint()
-    relation = client._relation("orders")
+    relation = relation_of(client, "orders")
     assert (relation.unclean, relation.tail.num_rows) == ([], 0)
     rows_after = compare(spark, client)
     message_ids = {row["message_id"] for row in rows_before}

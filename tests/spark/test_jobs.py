@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import txlog
+from tests.engine_kit import relation_of
 from tests.jobs.test_jobs import acknowledge, filled, timed
 from tests.sql.test_querying import STEPS, History
 from txlog import Client
@@ -80,7 +81,7 @@ def test_jobs_of_spark_submit_answer_as_the_command(
         client.create_topic("orders")
         client.producer("orders").send(b"x", event_time=1_700_000_000_000)
         client.checkpoint(roll_all=True)
-        [source] = client._relation("orders").direct
+        [source] = relation_of(client, "orders").direct
     assert lateness_main(["orders", "-S", path, "--json"]) == 0
     answer = json.loads(capfd.readouterr().out)
     assert (answer["job"], answer["engine"], answer["messages"]) == ("lateness", "spark", 1)

@@ -14,6 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 import txlog
+from tests.engine_kit import relation_of
 from tests.sql.test_querying import SAME, STEPS, History
 from tests.sql.test_scanning import place, some_range
 from tests.sql.test_scanning import read as ranged
@@ -91,7 +92,7 @@ def run(
                 history.load(random.Random(f"{seed}:{number} load"))
             if number % every == every - 1:
                 compare(spark, history, random.Random(f"{seed}:{number}"))
-                relation = history.client._relation("t")
+                relation = relation_of(history.client, "t")
                 for name in ("direct", "unclean", "open", "large_files"):
                     seen[name] += len(getattr(relation, name))
                 seen["tail"] += relation.tail.num_rows
@@ -287,7 +288,7 @@ def test_damaged_page_is_an_error(spark: SparkSession, client: Client) -> None:
     """R5: kills: a user's own session that reads flipped bits as data."""
     client.producer("orders").send(random.Random(7).randbytes(5000), partition=0)
     client.checkpoint(roll_all=True)
-    [source] = client._relation("orders").direct
+    [source] = relation_of(client, "orders").direct
     file = Path(client.path, source.ref.path)
     frame = read(spark, client.path, "orders")
     data = bytearray(file.read_bytes())
@@ -306,7 +307,7 @@ def test_missing_file_is_an_error_of_the_frame(spark: SparkSession, client: Clie
     """R21: kills: silently missing rows, also where the session would ignore missing files."""
     client.producer("orders").send(b"x", partition=0)
     client.checkpoint(roll_all=True)
-    [source] = client._relation("orders").direct
+    [source] = relation_of(client, "orders").direct
     frame = read(spark, client.path, "orders")
     Path(client.path, source.ref.path).unlink()
     spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
@@ -436,7 +437,7 @@ def test_many_markers_are_read_by_spark_and_named(
         with client.transaction() as txn:
             client.producer("orders").send(b"%d" % number, partition=0, txn=txn)
     client.checkpoint(roll_all=True)
-    assert client._relation("orders").markers.num_rows == 3
+    assert relation_of(client, "orders").markers.num_rows == 3
     monkeypatch.setattr(reading, "_MARKERS_FEW", 2)
     monkeypatch.setattr(reading, "_MARKERS_MANY", 2)
     with pytest.warns(UserWarning, match="txlog admin compact orders"):

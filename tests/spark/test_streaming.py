@@ -32,6 +32,7 @@ from pyspark.sql.types import (
 )
 
 import txlog
+from tests.engine_kit import relation_of
 from tests.sql.test_querying import STEPS, History
 from tests.sql.test_scanning import read
 from txlog import Client, MessageId
@@ -551,7 +552,7 @@ def test_files_of_a_batch_stay_until_the_next(client: Client) -> None:
     stream = Stream(client.path)
     end = stream.reader.latestOffset(stream.start, ALL)
     shares = stream.reader.partitions(stream.start, end)
-    [source] = client._relation("orders").open
+    [source] = relation_of(client, "orders").open
     for _ in range(3):
         client.producer("orders").send(b"y", partition=0)
         client.checkpoint(roll_all=True)

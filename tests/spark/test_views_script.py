@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import txlog
+from tests.engine_kit import relation_of
 from tests.sql.test_querying import STEPS, History
 from txlog import MessageId
 from txlog.base.ranges import Bound
@@ -143,7 +144,7 @@ def test_unclean_files_are_joined_with_their_markers(
         second.commit()
         client.checkpoint(roll_all=True)
         client.admin.trim("t", Bound("last", 2), force_unacked=True)
-        assert client._relation("t").unclean
+        assert relation_of(client, "t").unclean
         program = printed(capfd, "-S", path)
         assert found(ran(spark, program, "SELECT * FROM t")) == read(client)
         sql = "SELECT topic, count(*) AS n FROM `public/default/t` GROUP BY topic"
@@ -189,7 +190,7 @@ def test_records_of_two_versions(
         client.checkpoint(roll_all=True)
         client.producer("t").send({"cups": 3})
         open_txn.commit()
-        assert client._relation("t").unclean
+        assert relation_of(client, "t").unclean
         sql = "SELECT message_id, record FROM t"
         with Query(client, sql) as query:
             expected = {

@@ -15,6 +15,7 @@ import pytest
 from pyarrow.dataset import dataset
 
 import txlog
+from tests.engine_kit import relation_of
 from txlog import Client
 from txlog.base.ranges import SQL_MS_MAX
 from txlog.cli.main import main
@@ -158,7 +159,7 @@ def test_instants_that_sql_has_no_room_for_are_without_end(client: Client) -> No
 
 def test_damage_of_a_part_is_named_as_everywhere(client: Client) -> None:
     """R5: a flipped bit is Corruption with its file, not DuckDB's word for it; a lost file too."""
-    source = client._relation("a").open[0]
+    source = relation_of(client, "a").open[0]
     file = Path(client.path, source.ref.path)
     data = bytearray(file.read_bytes())
     file.chmod(0o600)
@@ -180,11 +181,11 @@ def test_parts_stay_while_a_query_may_read_them(client: Client) -> None:
     sql = "SELECT value FROM messages"
     with Query(client, sql) as query:
         paths_before = {
-            source.ref.path for topic in "ab" for source in client._relation(topic).open
+            source.ref.path for topic in "ab" for source in relation_of(client, topic).open
         }
         client.checkpoint(roll_all=True)
         client.admin.gc()
-        assert not paths_before & {s.ref.path for t in "ab" for s in client._relation(t).open}
+        assert not paths_before & {s.ref.path for t in "ab" for s in relation_of(client, t).open}
         assert query.rows().read_all().num_rows == 4 * COUNT
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import txlog
+from tests.engine_kit import relation_of
 from tests.tiers import graded
 from txlog import Client, MessageId, Schema, TxnId
 from txlog.base.ranges import END, Bound
@@ -229,7 +230,7 @@ class History:
         [all_of_them] = asked(self.client, "SELECT count(*) AS n, count(lsn) AS l FROM messages")
         assert all_of_them == {"n": len(expected), "l": len(expected)}
         self.compare_uncommitted()
-        relation = self.client._relation("t")
+        relation = relation_of(self.client, "t")
         for name in ("direct", "unclean", "open", "large_files"):
             self.seen[name] += len(getattr(relation, name))
         self.seen["tail"] += relation.tail.num_rows
@@ -357,13 +358,13 @@ def test_clean_files_hide_rows_of_trimmed_markers(tmp_path: Path) -> None:
             client.producer("t").send(b"plain")
         second.commit()
         client.checkpoint(roll_all=True)
-        [clean] = [source for source in client._relation("t").direct if source.role == "s"]
+        [clean] = [source for source in relation_of(client, "t").direct if source.role == "s"]
         assert clean.ref.rows == 2
         client.admin.trim("t", Bound("last", 1), force_unacked=True)
         assert asked(client, "SELECT text(value) AS v FROM t WHERE txn_index IS NOT NULL") == [
             {"v": "second"}
         ]
-        assert [source.ref.path for source in client._relation("t").unclean] == [clean.ref.path]
+        assert [source.ref.path for source in relation_of(client, "t").unclean] == [clean.ref.path]
 
 
 def test_files_that_go_meanwhile_are_looked_up_again(
@@ -372,7 +373,7 @@ def test_files_that_go_meanwhile_are_looked_up_again(
     """R21: a checkpoint removes a file of the snapshot; kills: an error, and an endless loop."""
     client.producer("orders").send(b"x", partition=0)
     client.checkpoint(roll_all=True)
-    [source] = client._relation("orders").direct
+    [source] = relation_of(client, "orders").direct
     file = Path(client.path, source.ref.path)
     moment, tries = Client.moment, 0
 
@@ -403,7 +404,7 @@ def test_a_relation_travels(client: Client) -> None:
     client.producer("orders").send(b"x")
     client.checkpoint(roll_all=True)
     client.producer("orders").send(b"y")
-    relation = client._relation("orders")
+    relation = relation_of(client, "orders")
     back: Relation = pickle.loads(pickle.dumps(relation))
     assert (back.direct, back.tail, back.lsn) == (relation.direct, relation.tail, relation.lsn)
 
@@ -429,7 +430,7 @@ def test_other_statements_than_selects_of_the_store_are_refused(client: Client, 
     """The gate: SQL can neither overwrite a ledger nor read other files."""
     client.producer("orders").send(b"x", partition=0)
     client.checkpoint(roll_all=True)
-    [source] = client._relation("orders").direct
+    [source] = relation_of(client, "orders").direct
     file = Path(client.path, source.ref.path)
     data_before = file.read_bytes()
     with pytest.raises(SqlError):
@@ -441,7 +442,7 @@ def test_a_flipped_bit_is_found_before_a_row_is_given(client: Client) -> None:
     """R5: DuckDB verifies no checksum of a page, so every file is checked before its view."""
     client.producer("orders").send(b"x" * 100, partition=0)
     client.checkpoint(roll_all=True)
-    [source] = client._relation("orders").direct
+    [source] = relation_of(client, "orders").direct
     file = Path(client.path, source.ref.path)
     data = bytearray(file.read_bytes())
     file.chmod(0o600)
@@ -461,9 +462,9 @@ def test_unavailable_partition_is_an_error_or_left_out(client: Client) -> None:
     client.admin.set_offline("orders", 1)
     with pytest.raises(PartitionUnavailable):
         asked(client, "FROM orders")
-    relation = client._relation("orders", skip_unavailable=True)
+    relation = relation_of(client, "orders", skip_unavailable=True)
     assert (relation.unavailable, relation.tail.num_rows) == ([1], 1)
-    assert client._relation("orders/0").tail.num_rows == 1
+    assert relation_of(client, "orders/0").tail.num_rows == 1
 
 
 def test_names_of_topics_and_files_are_no_sql(tmp_path: Path) -> None:
@@ -645,7 +646,13 @@ def test_files_without_a_message_are_not_read(client: Client) -> None:
         client.checkpoint(roll_all=True)
     client.producer("orders").send(b"y", partition=1)
     client.checkpoint(roll_all=True)
-    assert [source.ref.messages for source in client._relation("orders").direct] == [0, 0, 1, 1, 1]
+    assert [source.ref.messages for source in relation_of(client, "orders").direct] == [
+        0,
+        0,
+        1,
+        1,
+        1,
+    ]
     contents = client._contents(["orders"])
     assert Messages(contents, path_below(client.path)).committed().count(".parquet'") == 3
     with Query(client, "SELECT text(value) AS said FROM orders ORDER BY ALL") as query:
@@ -656,7 +663,7 @@ def test_a_file_is_read_once_for_its_checksum(client: Client) -> None:
     """Kills: a second check of the same file, and trust in a file that changed since its check."""
     client.producer("orders").send(b"x" * 100, partition=0)
     client.checkpoint(roll_all=True)
-    [source] = client._relation("orders").direct
+    [source] = relation_of(client, "orders").direct
     assert [client.check_files([source]) for _ in range(2)] == [1, 0]
     file = Path(client.path, source.ref.path)
     data = bytearray(file.read_bytes())

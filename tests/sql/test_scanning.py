@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import txlog
+from tests.engine_kit import relation_of
 from tests.sql.test_querying import SAME, STEPS, History
 from txlog import Client, MessageId
 from txlog.base.ranges import Bound, Range
@@ -59,7 +60,7 @@ def scanned(path: str, scans: list[Scan], names: list[str] | None = None) -> lis
 
 def found(client: Client, topic: str = "orders", wanted: RelationFilter = ALL) -> list[Row]:
     """The rows that scans of a topic have."""
-    return scanned(client.path, scans_of(client._relation(topic, wanted)))
+    return scanned(client.path, scans_of(relation_of(client, topic, wanted)))
 
 
 def read(client: Client, range: Range, partitions: list[int] | None = None) -> list[Row]:
@@ -124,12 +125,12 @@ def compare(history: History, rng: random.Random) -> Counter[str]:
         old = found(client, "t", RelationFilter(at_lsn=lsn))
         assert ids(old) == ids([row for row in rows if row["lsn"] <= lsn])  # type: ignore[operator]
         ends = {"lsn": (lsn, lsn)}
-        scanned_rows = scanned(client.path, scans_of(client._relation("t"), ends))
+        scanned_rows = scanned(client.path, scans_of(relation_of(client, "t"), ends))
         assert [row for row in scanned_rows if row["lsn"] == lsn] == [
             row for row in rows if row["lsn"] == lsn
         ]
         seen["left out"] += len(scanned_rows) < len(rows)
-    relation = client._relation("t")
+    relation = relation_of(client, "t")
     for name in ("direct", "unclean", "open", "large_files"):
         seen[name] += len(getattr(relation, name))
     seen["tail"] += relation.tail.num_rows
@@ -186,9 +187,9 @@ def test_bounds_of_the_caller_are_checked(client: Client) -> None:
     assert found(client, "orders/0") == []
     for wanted in (RelationFilter(at_lsn=99), RelationFilter(range=Range(kind="unacked"))):
         with pytest.raises(InvalidArgument):
-            client._relation("orders", wanted)
+            relation_of(client, "orders", wanted)
     with pytest.raises(TopicNotFound, match="no partition 2"):
-        client._relation("orders", RelationFilter([2]))
+        relation_of(client, "orders", RelationFilter([2]))
 
 
 def test_spans_name_their_partitions(client: Client) -> None:
@@ -211,16 +212,16 @@ def test_scan_of_an_unavailable_partition_is_an_error_or_left_out(client: Client
     client.admin.set_offline("orders", 1)
     late = RelationFilter(range=Range(Bound("time", 0)))
     with pytest.raises(PartitionUnavailable):
-        client._relation("orders", late)
-    assert client._relation("orders", late, skip_unavailable=True).unavailable == [1]
+        relation_of(client, "orders", late)
+    assert relation_of(client, "orders", late, skip_unavailable=True).unavailable == [1]
 
 
 def test_file_that_was_removed_is_an_error(client: Client) -> None:
     """R21: kills: silently missing rows."""
     client.producer("orders").send(b"x", partition=0)
     client.checkpoint(roll_all=True)
-    scans = scans_of(client._relation("orders"))
-    [source] = client._relation("orders").direct
+    scans = scans_of(relation_of(client, "orders"))
+    [source] = relation_of(client, "orders").direct
     Path(client.path, source.ref.path).unlink()
     with pytest.raises(SnapshotExpired, match=source.ref.path):
         scanned(client.path, scans)
@@ -230,14 +231,14 @@ def test_row_groups_outside_the_range_are_left_out(client: Client) -> None:
     """Kills: a range that reads a whole file, and statistics that leave out matching rows."""
     client.producer("orders/0").send_batch(pa.table({"value": [b"x" * 100] * 120_000}))
     client.checkpoint(roll_all=True)
-    [scan] = scans_of(client._relation("orders"))
+    [scan] = scans_of(relation_of(client, "orders"))
     disk = PosixDisk(client.path, read_only=True)
     tables = list(read_scan(disk, scan, ["entry"], {"entry": (60_000, 60_001)}))
     read = pa.concat_tables(tables).column("entry").to_pylist()
     assert {60_000, 60_001} <= set(read)
     assert len(read) <= 50_000
     [part] = scans_of(
-        client._relation("orders", RelationFilter(range=Range(Bound("skip", 119_000))))
+        relation_of(client, "orders", RelationFilter(range=Range(Bound("skip", 119_000))))
     )
     assert sum(table.num_rows for table in read_scan(disk, part, ["value"])) == 1000
     disk.close()
@@ -251,10 +252,10 @@ def test_a_large_topic_is_cut_into_tasks(client: Client) -> None:
             values = [rng.randbytes(100_000) for _ in range(100)]
             client.producer("orders/0").send_batch(pa.table({"value": values}), txn=txn)
     client.checkpoint(roll_all=True)
-    scans = [scan for scan in scans_of(client._relation("orders")) if scan.rule == "clean"]
+    scans = [scan for scan in scans_of(relation_of(client, "orders")) if scan.rule == "clean"]
     assert [scan.start for scan in scans] == [0, *(scan.stop for scan in scans[:-1])]
     assert scans[-1].stop == 600
     assert len(scans) > 2
     assert [len(group) for group in grouped(scans)] == [1] * len(scans)
-    [small] = [scan for scan in scans_of(client._relation("orders")) if scan.rule == "plain"]
+    [small] = [scan for scan in scans_of(relation_of(client, "orders")) if scan.rule == "plain"]
     assert [len(group) for group in grouped([small] * 9)] == [9]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import txlog
-from tests.engine_kit import Bench
+from tests.engine_kit import Bench, relation_of
 from tests.harness import Child, python
 from tests.harness import run as run_child
 from tests.sql.test_querying import FIRST, History, asked
@@ -165,7 +165,7 @@ def test_records_of_unclean_files(
             if number % 8 != 7:
                 continue
             history.client.flush()
-            relation = history.client._relation("t")
+            relation = relation_of(history.client, "t")
             seen.update(unclean=len(relation.unclean), open=len(relation.open))
             for isolation in ("committed", "uncommitted"):
                 flags = ("--complete", "rest", "--force", "--isolation", isolation)
@@ -222,7 +222,7 @@ def test_markers_come_from_the_files(tmp_path: Path, run: Run, bare: Bare) -> No
 
         def compare() -> tuple[int, int]:
             """(messages in the views, messages that are not), compared with a reader."""
-            [unclean] = client._relation("t").unclean
+            [unclean] = relation_of(client, "t").unclean
             assert unclean.role == "s"
             code, script, err = run("views", "-S", path)
             assert code == 0, err

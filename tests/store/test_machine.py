@@ -11,15 +11,15 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from tests.engine_kit import Bench, ids, pending, read, rows, session_of
-from txlog import Bound, Client, Consumer, MessageId, Range, TxnId
+from tests.engine_kit import Bench, ids, kill, pending, read, rows
+from tests.store.model import COMMITTED, OPEN, ModelConsumer, ModelKey, ModelTxn
+from txlog import Bound, Client, MessageId, Range, TxnId
 from txlog.errors import (
     ExpiredTransaction,
     InvalidTxnStatus,
@@ -34,39 +34,7 @@ PARTITIONS = 2
 SUBSCRIPTIONS = ("s", "u")
 SHARED = "h"  # with consumers that stay open between the rules
 KEYS = ("k", "l")
-OPEN, COMMITTED = "open", "committed"
 MESSAGE_BYTES = 40
-
-
-@dataclass
-class ModelTxn:
-    """A transaction of the model; state: open, committed, or the reason of its abort."""
-
-    number: TxnId
-    due_ms: int
-    state: str = OPEN
-    sent: dict[int, list[bytes]] = field(default_factory=dict)
-    sequences: dict[tuple[int, str], dict[int, int]] = field(default_factory=dict)
-    held: dict[tuple[str, int], set[MessageId]] = field(default_factory=dict)
-    cumulative: dict[tuple[str, int], int] = field(default_factory=dict)
-
-
-@dataclass
-class ModelKey:
-    """A transaction key of the model."""
-
-    epoch: int = -1
-    is_deleted: bool = False
-    bound: ModelTxn | None = None
-
-
-@dataclass
-class ModelConsumer:
-    """A consumer of the shared subscription, and the messages leased to it."""
-
-    who: int
-    real: Consumer
-    hand: set[tuple[int, MessageId]] = field(default_factory=set)
 
 
 class EngineAgainstDicts(RuleBasedStateMachine):
@@ -241,9 +209,10 @@ class EngineAgainstDicts(RuleBasedStateMachine):
             sent = txn.sent.setdefault(number, [])
             if name is not None:
                 ids_by_sequence = txn.sequences.setdefault((number, name), {})
-                if ids_by_sequence and sequence <= max(ids_by_sequence):
-                    assert receipt.duplicate
-                    assert receipt.txn_index == ids_by_sequence.get(sequence)
+                if sequence in ids_by_sequence:
+                    is_newest = sequence == max(ids_by_sequence)
+                    original = ids_by_sequence[sequence] if is_newest else None
+                    assert (receipt.txn_index, receipt.duplicate) == (original, True)
                     return
                 ids_by_sequence[sequence] = len(sent) + 1
             sent.append(value)
@@ -612,9 +581,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         if is_clean:
             consumer.real.close()
         else:
-            lock = session_of(consumer.real).member._lock
-            assert lock is not None
-            lock.close()
+            kill(consumer.real)
             self.hands.append(
                 ModelConsumer(consumer.who, self.clients[consumer.who].consumer("t", SHARED))
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import txlog
-from tests.engine_kit import little_room
+from tests.engine_kit import little_room, relation_of
 from tests.harness import Child, python
 from txlog import Client
 from txlog.base.ranges import END
@@ -93,7 +93,7 @@ def test_files_pinned_by_a_killed_reader_are_removed(client: Client) -> None:
 
 def test_a_pin_on_unnamed_files_holds_off_the_sweep(client: Client) -> None:
     """R19: a reader pins a file when no manifest names it any more; the sweep still keeps it."""
-    [source, *_] = client._relation("orders").direct
+    [source, *_] = relation_of(client, "orders").direct
     path = Path(client.path, source.ref.path)
     away = path.with_suffix(".away")
     path.rename(away)  # so that the sweep sees a file that no manifest names
@@ -115,7 +115,7 @@ def test_a_pin_on_unnamed_files_holds_off_the_sweep(client: Client) -> None:
 def test_a_pin_that_cannot_be_read_keeps_every_file(client: Client) -> None:
     """Kills: taking a damaged pin for an empty one; damage of a dead pin that stops upkeep."""
     old_files = files(client)
-    pin = client._pin(client._relation("orders").direct)
+    pin = client._pin(relation_of(client, "orders").direct)
     assert pin is not None
     path = Path(client.path, pin.path)
     whole = path.read_bytes()
@@ -132,7 +132,7 @@ def test_a_pin_that_cannot_be_read_keeps_every_file(client: Client) -> None:
 
 def test_pinned_files_stay_on_a_full_disk(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """R18: with no room left files go at once, but a reader would die without them."""
-    sources = client._relation("orders").direct
+    sources = relation_of(client, "orders").direct
     pin = client._pin(sources)
     assert pin is not None
     monkeypatch.setattr(PosixDisk, "free_bytes", lambda self: 1)
@@ -169,7 +169,7 @@ def test_a_query_without_files_makes_no_pin(client: Client) -> None:
 
 def test_a_pin_ends_once(client: Client) -> None:
     """Closing a pin twice is no error; a file is free if none of the current pins has it."""
-    [source, *_] = client._relation("orders").direct
+    [source, *_] = relation_of(client, "orders").direct
     disk = PosixDisk(client.path)
     salt = client.store.identity.salt
     first, second = client._pin([source]), client._pin([source])

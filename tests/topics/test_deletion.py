@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 
 import txlog
-from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, session_of, values
+from tests.engine_kit import (
+    Bench,
+    begin,
+    ids,
+    kill,
+    pending,
+    read,
+    send,
+    send_txn,
+    values,
+)
 from txlog import Client, TxnId
 from txlog.base.ids import TopicName
 from txlog.engine.upkeep.checkpoint import checkpoint
@@ -96,9 +106,7 @@ def test_a_live_consumer_keeps_it_unless_forced(tmp_path: Path) -> None:
 def test_a_dead_consumer_is_not_in_the_way(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     consumer = bench.another().consumer("t", "s")
-    lock = session_of(consumer).member._lock
-    assert lock is not None
-    lock.close()  # as the kernel does when a process dies
+    kill(consumer)
     assert bench.client.subscription("t", "s").delete()["deleted"]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.engine_kit import Bench
+from tests.engine_kit import Bench, relation_of
 from txlog import Message, Schema
 from txlog.base.ids import TxnId
 from txlog.base.schemas import values
@@ -69,7 +69,7 @@ def asked(bench: Bench, sql: str, isolation: str = "committed") -> list[dict[str
 
 def scanned(bench: Bench, names: tuple[str, ...]) -> list[dict[str, Any]]:
     """Read the topic as a Spark task does."""
-    scans = scans_of(bench.client._relation("t"))
+    scans = scans_of(relation_of(bench.client, "t"))
     copies = pickle.loads(pickle.dumps(scans))
     disk = bench.client.store.disk
     return [

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine_kit import Bench, read
-from tests.laws.test_laws import dumps, fresh, live_dumps
+from tests.laws.history import dumps, fresh, live_dumps
 from txlog import Client, MessageId, TxnId
 from txlog.engine.folds.coordinator import ABORTED, COMMITTED, ENDED, OPEN, Txn
 from txlog.engine.view.view import View

@@ -15,7 +15,7 @@ import pytest
 from pyroaring import BitMap64
 
 from tests.engine_kit import Bench, begin, send
-from tests.laws.test_laws import random_history
+from tests.laws.history import random_history
 from txlog import Client
 from txlog.client.answers import integrity
 from txlog.engine.model.ops import KeyConnected, Op

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.engine_kit import Bench, begin, send
-from tests.laws.test_laws import random_history
+from tests.laws.history import random_history
 from txlog import Client, TxnId
 from txlog.engine.model.ops import StatusUpdated, TxnOpened, TxnsForgotten
 from txlog.engine.storage.manifest import newest_manifest

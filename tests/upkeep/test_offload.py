@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 import txlog
+from tests.engine_kit import relation_of
 from txlog import Client, MessageId
 from txlog.base.ranges import END, Bound
 from txlog.engine.storage import remote as far
@@ -104,7 +105,7 @@ def test_messages_are_read_from_there(client: Client, archive: Path) -> None:
     with client.consumer("orders", "s") as consumer:
         assert consumer.receive_batch(100).num_rows == len(values_before)
     assert client.admin.offload("orders", str(archive))["files"] == 0
-    sources = client._relation("orders").direct
+    sources = relation_of(client, "orders").direct
     assert client.has_files(sources)
     (archive / Path(sources[0].ref.path).relative_to(f"file:{archive}")).unlink()
     assert not client.has_files(sources)

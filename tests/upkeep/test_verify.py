@@ -23,7 +23,7 @@ import txlog
 from tests.crash.test_corruption import KINDS, SEED, damages, files_of, sample
 from tests.crash.world import TOPIC, open_client
 from tests.engine_kit import Bench, begin, read, send, send_txn
-from tests.laws.test_laws import random_history
+from tests.laws.history import random_history
 from txlog.client.answers.integrity import verify_disk
 from txlog.engine.folds.buffer import Buffer
 from txlog.engine.folds.coordinator import Coordinator, EndedTxns
