@@ -25,7 +25,7 @@ from txlog.cli.line.dispatch import load
 from txlog.cli.line.parameters import Parameter, parameters_of
 from txlog.cli.main import main
 from txlog.cli.output.output import LISTING_FORMS, RECORD_FORMS
-from txlog.cli.terminal.fields import RECORD_FIELDS, help_lines
+from txlog.cli.terminal.fields import RECORD_FIELDS
 from txlog.errors import error_table
 
 Run = Callable[..., tuple[int, str, str]]
@@ -124,8 +124,7 @@ def test_fields_match_the_help(path: str) -> None:
     else:
         not_in_table = set(declared.fields) - set(declared.table_fields)
         assert not_in_table <= {"dry_run"} or shape_of(SHAPED[path]).extends
-    lines = help_lines(declared.fields).splitlines()
-    types = dict(line.split("\t")[:2] for line in lines)
+    types = {field.name: field.type for field in declared.row_fields}
     assert {field.name: field.type for field in documented.fields} == types
 
 

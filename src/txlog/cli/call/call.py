@@ -20,6 +20,7 @@ from txlog.base.ids import TxnId
 from txlog.base.ranges import parse_duration, parse_time
 from txlog.base.settings import Settings
 from txlog.cli.call.find import find_store, profile_of, user_settings
+from txlog.cli.output import output as described
 from txlog.cli.output.output import Output, output_for
 from txlog.cli.terminal import say as saying
 from txlog.cli.terminal import tables
@@ -70,17 +71,11 @@ class Globals(msgspec.Struct):
     version: bool = False
 
 
-class Described(Protocol):
+class Described(described.Described, Protocol):
     """The facts that a call needs about its command."""
 
-    path: str
     function: Any
-    table_fields: list[str]
-    fields: list[str]
-    records: bool
     more: Callable[[], str] | None
-    changes: bool
-    input_format: bool
     dry_run: bool
 
 

@@ -17,10 +17,7 @@ from txlog.errors import Usage
 @command(
     "admin checkpoint",
     examples=("txlog admin checkpoint", "txlog admin checkpoint --roll-all"),
-    fields=(
-        "generation lsn frames rows parts sealed_ledgers journals_deleted freed_bytes skipped "
-        "elapsed_ms"
-    ),
+    rows="space.CheckpointWritten",
     changes=True,
 )
 def checkpoint(
@@ -49,10 +46,6 @@ def checkpoint(
 
 # --- keys and coordinators -------------------------------------------------------------------
 
-LIST_FIELDS = (
-    "transaction_key owner epoch txn txn_state coordinator last_used_time "
-    "| owner_uid age_ms connected_time deleted topic_list"
-)
 STATES = ("open", "committing", "aborting")
 KeyArgument = Annotated[str, Argument(metavar="KEY", show_default=False)]
 OwnerOption = Annotated[str | None, Option("--owner", metavar="NAME|UID", help="for root")]
@@ -64,7 +57,8 @@ OwnerOption = Annotated[str | None, Option("--owner", metavar="NAME|UID", help="
         "txlog admin list-transaction-keys",
         "txlog admin list-transaction-keys --older-than 30d -f names",
     ),
-    fields=LIST_FIELDS,
+    rows="transactions.KeyRow",
+    until="last_used_time",
 )
 def list_keys(
     call: Call,
@@ -104,7 +98,8 @@ def list_keys(
         "txlog admin get-transaction-key nightly",
         "txlog admin get-transaction-key nightly --json",
     ),
-    fields=f"{LIST_FIELDS} txn_list",
+    rows="transactions.KeyDescription",
+    until="last_used_time",
 )
 def get_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
     """Show one transaction key and its remembered transactions."""
@@ -118,7 +113,7 @@ def get_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
         "txlog admin delete-transaction-key nightly",
         "txlog admin delete-transaction-key nightly --dry-run",
     ),
-    fields="transaction_key owner owner_uid epoch deleted aborted_list",
+    rows="transactions.KeyDeleted",
     changes=True,
     dry_run=True,
 )
@@ -140,7 +135,7 @@ def delete_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
         "txlog admin scale-transaction-coordinators 64",
         "txlog admin scale-transaction-coordinators 32 --dry-run",
     ),
-    fields="before after",
+    rows="transactions.CoordinatorsScaled",
     changes=True,
     dry_run=True,
 )
@@ -164,13 +159,11 @@ def _whose(key: str, owner: str | None) -> tuple[str | None, str]:
 
 # --- take a partition offline, and bring it back ---------------------------------------------
 
-_FIELDS = "topic partition online changed finished_list"
-
 
 @command(
     "admin offline",
     examples=("txlog admin offline orders/2", "txlog admin offline orders/2 --dry-run --json"),
-    fields=_FIELDS,
+    rows="topics.PartitionSwitched",
     changes=True,
     dry_run=True,
 )
@@ -190,7 +183,7 @@ def offline(
 @command(
     "admin online",
     examples=("txlog admin online orders/2", "txlog admin online orders/2 --json"),
-    fields=_FIELDS,
+    rows="topics.PartitionSwitched",
     changes=True,
     dry_run=True,
 )

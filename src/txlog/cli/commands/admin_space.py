@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 @command(
     "admin compact",
     examples=("txlog admin compact orders", "txlog admin compact orders -p 0 --dry-run"),
-    fields=(
-        "topic transactions messages aborted_dropped size_before_bytes size_after_bytes "
-        "ledgers_before ledgers_after dry_run"
-    ),
+    rows="space.Compacted",
     changes=True,
 )
 def compact(
@@ -51,10 +48,7 @@ def compact(
 @command(
     "admin compact-topic",
     examples=("txlog admin compact-topic orders", "txlog admin compact-topic orders --dry-run"),
-    fields=(
-        "topic partitions lsn messages keys_kept keys_deleted without_key files "
-        "size_before_bytes size_after_bytes dry_run"
-    ),
+    rows="space.TopicCompacted",
     changes=True,
 )
 def compact_topic(
@@ -89,9 +83,7 @@ def compact_topic(
 @command(
     "admin compact-changes",
     examples=("txlog admin compact-changes", "txlog admin compact-changes --json"),
-    fields=(
-        "log rows_before rows_after files_before files_after size_before_bytes size_after_bytes"
-    ),
+    rows="space.ChangesCompacted",
     changes=True,
 )
 def compact_changes(call: Call) -> None:
@@ -119,7 +111,7 @@ def compact_changes(call: Call) -> None:
         "txlog admin offload orders --to /mnt/archive",
         "txlog admin offload orders --to 's3://bucket/txlog?region=eu-central-1' --dry-run",
     ),
-    fields="topic place files size_bytes ledgers_left dry_run",
+    rows="space.Offloaded",
     changes=True,
 )
 def offload(
@@ -160,7 +152,7 @@ def offload(
         "txlog admin confirm /mnt/archive",
         "txlog admin confirm 's3://bucket/txlog?region=eu-central-1'",
     ),
-    fields="place",
+    rows="space.Confirmed",
 )
 def confirm_place(
     call: Call,
@@ -185,7 +177,7 @@ def confirm_place(
         "txlog admin trim orders --to sub=billing --dry-run",
         "txlog admin trim orders --by-policy --yes",
     ),
-    fields="topic ledgers messages size_bytes partition_list dry_run",
+    rows="space.Trimmed",
     changes=True,
 )
 def trim(
@@ -220,7 +212,7 @@ def trim(
 @command(
     "admin gc",
     examples=("txlog admin gc", "txlog admin gc --apply --keep 10m"),
-    fields="applied files size_bytes file_list",
+    rows="space.GarbageCollected",
     changes=True,
 )
 def gc(
@@ -240,7 +232,7 @@ def gc(
 @command(
     "admin accept-clock",
     examples=("txlog admin accept-clock", "txlog admin accept-clock --json"),
-    fields="ahead_ms was_believed",
+    rows="store.ClockAccepted",
     changes=True,
 )
 def accept_clock(call: Call) -> None:

@@ -33,7 +33,7 @@ _UNITS: Final = {"txn-age": ("s", 0.001), "lag": ("s", 0.001), "space": ("B", 1)
         "txlog check --style prometheus --outfile /var/lib/node_exporter/txlog_check.prom",
         "txlog check --topic orders --lag-crit 10m --json",
     ),
-    fields="status check_list",
+    rows="store.Check",
 )
 def check(
     call: Call,

@@ -36,7 +36,7 @@ def show(call: Call, shell: Shell = None) -> None:
 @command(
     "completion install",
     examples=("txlog completion install bash", "txlog completion install fish --json"),
-    fields="path changed",
+    rows="tool.FileInstalled",
     changes=True,
 )
 def install(call: Call, shell: Shell = None) -> None:

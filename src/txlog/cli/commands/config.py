@@ -23,7 +23,8 @@ Key = Annotated[str, Argument(metavar="KEY", show_default=False)]
 @command(
     "config show",
     examples=("txlog config show", "txlog config show --origin", "txlog config show --json"),
-    fields="name value | origin",
+    rows="tool.SettingShown",
+    until="value",
 )
 def show(
     call: Call,
@@ -42,7 +43,7 @@ def show(
 @command(
     "config get",
     examples=("txlog config get txn_timeout_default_ms", "txlog config get store"),
-    fields="name value origin",
+    rows="tool.SettingShown",
 )
 def get(call: Call, key: Key) -> None:
     """Print the value of a setting, with --json also its origin."""
@@ -66,7 +67,7 @@ def get(call: Call, key: Key) -> None:
         "txlog config set --user color never",
         "txlog config set --user shop.store /data/shop   # --profile shop",
     ),
-    fields="name value was changed",
+    rows="tool.SettingSet",
     changes=True,
     dry_run=True,
 )

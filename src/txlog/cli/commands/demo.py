@@ -36,10 +36,7 @@ _TOUR: Final = (
         "txlog demo /tmp/small --small",
         "txlog demo /tmp/small --tour",
     ),
-    fields=(
-        "path lines invoices refunds quantity value kills transactions exact elapsed_ms "
-        "topics messages"
-    ),
+    rows="jobs.DemoRun",
 )
 def demo(
     call: Call,

@@ -23,7 +23,7 @@ Pages = Annotated[list[str] | None, Argument(metavar="PAGE", show_default=False)
 @command(
     "man install",
     examples=("txlog man install", "txlog man install --json"),
-    fields="path changed",
+    rows="tool.FileInstalled",
     changes=True,
 )
 def install(call: Call) -> None:

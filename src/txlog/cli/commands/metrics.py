@@ -17,7 +17,7 @@ from txlog.engine.door.disk import replace_file
         "txlog metrics",
         "txlog metrics --textfile /var/lib/node_exporter/txlog.prom   # from cron",
     ),
-    fields="name type labels value",
+    rows="store.MetricRow",
 )
 def metrics(
     call: Call,

@@ -29,7 +29,6 @@ TtlFrom = Annotated[
 ]
 Read = Callable[[Any], object]
 _CHECKS: Final = ("count", "refuse", "off")
-_FIELDS: Final = "topic namespace policies origins"
 
 
 def _as_given(value: object) -> object:
@@ -78,7 +77,7 @@ def _setter(kind: str, *examples: str) -> Callable[[Callable[..., None]], Comman
     return command(
         f"policy {kind} set",
         examples=examples,
-        fields=f"{_FIELDS} changed",
+        rows="topics.PoliciesChanged",
         changes=True,
         dry_run=True,
     )
@@ -264,7 +263,7 @@ def _getter(kind: str, text: str) -> Command:
     get.__doc__ = text
     path = f"policy {kind} get"
     examples = (f"txlog {path} --topic orders", f"txlog {path} --json")
-    return command(path, examples=examples, fields=_FIELDS)(get)
+    return command(path, examples=examples, rows="topics.Policies")(get)
 
 
 def _remover(kind: str, names_shown: str, default: str = "") -> Command:
@@ -286,7 +285,7 @@ def _remover(kind: str, names_shown: str, default: str = "") -> Command:
     path = f"policy {kind} remove"
     examples = (f"txlog {path} --topic orders", f"txlog {path} {names_shown} --topic orders")
     return command(
-        path, examples=examples, fields=f"{_FIELDS} changed", changes=True, dry_run=True
+        path, examples=examples, rows="topics.PoliciesChanged", changes=True, dry_run=True
     )(remove)
 
 

@@ -26,7 +26,7 @@ _FILE = "txlog-report.html"
         "txlog report --since -7d --by 1h today.html",
         "txlog report - | gzip > shop.html.gz",
     ),
-    fields="path topics messages problems size_bytes",
+    rows="store.ReportWritten",
     changes=True,
     times=True,
 )

@@ -10,11 +10,6 @@ from txlog.cli.call.call import Call
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import Argument, Option
 
-_FIELDS = (
-    "topic partition ledger part state messages size_bytes first last | sidecar rows markers "
-    "first_time last_time crc32c file log"
-)
-
 
 @command(
     "segment list",
@@ -24,7 +19,8 @@ _FIELDS = (
         "txlog segment list orders -p 0 --json",
         "txlog segment list --columns log,rows,size_bytes,file",
     ),
-    fields=_FIELDS,
+    rows="files.SegmentRow",
+    until="last",
 )
 def list_segments(
     call: Call,
@@ -57,7 +53,8 @@ def list_segments(
 @command(
     "segment show",
     examples=("txlog segment show 1", "txlog segment show some.parquet --json"),
-    fields=f"{_FIELDS} column_list row_group_list",
+    rows="files.SegmentDescription",
+    until="last",
 )
 def show(
     call: Call,
@@ -76,11 +73,7 @@ def show(
 @command(
     "segment cat",
     examples=("txlog segment cat 1", "txlog segment cat 1 -o -10 -f tsv --columns entry,value"),
-    fields=(
-        "kind entry lsn publish_time key value properties event_time deliver_at producer "
-        "sequence_id txn_most txn_least txn_index count marker_ledger marker_entry visible_time "
-        "schema_version"
-    ),
+    rows="files.StoredRow",
 )
 def cat(
     call: Call,

@@ -17,7 +17,7 @@ from txlog.errors import InvalidArgument
         "spark-submit $(txlog spark submit-args) job.py ./store",
         "spark-submit --master yarn $(txlog spark submit-args --archives env.tar.gz) job.py ./s",
     ),
-    fields="args",
+    rows="jobs.SubmitArguments",
 )
 def submit_args(
     call: Call,

@@ -18,7 +18,7 @@ from txlog.errors import InvalidArgument, ReadOnlyStore
 @command(
     "init",
     examples=("txlog init /data/shop", "txlog init --if-not-exists --coordinators 4"),
-    fields="path uuid format created",
+    rows="store.StoreMade",
     changes=True,
 )
 def init(
@@ -76,7 +76,7 @@ def init(
 @command(
     "copy",
     examples=("txlog copy /backup/shop", "txlog copy /backup/shop --verify --json"),
-    fields="path uuid lsn files size_bytes offloaded verified",
+    rows="store.StoreCopied",
     changes=True,
 )
 def copy(
@@ -111,7 +111,7 @@ def copy(
 @command(
     "status",
     examples=("txlog status", "txlog status --json"),
-    fields="store journal checkpoint change_logs writer txns topic_list problem_list",
+    rows="store.Status",
 )
 def status(
     call: Call,

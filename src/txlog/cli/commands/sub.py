@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from txlog.client.topics.subscription import SubscriptionHandle
 
 TYPES = ("exclusive", "shared", "failover", "key-shared")
-LIST_FIELDS = (
-    "topic subscription type backlog delayed pending_acks consumers "
-    "| isolation mark_delete last_ack_time created_time backlog_no_delayed"
-)
 
 
 # --- create, list, acknowledge -----------------------------------------------------------------
@@ -41,7 +37,7 @@ LIST_FIELDS = (
         "txlog sub create billing -t orders",
         "txlog sub create audit -t orders --position end",
     ),
-    fields="topic subscription type position created",
+    rows="consuming.SubscriptionCreated",
     changes=True,
     dry_run=True,
 )
@@ -109,7 +105,8 @@ def create(
 @command(
     "sub list",
     examples=("txlog sub list", "txlog sub list -t orders --json"),
-    fields=LIST_FIELDS,
+    rows="consuming.SubscriptionRow",
+    until="consumers",
 )
 def list_subscriptions(
     call: Call,
@@ -122,7 +119,7 @@ def list_subscriptions(
 @command(
     "sub ack",
     examples=("txlog sub ack billing 17:4 17:5", "txlog sub ack billing 17:90 --cumulative"),
-    fields="topic subscription acked already dropped txn",
+    rows="consuming.AcknowledgedHere",
     changes=True,
     dry_run=True,
 )
@@ -188,7 +185,8 @@ Topic = Annotated[str | None, Option("--topic", "-t", metavar="T")]
 @command(
     "sub describe",
     examples=("txlog sub describe billing", "txlog sub describe billing -t orders --json"),
-    fields=f"{LIST_FIELDS} policies consumer_list partition_list",
+    rows="consuming.SubscriptionDescription",
+    until="consumers",
 )
 def describe(call: Call, subscription: Sub, topic: Topic = None) -> None:
     """Describe one subscription: its policies, consumers and partitions."""
@@ -201,7 +199,7 @@ def describe(call: Call, subscription: Sub, topic: Topic = None) -> None:
 @command(
     "sub backlog",
     examples=("txlog sub backlog billing", "txlog sub backlog billing --by key --top 5"),
-    fields="group messages size_bytes oldest_time",
+    rows="consuming.BacklogGroup",
 )
 def backlog(
     call: Call,
@@ -228,7 +226,8 @@ def backlog(
         "txlog sub seek billing --to start --yes",
         "txlog sub seek billing --to 17:25 --dry-run",
     ),
-    fields="topic subscription redeliver skip partition_list",
+    rows="consuming.Sought",
+    without="aborted_list",
     changes=True,
     dry_run=True,
 )
@@ -292,7 +291,7 @@ def _effect(row: SeekPartition) -> str:
         "txlog sub skip billing --older-than 7d --yes",
         "txlog sub skip billing --all --dry-run",
     ),
-    fields="topic subscription skipped",
+    rows="consuming.Skipped",
     changes=True,
     dry_run=True,
 )
@@ -321,7 +320,7 @@ def skip(
 @command(
     "sub clear-backlog",
     examples=("txlog sub clear-backlog billing", "txlog sub clear-backlog billing --yes --json"),
-    fields="topic subscription skipped",
+    rows="consuming.Skipped",
     changes=True,
     dry_run=True,
 )
@@ -334,7 +333,7 @@ def clear_backlog(call: Call, subscription: Sub, topic: Topic = None) -> None:
 @command(
     "sub expire",
     examples=("txlog sub expire billing --older-than 7d", "txlog sub expire billing --dry-run"),
-    fields="topic subscription skipped",
+    rows="consuming.Skipped",
     changes=True,
     dry_run=True,
 )
@@ -367,7 +366,7 @@ def _skip(call: Call, handle: SubscriptionHandle, act: Callable[[bool], Skipped]
 @command(
     "sub delete",
     examples=("txlog sub delete billing", "txlog sub delete billing audit -t orders --yes"),
-    fields="topic subscription backlog deleted",
+    rows="consuming.SubscriptionDeleted",
     changes=True,
     dry_run=True,
 )
@@ -417,7 +416,7 @@ def _verb(count: int, verb: str) -> str:
 @command(
     "sub nack",
     examples=("txlog sub nack billing 17:4", "txlog sub nack billing 17:4 17:9 --delay 30s"),
-    fields="topic subscription nacked ignored",
+    rows="consuming.NegativelyAcknowledged",
     changes=True,
     dry_run=True,
 )
@@ -440,7 +439,7 @@ def nack(
 @command(
     "sub redeliver",
     examples=("txlog sub redeliver billing 17:4", "txlog sub redeliver billing --all"),
-    fields="topic subscription redelivered",
+    rows="consuming.Redelivered",
     changes=True,
     dry_run=True,
 )

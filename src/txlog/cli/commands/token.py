@@ -23,7 +23,7 @@ _TOKEN_BYTES_MAX: Final = 1 << 16
         "txlog token create-key secret.key",
         "txlog token create-key private.pem --kind ec --public public.pem",
     ),
-    fields="path kind algorithm public",
+    rows="tool.SigningKeyCreated",
 )
 def create_key(
     call: Call,
@@ -60,7 +60,7 @@ def create_key(
         "txlog token create --role billing --key signing.key",
         "txlog token create --role billing --key signing.key --expires-in 30d > billing.token",
     ),
-    fields="role expires_at token",
+    rows="tool.TokenCreated",
 )
 def create(
     call: Call,
@@ -97,7 +97,7 @@ def create(
         "txlog token show billing.token",
         "txlog token show - --auth rules.toml < billing.token",
     ),
-    fields="role expires_at verified",
+    rows="tool.TokenShown",
 )
 def show(
     call: Call,

@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from txlog.base.rows.topics import SchemaRow
     from txlog.base.schemas.schema import Schema
 
-LIST_FIELDS = (
-    "topic partitions messages size_bytes open_txns delayed subscriptions "
-    "| backlog created_time last_publish_time"
-)
 TYPES = ("json", "avro")
 SOURCE = "FILE|arrow:FILE"
 Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
@@ -45,7 +41,6 @@ Type = Annotated[
         help="encoding of records in values; default: avro for .avsc, else json",
     ),
 ]
-FIELDS = "topic version type field_list fingerprint created_time deleted definition"
 
 
 # --- create and show ---------------------------------------------------------------------------
@@ -59,7 +54,7 @@ FIELDS = "topic version type field_list fingerprint created_time deleted definit
         "txlog topic create audit --retention 7d",
         "txlog topic create drives --schema trip.avsc --schema-type json",
     ),
-    fields="topic partitions created",
+    rows="topics.TopicCreated",
     changes=True,
     dry_run=True,
 )
@@ -118,7 +113,8 @@ def create(
 @command(
     "topic list",
     examples=("txlog topic list", "txlog topic list --regex '^in-' -f names"),
-    fields=LIST_FIELDS,
+    rows="topics.TopicRow",
+    until="subscriptions",
 )
 def list_topics(
     call: Call,
@@ -145,7 +141,8 @@ def list_topics(
 @command(
     "topic describe",
     examples=("txlog topic describe orders", "txlog topic describe orders --json"),
-    fields=f"{LIST_FIELDS} policies schema_version mismatched subscription_list partition_list",
+    rows="topics.TopicDescription",
+    until="subscriptions",
 )
 def describe(
     call: Call, name: Annotated[str, Argument(metavar="NAME", show_default=False)]
@@ -161,7 +158,7 @@ def describe(
         "txlog topic stats orders --by 1m --since -2h --json",
         "txlog topic stats orders/0 --by 1d --since 2026-11-01",
     ),
-    fields="topic from_time messages size_bytes transactions",
+    rows="topics.Throughput",
     times=True,
 )
 def stats(
@@ -205,7 +202,7 @@ OFF = "off"
         "txlog topic update orders --partitions 8",
         "txlog topic update orders --ttl 7d --retention off",
     ),
-    fields="topic partitions policies changed",
+    rows="topics.TopicUpdated",
     changes=True,
     dry_run=True,
 )
@@ -248,7 +245,7 @@ def update(
 @command(
     "topic delete",
     examples=("txlog topic delete orders", "txlog topic delete orders audit --force --yes"),
-    fields="topic partitions messages size_bytes subscriptions deleted",
+    rows="topics.TopicDeleted",
     changes=True,
     dry_run=True,
 )
@@ -288,7 +285,7 @@ def delete(
         "txlog schema get trips",
         "txlog schema get trips --schema-version 1 --json --columns definition",
     ),
-    fields=FIELDS,
+    rows="topics.SchemaShown",
 )
 def get_schema(
     call: Call,
@@ -311,7 +308,8 @@ def get_schema(
 @command(
     "schema versions",
     examples=("txlog schema versions trips", "txlog schema versions trips --deleted -f names"),
-    fields="version type field_list created_time deleted | topic fingerprint definition",
+    rows="topics.SchemaVersion",
+    until="deleted",
 )
 def schema_versions(
     call: Call,
@@ -329,7 +327,7 @@ def schema_versions(
         "txlog schema upload trips trip.avsc",
         "txlog schema upload trips trip.avsc --dry-run",
     ),
-    fields="topic version type field_list changed",
+    rows="topics.SchemaUploaded",
     changes=True,
     dry_run=True,
 )
@@ -353,7 +351,7 @@ def upload_schema(call: Call, topic: Topic, file: File, schema_type: Type = None
 @command(
     "schema test",
     examples=("txlog schema test trips trip.avsc", "txlog schema test trips trip.avsc --json"),
-    fields="topic type field_list",
+    rows="topics.SchemaTested",
 )
 def test_schema(call: Call, topic: Topic, file: File, schema_type: Type = None) -> None:
     """Check whether a schema would be accepted for a topic: exit 0, otherwise 4 (410)."""
@@ -367,7 +365,7 @@ def test_schema(call: Call, topic: Topic, file: File, schema_type: Type = None) 
 @command(
     "schema delete",
     examples=("txlog schema delete trips --dry-run", "txlog schema delete trips --yes"),
-    fields="topic versions deleted",
+    rows="topics.SchemasDeleted",
     changes=True,
     dry_run=True,
 )

@@ -50,7 +50,7 @@ class _Sink(io.RawIOBase):
         "txlog export orders /data/days --to csv --partition-by publish_date --resume",
         "txlog export orders /data/lake --to hive   # again: adds newer messages",
     ),
-    fields="topic path files messages size_bytes elapsed_ms",
+    rows="jobs.ExportRun",
     changes=True,
 )
 def export(
@@ -182,7 +182,7 @@ def _print_exported(call: Call, answer: Exported, where: str) -> None:
         "txlog import /data/orders.ndjson again --in envelope   # output of export",
         "txlog import days/*.csv.gz orders --value-columns id,amount --resume",
     ),
-    fields="topic files messages size_bytes txn already elapsed_ms",
+    rows="jobs.ImportRun",
     changes=True,
     dry_run=True,
 )

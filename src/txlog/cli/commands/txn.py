@@ -98,11 +98,6 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
 # --- begin and end, list and show ------------------------------------------------------------
 
 STATES = ("open", "committing", "committed", "aborting", "aborted")
-LIST_FIELDS = (
-    "txn state transaction_key age_ms expires_in_ms topic_list messages acks owner "
-    "| owner_uid epoch coordinator overdue reason subscription_list size_bytes begin_time "
-    "timeout_at end_time waiting_list"
-)
 KeyOption = Annotated[
     str | None, Option("--transaction-key", "--key", metavar="KEY", help="name of a series")
 ]
@@ -111,7 +106,7 @@ KeyOption = Annotated[
 @command(
     "txn connect",
     examples=("EPOCH=$(txlog txn connect nightly)", "txlog txn connect nightly --epoch 3"),
-    fields="transaction_key owner owner_uid epoch coordinator fenced_txn",
+    rows="transactions.KeyConnected",
     changes=True,
 )
 def connect(
@@ -137,10 +132,7 @@ def connect(
         "eval $(txlog txn begin --print env)",
         "txlog txn begin --transaction-key nightly",
     ),
-    fields=(
-        "txn coordinator transaction_key owner owner_uid epoch timeout_ms begin_time timeout_at "
-        "fenced_txn"
-    ),
+    rows="transactions.TransactionBegun",
     changes=True,
 )
 def begin(
@@ -173,7 +165,8 @@ def begin(
 @command(
     "txn commit",
     examples=("txlog txn commit 0:42", "txlog txn commit   # the one in TXLOG_TXN"),
-    fields="txn state already reason messages acks marker_list waiting_list skipped_list",
+    rows="transactions.TransactionEnded",
+    without="open_ms",
     changes=True,
     dry_run=True,
 )
@@ -200,7 +193,8 @@ def commit(
 @command(
     "txn abort",
     examples=("txlog txn abort 0:42", "txlog txn abort --all-stuck --yes"),
-    fields="txn state already reason messages acks waiting_list skipped_list",
+    rows="transactions.TransactionEnded",
+    without="marker_list open_ms",
     changes=True,
     dry_run=True,
 )
@@ -240,7 +234,8 @@ def abort(
 @command(
     "txn list",
     examples=("txlog txn list", "txlog txn list --all --json"),
-    fields=LIST_FIELDS,
+    rows="transactions.TransactionRow",
+    until="owner",
 )
 def list_transactions(
     call: Call,
@@ -286,7 +281,8 @@ def list_transactions(
 @command(
     "txn show",
     examples=("txlog txn show 0:42", "txlog txn show --json"),
-    fields=(f"{LIST_FIELDS} timeout_ms decision_lsn partition_list ack_list skipped_list key_list"),
+    rows="transactions.TransactionShown",
+    until="owner",
 )
 def show(
     call: Call,
@@ -370,7 +366,7 @@ _ENDS: Final = {
 @command(
     "txn wait",
     examples=("txlog txn wait 0:42", "txlog txn wait 0:42 --for committed --timeout 30s"),
-    fields="txn state",
+    rows="transactions.TransactionWaited",
 )
 def wait(
     call: Call,
@@ -391,7 +387,7 @@ def wait(
 @command(
     "txn log",
     examples=("txlog txn log 0:42", "txlog txn log 0:42 --json"),
-    fields="lsn time op topic partition subscription count detail",
+    rows="transactions.TransactionLogRow",
 )
 def log(
     call: Call,
@@ -410,7 +406,8 @@ def log(
 @command(
     "txn find-hanging",
     examples=("txlog txn find-hanging", "txlog txn find-hanging --older-than 1m -t orders"),
-    fields="txn state age_ms cause repair | waiting_list",
+    rows="transactions.HangingTransaction",
+    until="repair",
 )
 def find_hanging(
     call: Call,
@@ -429,7 +426,7 @@ def find_hanging(
 @command(
     "txn expire",
     examples=("txlog txn expire", "txlog txn expire --dry-run --json"),
-    fields="expired rolled_forward rolled_back forgotten waiting_list",
+    rows="transactions.Expired",
     changes=True,
     dry_run=True,
 )

@@ -20,7 +20,7 @@ _SHOWN = "severity code path offset topic partition message".split()
 @command(
     "verify",
     examples=("txlog verify", "txlog verify --deep --json", "txlog verify --deep --topic orders"),
-    fields="files size_bytes frames errors warnings problem_list",
+    rows="store.Verified",
 )
 def verify(
     call: Call,
@@ -54,7 +54,8 @@ def verify(
 @command(
     "doctor",
     examples=("txlog doctor", "txlog doctor --json", "txlog doctor -f names"),
-    fields="name status detail | fix",
+    rows="store.DoctorRow",
+    until="detail",
 )
 def doctor(call: Call) -> None:
     """Check the health of the store and of the machine under it; 6: a check fails.
@@ -81,7 +82,7 @@ def doctor(call: Call) -> None:
         "txlog admin repair --rebuild state --apply --json",
         "txlog admin repair --ledger 17 --accept-loss --apply",
     ),
-    fields="applied messages_lost action_list",
+    rows="store.Repaired",
     changes=True,
 )
 def repair(

@@ -22,7 +22,7 @@ _UNMET: Final = 8
         "txlog wait --topic orders --watermark 2026-11-20T09:00:00Z -s billing",
         "txlog wait --backlog billing=0 --txn 0:42=committed",
     ),
-    fields="met elapsed_ms condition_list",
+    rows="store.Waited",
 )
 def wait(
     call: Call,

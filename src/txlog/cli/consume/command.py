@@ -14,11 +14,9 @@ from txlog.cli.line.command import command, exclusive
 from txlog.cli.line.declared import Argument, Option
 from txlog.cli.output import percent
 from txlog.cli.produce.command import encode, properties
-from txlog.cli.terminal.fields import RECORD_FIELDS
 from txlog.errors import InvalidArgument, Usage
 
 TYPES = ("exclusive", "shared", "failover", "key-shared")
-_RECORD = " ".join(RECORD_FIELDS)
 
 
 @command(
@@ -29,7 +27,7 @@ _RECORD = " ".join(RECORD_FIELDS)
         "txlog consume orders -s billing -n 100",
         "txlog consume orders -F -f '%o %k %v\\n'",
     ),
-    fields=_RECORD,
+    rows="consuming.Record",
     records=True,
     more=lambda: fields.verbs(),
 )
@@ -150,7 +148,7 @@ def consume(
 @command(
     "peek",
     examples=("txlog peek orders", "txlog peek orders --at 17:4", "txlog peek orders -s billing"),
-    fields=_RECORD,
+    rows="consuming.Record",
     records=True,
     more=lambda: fields.verbs(),
 )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
 from typing import Final
 
 from txlog.cli.help import topics
-from txlog.cli.line import catalogue
+from txlog.cli.line import dispatch
 from txlog.cli.terminal import fields
-from txlog.cli.terminal.fields import MEANINGS
 
 _MESSAGES: Final = {  # the types have DuckDB's names
     "topic": "VARCHAR", "partition": "INTEGER", "message_id": "VARCHAR", "ledger": "BIGINT",
@@ -37,7 +35,6 @@ _KINDS: Final = (
     "consume",
     "segment show",
 )
-_FOUND: Final = "file row acknowledged_list lsn written_time durable op_list rows".split()
 
 
 def verbs() -> str:
@@ -50,40 +47,39 @@ def verbs() -> str:
 def relations() -> str:
     """Columns of `messages`, `compacted` and the topics; the other relations with their names."""
     listings = importlib.import_module("txlog.lake.sql.lists")
-    text = _lines("", _MESSAGES) + _lines("messages_all.", _ALL)
+    text = _messages("", _MESSAGES) + _messages("messages_all.", _ALL)
     for name in sorted(listings.LISTS):
-        text += _lines(f"{name}.", listings.columns(name))
+        text += _lines(f"{name}.", listings.columns(name), _meanings(listings.row_of(name)))
     return text
 
 
 def views() -> str:
     """Columns of the views that the script of `txlog views` creates."""
-    return _lines("messages.", _MESSAGES) + _lines("segments.", _segments())
-
-
-def _segments() -> dict[str, str]:
-    columns: dict[str, str] = importlib.import_module("txlog.lake.sql.views_script").SEGMENTS
-    return columns
-
-
-def _lines(prefix: str, columns: dict[str, str]) -> str:
-    meant = {**MEANINGS, **_MEANT}
-    return "".join(
-        f"{prefix}{name}\t{kind}\t{meant.get(name, name.replace('_', ' '))}\n"
-        for name, kind in columns.items()
+    columns = importlib.import_module("txlog.lake.sql.views_script").SEGMENTS
+    return _messages("messages.", _MESSAGES) + _lines(
+        "segments.", columns, _meanings("files.LedgerRows")
     )
+
+
+def _messages(prefix: str, columns: dict[str, str]) -> str:
+    return _lines(prefix, columns, {**_meanings("consuming.Record"), **_MEANT})
+
+
+def _meanings(row: str) -> dict[str, str]:
+    rows = importlib.import_module("txlog.base.rows.fields")
+    return {field.name: field.meaning for field in rows.fields_of(rows.row_of(row))}
+
+
+def _lines(prefix: str, columns: dict[str, str], meanings: dict[str, str]) -> str:
+    return "".join(f"{prefix}{name}\t{kind}\t{meanings[name]}\n" for name, kind in columns.items())
 
 
 def inspected() -> str:
     """Fields of each kind of object that inspect prints."""
-    names: dict[str, None] = {"kind": None}
-    for path in _KINDS:
-        names |= dict.fromkeys(_fields(path))
-    return fields.help_lines([*names, *(name for name in _FOUND if name not in names)])
-
-
-def _fields(path: str) -> Iterable[str]:
-    entry = catalogue.COMMANDS[path]
-    module = importlib.import_module(f"txlog.cli.{entry.module}")
-    names: list[str] = getattr(module, entry.name).fields
-    return names
+    rows = importlib.import_module("txlog.base.rows.fields")
+    declared = rows.fields_of(rows.row_of("files.Found"))
+    for path in reversed(_KINDS):
+        declared = [*dispatch.load(path).row_fields, *declared]
+    by_name = {field.name: field for field in reversed(declared)}
+    names = dict.fromkeys(["kind", *(field.name for field in declared)])
+    return fields.help_lines(by_name[name] for name in names)

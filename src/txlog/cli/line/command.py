@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 from txlog.cli.call.call import Call, Globals
 from txlog.cli.line.declared import (
@@ -31,11 +32,16 @@ from txlog.cli.line.flags import as_given, hidden_times
 from txlog.cli.terminal.errors import Report
 from txlog.errors import Usage
 
+if TYPE_CHECKING:
+    from txlog.base.rows.fields import Field
+
 
 class Command:
     """One command of the table: a function, and its part of help and `-f help`.
 
-    fields:  names of its JSON, in order; those before `|` are the default table
+    rows:    the type of its rows below base/rows, as topics.TopicRow: the fields of its JSON
+    until:   the last column of the default table; empty: all fields are columns
+    without: fields of the row that it does not print
     records: it prints messages instead of rows
     more:    the text of `-f help` after the fields
     input_format: the command itself declares -f and --format
@@ -49,7 +55,9 @@ class Command:
         function: Callable[..., None],
         *,
         examples: tuple[str, ...] = (),
-        fields: str = "",
+        rows: str = "",
+        until: str = "",
+        without: str = "",
         records: bool = False,
         more: Callable[[], str] | None = None,
         changes: bool = False,
@@ -57,18 +65,40 @@ class Command:
         dry_run: bool = False,
         times: bool = False,
     ) -> None:
-        default_fields, _, wide = fields.partition("|")
         self.path = path
         self.function = function
         self.examples = examples
-        self.table_fields = default_fields.split()
-        self.fields = self.table_fields + wide.split() + ["dry_run"] * dry_run
+        self.row = rows
+        self._until = until
+        self._without = without.split()
         self.records = records
         self.more = more
         self.changes = changes
         self.input_format = input_format
         self.dry_run = dry_run
         self.times = times
+
+    @cached_property
+    def row_fields(self) -> list[Field]:
+        """The fields that its row declares and it prints, `dry_run` last; empty: it depends."""
+        if not self.row:
+            return []
+        rows = importlib.import_module("txlog.base.rows.fields")
+        declared: list[Field] = rows.fields_of(rows.row_of(self.row))
+        printed = [field for field in declared if field.name not in (*self._without, "dry_run")]
+        of_row = [field for field in declared if field.name == "dry_run"]
+        return printed + (of_row or [rows.DRY_RUN] * self.dry_run)
+
+    @property
+    def fields(self) -> list[str]:
+        """The names of its fields."""
+        return [field.name for field in self.row_fields]
+
+    @property
+    def table_fields(self) -> list[str]:
+        """The columns of its default table."""
+        names = [name for name in self.fields if name != "dry_run"]
+        return names[: names.index(self._until) + 1] if self._until else names
 
     def invoke(self, args: list[str], report: Report) -> int:
         """Parse args, run the command, close its store; return the exit code.
@@ -106,7 +136,9 @@ def command(
     path: str,
     *,
     examples: tuple[str, ...] = (),
-    fields: str = "",
+    rows: str = "",
+    until: str = "",
+    without: str = "",
     records: bool = False,
     more: Callable[[], str] | None = None,
     changes: bool = False,
@@ -121,7 +153,9 @@ def command(
             path,
             function,
             examples=examples,
-            fields=fields,
+            rows=rows,
+            until=until,
+            without=without,
             records=records,
             more=more,
             changes=changes,

@@ -30,10 +30,7 @@ IN_FORMATS = ("lines", "ndjson", "envelope", "csv", "tsv", "raw", "null")
         "txlog produce orders in.ndjson --in envelope --watermark-from event-time "
         "--watermark-lag 5m",
     ),
-    fields=(
-        "topic messages size_bytes duplicates skipped dead_lettered partition_list transactions "
-        "txn txn_state transaction_key epoch elapsed_ms"
-    ),
+    rows="sending.Produced",
     changes=True,
     input_format=True,
 )

@@ -16,10 +16,6 @@ from txlog.cli.produce.command import IN_FORMATS
 from txlog.cli.run.request import Request
 from txlog.errors import InvalidArgument, Usage
 
-_FIELDS = (
-    "input output transactions aborted skipped dead_lettered late_messages last_txn elapsed_ms "
-    "consumed produced"
-)
 _TYPES = ("exclusive", "failover", "shared", "key-shared")
 _TO_COMMAND = ("lines", "ndjson", "envelope", "raw", "null")
 _PARALLELISM_MAX = 256
@@ -58,7 +54,7 @@ ReportTo = Annotated[int | None, Option("--report-to", hidden=True)]
         "txlog run f.py:total --input a --input b --output c -s s --create -F --parallelism 4",
         "txlog run f.py:clean --input raw --output good -s s --on-error dead-letter:bad",
     ),
-    fields=_FIELDS,
+    rows="sending.Processed",
     changes=True,
 )
 def run(
@@ -129,7 +125,7 @@ def run(
         "txlog transform orders sorted -s sort --create --in-format '%k %v\\n' "
         "--out-format '%k %v\\n' -- sort",
     ),
-    fields=_FIELDS,
+    rows="sending.Processed",
     changes=True,
 )
 def transform(

@@ -204,13 +204,13 @@ def subscription(
         "type": held.type,
         "backlog": left,
         "delayed": delayed,
-        "backlog_no_delayed": left - delayed,
         "pending_acks": sum(p.count for cursor in cursors for p in cursor.pending.values()),
         "consumers": live_count(view, store, held),
         "isolation": held.isolation,
         "mark_delete": MessageId(*mark) if len(cursors) == 1 and mark[1] >= 0 else None,
         "last_ack_time": max(cursor.last_ack_ms for cursor in cursors) or None,
         "created_time": held.created_ms,
+        "backlog_no_delayed": left - delayed,
     }
 
 
