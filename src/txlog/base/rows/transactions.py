@@ -179,10 +179,13 @@ class TransactionMetadata(TypedDict):
     decision_lsn: fields.DecisionLsn | None
     waiting_list: fields.WaitingList
     skipped_list: fields.SkippedList
-    produced_partitions: Annotated[dict[str, InBuffer], "its messages, by topic/partition"]
+    produced_partitions: Annotated[
+        dict[str, InBuffer], "its messages, by topic/partition", ("TOPIC/P",)
+    ]
     acked_partitions: Annotated[
         dict[str, dict[str, InPendingAck]],
         "its acknowledgements, by topic/partition and subscription",
+        ("TOPIC/P", "SUB"),
     ]
 
 

@@ -16,6 +16,7 @@ from txlog.errors import Usage
 
 @command(
     "admin checkpoint",
+    "write a checkpoint; roll and seal ledgers",
     examples=("txlog admin checkpoint", "txlog admin checkpoint --roll-all"),
     rows="space.CheckpointWritten",
     changes=True,
@@ -53,6 +54,7 @@ OwnerOption = Annotated[str | None, Option("--owner", metavar="NAME|UID", help="
 
 @command(
     "admin list-transaction-keys",
+    "list transaction keys",
     examples=(
         "txlog admin list-transaction-keys",
         "txlog admin list-transaction-keys --older-than 30d -f names",
@@ -94,6 +96,7 @@ def list_keys(
 
 @command(
     "admin get-transaction-key",
+    "one key and its transactions",
     examples=(
         "txlog admin get-transaction-key nightly",
         "txlog admin get-transaction-key nightly --json",
@@ -109,6 +112,7 @@ def get_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
 
 @command(
     "admin delete-transaction-key",
+    "delete a key, abort its open transaction",
     examples=(
         "txlog admin delete-transaction-key nightly",
         "txlog admin delete-transaction-key nightly --dry-run",
@@ -131,6 +135,7 @@ def delete_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
 
 @command(
     "admin scale-transaction-coordinators",
+    "add transaction coordinators",
     examples=(
         "txlog admin scale-transaction-coordinators 64",
         "txlog admin scale-transaction-coordinators 32 --dry-run",
@@ -162,6 +167,7 @@ def _whose(key: str, owner: str | None) -> tuple[str | None, str]:
 
 @command(
     "admin offline",
+    "take a partition offline",
     examples=("txlog admin offline orders/2", "txlog admin offline orders/2 --dry-run --json"),
     rows="topics.PartitionSwitched",
     changes=True,
@@ -182,6 +188,7 @@ def offline(
 
 @command(
     "admin online",
+    "bring a partition back",
     examples=("txlog admin online orders/2", "txlog admin online orders/2 --json"),
     rows="topics.PartitionSwitched",
     changes=True,

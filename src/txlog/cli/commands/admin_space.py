@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 @command(
     "admin compact",
+    "rewrite a sidecar without aborted messages",
     examples=("txlog admin compact orders", "txlog admin compact orders -p 0 --dry-run"),
     rows="space.Compacted",
     changes=True,
@@ -47,6 +48,7 @@ def compact(
 
 @command(
     "admin compact-topic",
+    "keep the newest message of each key",
     examples=("txlog admin compact-topic orders", "txlog admin compact-topic orders --dry-run"),
     rows="space.TopicCompacted",
     changes=True,
@@ -82,6 +84,7 @@ def compact_topic(
 
 @command(
     "admin compact-changes",
+    "shorten the logs of keys and cursors",
     examples=("txlog admin compact-changes", "txlog admin compact-changes --json"),
     rows="space.ChangesCompacted",
     changes=True,
@@ -107,6 +110,7 @@ def compact_changes(call: Call) -> None:
 
 @command(
     "admin offload",
+    "move sealed files to a directory or to S3",
     examples=(
         "txlog admin offload orders --to /mnt/archive",
         "txlog admin offload orders --to 's3://bucket/txlog?region=eu-central-1' --dry-run",
@@ -148,6 +152,7 @@ def offload(
 
 @command(
     "admin confirm",
+    "check the copies at an offload target",
     examples=(
         "txlog admin confirm /mnt/archive",
         "txlog admin confirm 's3://bucket/txlog?region=eu-central-1'",
@@ -172,6 +177,7 @@ def confirm_place(
 
 @command(
     "admin trim",
+    "delete the oldest messages",
     examples=(
         "txlog admin trim orders --to @-7d",
         "txlog admin trim orders --to sub=billing --dry-run",
@@ -211,6 +217,7 @@ def trim(
 
 @command(
     "admin gc",
+    "files that no manifest names",
     examples=("txlog admin gc", "txlog admin gc --apply --keep 10m"),
     rows="space.GarbageCollected",
     changes=True,
@@ -231,6 +238,7 @@ def gc(
 
 @command(
     "admin accept-clock",
+    "trust the clock as it is",
     examples=("txlog admin accept-clock", "txlog admin accept-clock --json"),
     rows="store.ClockAccepted",
     changes=True,

@@ -18,6 +18,7 @@ _Internal = Annotated[bool, Option("--internal", help="include its ledger")]
 
 @command(
     "admin coordinators",
+    "list the coordinators",
     examples=("txlog admin coordinators", "txlog admin coordinators -f names"),
     rows="transactions.CoordinatorRow",
 )
@@ -28,6 +29,7 @@ def coordinators(call: Call) -> None:
 
 @command(
     "admin coordinator-stats",
+    "figures of coordinators",
     examples=("txlog admin coordinator-stats -c 3", "txlog admin coordinator-stats --json"),
     rows="transactions.CoordinatorStats",
     until="ended_size",
@@ -41,6 +43,7 @@ def coordinator_stats(
 
 @command(
     "admin transaction-metadata",
+    "all details of a transaction",
     examples=(
         "txlog admin transaction-metadata 0:42 --json",
         "txlog admin transaction-metadata 0:42",
@@ -56,6 +59,7 @@ def transaction_metadata(
 
 @command(
     "admin slow-transactions",
+    "unfinished transactions older than a time",
     examples=(
         "txlog admin slow-transactions --time 10m",
         "txlog admin slow-transactions --time 1h -c 3 --json",
@@ -75,6 +79,7 @@ def slow_transactions(
 
 @command(
     "admin transaction-buffer-stats",
+    "the sidecars of a topic",
     examples=(
         "txlog admin transaction-buffer-stats orders",
         "txlog admin transaction-buffer-stats orders --txn 0:42",
@@ -95,6 +100,7 @@ def transaction_buffer_stats(
 
 @command(
     "admin pending-ack-stats",
+    "acknowledgements that open transactions hold",
     examples=(
         "txlog admin pending-ack-stats orders billing",
         "txlog admin pending-ack-stats orders billing -p 0 --json",
@@ -121,6 +127,7 @@ def pending_ack_stats(
 
 @command(
     "admin position-in-pending-ack",
+    "the state of a message on a subscription",
     examples=(
         "txlog admin position-in-pending-ack orders billing 17:4",
         "txlog admin position-in-pending-ack orders billing 17:4 --json",
@@ -143,6 +150,7 @@ def position_in_pending_ack(
 
 @command(
     "admin locks",
+    "processes that hold locks",
     examples=("txlog admin locks", "txlog admin locks --json"),
     rows="store.LockRow",
 )

@@ -20,6 +20,7 @@ _MODES = ("produce", "consume", "txn", "mixed")
 
 @command(
     "bench",
+    "measure a store on this disk",
     examples=(
         "txlog bench",
         "txlog bench --mode produce --duration 3s --size 1KiB",

@@ -22,6 +22,7 @@ Shell = Annotated[
 
 @command(
     "completion show",
+    "print the script that completes txlog",
     examples=("txlog completion show bash", "source <(txlog completion show bash)"),
 )
 def show(call: Call, shell: Shell = None) -> None:
@@ -35,6 +36,7 @@ def show(call: Call, shell: Shell = None) -> None:
 
 @command(
     "completion install",
+    "install completion where the shell looks for it",
     examples=("txlog completion install bash", "txlog completion install fish --json"),
     rows="tool.FileInstalled",
     changes=True,

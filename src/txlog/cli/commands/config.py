@@ -22,6 +22,7 @@ Key = Annotated[str, Argument(metavar="KEY", show_default=False)]
 
 @command(
     "config show",
+    "settings of user and store, and their origins",
     examples=("txlog config show", "txlog config show --origin", "txlog config show --json"),
     rows="tool.SettingShown",
     until="value",
@@ -42,6 +43,7 @@ def show(
 
 @command(
     "config get",
+    "the value of a setting",
     examples=("txlog config get txn_timeout_default_ms", "txlog config get store"),
     rows="tool.SettingShown",
 )
@@ -61,6 +63,7 @@ def get(call: Call, key: Key) -> None:
 
 @command(
     "config set",
+    "change a setting of the store or user",
     examples=(
         "txlog config set txn_timeout_default_ms 5m",
         "txlog config set checkpoint_bytes 128MiB --dry-run",
@@ -106,6 +109,7 @@ def set_(
 
 @command(
     "config path",
+    "where the user's config.toml is",
     examples=("txlog config path", "cat $(txlog config path)"),
 )
 def path(call: Call) -> None:

@@ -38,6 +38,7 @@ Before = Annotated[str | None, Option("--before", metavar="TIME", help="due befo
 
 @command(
     "delay list",
+    "messages that are not due yet, by their time",
     examples=(
         "txlog delay list orders --limit 20",
         "txlog delay list orders -s billing --before +1h",
@@ -73,6 +74,7 @@ def list_delayed(
 
 @command(
     "delay next",
+    "the messages that are due next",
     examples=("txlog delay next orders", "txlog delay next -n 3 -s billing"),
     rows="delayed.DelayedRow",
     until="size_bytes",
@@ -106,6 +108,7 @@ def next_delayed(
 
 @command(
     "delay buckets",
+    "the buckets of the index of delayed messages",
     examples=("txlog delay buckets orders", "txlog delay buckets orders --json"),
     rows="delayed.BucketRow",
     until="size_bytes",
@@ -182,6 +185,7 @@ Every = Annotated[bool, Option("--all", help="everything delayed")]
 
 @command(
     "delay promote",
+    "deliver delayed messages now",
     examples=(
         "txlog delay promote orders 17:4",
         "txlog delay promote orders --before +1h -s billing --yes",
@@ -209,6 +213,7 @@ def promote(
 
 @command(
     "delay cancel",
+    "acknowledge them before they are due",
     examples=(
         "txlog delay cancel orders 17:4 17:9:2",
         "txlog delay cancel orders --all -s billing --yes",
@@ -296,6 +301,7 @@ def _amount(answer: Mapping[str, Any], done: str) -> str:
 
 @command(
     "delay merge",
+    "merge its buckets",
     examples=("txlog delay merge orders", "txlog delay merge orders --to 4 --dry-run"),
     rows="delayed.BucketsMerged",
     changes=True,
@@ -321,6 +327,7 @@ def merge(
 
 @command(
     "delay rebuild",
+    "rebuild its buckets from the log",
     examples=(
         "txlog delay rebuild orders",
         "txlog delay rebuild orders --from 17:0 --to 17:900 --dry-run",

@@ -30,6 +30,7 @@ _TOUR: Final = (
 
 @command(
     "demo",
+    "exactly once on real invoices while workers are killed",
     examples=(
         "txlog demo",
         "txlog demo /tmp/demo --kills 3 --limit 2000",

@@ -96,6 +96,7 @@ Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
 
 @command(
     "job audit",
+    "check stored rows against the store's own records",
     examples=("txlog job audit", "txlog job audit orders --json"),
     rows="jobs.AuditRun",
 )
@@ -126,6 +127,7 @@ def audit(
 
 @command(
     "job lateness",
+    "how late messages arrive",
     examples=("txlog job lateness orders", "txlog job lateness orders --by 1h --json"),
     rows="jobs.LatenessRun",
 )
@@ -169,6 +171,7 @@ Key = Annotated[
 
 @command(
     "job bulk-load",
+    "store files as messages of a topic, once",
     examples=(
         "txlog job bulk-load orders.csv orders --transaction-key import --key-column id",
         "txlog job bulk-load data/ orders --transaction-key import --engine duckdb --dry-run",
@@ -226,6 +229,7 @@ def bulk_load(
 
 @command(
     "job replay",
+    "store a range in another topic, once",
     examples=(
         "txlog job replay orders again -o @-1h.. --transaction-key fix-42",
         "txlog job replay orders again --transaction-key fix-42 --transform fix.py:repair "
@@ -298,6 +302,7 @@ Upkeep = Annotated[
 
 @command(
     "job compact",
+    "rewrite sidecars of a topic in commit order",
     examples=("txlog job compact orders", "txlog job compact orders --engine duckdb --dry-run"),
     rows="jobs.CompactRun",
     changes=True,
@@ -324,6 +329,7 @@ def compact(
 
 @command(
     "job rebuild-delayed",
+    "rebuild the delayed index from the log",
     examples=(
         "txlog job rebuild-delayed orders",
         "txlog job rebuild-delayed orders --engine duckdb --dry-run",

@@ -13,6 +13,7 @@ from txlog.engine.door.disk import replace_file
 
 @command(
     "metrics",
+    "figures for Prometheus",
     examples=(
         "txlog metrics",
         "txlog metrics --textfile /var/lib/node_exporter/txlog.prom   # from cron",

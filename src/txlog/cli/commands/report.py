@@ -20,6 +20,7 @@ _FILE = "txlog-report.html"
 
 @command(
     "report",
+    "an HTML page with charts of the store",
     examples=(
         "txlog report",
         "txlog report --out shop.html --force   # from cron",

@@ -13,6 +13,7 @@ from txlog.cli.line.declared import Argument, Option
 
 @command(
     "segment list",
+    "the files of a topic or of all",
     examples=(
         "txlog segment list orders",
         "txlog segment list orders --small 1MiB --sort size -f wide",
@@ -52,6 +53,7 @@ def list_segments(
 
 @command(
     "segment show",
+    "a ledger or file, its columns and row groups",
     examples=("txlog segment show 1", "txlog segment show some.parquet --json"),
     rows="files.SegmentDescription",
     until="last",
@@ -72,6 +74,7 @@ def show(
 
 @command(
     "segment cat",
+    "print stored rows unchanged",
     examples=("txlog segment cat 1", "txlog segment cat 1 -o -10 -f tsv --columns entry,value"),
     rows="files.StoredRow",
 )

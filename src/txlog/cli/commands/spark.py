@@ -13,6 +13,7 @@ from txlog.errors import InvalidArgument
 
 @command(
     "spark submit-args",
+    "arguments for spark-submit",
     examples=(
         "spark-submit $(txlog spark submit-args) job.py ./store",
         "spark-submit --master yarn $(txlog spark submit-args --archives env.tar.gz) job.py ./s",
@@ -42,6 +43,7 @@ def submit_args(
 
 @command(
     "spark example",
+    "a job to start from",
     examples=("txlog spark example --topic orders > job.py", "txlog spark example > job.py"),
 )
 def example(

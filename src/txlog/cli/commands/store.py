@@ -17,6 +17,7 @@ from txlog.errors import InvalidArgument, ReadOnlyStore
 
 @command(
     "init",
+    "create a store",
     examples=("txlog init /data/shop", "txlog init --if-not-exists --coordinators 4"),
     rows="store.StoreMade",
     changes=True,
@@ -75,6 +76,7 @@ def init(
 
 @command(
     "copy",
+    "back up, while others write",
     examples=("txlog copy /backup/shop", "txlog copy /backup/shop --verify --json"),
     rows="store.StoreCopied",
     changes=True,
@@ -110,6 +112,7 @@ def copy(
 
 @command(
     "status",
+    "contents of the store, and its health",
     examples=("txlog status", "txlog status --json"),
     rows="store.Status",
 )
@@ -128,6 +131,7 @@ def status(
 
 @command(
     "inspect",
+    "look at a topic, transaction, message, ledger or file",
     examples=(
         "txlog inspect orders --sample 5",
         "txlog inspect txn:0:42",

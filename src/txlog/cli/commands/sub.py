@@ -33,6 +33,7 @@ TYPES = ("exclusive", "shared", "failover", "key-shared")
 
 @command(
     "sub create",
+    "create subscriptions",
     examples=(
         "txlog sub create billing -t orders",
         "txlog sub create audit -t orders --position end",
@@ -104,6 +105,7 @@ def create(
 
 @command(
     "sub list",
+    "list subscriptions with their backlog",
     examples=("txlog sub list", "txlog sub list -t orders --json"),
     rows="consuming.SubscriptionRow",
     until="consumers",
@@ -118,6 +120,7 @@ def list_subscriptions(
 
 @command(
     "sub ack",
+    "acknowledge messages",
     examples=("txlog sub ack billing 17:4 17:5", "txlog sub ack billing 17:90 --cumulative"),
     rows="consuming.AcknowledgedHere",
     changes=True,
@@ -184,6 +187,7 @@ Topic = Annotated[str | None, Option("--topic", "-t", metavar="T")]
 
 @command(
     "sub describe",
+    "one subscription, its consumers and partitions",
     examples=("txlog sub describe billing", "txlog sub describe billing -t orders --json"),
     rows="consuming.SubscriptionDescription",
     until="consumers",
@@ -198,6 +202,7 @@ def describe(call: Call, subscription: Sub, topic: Topic = None) -> None:
 
 @command(
     "sub backlog",
+    "unacknowledged messages by key, age or ledger",
     examples=("txlog sub backlog billing", "txlog sub backlog billing --by key --top 5"),
     rows="consuming.BacklogGroup",
 )
@@ -221,6 +226,7 @@ def backlog(
 
 @command(
     "sub seek",
+    "move a subscription forward or back",
     examples=(
         "txlog sub seek billing --to @-1h",
         "txlog sub seek billing --to start --yes",
@@ -286,6 +292,7 @@ def _effect(row: SeekPartition) -> str:
 
 @command(
     "sub skip",
+    "acknowledge the next messages",
     examples=(
         "txlog sub skip billing -n 1",
         "txlog sub skip billing --older-than 7d --yes",
@@ -319,6 +326,7 @@ def skip(
 
 @command(
     "sub clear-backlog",
+    "acknowledge everything",
     examples=("txlog sub clear-backlog billing", "txlog sub clear-backlog billing --yes --json"),
     rows="consuming.Skipped",
     changes=True,
@@ -332,6 +340,7 @@ def clear_backlog(call: Call, subscription: Sub, topic: Topic = None) -> None:
 
 @command(
     "sub expire",
+    "acknowledge messages older than a time",
     examples=("txlog sub expire billing --older-than 7d", "txlog sub expire billing --dry-run"),
     rows="consuming.Skipped",
     changes=True,
@@ -365,6 +374,7 @@ def _skip(call: Call, handle: SubscriptionHandle, act: Callable[[bool], Skipped]
 
 @command(
     "sub delete",
+    "delete subscriptions",
     examples=("txlog sub delete billing", "txlog sub delete billing audit -t orders --yes"),
     rows="consuming.SubscriptionDeleted",
     changes=True,
@@ -415,6 +425,7 @@ def _verb(count: int, verb: str) -> str:
 
 @command(
     "sub nack",
+    "return messages in hand, to be redelivered later",
     examples=("txlog sub nack billing 17:4", "txlog sub nack billing 17:4 17:9 --delay 30s"),
     rows="consuming.NegativelyAcknowledged",
     changes=True,
@@ -438,6 +449,7 @@ def nack(
 
 @command(
     "sub redeliver",
+    "redeliver messages in hand at once",
     examples=("txlog sub redeliver billing 17:4", "txlog sub redeliver billing --all"),
     rows="consuming.Redelivered",
     changes=True,

@@ -19,6 +19,7 @@ _TOKEN_BYTES_MAX: Final = 1 << 16
 
 @command(
     "token create-key",
+    "make a key that signs tokens",
     examples=(
         "txlog token create-key secret.key",
         "txlog token create-key private.pem --kind ec --public public.pem",
@@ -56,6 +57,7 @@ def create_key(
 
 @command(
     "token create",
+    "print a token for a role",
     examples=(
         "txlog token create --role billing --key signing.key",
         "txlog token create --role billing --key signing.key --expires-in 30d > billing.token",
@@ -93,6 +95,7 @@ def create(
 
 @command(
     "token show",
+    "contents and validity of a token",
     examples=(
         "txlog token show billing.token",
         "txlog token show - --auth rules.toml < billing.token",

@@ -48,6 +48,7 @@ Type = Annotated[
 
 @command(
     "topic create",
+    "create topics",
     examples=(
         "txlog topic create orders",
         "txlog topic create orders --partitions 4",
@@ -112,6 +113,7 @@ def create(
 
 @command(
     "topic list",
+    "list topics with counts and sizes",
     examples=("txlog topic list", "txlog topic list --regex '^in-' -f names"),
     rows="topics.TopicRow",
     until="subscriptions",
@@ -140,6 +142,7 @@ def list_topics(
 
 @command(
     "topic describe",
+    "one topic, its partitions and subscriptions",
     examples=("txlog topic describe orders", "txlog topic describe orders --json"),
     rows="topics.TopicDescription",
     until="subscriptions",
@@ -153,6 +156,7 @@ def describe(
 
 @command(
     "topic stats",
+    "messages that became visible, by time",
     examples=(
         "txlog topic stats orders",
         "txlog topic stats orders --by 1m --since -2h --json",
@@ -198,6 +202,7 @@ OFF = "off"
 
 @command(
     "topic update",
+    "add partitions, change policies",
     examples=(
         "txlog topic update orders --partitions 8",
         "txlog topic update orders --ttl 7d --retention off",
@@ -244,6 +249,7 @@ def update(
 
 @command(
     "topic delete",
+    "delete topics with their messages",
     examples=("txlog topic delete orders", "txlog topic delete orders audit --force --yes"),
     rows="topics.TopicDeleted",
     changes=True,
@@ -281,6 +287,7 @@ def delete(
 
 @command(
     "schema get",
+    "a schema of a topic",
     examples=(
         "txlog schema get trips",
         "txlog schema get trips --schema-version 1 --json --columns definition",
@@ -307,6 +314,7 @@ def get_schema(
 
 @command(
     "schema versions",
+    "the schemas of a topic",
     examples=("txlog schema versions trips", "txlog schema versions trips --deleted -f names"),
     rows="topics.SchemaVersion",
     until="deleted",
@@ -323,6 +331,7 @@ def schema_versions(
 
 @command(
     "schema upload",
+    "give a topic its first or next schema",
     examples=(
         "txlog schema upload trips trip.avsc",
         "txlog schema upload trips trip.avsc --dry-run",
@@ -350,6 +359,7 @@ def upload_schema(call: Call, topic: Topic, file: File, schema_type: Type = None
 
 @command(
     "schema test",
+    "check whether a schema would be accepted",
     examples=("txlog schema test trips trip.avsc", "txlog schema test trips trip.avsc --json"),
     rows="topics.SchemaTested",
 )
@@ -364,6 +374,7 @@ def test_schema(call: Call, topic: Topic, file: File, schema_type: Type = None) 
 
 @command(
     "schema delete",
+    "let a topic take any bytes again",
     examples=("txlog schema delete trips --dry-run", "txlog schema delete trips --yes"),
     rows="topics.SchemasDeleted",
     changes=True,

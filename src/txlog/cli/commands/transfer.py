@@ -44,6 +44,7 @@ class _Sink(io.RawIOBase):
 
 @command(
     "export",
+    "write messages to files, each once",
     examples=(
         "txlog export orders",
         "txlog export orders - --to ndjson -o @-1h.. | txlog produce again --in envelope",
@@ -176,6 +177,7 @@ def _print_exported(call: Call, answer: Exported, where: str) -> None:
 
 @command(
     "import",
+    "store rows of files as messages, once",
     examples=(
         "txlog import orders.csv orders --key-column id --create",
         "txlog import part-*.parquet orders --event-time-column at --transaction-key nightly",

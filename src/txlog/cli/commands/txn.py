@@ -105,6 +105,7 @@ KeyOption = Annotated[
 
 @command(
     "txn connect",
+    "take a transaction key and print its epoch",
     examples=("EPOCH=$(txlog txn connect nightly)", "txlog txn connect nightly --epoch 3"),
     rows="transactions.KeyConnected",
     changes=True,
@@ -127,6 +128,7 @@ def connect(
 
 @command(
     "txn begin",
+    "begin a transaction and print its id",
     examples=(
         "export TXLOG_TXN=$(txlog txn begin --timeout 10m)",
         "eval $(txlog txn begin --print env)",
@@ -164,6 +166,7 @@ def begin(
 
 @command(
     "txn commit",
+    "commit transactions",
     examples=("txlog txn commit 0:42", "txlog txn commit   # the one in TXLOG_TXN"),
     rows="transactions.TransactionEnded",
     without="open_ms",
@@ -192,6 +195,7 @@ def commit(
 
 @command(
     "txn abort",
+    "abort transactions",
     examples=("txlog txn abort 0:42", "txlog txn abort --all-stuck --yes"),
     rows="transactions.TransactionEnded",
     without="marker_list open_ms",
@@ -233,6 +237,7 @@ def abort(
 
 @command(
     "txn list",
+    "list transactions",
     examples=("txlog txn list", "txlog txn list --all --json"),
     rows="transactions.TransactionRow",
     until="owner",
@@ -280,6 +285,7 @@ def list_transactions(
 
 @command(
     "txn show",
+    "one transaction, its partitions and acknowledgements",
     examples=("txlog txn show 0:42", "txlog txn show --json"),
     rows="transactions.TransactionShown",
     until="owner",
@@ -298,6 +304,7 @@ def show(
 
 @command(
     "txn run",
+    "run a command inside a transaction",
     examples=(
         "txlog txn run -- bash -c 'txlog produce a < a.txt && txlog produce b < b.txt'",
         "txlog txn run --timeout 10m -- bash -c 'seq 3 | txlog produce a'",
@@ -365,6 +372,7 @@ _ENDS: Final = {
 
 @command(
     "txn wait",
+    "wait for the end of a transaction",
     examples=("txlog txn wait 0:42", "txlog txn wait 0:42 --for committed --timeout 30s"),
     rows="transactions.TransactionWaited",
 )
@@ -386,6 +394,7 @@ def wait(
 
 @command(
     "txn log",
+    "what happened to a transaction, frame by frame",
     examples=("txlog txn log 0:42", "txlog txn log 0:42 --json"),
     rows="transactions.TransactionLogRow",
 )
@@ -405,6 +414,7 @@ def log(
 
 @command(
     "txn find-hanging",
+    "transactions that do not end by themselves, and why",
     examples=("txlog txn find-hanging", "txlog txn find-hanging --older-than 1m -t orders"),
     rows="transactions.HangingTransaction",
     until="repair",
@@ -425,6 +435,7 @@ def find_hanging(
 
 @command(
     "txn expire",
+    "end overdue transactions in the whole store",
     examples=("txlog txn expire", "txlog txn expire --dry-run --json"),
     rows="transactions.Expired",
     changes=True,

@@ -19,6 +19,7 @@ _SHOWN = "severity code path offset topic partition message".split()
 
 @command(
     "verify",
+    "check every byte, and report damage",
     examples=("txlog verify", "txlog verify --deep --json", "txlog verify --deep --topic orders"),
     rows="store.Verified",
 )
@@ -53,6 +54,7 @@ def verify(
 
 @command(
     "doctor",
+    "check the health of store and machine",
     examples=("txlog doctor", "txlog doctor --json", "txlog doctor -f names"),
     rows="store.DoctorRow",
     until="detail",
@@ -76,6 +78,7 @@ def doctor(call: Call) -> None:
 
 @command(
     "admin repair",
+    "rebuild damaged files, or explain how",
     examples=(
         "txlog admin repair",
         "txlog admin repair --apply",

@@ -17,6 +17,7 @@ _UNMET: Final = 8
 
 @command(
     "wait",
+    "wait for messages, a watermark, no backlog",
     examples=(
         "txlog wait --topic orders --messages 1000 --timeout 5m",
         "txlog wait --topic orders --watermark 2026-11-20T09:00:00Z -s billing",

@@ -30,6 +30,7 @@ Partition = Annotated[int | None, Option("--partition", "-p", min=0, metavar="N"
 
 @command(
     "watermark set",
+    "assert that no older message will come",
     examples=(
         "txlog watermark set orders 2026-11-20T09:00:00Z --producer till-7",
         "txlog watermark set orders -5m --producer till-7 --txn-id 0:42",
@@ -67,6 +68,7 @@ def set_watermark(
 
 @command(
     "watermark idle",
+    "stop waiting for a producer",
     examples=(
         "txlog watermark idle orders --producer till-7",
         "txlog watermark idle orders --producer '(unnamed)'",
@@ -94,6 +96,7 @@ def idle(
 
 @command(
     "watermark show",
+    "watermarks, and the producers that hold them back",
     examples=(
         "txlog watermark show orders",
         "txlog watermark show orders -s billing --json --columns watermark,emitted,holder",
@@ -130,6 +133,7 @@ def show(
 
 @command(
     "watermark history",
+    "the rows that moved a watermark",
     examples=(
         "txlog watermark history orders --limit 20",
         "txlog watermark history orders -p 0 --producer till-7 --since -1h",
@@ -162,6 +166,7 @@ def history(
 
 @command(
     "watermark producers",
+    "producers that hold the watermark back",
     examples=("txlog watermark producers orders", "txlog watermark producers orders -s billing"),
     rows="watermarks.WatermarkProducer",
     until="idle",
@@ -178,6 +183,7 @@ def producers(call: Call, topic: Topic, subscription: Subscription = None) -> No
 
 @command(
     "watermark snapshot",
+    "write the state of watermarks into the log",
     examples=("txlog watermark snapshot orders", "txlog watermark snapshot orders --json"),
     rows="watermarks.SnapshotsTaken",
     changes=True,

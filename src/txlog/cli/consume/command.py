@@ -21,6 +21,7 @@ TYPES = ("exclusive", "shared", "failover", "key-shared")
 
 @command(
     "consume",
+    "read messages, or take and acknowledge them with -s",
     examples=(
         "txlog consume orders",
         "txlog consume orders -o -10 --json",
@@ -147,6 +148,7 @@ def consume(
 
 @command(
     "peek",
+    "look at a few messages and change nothing",
     examples=("txlog peek orders", "txlog peek orders --at 17:4", "txlog peek orders -s billing"),
     rows="consuming.Record",
     records=True,

@@ -1,7 +1,8 @@
 """Owns the man pages: one for each command and noun, from their declarations; others from texts/.
 
-`scripts/man.py` writes them into man/, `txlog man install` into the user's directory. A page can
-have more than the command's help: texts/NAME.txt adds to DESCRIPTION and can replace EXIT STATUS.
+`scripts/generate.py` writes them into man/, `txlog man install` into the user's directory. A page
+can have more than the command's help: texts/NAME.txt adds to DESCRIPTION and can replace EXIT
+STATUS.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 class Command:
     """One command of the table: a function, and its part of help and `-f help`.
 
+    short:   its line in the help of its noun, and in did-you-mean
     rows:    the type of its rows below base/rows, as topics.TopicRow: the fields of its JSON
     until:   the last column of the default table; empty: all fields are columns
     without: fields of the row that it does not print
@@ -52,6 +53,7 @@ class Command:
     def __init__(
         self,
         path: str,
+        short: str,
         function: Callable[..., None],
         *,
         examples: tuple[str, ...] = (),
@@ -66,6 +68,7 @@ class Command:
         times: bool = False,
     ) -> None:
         self.path = path
+        self.short = short
         self.function = function
         self.examples = examples
         self.row = rows
@@ -134,6 +137,7 @@ class Command:
 
 def command(
     path: str,
+    short: str,
     *,
     examples: tuple[str, ...] = (),
     rows: str = "",
@@ -151,6 +155,7 @@ def command(
     def wrap(function: Callable[..., None]) -> Command:
         return Command(
             path,
+            short,
             function,
             examples=examples,
             rows=rows,

@@ -23,6 +23,7 @@ IN_FORMATS = ("lines", "ndjson", "envelope", "csv", "tsv", "raw", "null")
 
 @command(
     "produce",
+    "write messages from stdin, files or -m",
     examples=(
         "seq 3 | txlog produce orders",
         "txlog produce orders -m 'pay the bill' -k ana -H lang=en --deliver-after 90s",

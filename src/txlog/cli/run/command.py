@@ -49,6 +49,7 @@ ReportTo = Annotated[int | None, Option("--report-to", hidden=True)]
 
 @command(
     "run",
+    "run a Python function between topics, exactly once",
     examples=(
         "txlog run prices:total --input orders --output totals -s billing",
         "txlog run f.py:total --input a --input b --output c -s s --create -F --parallelism 4",
@@ -119,6 +120,7 @@ def run(
 
 @command(
     "transform",
+    "run a command between topics, exactly once",
     examples=(
         "txlog transform orders upper -s shout -- tr a-z A-Z",
         "txlog transform raw clean -s s --create --in-format ndjson -- jq -c .value",
