@@ -123,11 +123,25 @@ def _normal(text: str, place: Path) -> str:
 
 def main(names: list[str]) -> int:
     """Rewrite the named transcripts, or all."""
-    paths = [GOLDEN / f"{name}.txt" for name in names] or sorted(GOLDEN.glob("*.txt"))
-    for path in paths:
-        path.write_text(render(play(parse(path.read_text()))))
-        print(f"wrote {path.relative_to(ROOT)}")
+    for path in [GOLDEN / f"{name}.txt" for name in names] or sorted(GOLDEN.glob("*.txt")):
+        rewrite(path)
     return 0
+
+
+def rewrite(path: Path) -> None:
+    """Play a transcript and write its output."""
+    path.write_text(render(play(parse(path.read_text()))))
+    print(f"wrote {path.relative_to(ROOT)}")
+
+
+def unplayed() -> list[Path]:
+    """The transcripts with a command that has no output yet, not even an empty one."""
+    return [path for path in sorted(GOLDEN.glob("*.txt")) if not _is_played(path.read_text())]
+
+
+def _is_played(text: str) -> bool:
+    blocks = text.partition("\n$ ")[2] if not text.startswith("$ ") else text[2:]
+    return all("\n---\n" in f"{block}\n" for block in blocks.split("\n$ "))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import pytest
 from tests.text import one_by_one
 from tests.text.random_messages import BYTES, JSON, TEXTS
 from txlog.base.text import columns
+from txlog.cli.line.command import Command
 from txlog.cli.output.output import Output
 from txlog.cli.output.query_rows import Printed, values, write_out
 from txlog.cli.terminal.tables import Look
@@ -85,7 +86,7 @@ def random_batch(rng: random.Random, rows: int) -> pa.RecordBatch:
 
 def printed(form: str, batches: list[pa.RecordBatch], chosen: list[str]) -> bytes:
     """The rows as they are printed on stdout."""
-    output, sink = Output(form, [], [], LOOK), Sink()
+    output, sink = Output(form, Command("query", "run SQL")(print), LOOK), Sink()
     output.out = sink  # type: ignore[assignment]
     count = Printed(output, chosen).print((batches[0].schema, iter(batches)))
     assert count == sum(batch.num_rows for batch in batches)

@@ -16,6 +16,7 @@ from rich.text import Text
 import txlog
 from tests.terminal import shown
 from txlog.cli.commands import status
+from txlog.cli.line.command import Command
 from txlog.cli.output.output import Output
 from txlog.cli.terminal import screen as terminal
 from txlog.cli.terminal import tables
@@ -249,7 +250,8 @@ def test_a_listing_in_batches_is_the_listing(
     rows = [{"topic": "t", "key": f'a"{at},\t', "messages": at} for at in range(sum(sizes))]
     remaining = iter(rows)
     batches = [list(islice(remaining, size)) for size in sizes]
-    output = Output(form, ["topic", "key"], ["topic", "key", "messages"], PERSON)
+    output = Output(form, Command("topic list", "list topics", rows="topics.TopicRow")(print), PERSON)
+    output.shown, output.fields = ["topic", "key"], ["topic", "key", "messages"]
     output.rows(rows)
     expected = "".join(written)
     written.clear()

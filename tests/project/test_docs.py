@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import txlog
-from scripts import decisions, errors, ready, released
+from scripts import decisions, ready, released
 from tests.source_tree import ROOT, SOURCE
 from txlog import Client, Consumer, Message, Producer
 from txlog.client.topics.subscription import SubscriptionHandle
@@ -57,11 +57,6 @@ _MARK = "=== "
 @pytest.mark.parametrize("name", LINES_MAX)
 def test_a_document_stays_short(name: str) -> None:
     assert _text(name).count("\n") <= LINES_MAX[name]
-
-
-def test_table_of_exit_codes_matches_the_program() -> None:
-    """`python -m scripts.errors` writes it; kills a code that README does not have."""
-    assert _text("README.md") == errors.readme()
 
 
 @pytest.mark.parametrize("name", TOURS)

@@ -21,6 +21,7 @@ from txlog.base.settings import DAY_MS, HOUR_MS, INSTANT_MS_MAX, MINUTE_MS, SECO
 from txlog.clock import SystemClock
 from txlog.errors import InvalidArgument
 
+_INSTANTS: Final = frozenset({"watermark", "emitted", "time"})
 _DURATION = re.compile(r"(?:[0-9]{1,15}(?:ms|s|m|h|d))+")
 _DURATION_TERM = re.compile(r"([0-9]+)(ms|s|m|h|d)")
 _DURATION_UNITS: Final = {"ms": 1, "s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS}
@@ -228,6 +229,11 @@ def parse_instant(text: str, now_ms: int) -> int:
     if _FAR_MS.fullmatch(text) and -STORED_MAX - 1 <= int(text) <= STORED_MAX:
         return int(text)
     return parse_time(text, now_ms)
+
+
+def is_instant(name: str) -> bool:
+    """Whether an integer in a field of this name is an instant (spec/cli 1)."""
+    return name.endswith(("_time", "_at")) or name in _INSTANTS
 
 
 def format_time(instant_ms: int) -> str:

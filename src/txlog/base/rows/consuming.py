@@ -1,27 +1,54 @@
-"""Subscriptions, their consumers, and changes to a backlog."""
+"""Messages as records; subscriptions, their consumers, and changes to a backlog."""
 
-from __future__ import annotations
-
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 from txlog.base.ids import MessageId, TxnId
+from txlog.base.rows import fields
+
+
+class Record(TypedDict):
+    """Of `txlog consume` and `txlog peek`."""
+
+    kind: fields.Kind
+    topic: fields.Topic
+    partition: fields.Partition
+    message_id: Annotated[
+        MessageId | None, "L:E, or L:E:I in a transaction; null before the commit"
+    ]
+    key: Annotated[str | None, "message key, encoded as in key_encoding"]
+    key_encoding: Annotated[str | None, "utf8, base64, or null: no key"]
+    value: Annotated[str | None, "payload, encoded as in value_encoding"]
+    value_encoding: Annotated[str | None, "json, utf8, base64, or null: no payload"]
+    properties: fields.Properties
+    publish_time: fields.PublishTime
+    event_time: fields.EventTime | None
+    deliver_at: fields.DeliverAt | None
+    visible_time: fields.VisibleTime | None
+    txn: fields.Txn | None
+    txn_index: fields.TxnIndex | None
+    txn_state: fields.TxnState | None
+    producer: fields.Producer | None
+    sequence_id: fields.SequenceId | None
+    redelivery_count: Annotated[int | None, "number of earlier deliveries"]
+    late: Annotated[bool | None, "event time below the watermark; null without --watermarks"]
+    size_bytes: Annotated[int, "bytes of payload"]
 
 
 class SubscriptionRow(TypedDict):
     """Of `Client.subscriptions`."""
 
-    topic: str
-    subscription: str
-    type: str
-    backlog: int
-    delayed: int
-    backlog_no_delayed: int
-    pending_acks: int
-    consumers: int
-    isolation: str
-    mark_delete: MessageId | None
-    last_ack_time: int | None
-    created_time: int
+    topic: fields.Topic
+    subscription: fields.Subscription
+    type: fields.SubscriptionType
+    backlog: fields.Backlog
+    delayed: fields.Delayed
+    pending_acks: Annotated[int, "acknowledgements of open transactions"]
+    consumers: Annotated[int, "live consumers"]
+    isolation: Annotated[str, "committed or uncommitted"]
+    mark_delete: Annotated[MessageId | None, "all messages up to this one are acknowledged"]
+    last_ack_time: Annotated[int | None, "time of the last acknowledgement"]
+    created_time: fields.CreatedTime
+    backlog_no_delayed: Annotated[int, "messages of the backlog that are due"]
 
 
 class ConsumerRow(TypedDict):
@@ -41,11 +68,11 @@ class ConsumerRow(TypedDict):
 class SubscriptionPartition(TypedDict):
     """A partition of a SubscriptionDescription."""
 
-    partition: int
+    partition: fields.Partition
     mark_delete: MessageId | None
-    backlog: int
+    backlog: fields.Backlog
     acked_beyond: int
-    delayed: int
+    delayed: fields.Delayed
     backlog_no_delayed: int
     pending_acks: int
     leased: int
@@ -55,32 +82,34 @@ class SubscriptionPartition(TypedDict):
 class SubscriptionDescription(SubscriptionRow):
     """Of `SubscriptionHandle.describe`."""
 
-    policies: dict[str, int | str]
-    consumer_list: list[ConsumerRow]
-    partition_list: list[SubscriptionPartition]
+    policies: Annotated[dict[str, int | str], "its details, by name"]
+    consumer_list: Annotated[
+        list[ConsumerRow], "its consumers: name, pid, command, alive, leased, since_time"
+    ]
+    partition_list: Annotated[list[SubscriptionPartition], "a row for each partition"]
 
 
 class BacklogGroup(TypedDict):
     """Of `SubscriptionHandle.backlog`."""
 
-    group: str
-    messages: int
-    size_bytes: int
-    oldest_time: int
+    group: Annotated[str, "the key, age or ledger"]
+    messages: Annotated[int, "messages in it"]
+    size_bytes: fields.SizeBytes
+    oldest_time: Annotated[int, "when the oldest became visible"]
 
 
 class Acknowledged(TypedDict):
     """Of `SubscriptionHandle.acknowledge`."""
 
-    acked: int
-    already: int
-    dropped: int
+    acked: Annotated[int, "acknowledged now"]
+    already: Annotated[int, "acknowledged before"]
+    dropped: Annotated[int, "not acknowledged, as a transaction holds them"]
 
 
 class AcknowledgedIn(Acknowledged):
     """Of `Client.acknowledge`; txn: the transaction, if any."""
 
-    txn: TxnId | None
+    txn: fields.Txn | None
 
 
 SeekPartition = TypedDict(  # a class attribute cannot be called `from`
@@ -92,43 +121,64 @@ SeekPartition = TypedDict(  # a class attribute cannot be called `from`
 class Sought(TypedDict):
     """Of `SubscriptionHandle.seek`."""
 
-    topic: str
-    subscription: str
-    redeliver: int
-    skip: int
-    partition_list: list[SeekPartition]
-    aborted_list: list[TxnId]
+    topic: fields.Topic
+    subscription: fields.Subscription
+    redeliver: Annotated[int, "messages to be delivered again"]
+    skip: Annotated[int, "messages that will never be delivered"]
+    partition_list: Annotated[list[SeekPartition], "a row for each partition"]
+    aborted_list: Annotated[list[TxnId], "transactions that this call aborted"]
 
 
 class Skipped(TypedDict):
     """Of `SubscriptionHandle.skip`, `clear_backlog` and `expire`."""
 
-    topic: str
-    subscription: str
-    skipped: int
+    topic: fields.Topic
+    subscription: fields.Subscription
+    skipped: fields.Skipped
 
 
 class NegativelyAcknowledged(TypedDict):
     """Of `SubscriptionHandle.negative_acknowledge`."""
 
-    topic: str
-    subscription: str
-    nacked: int
-    ignored: int
+    topic: fields.Topic
+    subscription: fields.Subscription
+    nacked: Annotated[int, "messages to be delivered again"]
+    ignored: Annotated[int, "messages that no consumer has in hand"]
 
 
 class Redelivered(TypedDict):
     """Of `SubscriptionHandle.redeliver`."""
 
-    topic: str
-    subscription: str
-    redelivered: int
+    topic: fields.Topic
+    subscription: fields.Subscription
+    redelivered: Annotated[int, "messages to be delivered again"]
 
 
 class SubscriptionDeleted(TypedDict):
     """Of `SubscriptionHandle.delete`."""
 
-    topic: str
-    subscription: str
-    backlog: int
-    deleted: bool
+    topic: fields.Topic
+    subscription: fields.Subscription
+    backlog: fields.Backlog
+    deleted: Annotated[bool, "it is gone; in a rehearsal, it would be"]
+
+
+class SubscriptionCreated(TypedDict):
+    """Of `txlog sub create`."""
+
+    topic: fields.Topic
+    subscription: fields.Subscription
+    type: fields.SubscriptionType
+    position: Annotated[MessageId | None, "its position"]
+    created: fields.Created
+
+
+class SubscriptionNamed(TypedDict):
+    """The subscription that an answer is about."""
+
+    topic: fields.Topic
+    subscription: fields.Subscription
+
+
+class AcknowledgedHere(SubscriptionNamed, AcknowledgedIn):
+    """Of `txlog sub ack`."""

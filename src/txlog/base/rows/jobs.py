@@ -1,66 +1,66 @@
 """Bulk loads, imports, exports, replays, audits and benchmarks."""
 
-from __future__ import annotations
+from typing import Annotated, TypedDict
 
-from typing import TypedDict
-
-from txlog.base.ids import TxnId
+from txlog.base.rows import fields
+from txlog.base.rows.delayed import IndexRebuilt
+from txlog.base.rows.space import Compacted
 
 
 class BulkLoaded(TypedDict):
     """Of `txlog job run bulk-load`; None: unknown in a dry run, or no longer known."""
 
-    topic: str
-    files: int
-    messages: int
-    size_bytes: int | None
-    ledgers: int | None
-    txn: TxnId | None
-    already: bool
+    topic: fields.Topic
+    files: fields.Files
+    messages: Annotated[int, "messages stored"]
+    size_bytes: fields.SizeBytes | None
+    ledgers: Annotated[int | None, "ledgers written"]
+    txn: fields.Txn | None
+    already: fields.Already
 
 
 class Imported(TypedDict):
     """Of `txlog import`; txn: None when there were several."""
 
-    topic: str
-    files: int
-    messages: int
-    size_bytes: int | None
-    txn: TxnId | None
-    already: bool
+    topic: fields.Topic
+    files: fields.Files
+    messages: Annotated[int, "messages stored"]
+    size_bytes: fields.SizeBytes | None
+    txn: fields.Txn | None
+    already: fields.Already
 
 
 class Exported(TypedDict):
     """Of `txlog export`."""
 
-    topic: str
-    path: str
-    files: int
-    messages: int
-    size_bytes: int
+    topic: fields.Topic
+    path: fields.Path
+    files: fields.Files
+    messages: Annotated[int, "messages written"]
+    size_bytes: Annotated[int, "bytes of the files"]
 
 
 class Replay(TypedDict):
     """Of `txlog job run replay`; read: None when the batch was stored before."""
 
-    topic: str
-    dest: str
-    read: int | None
-    written: int | None
-    txn: TxnId | None
-    already: bool
+    topic: fields.Topic
+    dest: Annotated[str, "the topic that the job writes"]
+    read: Annotated[int | None, "messages read; null when it was done before"]
+    written: Annotated[int | None, "messages written; null when it was done before"]
+    txn: fields.Txn | None
+    already: fields.Already
 
 
 class LatenessSpan(TypedDict):
     """A span of time of a Lateness."""
 
-    from_time: int
-    messages: int
-    late: int
-    p50_ms: int
-    p90_ms: int
-    p99_ms: int
-    max_ms: int
+    from_time: Annotated[int, "start of the time span"]
+    messages: fields.Messages
+    late: Annotated[int, "messages older than the watermark just before them"]
+    p50_ms: Annotated[int, "lateness that half of the messages did not exceed"]
+    p90_ms: Annotated[int, "that 90 of 100 did not exceed"]
+    p99_ms: Annotated[int, "that 99 of 100 did not exceed"]
+    max_ms: Annotated[int, "of the latest message"]
 
 
 class LatenessDelay(TypedDict):
@@ -73,38 +73,120 @@ class LatenessDelay(TypedDict):
 class Lateness(TypedDict):
     """Of `txlog job run lateness`."""
 
-    topic: str
-    messages: int
-    row_list: list[LatenessSpan]
-    delay_list: list[LatenessDelay]
+    topic: fields.Topic
+    messages: fields.Messages
+    row_list: Annotated[list[LatenessSpan], "a row for each span of time"]
+    delay_list: Annotated[
+        list[LatenessDelay], "late messages by the lag of a watermark in milliseconds"
+    ]
 
 
 class AuditCheck(TypedDict):
     """A check of an Audit; partition: None for a check of the whole topic."""
 
-    name: str
-    topic: str
-    partition: int | None
-    expected: str
-    found: str
-    ok: bool
+    name: fields.Name
+    topic: fields.Topic
+    partition: fields.Partition | None
+    expected: Annotated[str, "what the records say"]
+    found: Annotated[str, "what the rows say"]
+    ok: Annotated[bool, "both are equal"]
 
 
 class Audit(TypedDict):
     """Of `txlog job run audit`."""
 
-    failed: int
-    check_list: list[AuditCheck]
+    failed: Annotated[int, "checks that failed"]
+    check_list: Annotated[
+        list[AuditCheck], "each check: name, topic, partition, expected, found, ok"
+    ]
 
 
 class Measured(TypedDict):
     """Of `txlog bench`."""
 
-    mode: str
-    operations: int
-    per_second: float
-    p50_us: int
-    p99_us: int
-    max_us: int
-    size_bytes: int
-    messages: int
+    mode: Annotated[str, "kind of the operation"]
+    operations: Annotated[int, "calls measured"]
+    per_second: Annotated[float, "operations a second"]
+    p50_us: Annotated[int, "microseconds that half of the operations did not exceed"]
+    p99_us: Annotated[int, "microseconds that 99 of 100 operations did not exceed"]
+    max_us: Annotated[int, "microseconds of the slowest operation"]
+    size_bytes: fields.SizeBytes
+    messages: fields.Messages
+
+
+# --- as commands print them ------------------------------------------------------------------
+
+
+class JobRun(TypedDict):
+    """The job of an answer, and its engine."""
+
+    job: Annotated[str, "name of the job"]
+    engine: Annotated[str, "engine of the job: duckdb or spark"]
+
+
+class Timed(TypedDict):
+    """The time that an answer took."""
+
+    elapsed_ms: fields.ElapsedMs
+
+
+class ImportRun(Imported, Timed):
+    """Of `txlog import`."""
+
+
+class ExportRun(Exported, Timed):
+    """Of `txlog export`."""
+
+
+class AuditRun(JobRun, Audit, Timed):
+    """Of `txlog job audit`."""
+
+
+class BulkLoadRun(JobRun, BulkLoaded, Timed):
+    """Of `txlog job bulk-load`."""
+
+
+class ReplayRun(JobRun, Replay, Timed):
+    """Of `txlog job replay`."""
+
+
+class LatenessRun(JobRun, Lateness, Timed):
+    """Of `txlog job lateness`."""
+
+
+class CompactRun(JobRun, Compacted, Timed):
+    """Of `txlog job compact`."""
+
+
+class RebuildRun(JobRun, IndexRebuilt, Timed):
+    """Of `txlog job rebuild-delayed`."""
+
+
+class MeasuredAgain(Measured):
+    """Of `txlog bench`."""
+
+    before_per_second: Annotated[float | None, "operations a second in the file of --compare"]
+    ratio: Annotated[float | None, "current figure divided by the earlier one"]
+
+
+class DemoRun(TypedDict):
+    """Of `txlog demo`."""
+
+    path: fields.Path
+    lines: Annotated[int, "lines of invoices that were read"]
+    invoices: Annotated[int, "invoices written"]
+    refunds: Annotated[int, "refunds written"]
+    quantity: Annotated[int, "sum of the quantities"]
+    value: Annotated[str, "sum of the values"]
+    kills: Annotated[int, "number of times that the worker was killed"]
+    transactions: fields.Transactions
+    exact: Annotated[bool, "the result equals the computed one"]
+    elapsed_ms: fields.ElapsedMs
+    topics: fields.Topics
+    messages: fields.Messages
+
+
+class SubmitArguments(TypedDict):
+    """Of `txlog spark submit-args`."""
+
+    args: Annotated[list[str], "the line for spark-submit"]

@@ -1,121 +1,120 @@
 """Results of compacting, trimming, offloading and collecting garbage."""
 
-from __future__ import annotations
-
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 from txlog.base.ids import MessageId
+from txlog.base.rows import fields
 
 
 class Compacted(TypedDict):
     """Of `Admin.compact`."""
 
-    topic: str
-    transactions: int
-    messages: int
-    aborted_dropped: int
-    size_before_bytes: int
-    size_after_bytes: int
-    ledgers_before: int
-    ledgers_after: int
-    dry_run: bool
+    topic: fields.Topic
+    transactions: fields.Transactions
+    messages: fields.Messages
+    aborted_dropped: Annotated[int, "messages of aborted or trimmed transactions left out"]
+    size_before_bytes: fields.SizeBeforeBytes
+    size_after_bytes: fields.SizeAfterBytes
+    ledgers_before: Annotated[int, "ledgers before"]
+    ledgers_after: Annotated[int, "ledgers after"]
+    dry_run: fields.DryRun
 
 
 class TopicCompacted(TypedDict):
     """Of `Admin.compact_topic`."""
 
-    topic: str
-    partitions: int
-    lsn: int
-    messages: int
-    keys_kept: int
-    keys_deleted: int
-    without_key: int
-    files: int
-    size_before_bytes: int
-    size_after_bytes: int
-    dry_run: bool
+    topic: fields.Topic
+    partitions: fields.Partitions
+    lsn: Annotated[int, "the last frame that was read"]
+    messages: Annotated[int, "messages that were read"]
+    keys_kept: Annotated[int, "keys whose newest message has a value"]
+    keys_deleted: Annotated[int, "keys whose newest message has none"]
+    without_key: Annotated[int, "messages without a key, which are left out"]
+    files: fields.Files
+    size_before_bytes: fields.SizeBeforeBytes
+    size_after_bytes: fields.SizeAfterBytes
+    dry_run: fields.DryRun
 
 
 class ChangesCompacted(TypedDict):
     """Of `Admin.compact_changes`."""
 
-    log: str
-    rows_before: int
-    files_before: int
-    size_before_bytes: int
-    rows_after: int
-    files_after: int
-    size_after_bytes: int
+    log: fields.Log
+    rows_before: Annotated[int, "rows before"]
+    rows_after: Annotated[int, "rows after"]
+    files_before: Annotated[int, "files before"]
+    files_after: Annotated[int, "files after"]
+    size_before_bytes: fields.SizeBeforeBytes
+    size_after_bytes: fields.SizeAfterBytes
 
 
 class Confirmed(TypedDict):
     """Of `Admin.confirm`."""
 
-    place: str
+    place: fields.Place
 
 
 class Offloaded(TypedDict):
     """Of `Admin.offload`."""
 
-    topic: str
-    place: str
-    files: int
-    size_bytes: int
-    ledgers_left: int
-    dry_run: bool
+    topic: fields.Topic
+    place: fields.Place
+    files: fields.Files
+    size_bytes: fields.SizeBytes
+    ledgers_left: Annotated[int, "ledgers that stay in the store"]
+    dry_run: fields.DryRun
 
 
 class TrimmedPartition(TypedDict):
     """A partition of a Trimmed."""
 
-    partition: int
+    partition: fields.Partition
     first_before: MessageId | None
     first_after: MessageId | None
     ledgers: int
-    messages: int
-    size_bytes: int
+    messages: fields.Messages
+    size_bytes: fields.SizeBytes
     unacked: int
 
 
 class Trimmed(TypedDict):
     """Of `Admin.trim`."""
 
-    topic: str
-    ledgers: int
-    messages: int
-    size_bytes: int
-    partition_list: list[TrimmedPartition]
-    dry_run: bool
+    topic: fields.Topic
+    ledgers: Annotated[int, "ledgers deleted"]
+    messages: Annotated[int, "messages deleted"]
+    size_bytes: fields.SizeBytes
+    partition_list: Annotated[list[TrimmedPartition], "a row for each partition"]
+    dry_run: fields.DryRun
 
 
 class UnnamedFile(TypedDict):
     """A file of a GarbageCollected."""
 
-    path: str
-    size_bytes: int
-    reason: str
+    path: fields.Path
+    size_bytes: fields.SizeBytes
+    reason: fields.Reason
 
 
 class GarbageCollected(TypedDict):
     """Of `Admin.gc`."""
 
-    applied: bool
-    files: int
-    file_list: list[UnnamedFile]
-    size_bytes: int
+    applied: Annotated[bool, "the files were unlinked"]
+    files: fields.Files
+    size_bytes: fields.SizeBytes
+    file_list: Annotated[list[UnnamedFile], "the files, each with the reason"]
 
 
 class CheckpointWritten(TypedDict):
     """Of `Client.checkpoint`."""
 
-    generation: int
-    lsn: int
-    frames: int
-    rows: int
-    parts: int
-    sealed_ledgers: int
-    journals_deleted: int
-    freed_bytes: int
-    skipped: bool
-    elapsed_ms: int
+    generation: Annotated[int, "number of the checkpoint"]
+    lsn: fields.Lsn
+    frames: fields.Frames
+    rows: fields.Rows
+    parts: Annotated[int, "files of open ledgers written"]
+    sealed_ledgers: Annotated[int, "ledgers written as Parquet"]
+    journals_deleted: Annotated[int, "journal files no longer needed"]
+    freed_bytes: Annotated[int, "bytes of unlinked files"]
+    skipped: Annotated[bool, "nothing has changed since the last one"]
+    elapsed_ms: fields.ElapsedMs

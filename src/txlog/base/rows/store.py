@@ -1,10 +1,8 @@
 """A whole store: status, checks, settings, locks, reports."""
 
-from __future__ import annotations
+from typing import Annotated, TypedDict
 
-from typing import TypedDict
-
-from txlog.base.ids import MessageId
+from txlog.base.rows import fields
 from txlog.base.rows.consuming import SubscriptionRow
 from txlog.base.rows.files import LedgerRows
 from txlog.base.rows.transactions import HangingTransaction, TransactionRow
@@ -15,31 +13,31 @@ from txlog.base.rows.transactions import HangingTransaction, TransactionRow
 class StoreMade(TypedDict):
     """Of `txlog.init`."""
 
-    path: str
-    uuid: str
-    format: int
-    created: bool
+    path: fields.Path
+    uuid: fields.Uuid
+    format: Annotated[int, "version of the format"]
+    created: fields.Created
 
 
 class StoreImage(TypedDict):
     """The size of a store's copy."""
 
-    lsn: int
+    lsn: fields.Lsn
     files: int
-    size_bytes: int
+    size_bytes: fields.SizeBytes
     offloaded: int
 
 
 class StoreCopied(TypedDict):
     """Of `Client.copy`."""
 
-    path: str
-    uuid: str
-    lsn: int
-    files: int
-    size_bytes: int
-    offloaded: int
-    verified: bool
+    path: fields.Path
+    uuid: fields.Uuid
+    lsn: fields.Lsn
+    files: fields.Files
+    size_bytes: fields.SizeBytes
+    offloaded: Annotated[int, "files outside the store, named but not copied"]
+    verified: Annotated[bool, "the whole copy was read and compared"]
 
 
 class RowsRead(TypedDict):
@@ -70,29 +68,33 @@ class SettingChanged(TypedDict):
 class LockRow(TypedDict):
     """Of `Admin.locks`."""
 
-    name: str
-    path: str
-    held: bool
-    pid: int | None
-    command: str | None
-    since_time: int | None
-    subscription: str | None
+    name: Annotated[
+        str,
+        "write, flush, maintenance, pin or consumer",
+        ("write", "flush", "maintenance", "pin", "consumer"),
+    ]
+    path: fields.Path
+    held: Annotated[bool, "whether a process holds it"]
+    pid: Annotated[int | None, "the process"]
+    command: Annotated[str | None, "command line of the process"]
+    since_time: Annotated[int | None, "start of the holding; null: unknown"]
+    subscription: fields.Subscription | None
 
 
 class MetricRow(TypedDict):
     """A sample of a metric, as `txlog metrics` prints it."""
 
-    name: str
-    type: str
-    labels: dict[str, str]
-    value: float
+    name: fields.Name
+    type: Annotated[str, "gauge, counter, summary, …"]
+    labels: Annotated[dict[str, str], "labels and their values"]
+    value: Annotated[float, "the figure"]
 
 
 class ClockAccepted(TypedDict):
     """Of `Admin.accept_clock`."""
 
-    ahead_ms: int
-    was_believed: bool
+    ahead_ms: Annotated[int, "how far the clock is ahead of the expected time"]
+    was_believed: Annotated[bool, "the clock was trusted already"]
 
 
 # --- at a glance -----------------------------------------------------------------------------
@@ -109,28 +111,28 @@ class Problem(TypedDict):
 class StoreStatus(TypedDict):
     """The store of a Status."""
 
-    path: str
-    uuid: str
+    path: fields.Path
+    uuid: fields.Uuid
     format: int
-    size_bytes: int
+    size_bytes: fields.SizeBytes
     durability: str
-    created_time: int
+    created_time: fields.CreatedTime
 
 
 class JournalStatus(TypedDict):
     """The journal of a Status."""
 
-    lsn: int
+    lsn: fields.Lsn
     durable_lsn: int
     frames: int
-    size_bytes: int
+    size_bytes: fields.SizeBytes
 
 
 class CheckpointStatus(TypedDict):
     """The newest checkpoint of a Status."""
 
-    generation: int
-    lsn: int
+    generation: Annotated[int, "number of the checkpoint"]
+    lsn: fields.Lsn
     written_time: int | None
 
 
@@ -139,7 +141,7 @@ class ChangeLogsStatus(TypedDict):
 
     files: int
     rows: int
-    size_bytes: int
+    size_bytes: fields.SizeBytes
 
 
 class WriterStatus(TypedDict):
@@ -163,28 +165,40 @@ class TransactionCounts(TypedDict):
 class TopicStatus(TypedDict):
     """A topic of a Status."""
 
-    topic: str
-    partitions: int
-    messages: int
-    size_bytes: int
+    topic: fields.Topic
+    partitions: fields.Partitions
+    messages: fields.Messages
+    size_bytes: fields.SizeBytes
     open_txns: int
     hidden_messages: int
-    delayed: int
-    backlog: int
+    delayed: fields.Delayed
+    backlog: fields.Backlog
     watermark: int | None
 
 
 class Status(TypedDict):
     """Of `Client.status`."""
 
-    store: StoreStatus
-    journal: JournalStatus
-    checkpoint: CheckpointStatus
-    change_logs: ChangeLogsStatus
-    writer: WriterStatus | None
-    txns: TransactionCounts
-    topic_list: list[TopicStatus]
-    problem_list: list[Problem]
+    store: Annotated[StoreStatus, "its path, size, durability and time of creation"]
+    journal: Annotated[
+        JournalStatus, "its newest frame, the newest durable one, number and size of its files"
+    ]
+    checkpoint: Annotated[
+        CheckpointStatus, "the newest: its number, its LSN and when it was written"
+    ]
+    change_logs: Annotated[
+        ChangeLogsStatus, "files of the logs of changes: their number, rows and size"
+    ]
+    writer: Annotated[
+        WriterStatus | None, "process that holds the write lock: pid and command; null: none"
+    ]
+    txns: Annotated[
+        TransactionCounts, "numbers of open, overdue, committing and aborting transactions"
+    ]
+    topic_list: Annotated[list[TopicStatus], "the topics"]
+    problem_list: Annotated[
+        list[Problem], "problems: code, message, hint; from verify also severity and place"
+    ]
 
 
 class CheckRow(TypedDict):
@@ -201,8 +215,8 @@ class CheckRow(TypedDict):
 class Check(TypedDict):
     """Of `Admin.check`."""
 
-    status: str
-    check_list: list[CheckRow]
+    status: Annotated[str, "ok, warning or critical"]
+    check_list: Annotated[list[CheckRow], "each check: name, topic, partition, expected, found, ok"]
 
 
 class ConditionRow(TypedDict):
@@ -216,9 +230,11 @@ class ConditionRow(TypedDict):
 class Waited(TypedDict):
     """Of `Client.wait`."""
 
-    met: bool
-    elapsed_ms: int
-    condition_list: list[ConditionRow]
+    met: Annotated[bool, "the condition is met, or all are"]
+    elapsed_ms: fields.ElapsedMs
+    condition_list: Annotated[
+        list[ConditionRow], "for each its name, whether it is met, and its value"
+    ]
 
 
 # --- integrity -------------------------------------------------------------------------------
@@ -235,23 +251,23 @@ class DoctorAnswer(TypedDict):
 class DoctorRow(TypedDict):
     """Of `txlog.doctor`."""
 
-    name: str
-    status: str
-    detail: str
-    fix: str | None
+    name: fields.Name
+    status: Annotated[str, "ok, warn or fail", ("ok", "warn", "fail")]
+    detail: fields.Detail
+    fix: Annotated[str | None, "what helps"]
 
 
 class VerifyProblem(TypedDict):
     """A problem of a Verified."""
 
     code: str
-    severity: str
-    path: str | None
-    topic: str | None
-    partition: int | None
+    severity: Annotated[str, "error or warning", ("error", "warning")]
+    path: fields.Path | None
+    topic: fields.Topic | None
+    partition: fields.Partition | None
     ledger: int | None
-    first: MessageId | None
-    last: MessageId | None
+    first: fields.First | None
+    last: fields.Last | None
     offset: int | None
     message: str
     hint: str | None
@@ -260,12 +276,14 @@ class VerifyProblem(TypedDict):
 class Verified(TypedDict):
     """Of `txlog.verify`."""
 
-    files: int
-    size_bytes: int
-    frames: int
-    errors: int
-    warnings: int
-    problem_list: list[VerifyProblem]
+    files: fields.Files
+    size_bytes: fields.SizeBytes
+    frames: fields.Frames
+    errors: Annotated[int, "losses and contradictions"]
+    warnings: Annotated[int, "faults that upkeep or the next writer corrects"]
+    problem_list: Annotated[
+        list[VerifyProblem], "problems: code, message, hint; from verify also severity and place"
+    ]
 
 
 class RepairAction(TypedDict):
@@ -273,7 +291,7 @@ class RepairAction(TypedDict):
 
     action: str
     detail: str
-    path: str | None
+    path: fields.Path | None
     ledger: int | None
     first: int | None
     last: int | None
@@ -284,9 +302,14 @@ class RepairAction(TypedDict):
 class Repaired(TypedDict):
     """Of `txlog.repair`."""
 
-    applied: bool
-    messages_lost: int | None
-    action_list: list[RepairAction]
+    applied: Annotated[bool, "the plan was carried out"]
+    messages_lost: Annotated[
+        int | None, "messages lost for good, or planned to be without --apply; null: unknown"
+    ]
+    action_list: Annotated[
+        list[RepairAction],
+        "each step: action, path, ledger, first, last, messages_lost, detail, done",
+    ]
 
 
 # --- as a report -----------------------------------------------------------------------------
@@ -302,7 +325,7 @@ class TransactionsByState(TypedDict):
     """The number of transactions in one state."""
 
     state: str
-    reason: str | None
+    reason: fields.Reason | None
     transactions: int
 
 
@@ -325,29 +348,29 @@ class TransactionsOverview(TypedDict):
 class DelayedOverview(TypedDict):
     """The times at which messages of a topic are due."""
 
-    topic: str
+    topic: fields.Topic
     due_within_ms: int | None
-    messages: int
+    messages: fields.Messages
 
 
 class MoveOverview(TypedDict):
     """A change of a watermark."""
 
     time: int
-    producer: str
-    event_time: int | None
+    producer: fields.Producer
+    event_time: fields.EventTime | None
     idle: bool
 
 
 class WatermarkOverview(TypedDict):
     """A topic's watermark; partition: the one that holds the watermark back."""
 
-    topic: str
+    topic: fields.Topic
     status: str
     watermark: int | None
     lag_ms: int | None
     holder: str | None
-    partition: int
+    partition: fields.Partition
     move_list: list[MoveOverview]
 
 
@@ -355,7 +378,7 @@ class Overview(TypedDict):
     """Of `Client.overview`."""
 
     time: int
-    lsn: int
+    lsn: fields.Lsn
     store: StoreStatus
     journal: JournalStatus
     checkpoint: CheckpointStatus
@@ -372,10 +395,10 @@ class Overview(TypedDict):
 class ReportSpan(TypedDict):
     """Messages of a topic that became visible in a span of time."""
 
-    topic: str
+    topic: fields.Topic
     from_time: int
-    messages: int
-    size_bytes: int
+    messages: fields.Messages
+    size_bytes: fields.SizeBytes
 
 
 class ReportThroughput(TypedDict):
@@ -398,11 +421,11 @@ class Report(Overview):
 class DamagedStore(TypedDict):
     """The store of a DamagedReport; None: unreadable too."""
 
-    path: str
-    size_bytes: int
-    uuid: str | None
+    path: fields.Path
+    size_bytes: fields.SizeBytes
+    uuid: fields.Uuid | None
     format: int | None
-    created_time: int | None
+    created_time: fields.CreatedTime | None
 
 
 class DamagedReport(TypedDict):
@@ -415,3 +438,13 @@ class DamagedReport(TypedDict):
     frames: int
     problem_list: list[Problem]
     hanging_list: list[HangingTransaction]
+
+
+class ReportWritten(TypedDict):
+    """Of `txlog report`."""
+
+    path: fields.Path
+    topics: fields.Topics
+    messages: fields.Messages
+    problems: Annotated[int, "number of problems, see txlog status"]
+    size_bytes: fields.SizeBytes

@@ -1,41 +1,42 @@
 """Topics, their partitions, policies and throughput."""
 
-from __future__ import annotations
-
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 from txlog.base.ids import MessageId, TxnId
+from txlog.base.rows import fields
 
 
 class TopicRow(TypedDict):
     """Of `Client.topics`."""
 
-    topic: str
-    partitions: int
-    messages: int
-    size_bytes: int
-    open_txns: int
-    delayed: int
-    subscriptions: int
-    backlog: int
-    created_time: int
-    last_publish_time: int | None
+    topic: fields.Topic
+    partitions: fields.Partitions
+    messages: fields.Messages
+    size_bytes: fields.SizeBytes
+    open_txns: Annotated[int, "unfinished transactions"]
+    delayed: fields.Delayed
+    subscriptions: fields.Subscriptions
+    backlog: fields.Backlog
+    created_time: fields.CreatedTime
+    last_publish_time: Annotated[
+        int | None, "when the newest message was written; null: it has none"
+    ]
 
 
 class TopicPartition(TypedDict):
     """A partition of a TopicDescription."""
 
-    partition: int
+    partition: fields.Partition
     online: bool
-    first: MessageId | None
-    last: MessageId | None
-    messages: int
-    size_bytes: int
+    first: fields.First | None
+    last: fields.Last | None
+    messages: fields.Messages
+    size_bytes: fields.SizeBytes
     ledgers: int
     open_ledger: int
     open_txns: int
     sidecar_bytes: int
-    delayed: int
+    delayed: fields.Delayed
     watermark: int | None
     compacted_through: MessageId | None
 
@@ -43,41 +44,41 @@ class TopicPartition(TypedDict):
 class TopicSubscription(TypedDict):
     """A subscription of a TopicDescription."""
 
-    subscription: str
+    subscription: fields.Subscription
     type: str
-    backlog: int
+    backlog: fields.Backlog
     consumers: int
 
 
 class TopicDescription(TopicRow):
     """Of `Client.describe_topic`."""
 
-    policies: dict[str, int | str | None]
-    schema_version: int | None
-    mismatched: int
-    subscription_list: list[TopicSubscription]
-    partition_list: list[TopicPartition]
+    policies: Annotated[dict[str, int | str | None], "its details, by name"]
+    schema_version: fields.SchemaVersion | None
+    mismatched: Annotated[int, "values that were stored although they do not fit it"]
+    subscription_list: Annotated[list[TopicSubscription], "the subscriptions"]
+    partition_list: Annotated[list[TopicPartition], "a row for each partition"]
 
 
 class Throughput(TypedDict):
     """A span of time of `TopicHandle.stats`."""
 
-    topic: str
-    from_time: int
-    messages: int
-    size_bytes: int
-    transactions: int
+    topic: fields.Topic
+    from_time: Annotated[int, "start of the time span"]
+    messages: fields.Messages
+    size_bytes: fields.SizeBytes
+    transactions: fields.Transactions
 
 
 class SchemaRow(TypedDict):
     """Of `TopicSchemas.list`; definition: an Avro record as JSON."""
 
-    topic: str
+    topic: fields.Topic
     version: int
     type: str
     fields: list[str]
     fingerprint: str
-    created_time: int
+    created_time: fields.CreatedTime
     deleted: bool
     definition: str
 
@@ -85,43 +86,103 @@ class SchemaRow(TypedDict):
 class TopicUpdated(TypedDict):
     """Of `Admin.update_topic`."""
 
-    topic: str
-    partitions: int
-    policies: dict[str, int]
-    changed: bool
+    topic: fields.Topic
+    partitions: fields.Partitions
+    policies: Annotated[dict[str, int], "its details, by name"]
+    changed: fields.Changed
 
 
 class TopicDeleted(TypedDict):
     """Of `Admin.delete_topic`."""
 
-    topic: str
-    partitions: int
-    messages: int
-    size_bytes: int
-    subscriptions: int
-    deleted: bool
+    topic: fields.Topic
+    partitions: fields.Partitions
+    messages: Annotated[int, "messages deleted with it"]
+    size_bytes: fields.SizeBytes
+    subscriptions: fields.Subscriptions
+    deleted: Annotated[bool, "it is gone; in a rehearsal, it would be"]
 
 
 class PartitionSwitched(TypedDict):
     """Of `Admin.set_offline` and `Admin.set_online`."""
 
-    topic: str
-    partition: int
-    online: bool
-    changed: bool
-    finished_list: list[TxnId]
+    topic: fields.Topic
+    partition: fields.Partition
+    online: Annotated[bool, "false while it is offline or quarantined"]
+    changed: fields.Changed
+    finished_list: Annotated[list[TxnId], "transactions that its return completed"]
 
 
 class Policies(TypedDict):
     """The policies of a scope, of `Admin.get_…_policies`."""
 
-    topic: str | None
-    namespace: str | None
-    policies: dict[str, int | str | None]
-    origins: dict[str, str]
+    topic: fields.Topic | None
+    namespace: Annotated[str | None, "TENANT/NAMESPACE"]
+    policies: Annotated[dict[str, int | str | None], "its details, by name"]
+    origins: Annotated[dict[str, str], "topic, namespace or store, by name of the policy"]
 
 
 class PoliciesChanged(Policies):
     """Of `Admin.set_…_policies` and `Admin.remove_…_policies`."""
 
-    changed: bool
+    changed: fields.Changed
+
+
+class TopicCreated(TypedDict):
+    """Of `txlog topic create`."""
+
+    topic: fields.Topic
+    partitions: fields.Partitions
+    created: fields.Created
+
+
+class SchemaShown(TypedDict):
+    """Of `txlog schema get`."""
+
+    topic: fields.Topic
+    version: fields.Version
+    type: fields.SchemaType
+    field_list: fields.FieldList
+    fingerprint: fields.Fingerprint
+    created_time: fields.CreatedTime
+    deleted: Annotated[bool, "it was deleted"]
+    definition: fields.Definition
+
+
+class SchemaVersion(TypedDict):
+    """Of `txlog schema versions`."""
+
+    version: fields.Version
+    type: fields.SchemaType
+    field_list: fields.FieldList
+    created_time: fields.CreatedTime
+    deleted: Annotated[bool, "it was deleted; only --deleted lists it"]
+    topic: fields.Topic
+    fingerprint: fields.Fingerprint
+    definition: fields.Definition
+
+
+class SchemaUploaded(TypedDict):
+    """Of `txlog schema upload`."""
+
+    topic: fields.Topic
+    version: fields.Version
+    type: fields.SchemaType
+    field_list: fields.FieldList
+    changed: fields.Changed
+
+
+class SchemaTested(TypedDict):
+    """Of `txlog schema test`."""
+
+    topic: fields.Topic
+    type: fields.SchemaType
+    field_list: fields.FieldList
+
+
+class SchemasDeleted(TypedDict):
+    """Of `txlog schema delete`."""
+
+    topic: fields.Topic
+    versions: Annotated[int, "number of schemas it had"]
+    deleted: Annotated[bool, "false: it had none"]

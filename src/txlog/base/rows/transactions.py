@@ -1,10 +1,9 @@
 """Transactions, their keys and coordinators, and the messages and acknowledgements they hold."""
 
-from __future__ import annotations
-
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 from txlog.base.ids import MessageId, TxnId
+from txlog.base.rows import fields
 
 # --- by id -----------------------------------------------------------------------------------
 
@@ -12,74 +11,74 @@ from txlog.base.ids import MessageId, TxnId
 class TransactionBegun(TypedDict):
     """Of `Client.begin`."""
 
-    txn: TxnId
-    coordinator: int
-    transaction_key: str | None
-    owner: str
-    owner_uid: int
-    epoch: int | None
-    timeout_ms: int
-    begin_time: int
-    timeout_at: int
-    fenced_txn: TxnId | None
+    txn: fields.Txn
+    coordinator: fields.Coordinator
+    transaction_key: fields.TransactionKey | None
+    owner: fields.Owner
+    owner_uid: fields.OwnerUid
+    epoch: fields.Epoch | None
+    timeout_ms: fields.TimeoutMs
+    begin_time: fields.BeginTime
+    timeout_at: fields.TimeoutAt
+    fenced_txn: fields.FencedTxn | None
 
 
 class CommitMarker(TypedDict):
     """The position at which messages of a TransactionEnded became visible."""
 
-    topic: str
-    partition: int
+    topic: fields.Topic
+    partition: fields.Partition
     marker: MessageId
-    messages: int
+    messages: fields.Messages
 
 
 class TransactionEnded(TypedDict):
     """Of `Client.commit` and `Client.abort`."""
 
-    txn: TxnId
-    state: str
-    already: bool
-    reason: str | None
-    messages: int
-    acks: int
-    marker_list: list[CommitMarker]
-    waiting_list: list[str]
-    skipped_list: list[str]
+    txn: fields.Txn
+    state: fields.TxnState
+    already: fields.Already
+    reason: fields.Reason | None
+    messages: fields.OwnMessages
+    acks: fields.Acks
+    marker_list: Annotated[list[CommitMarker], "the commit marker of each partition"]
+    waiting_list: fields.WaitingList
+    skipped_list: fields.SkippedList
     open_ms: int
 
 
 class TransactionRow(TypedDict):
     """Of `Client.transactions` and `Admin.slow_transactions`."""
 
-    txn: TxnId
-    state: str
-    transaction_key: str | None
-    age_ms: int
-    expires_in_ms: int | None
-    topic_list: list[str]
-    messages: int
-    acks: int
-    owner: str
-    owner_uid: int
-    epoch: int | None
-    coordinator: int
-    overdue: bool
-    reason: str | None
-    subscription_list: list[str]
-    size_bytes: int
-    begin_time: int
-    timeout_at: int
-    end_time: int | None
-    waiting_list: list[str]
+    txn: fields.Txn
+    state: fields.TxnState
+    transaction_key: fields.TransactionKey | None
+    age_ms: fields.TxnAgeMs
+    expires_in_ms: Annotated[int | None, "time until its time-out; null when it has ended"]
+    topic_list: fields.TopicList
+    messages: fields.OwnMessages
+    acks: fields.Acks
+    owner: fields.Owner
+    owner_uid: fields.OwnerUid
+    epoch: fields.Epoch | None
+    coordinator: fields.Coordinator
+    overdue: fields.Overdue
+    reason: fields.Reason | None
+    subscription_list: Annotated[list[str], "the subscriptions"]
+    size_bytes: fields.SizeBytes
+    begin_time: fields.BeginTime
+    timeout_at: fields.TimeoutAt
+    end_time: fields.EndTime | None
+    waiting_list: fields.WaitingList
 
 
 class TransactionPartition(TypedDict):
     """A partition that a TransactionDescription has sent to."""
 
-    topic: str
-    partition: int
-    messages: int
-    size_bytes: int
+    topic: fields.Topic
+    partition: fields.Partition
+    messages: fields.Messages
+    size_bytes: fields.SizeBytes
     marker: MessageId | None
     done: bool
 
@@ -87,10 +86,10 @@ class TransactionPartition(TypedDict):
 class TransactionAcks(TypedDict):
     """A subscription with acknowledgements of a TransactionDescription, in one partition."""
 
-    topic: str
-    partition: int
-    subscription: str
-    acks: int
+    topic: fields.Topic
+    partition: fields.Partition
+    subscription: fields.Subscription
+    acks: fields.Acks
     cumulative: MessageId | None
     done: bool
 
@@ -98,52 +97,52 @@ class TransactionAcks(TypedDict):
 class TransactionDescription(TransactionRow):
     """Of `Client.show_transaction`."""
 
-    timeout_ms: int
-    decision_lsn: int | None
-    partition_list: list[TransactionPartition]
-    ack_list: list[TransactionAcks]
-    skipped_list: list[str]
+    timeout_ms: fields.TimeoutMs
+    decision_lsn: fields.DecisionLsn | None
+    partition_list: Annotated[list[TransactionPartition], "a row for each partition"]
+    ack_list: Annotated[list[TransactionAcks], "a row for each subscription"]
+    skipped_list: fields.SkippedList
 
 
 class WaitingTransaction(TypedDict):
     """A decided transaction that waits for partitions."""
 
-    txn: TxnId
-    waiting_list: list[str]
+    txn: fields.Txn
+    waiting_list: fields.WaitingList
 
 
 class Expired(TypedDict):
     """Of `Client.expire`."""
 
-    expired: int
-    rolled_forward: int
-    rolled_back: int
-    forgotten: int
-    waiting_list: list[WaitingTransaction]
+    expired: Annotated[int, "aborted by their time-out"]
+    rolled_forward: Annotated[int, "commits that were completed"]
+    rolled_back: Annotated[int, "aborts that were completed"]
+    forgotten: Annotated[int, "ended transactions that the store forgot"]
+    waiting_list: Annotated[list[WaitingTransaction], "participants that are not available"]
 
 
 class HangingTransaction(TypedDict):
     """Of `Admin.find_hanging`."""
 
-    txn: TxnId
-    state: str | None
-    age_ms: int
-    cause: str
-    repair: str
-    waiting_list: list[str]
+    txn: fields.Txn
+    state: fields.TxnState | None
+    age_ms: fields.TxnAgeMs
+    cause: Annotated[str, "unavailable, overdue or corrupt", ("unavailable", "overdue", "corrupt")]
+    repair: Annotated[str, "what helps"]
+    waiting_list: fields.WaitingList
 
 
 class TransactionLogRow(TypedDict):
     """Of `Admin.transaction_log`."""
 
-    lsn: int
-    time: int
-    op: str
-    topic: str | None
-    partition: int | None
-    subscription: str | None
-    count: int | None
-    detail: str | None
+    lsn: Annotated[int, "number of the frame"]
+    time: Annotated[int, "when the frame was written"]
+    op: Annotated[str, "the recorded operation"]
+    topic: fields.Topic | None
+    partition: fields.Partition | None
+    subscription: fields.Subscription | None
+    count: fields.Count | None
+    detail: fields.Detail | None
 
 
 class InBuffer(TypedDict):
@@ -151,7 +150,7 @@ class InBuffer(TypedDict):
 
     start_position: MessageId | None
     aborted: bool
-    messages: int
+    messages: fields.Messages
     marker: MessageId | None
 
 
@@ -165,23 +164,29 @@ class InPendingAck(TypedDict):
 class TransactionMetadata(TypedDict):
     """Of `Admin.transaction_metadata`; partitions are topic/partition."""
 
-    txn: TxnId
-    status: str
-    open_time: int
-    timeout_at: int
-    timeout_ms: int
-    owner: str
-    owner_uid: int
-    transaction_key: str | None
-    epoch: int | None
-    reason: str | None
-    overdue: bool
-    end_time: int | None
-    decision_lsn: int | None
-    waiting_list: list[str]
-    skipped_list: list[str]
-    produced_partitions: dict[str, InBuffer]
-    acked_partitions: dict[str, dict[str, InPendingAck]]
+    txn: fields.Txn
+    status: Annotated[str, "OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED"]
+    open_time: Annotated[int, "when it began"]
+    timeout_at: fields.TimeoutAt
+    timeout_ms: fields.TimeoutMs
+    owner: fields.Owner
+    owner_uid: fields.OwnerUid
+    transaction_key: fields.TransactionKey | None
+    epoch: fields.Epoch | None
+    reason: fields.Reason | None
+    overdue: fields.Overdue
+    end_time: fields.EndTime | None
+    decision_lsn: fields.DecisionLsn | None
+    waiting_list: fields.WaitingList
+    skipped_list: fields.SkippedList
+    produced_partitions: Annotated[
+        dict[str, InBuffer], "its messages, by topic/partition", ("TOPIC/P",)
+    ]
+    acked_partitions: Annotated[
+        dict[str, dict[str, InPendingAck]],
+        "its acknowledgements, by topic/partition and subscription",
+        ("TOPIC/P", "SUB"),
+    ]
 
 
 # --- by key ----------------------------------------------------------------------------------
@@ -190,56 +195,56 @@ class TransactionMetadata(TypedDict):
 class KeyConnected(TypedDict):
     """Of `Client.connect`."""
 
-    transaction_key: str
-    owner: str
-    owner_uid: int
-    epoch: int
-    coordinator: int
-    fenced_txn: TxnId | None
+    transaction_key: fields.TransactionKey
+    owner: fields.Owner
+    owner_uid: fields.OwnerUid
+    epoch: fields.Epoch
+    coordinator: fields.Coordinator
+    fenced_txn: fields.FencedTxn | None
 
 
 class KeyRow(TypedDict):
     """Of `Admin.transaction_keys`."""
 
-    transaction_key: str
-    owner: str
-    epoch: int
-    txn: TxnId | None
-    txn_state: str | None
-    coordinator: int
-    last_used_time: int
-    owner_uid: int
-    age_ms: int
-    connected_time: int
-    deleted: bool
-    topic_list: list[str]
+    transaction_key: fields.TransactionKey
+    owner: fields.Owner
+    epoch: fields.Epoch
+    txn: fields.Txn | None
+    txn_state: fields.TxnState | None
+    coordinator: fields.Coordinator
+    last_used_time: Annotated[int, "when it last connected or began a transaction"]
+    owner_uid: fields.OwnerUid
+    age_ms: Annotated[int, "time since its last use"]
+    connected_time: Annotated[int, "when its holder connected"]
+    deleted: Annotated[bool, "a tombstone, which keeps the epoch"]
+    topic_list: fields.TopicList
 
 
 class KeyTransaction(TypedDict):
     """A remembered transaction of a KeyDescription."""
 
-    txn: TxnId
+    txn: fields.Txn
     state: str
-    reason: str | None
-    begin_time: int
-    end_time: int | None
+    reason: fields.Reason | None
+    begin_time: fields.BeginTime
+    end_time: fields.EndTime | None
 
 
 class KeyDescription(KeyRow):
     """Of `Admin.transaction_key`."""
 
-    txn_list: list[KeyTransaction]
+    txn_list: Annotated[list[KeyTransaction], "the remembered transactions, newest first"]
 
 
 class KeyDeleted(TypedDict):
     """Of `Admin.delete_transaction_key`."""
 
-    transaction_key: str
-    owner: str
-    owner_uid: int
-    epoch: int
-    deleted: bool
-    aborted_list: list[TxnId]
+    transaction_key: fields.TransactionKey
+    owner: fields.Owner
+    owner_uid: fields.OwnerUid
+    epoch: fields.Epoch
+    deleted: Annotated[bool, "it is a tombstone now, which keeps the epoch"]
+    aborted_list: Annotated[list[TxnId], "transactions that this call aborted"]
 
 
 # --- coordinators ----------------------------------------------------------------------------
@@ -248,16 +253,16 @@ class KeyDeleted(TypedDict):
 class CoordinatorRow(TypedDict):
     """Of `Admin.coordinators`."""
 
-    coordinator: int
-    state: str
-    ongoing_txn_size: int
-    keys: int
+    coordinator: fields.Coordinator
+    state: fields.CoordinatorState
+    ongoing_txn_size: fields.OngoingTxnSize
+    keys: Annotated[int, "living transaction keys"]
 
 
 class LedgerPiece(TypedDict):
     """A closed piece of a ledger of ops."""
 
-    path: str
+    path: fields.Path
     entries: int
     size: int
     lsn_first: int
@@ -289,26 +294,26 @@ class LogStats(TypedDict):
 class CoordinatorStats(TypedDict):
     """Of `Admin.coordinator_stats`."""
 
-    coordinator: int
-    state: str
-    least_sig_bits: int
-    low_water_mark: int
-    ongoing_txn_size: int
-    next_sequence: int
-    committing_size: int
-    aborting_size: int
-    ended_size: int
-    oldest_open_time: int | None
-    recover_start_time: int
-    recover_end_time: int
-    log_stats: LogStats | None
+    coordinator: fields.Coordinator
+    state: fields.CoordinatorState
+    least_sig_bits: Annotated[int, "highest sequence issued, 0 if none"]
+    low_water_mark: Annotated[int, "lowest unfinished sequence less one, 0 if none"]
+    ongoing_txn_size: fields.OngoingTxnSize
+    next_sequence: Annotated[int, "sequence of the next transaction"]
+    committing_size: Annotated[int, "decided, waiting to be committed"]
+    aborting_size: Annotated[int, "decided, waiting to be aborted"]
+    ended_size: Annotated[int, "ended and remembered"]
+    oldest_open_time: Annotated[int | None, "when the oldest open transaction began"]
+    recover_start_time: fields.RecoverStartTime
+    recover_end_time: fields.RecoverEndTime
+    log_stats: Annotated[LogStats | None, "the ledger of its log, with --internal"]
 
 
 class CoordinatorsScaled(TypedDict):
     """Of `Admin.scale_coordinators`."""
 
-    before: int
-    after: int
+    before: Annotated[int, "old value"]
+    after: Annotated[int, "new value"]
 
 
 # --- held messages and acknowledgements --------------------------------------------------------
@@ -317,56 +322,75 @@ class CoordinatorsScaled(TypedDict):
 class BufferState(TypedDict):
     """The sidecar of a partition."""
 
-    topic: str
-    partition: int
-    state: str
-    ongoing_txn_size: int
-    total_aborted_transactions: int
-    sidecar_live_bytes: int
-    sidecar_garbage_bytes: int
-    max_read_position: MessageId | None
-    low_water_marks: dict[str, int]
-    last_snapshot_time: int | None
-    recover_start_time: int
-    recover_end_time: int
+    topic: fields.Topic
+    partition: fields.Partition
+    state: fields.HolderState
+    ongoing_txn_size: fields.OngoingTxnSize
+    total_aborted_transactions: Annotated[int, "aborted transactions that had messages here"]
+    sidecar_live_bytes: Annotated[int, "bytes that are or may become visible"]
+    sidecar_garbage_bytes: Annotated[int, "bytes of aborted messages"]
+    max_read_position: Annotated[MessageId | None, "last visible message"]
+    low_water_marks: fields.LowWaterMarks
+    last_snapshot_time: Annotated[int | None, "last checkpoint"]
+    recover_start_time: fields.RecoverStartTime
+    recover_end_time: fields.RecoverEndTime
 
 
 class BufferStats(BufferState, total=False):
     """Of `Admin.transaction_buffer_stats`; these keys only for the given transaction."""
 
-    start_position: MessageId | None
-    aborted: bool
-    messages: int
-    marker: MessageId | None
+    start_position: Annotated[MessageId | None, "its first row in the sidecar; null after an abort"]
+    aborted: Annotated[bool, "whether it was aborted"]
+    messages: fields.OwnMessages
+    marker: Annotated[MessageId | None, "its commit marker"]
 
 
 class PendingAckState(TypedDict):
     """Acknowledgements that transactions hold on a subscription in a partition."""
 
-    topic: str
-    partition: int
-    subscription: str
-    state: str
-    ongoing_txn_size: int
-    pending_messages: int
-    low_water_marks: dict[str, int]
-    recover_start_time: int
-    recover_end_time: int
-    log_stats: LogStats | None
+    topic: fields.Topic
+    partition: fields.Partition
+    subscription: fields.Subscription
+    state: fields.HolderState
+    ongoing_txn_size: fields.OngoingTxnSize
+    pending_messages: Annotated[int, "messages that open transactions acknowledged"]
+    low_water_marks: fields.LowWaterMarks
+    recover_start_time: fields.RecoverStartTime
+    recover_end_time: fields.RecoverEndTime
+    log_stats: Annotated[LogStats | None, "the ledger of its log, with --internal"]
 
 
 class PendingAckStats(PendingAckState, total=False):
     """Of `Admin.pending_ack_stats`; these keys only for the given transaction."""
 
-    cumulative_ack_position: MessageId | None
-    individual_acks: int
+    cumulative_ack_position: Annotated[
+        MessageId | None, "last position that it acknowledged cumulatively"
+    ]
+    individual_acks: Annotated[int, "messages it acknowledged beyond that position"]
 
 
 class PendingPosition(TypedDict):
     """Of `Admin.position_in_pending_ack`."""
 
-    topic: str
-    subscription: str
-    position: MessageId
-    state: str
-    txn: TxnId | None
+    topic: fields.Topic
+    subscription: fields.Subscription
+    position: Annotated[MessageId, "its position"]
+    state: Annotated[
+        str,
+        "what holds the message",
+        ("PendingAck", "MarkDelete", "NotInPendingAck", "PendingAckNotReady", "InvalidPosition"),
+    ]
+    txn: fields.Txn | None
+
+
+class TransactionWaited(TypedDict):
+    """Of `txlog txn wait`."""
+
+    txn: fields.Txn
+    state: fields.TxnState
+
+
+class TransactionShown(TransactionDescription):
+    """Of `txlog txn show`."""
+
+    key_list: Annotated[list[str] | None, "keys of its messages, with --keys"]

@@ -23,6 +23,7 @@ import msgspec
 from txlog.base.ids import TxnId
 from txlog.base.ranges import parse_duration, parse_time
 from txlog.base.settings import Settings
+from txlog.cli.output import output as described
 from txlog.cli.output.output import Output, output_for
 from txlog.cli.terminal import say as saying
 from txlog.cli.terminal.say import Report
@@ -83,16 +84,11 @@ class Globals(msgspec.Struct):
     version: bool = False
 
 
-class Described(Protocol):
+class Described(described.Described, Protocol):
     """The facts that a call needs about its command."""
 
-    path: str
-    table_fields: list[str]
-    fields: list[str]
-    records: bool
+    function: Any
     more: Callable[[], str] | None
-    changes: bool
-    input_format: bool
     dry_run: bool
 
     def run(self, call: Call, values: dict[str, Any]) -> None:

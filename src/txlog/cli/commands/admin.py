@@ -15,11 +15,9 @@ from txlog.errors import Usage
 
 @command(
     "admin checkpoint",
+    "write a checkpoint; roll and seal ledgers",
     examples=("txlog admin checkpoint", "txlog admin checkpoint --roll-all"),
-    fields=(
-        "generation lsn frames rows parts sealed_ledgers journals_deleted freed_bytes skipped "
-        "elapsed_ms"
-    ),
+    rows="space.CheckpointWritten",
     changes=True,
 )
 def checkpoint(
@@ -48,10 +46,6 @@ def checkpoint(
 
 # --- keys and coordinators -------------------------------------------------------------------
 
-LIST_FIELDS = (
-    "transaction_key owner epoch txn txn_state coordinator last_used_time "
-    "| owner_uid age_ms connected_time deleted topic_list"
-)
 STATES = ("open", "committing", "aborting")
 KeyArgument = Annotated[str, Argument(metavar="KEY", show_default=False)]
 OwnerOption = Annotated[str | None, Option("--owner", metavar="NAME|UID", help="for root")]
@@ -59,11 +53,13 @@ OwnerOption = Annotated[str | None, Option("--owner", metavar="NAME|UID", help="
 
 @command(
     "admin list-transaction-keys",
+    "list transaction keys",
     examples=(
         "txlog admin list-transaction-keys",
         "txlog admin list-transaction-keys --older-than 30d -f names",
     ),
-    fields=LIST_FIELDS,
+    rows="transactions.KeyRow",
+    until="last_used_time",
 )
 def list_keys(
     call: Call,
@@ -99,11 +95,13 @@ def list_keys(
 
 @command(
     "admin get-transaction-key",
+    "one key and its transactions",
     examples=(
         "txlog admin get-transaction-key nightly",
         "txlog admin get-transaction-key nightly --json",
     ),
-    fields=f"{LIST_FIELDS} txn_list",
+    rows="transactions.KeyDescription",
+    until="last_used_time",
 )
 def get_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
     """Show one transaction key and its remembered transactions."""
@@ -113,11 +111,12 @@ def get_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
 
 @command(
     "admin delete-transaction-key",
+    "delete a key, abort its open transaction",
     examples=(
         "txlog admin delete-transaction-key nightly",
         "txlog admin delete-transaction-key nightly --dry-run",
     ),
-    fields="transaction_key owner owner_uid epoch deleted aborted_list",
+    rows="transactions.KeyDeleted",
     changes=True,
     dry_run=True,
 )
@@ -135,11 +134,12 @@ def delete_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
 
 @command(
     "admin scale-transaction-coordinators",
+    "add transaction coordinators",
     examples=(
         "txlog admin scale-transaction-coordinators 64",
         "txlog admin scale-transaction-coordinators 32 --dry-run",
     ),
-    fields="before after",
+    rows="transactions.CoordinatorsScaled",
     changes=True,
     dry_run=True,
 )
@@ -163,13 +163,12 @@ def _whose(key: str, owner: str | None) -> tuple[str | None, str]:
 
 # --- take a partition offline, and bring it back ---------------------------------------------
 
-_FIELDS = "topic partition online changed finished_list"
-
 
 @command(
     "admin offline",
+    "take a partition offline",
     examples=("txlog admin offline orders/2", "txlog admin offline orders/2 --dry-run --json"),
-    fields=_FIELDS,
+    rows="topics.PartitionSwitched",
     changes=True,
     dry_run=True,
 )
@@ -188,8 +187,9 @@ def offline(
 
 @command(
     "admin online",
+    "bring a partition back",
     examples=("txlog admin online orders/2", "txlog admin online orders/2 --json"),
-    fields=_FIELDS,
+    rows="topics.PartitionSwitched",
     changes=True,
     dry_run=True,
 )

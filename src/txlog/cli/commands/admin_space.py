@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 
 @command(
     "admin compact",
+    "rewrite a sidecar without aborted messages",
     examples=("txlog admin compact orders", "txlog admin compact orders -p 0 --dry-run"),
-    fields=(
-        "topic transactions messages aborted_dropped size_before_bytes size_after_bytes "
-        "ledgers_before ledgers_after dry_run"
-    ),
+    rows="space.Compacted",
     changes=True,
 )
 def compact(
@@ -48,11 +46,9 @@ def compact(
 
 @command(
     "admin compact-topic",
+    "keep the newest message of each key",
     examples=("txlog admin compact-topic orders", "txlog admin compact-topic orders --dry-run"),
-    fields=(
-        "topic partitions lsn messages keys_kept keys_deleted without_key files "
-        "size_before_bytes size_after_bytes dry_run"
-    ),
+    rows="space.TopicCompacted",
     changes=True,
 )
 def compact_topic(
@@ -86,10 +82,9 @@ def compact_topic(
 
 @command(
     "admin compact-changes",
+    "shorten the logs of keys and cursors",
     examples=("txlog admin compact-changes", "txlog admin compact-changes --json"),
-    fields=(
-        "log rows_before rows_after files_before files_after size_before_bytes size_after_bytes"
-    ),
+    rows="space.ChangesCompacted",
     changes=True,
 )
 def compact_changes(call: Call) -> None:
@@ -113,11 +108,12 @@ def compact_changes(call: Call) -> None:
 
 @command(
     "admin offload",
+    "move sealed files to a directory or to S3",
     examples=(
         "txlog admin offload orders --to /mnt/archive",
         "txlog admin offload orders --to 's3://bucket/txlog?region=eu-central-1' --dry-run",
     ),
-    fields="topic place files size_bytes ledgers_left dry_run",
+    rows="space.Offloaded",
     changes=True,
 )
 def offload(
@@ -154,11 +150,12 @@ def offload(
 
 @command(
     "admin confirm",
+    "check the copies at an offload target",
     examples=(
         "txlog admin confirm /mnt/archive",
         "txlog admin confirm 's3://bucket/txlog?region=eu-central-1'",
     ),
-    fields="place",
+    rows="space.Confirmed",
 )
 def confirm_place(
     call: Call,
@@ -178,12 +175,13 @@ def confirm_place(
 
 @command(
     "admin trim",
+    "delete the oldest messages",
     examples=(
         "txlog admin trim orders --to @-7d",
         "txlog admin trim orders --to sub=billing --dry-run",
         "txlog admin trim orders --by-policy --yes",
     ),
-    fields="topic ledgers messages size_bytes partition_list dry_run",
+    rows="space.Trimmed",
     changes=True,
 )
 def trim(
@@ -217,8 +215,9 @@ def trim(
 
 @command(
     "admin gc",
+    "files that no manifest names",
     examples=("txlog admin gc", "txlog admin gc --apply --keep 10m"),
-    fields="applied files size_bytes file_list",
+    rows="space.GarbageCollected",
     changes=True,
 )
 def gc(
@@ -237,8 +236,9 @@ def gc(
 
 @command(
     "admin accept-clock",
+    "trust the clock as it is",
     examples=("txlog admin accept-clock", "txlog admin accept-clock --json"),
-    fields="ahead_ms was_believed",
+    rows="store.ClockAccepted",
     changes=True,
 )
 def accept_clock(call: Call) -> None:

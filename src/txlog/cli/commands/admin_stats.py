@@ -7,7 +7,6 @@ from typing import Annotated
 from txlog.base.ids import MessageId, TxnId
 from txlog.base.ranges import parse_duration
 from txlog.cli.call.call import Call
-from txlog.cli.commands.txn import LIST_FIELDS
 from txlog.cli.line.command import Argument, Option, command
 
 _Coordinator = Annotated[int | None, Option("--coordinator", "-c", metavar="ID")]
@@ -18,8 +17,9 @@ _Internal = Annotated[bool, Option("--internal", help="include its ledger")]
 
 @command(
     "admin coordinators",
+    "list the coordinators",
     examples=("txlog admin coordinators", "txlog admin coordinators -f names"),
-    fields="coordinator state ongoing_txn_size keys",
+    rows="transactions.CoordinatorRow",
 )
 def coordinators(call: Call) -> None:
     """List the transaction coordinators."""
@@ -28,12 +28,10 @@ def coordinators(call: Call) -> None:
 
 @command(
     "admin coordinator-stats",
+    "figures of coordinators",
     examples=("txlog admin coordinator-stats -c 3", "txlog admin coordinator-stats --json"),
-    fields=(
-        "coordinator state least_sig_bits low_water_mark ongoing_txn_size next_sequence "
-        "committing_size aborting_size ended_size "
-        "| oldest_open_time recover_start_time recover_end_time log_stats"
-    ),
+    rows="transactions.CoordinatorStats",
+    until="ended_size",
 )
 def coordinator_stats(
     call: Call, coordinator: _Coordinator = None, internal: _Internal = False
@@ -44,15 +42,12 @@ def coordinator_stats(
 
 @command(
     "admin transaction-metadata",
+    "all details of a transaction",
     examples=(
         "txlog admin transaction-metadata 0:42 --json",
         "txlog admin transaction-metadata 0:42",
     ),
-    fields=(
-        "txn status open_time timeout_at timeout_ms owner owner_uid transaction_key epoch reason "
-        "overdue end_time decision_lsn waiting_list skipped_list produced_partitions "
-        "acked_partitions"
-    ),
+    rows="transactions.TransactionMetadata",
 )
 def transaction_metadata(
     call: Call, txn: Annotated[str, Argument(metavar="ID", show_default=False)]
@@ -63,11 +58,13 @@ def transaction_metadata(
 
 @command(
     "admin slow-transactions",
+    "unfinished transactions older than a time",
     examples=(
         "txlog admin slow-transactions --time 10m",
         "txlog admin slow-transactions --time 1h -c 3 --json",
     ),
-    fields=LIST_FIELDS,
+    rows="transactions.TransactionRow",
+    until="owner",
 )
 def slow_transactions(
     call: Call,
@@ -81,15 +78,13 @@ def slow_transactions(
 
 @command(
     "admin transaction-buffer-stats",
+    "the sidecars of a topic",
     examples=(
         "txlog admin transaction-buffer-stats orders",
         "txlog admin transaction-buffer-stats orders --txn 0:42",
     ),
-    fields=(
-        "topic partition state ongoing_txn_size total_aborted_transactions sidecar_live_bytes "
-        "sidecar_garbage_bytes | max_read_position low_water_marks last_snapshot_time "
-        "recover_start_time recover_end_time start_position aborted messages marker"
-    ),
+    rows="transactions.BufferStats",
+    until="sidecar_garbage_bytes",
 )
 def transaction_buffer_stats(
     call: Call,
@@ -104,14 +99,13 @@ def transaction_buffer_stats(
 
 @command(
     "admin pending-ack-stats",
+    "acknowledgements that open transactions hold",
     examples=(
         "txlog admin pending-ack-stats orders billing",
         "txlog admin pending-ack-stats orders billing -p 0 --json",
     ),
-    fields=(
-        "topic partition subscription state ongoing_txn_size pending_messages | low_water_marks "
-        "recover_start_time recover_end_time log_stats cumulative_ack_position individual_acks"
-    ),
+    rows="transactions.PendingAckStats",
+    until="pending_messages",
 )
 def pending_ack_stats(
     call: Call,
@@ -132,11 +126,12 @@ def pending_ack_stats(
 
 @command(
     "admin position-in-pending-ack",
+    "the state of a message on a subscription",
     examples=(
         "txlog admin position-in-pending-ack orders billing 17:4",
         "txlog admin position-in-pending-ack orders billing 17:4 --json",
     ),
-    fields="topic subscription position state txn",
+    rows="transactions.PendingPosition",
 )
 def position_in_pending_ack(
     call: Call,
@@ -154,8 +149,9 @@ def position_in_pending_ack(
 
 @command(
     "admin locks",
+    "processes that hold locks",
     examples=("txlog admin locks", "txlog admin locks --json"),
-    fields="name path held pid command since_time subscription",
+    rows="store.LockRow",
 )
 def locks(call: Call) -> None:
     """Show locks and the processes that hold them; a lock ends with its process."""

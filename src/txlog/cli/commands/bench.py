@@ -19,13 +19,14 @@ _MODES = ("produce", "consume", "txn", "mixed")
 
 @command(
     "bench",
+    "measure a store on this disk",
     examples=(
         "txlog bench",
         "txlog bench --mode produce --duration 3s --size 1KiB",
         "txlog bench --json > before.json   # and later: txlog bench --compare before.json",
     ),
-    fields="mode operations per_second p50_us p99_us max_us size_bytes "
-    "| messages before_per_second ratio",
+    rows="jobs.MeasuredAgain",
+    until="size_bytes",
 )
 def bench(
     call: Call,

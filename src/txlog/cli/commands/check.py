@@ -26,13 +26,14 @@ _UNITS: Final = {"txn-age": ("s", 0.001), "lag": ("s", 0.001), "space": ("B", 1)
 
 @command(
     "check",
+    "report the store's health to monitors",
     examples=(
         "txlog check --backlog-warn 10000 --backlog-crit 100000",
         "txlog check --style nagios --txn-age-warn 5m --txn-age-crit 1h",
         "txlog check --style prometheus --outfile /var/lib/node_exporter/txlog_check.prom",
         "txlog check --topic orders --lag-crit 10m --json",
     ),
-    fields="status check_list",
+    rows="store.Check",
 )
 def check(
     call: Call,

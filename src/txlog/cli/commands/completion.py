@@ -21,6 +21,7 @@ Shell = Annotated[
 
 @command(
     "completion show",
+    "print the script that completes txlog",
     examples=("txlog completion show bash", "source <(txlog completion show bash)"),
 )
 def show(call: Call, shell: Shell = None) -> None:
@@ -34,8 +35,9 @@ def show(call: Call, shell: Shell = None) -> None:
 
 @command(
     "completion install",
+    "install completion where the shell looks for it",
     examples=("txlog completion install bash", "txlog completion install fish --json"),
-    fields="path changed",
+    rows="tool.FileInstalled",
     changes=True,
 )
 def install(call: Call, shell: Shell = None) -> None:

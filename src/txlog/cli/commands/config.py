@@ -21,8 +21,10 @@ Key = Annotated[str, Argument(metavar="KEY", show_default=False)]
 
 @command(
     "config show",
+    "settings of user and store, and their origins",
     examples=("txlog config show", "txlog config show --origin", "txlog config show --json"),
-    fields="name value | origin",
+    rows="tool.SettingShown",
+    until="value",
 )
 def show(
     call: Call,
@@ -40,8 +42,9 @@ def show(
 
 @command(
     "config get",
+    "the value of a setting",
     examples=("txlog config get txn_timeout_default_ms", "txlog config get store"),
-    fields="name value origin",
+    rows="tool.SettingShown",
 )
 def get(call: Call, key: Key) -> None:
     """Print the value of a setting, with --json also its origin."""
@@ -59,13 +62,14 @@ def get(call: Call, key: Key) -> None:
 
 @command(
     "config set",
+    "change a setting of the store or user",
     examples=(
         "txlog config set txn_timeout_default_ms 5m",
         "txlog config set checkpoint_bytes 128MiB --dry-run",
         "txlog config set --user color never",
         "txlog config set --user shop.store /data/shop   # --profile shop",
     ),
-    fields="name value was changed",
+    rows="tool.SettingSet",
     changes=True,
     dry_run=True,
 )
@@ -104,6 +108,7 @@ def set_(
 
 @command(
     "config path",
+    "where the user's config.toml is",
     examples=("txlog config path", "cat $(txlog config path)"),
 )
 def path(call: Call) -> None:

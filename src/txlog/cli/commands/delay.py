@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from txlog.client.topics.topic import TopicHandle
 
 Row = dict[str, Any]
-LIST_FIELDS: Final = "topic partition message_id deliver_at due_in_ms key size_bytes | txn"
-HISTOGRAM_FIELDS: Final = ["due_within_ms", "messages"]
 BAR_COLUMNS: Final = 40
 ROWS_AT_ONCE: Final = 10_000  # rows of a listing; a million rows need a kilobyte each
 Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
@@ -37,12 +35,14 @@ Before = Annotated[str | None, Option("--before", metavar="TIME", help="due befo
 
 @command(
     "delay list",
+    "messages that are not due yet, by their time",
     examples=(
         "txlog delay list orders --limit 20",
         "txlog delay list orders -s billing --before +1h",
         "txlog delay list orders --histogram",
     ),
-    fields=LIST_FIELDS,
+    rows="delayed.DelayedRow",
+    until="size_bytes",
 )
 def list_delayed(
     call: Call,
@@ -71,8 +71,10 @@ def list_delayed(
 
 @command(
     "delay next",
+    "the messages that are due next",
     examples=("txlog delay next orders", "txlog delay next -n 3 -s billing"),
-    fields=LIST_FIELDS,
+    rows="delayed.DelayedRow",
+    until="size_bytes",
 )
 def next_delayed(
     call: Call,
@@ -103,11 +105,10 @@ def next_delayed(
 
 @command(
     "delay buckets",
+    "the buckets of the index of delayed messages",
     examples=("txlog delay buckets orders", "txlog delay buckets orders --json"),
-    fields=(
-        "topic partition state generation first last messages not_due segments loaded_segments "
-        "size_bytes | min_deliver_at max_deliver_at file"
-    ),
+    rows="delayed.BucketRow",
+    until="size_bytes",
 )
 def buckets(call: Call, topic: Topic) -> None:
     """List the buckets of the index: sealed ones, the mutable one, those waiting for a commit.
@@ -159,9 +160,9 @@ def _print_histogram(call: Call, rows: Sequence[Mapping[str, object]]) -> None:
     output = call.output
     if call.flags.columns is not None:
         raise Usage("--columns does not go with --histogram")
-    output.fields = output.shown = HISTOGRAM_FIELDS
+    output.print_instead("delayed.DueWithin")
     if output.form in ("table", "wide") and output.look.human:
-        output.shown = output.fields = [*HISTOGRAM_FIELDS, "bar"]
+        output.shown = output.fields = [*output.fields, "bar"]
         most = max(int(str(row["messages"])) for row in rows) or 1
         rows = [{**row, "bar": "█" * _length(int(str(row["messages"])), most)} for row in rows]
     output.rows(rows)
@@ -181,12 +182,14 @@ Every = Annotated[bool, Option("--all", help="everything delayed")]
 
 @command(
     "delay promote",
+    "deliver delayed messages now",
     examples=(
         "txlog delay promote orders 17:4",
         "txlog delay promote orders --before +1h -s billing --yes",
         "txlog delay promote orders --all --dry-run",
     ),
-    fields="topic subscription promoted not_delayed",
+    rows="delayed.Promoted",
+    without="first_at last_at",
     changes=True,
     dry_run=True,
 )
@@ -207,12 +210,14 @@ def promote(
 
 @command(
     "delay cancel",
+    "acknowledge them before they are due",
     examples=(
         "txlog delay cancel orders 17:4 17:9:2",
         "txlog delay cancel orders --all -s billing --yes",
         "txlog delay cancel orders --before 2027-01-01 --dry-run",
     ),
-    fields="topic subscription cancelled not_delayed",
+    rows="delayed.Cancelled",
+    without="first_at last_at",
     changes=True,
     dry_run=True,
 )
@@ -293,8 +298,9 @@ def _amount(answer: Mapping[str, Any], done: str) -> str:
 
 @command(
     "delay merge",
+    "merge its buckets",
     examples=("txlog delay merge orders", "txlog delay merge orders --to 4 --dry-run"),
-    fields="topic buckets_before buckets_after messages",
+    rows="delayed.BucketsMerged",
     changes=True,
     dry_run=True,
 )
@@ -318,11 +324,12 @@ def merge(
 
 @command(
     "delay rebuild",
+    "rebuild its buckets from the log",
     examples=(
         "txlog delay rebuild orders",
         "txlog delay rebuild orders --from 17:0 --to 17:900 --dry-run",
     ),
-    fields="topic partitions messages_read indexed missing surplus buckets",
+    rows="delayed.IndexRebuilt",
     changes=True,
     dry_run=True,
 )

@@ -29,16 +29,14 @@ _TOUR: Final = (
 
 @command(
     "demo",
+    "exactly once on real invoices while workers are killed",
     examples=(
         "txlog demo",
         "txlog demo /tmp/demo --kills 3 --limit 2000",
         "txlog demo /tmp/small --small",
         "txlog demo /tmp/small --tour",
     ),
-    fields=(
-        "path lines invoices refunds quantity value kills transactions exact elapsed_ms "
-        "topics messages"
-    ),
+    rows="jobs.DemoRun",
 )
 def demo(
     call: Call,

@@ -57,16 +57,14 @@ def print_result(call: Call, answer: Mapping[str, Any], engine: str, done: str) 
     call.output.result({**answer, "job": name, "engine": engine, "elapsed_ms": took})
 
 
-def print_listed(
-    call: Call, answer: Mapping[str, Any], name: str, columns: str, engine: str
-) -> None:
+def print_listed(call: Call, answer: Mapping[str, Any], name: str, row: str, engine: str) -> None:
     """Print an answer as one object; without --json print only its list, as a table."""
     command = call.command.path.removeprefix("job ")
     if call.output.as_json or call.flags.columns is not None:
         more = {"job": command, "engine": engine, "elapsed_ms": call.elapsed_ms()}
         call.output.single({**answer, **more})
         return
-    call.output.shown = call.output.fields = columns.split()
+    call.output.print_instead(row)
     call.output.rows(answer[name])
 
 
@@ -88,8 +86,9 @@ Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
 
 @command(
     "job audit",
+    "check stored rows against the store's own records",
     examples=("txlog job audit", "txlog job audit orders --json"),
-    fields="job engine failed check_list elapsed_ms",
+    rows="jobs.AuditRun",
 )
 def audit(
     call: Call,
@@ -106,7 +105,7 @@ def audit(
     client = call.client()
     with engine_of(call, engine, master, conf) as chosen, Words(call) as tell:
         answer = job_of("txlog.lake.jobs.audit", "audit")(client, topics or [], chosen, tell)
-    print_listed(call, answer, "check_list", "name topic partition expected found ok", engine)
+    print_listed(call, answer, "check_list", "jobs.AuditCheck", engine)
     checks, failed = len(answer["check_list"]), answer["failed"]
     call.summary(
         f"{counted(checks, 'check')}, {f'{failed} failed' if failed else 'all well'} "
@@ -118,8 +117,9 @@ def audit(
 
 @command(
     "job lateness",
+    "how late messages arrive",
     examples=("txlog job lateness orders", "txlog job lateness orders --by 1h --json"),
-    fields="job engine topic messages row_list delay_list elapsed_ms",
+    rows="jobs.LatenessRun",
 )
 def lateness(
     call: Call,
@@ -139,8 +139,7 @@ def lateness(
     with engine_of(call, engine, master, conf) as chosen, Words(call) as tell:
         tell(f"{topic}: reading")
         answer = job_of("txlog.lake.jobs.lateness", "lateness")(client, topic, by_ms, chosen)
-    columns = "from_time messages late p50_ms p90_ms p99_ms max_ms"
-    print_listed(call, answer, "row_list", columns, engine)
+    print_listed(call, answer, "row_list", "jobs.LatenessSpan", engine)
     late = ", ".join(
         f"{row['late']:,} with {duration(row['delay_ms'])}"
         for row in answer["delay_list"]
@@ -162,11 +161,12 @@ Key = Annotated[
 
 @command(
     "job bulk-load",
+    "store files as messages of a topic, once",
     examples=(
         "txlog job bulk-load orders.csv orders --transaction-key import --key-column id",
         "txlog job bulk-load data/ orders --transaction-key import --engine duckdb --dry-run",
     ),
-    fields="job engine topic files messages size_bytes ledgers txn already elapsed_ms",
+    rows="jobs.BulkLoadRun",
     changes=True,
     dry_run=True,
 )
@@ -219,12 +219,13 @@ def bulk_load(
 
 @command(
     "job replay",
+    "store a range in another topic, once",
     examples=(
         "txlog job replay orders again -o @-1h.. --transaction-key fix-42",
         "txlog job replay orders again --transaction-key fix-42 --transform fix.py:repair "
         "--engine duckdb",
     ),
-    fields="job engine topic dest read written txn already elapsed_ms",
+    rows="jobs.ReplayRun",
     changes=True,
     dry_run=True,
 )
@@ -291,11 +292,9 @@ Upkeep = Annotated[
 
 @command(
     "job compact",
+    "rewrite sidecars of a topic in commit order",
     examples=("txlog job compact orders", "txlog job compact orders --engine duckdb --dry-run"),
-    fields=(
-        "job engine topic transactions messages aborted_dropped size_before_bytes "
-        "size_after_bytes ledgers_before ledgers_after elapsed_ms"
-    ),
+    rows="jobs.CompactRun",
     changes=True,
     dry_run=True,
 )
@@ -322,11 +321,12 @@ def compact(
 
 @command(
     "job rebuild-delayed",
+    "rebuild the delayed index from the log",
     examples=(
         "txlog job rebuild-delayed orders",
         "txlog job rebuild-delayed orders --engine duckdb --dry-run",
     ),
-    fields=("job engine topic partitions messages_read indexed missing surplus buckets elapsed_ms"),
+    rows="jobs.RebuildRun",
     changes=True,
     dry_run=True,
 )

@@ -20,8 +20,9 @@ Pages = Annotated[list[str] | None, Argument(metavar="PAGE", show_default=False)
 
 @command(
     "man install",
+    "install man pages where man finds them",
     examples=("txlog man install", "txlog man install --json"),
-    fields="path changed",
+    rows="tool.FileInstalled",
     changes=True,
 )
 def install(call: Call) -> None:
@@ -39,6 +40,7 @@ def install(call: Call) -> None:
 
 @command(
     "man show",
+    "print a man page",
     examples=("txlog man show produce", "txlog man show txn commit", "txlog man show offsets"),
 )
 def show(call: Call, page: Pages = None) -> None:
@@ -48,6 +50,7 @@ def show(call: Call, page: Pages = None) -> None:
 
 @command(
     "man path",
+    "where the man pages are",
     examples=("txlog man path", "txlog man path produce"),
 )
 def path(call: Call, page: Pages = None) -> None:

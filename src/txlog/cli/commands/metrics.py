@@ -12,11 +12,12 @@ from txlog.engine.door.disk import replace_file
 
 @command(
     "metrics",
+    "figures for Prometheus",
     examples=(
         "txlog metrics",
         "txlog metrics --textfile /var/lib/node_exporter/txlog.prom   # from cron",
     ),
-    fields="name type labels value",
+    rows="store.MetricRow",
 )
 def metrics(
     call: Call,

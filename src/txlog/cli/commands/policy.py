@@ -28,7 +28,6 @@ TtlFrom = Annotated[
 ]
 Read = Callable[[Any], object]
 _CHECKS: Final = ("count", "refuse", "off")
-_FIELDS: Final = "topic namespace policies origins"
 
 
 def _as_given(value: object) -> object:
@@ -73,11 +72,12 @@ _POLICIES: Final[dict[str, dict[str, tuple[str, Read]]]] = {
 }
 
 
-def _setter(kind: str, *examples: str) -> Callable[[Callable[..., None]], Command]:
+def _setter(kind: str, short: str, *examples: str) -> Callable[[Callable[..., None]], Command]:
     return command(
         f"policy {kind} set",
+        short,
         examples=examples,
-        fields=f"{_FIELDS} changed",
+        rows="topics.PoliciesChanged",
         changes=True,
         dry_run=True,
     )
@@ -85,6 +85,7 @@ def _setter(kind: str, *examples: str) -> Callable[[Callable[..., None]], Comman
 
 @_setter(
     "delayed",
+    "how delayed messages wait",
     "txlog policy delayed set --topic orders --max-delay 7d",
     "txlog policy delayed set --namespace public/default --no-active",
     "txlog policy delayed set --tick-time 5s --no-strict",
@@ -121,6 +122,7 @@ def set_delayed(
 
 @_setter(
     "retention",
+    "which messages are kept, how long",
     "txlog policy retention set --topic orders --time 7d --bytes 1GiB",
     "txlog policy retention set --namespace public/default --acked --ttl 30d",
     "txlog policy retention set --topic orders --time unlimited",
@@ -166,6 +168,7 @@ def set_retention(
 
 @_setter(
     "schema",
+    "rules for schemas and values",
     "txlog policy schema set --topic trips --compatibility BACKWARD",
     "txlog policy schema set --namespace public/default --validation record",
     "txlog policy schema set --compatibility full_transitive",
@@ -206,6 +209,7 @@ def set_schema(
 
 @_setter(
     "watermark",
+    "how watermarks are kept",
     "txlog policy watermark set --topic orders --idle-timeout 10m",
     "txlog policy watermark set --namespace public/default --open-transaction-check refuse",
     "txlog policy watermark set --snapshot-bytes 1MiB --snapshot-markers 500",
@@ -263,7 +267,8 @@ def _getter(kind: str, text: str) -> Command:
     get.__doc__ = text
     path = f"policy {kind} get"
     examples = (f"txlog {path} --topic orders", f"txlog {path} --json")
-    return command(path, examples=examples, fields=_FIELDS)(get)
+    short = "the policies that apply, and their origin"
+    return command(path, short, examples=examples, rows="topics.Policies")(get)
 
 
 def _remover(kind: str, names_shown: str, default: str = "") -> Command:
@@ -285,7 +290,12 @@ def _remover(kind: str, names_shown: str, default: str = "") -> Command:
     path = f"policy {kind} remove"
     examples = (f"txlog {path} --topic orders", f"txlog {path} {names_shown} --topic orders")
     return command(
-        path, examples=examples, fields=f"{_FIELDS} changed", changes=True, dry_run=True
+        path,
+        "inherit policies again",
+        examples=examples,
+        rows="topics.PoliciesChanged",
+        changes=True,
+        dry_run=True,
     )(remove)
 
 

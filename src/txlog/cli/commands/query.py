@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 @command(
     "query",
+    "SQL over messages and topics",
     examples=(
         'txlog query "SELECT text(key), count(*) FROM orders GROUP BY 1"',
         "txlog query \"SELECT * FROM messages WHERE topic = 'orders' LIMIT 5\" --json",

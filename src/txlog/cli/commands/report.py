@@ -19,13 +19,14 @@ _FILE = "txlog-report.html"
 
 @command(
     "report",
+    "an HTML page with charts of the store",
     examples=(
         "txlog report",
         "txlog report --out shop.html --force   # from cron",
         "txlog report --since -7d --by 1h today.html",
         "txlog report - | gzip > shop.html.gz",
     ),
-    fields="path topics messages problems size_bytes",
+    rows="store.ReportWritten",
     changes=True,
     times=True,
 )

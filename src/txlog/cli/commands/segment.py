@@ -9,21 +9,18 @@ from txlog.base.ranges import parse_range, parse_size
 from txlog.cli.call.call import Call
 from txlog.cli.line.command import Argument, Option, command
 
-_FIELDS = (
-    "topic partition ledger part state messages size_bytes first last | sidecar rows markers "
-    "first_time last_time crc32c file log"
-)
-
 
 @command(
     "segment list",
+    "the files of a topic or of all",
     examples=(
         "txlog segment list orders",
         "txlog segment list orders --small 1MiB --sort size -f wide",
         "txlog segment list orders -p 0 --json",
         "txlog segment list --columns log,rows,size_bytes,file",
     ),
-    fields=_FIELDS,
+    rows="files.SegmentRow",
+    until="last",
 )
 def list_segments(
     call: Call,
@@ -55,8 +52,10 @@ def list_segments(
 
 @command(
     "segment show",
+    "a ledger or file, its columns and row groups",
     examples=("txlog segment show 1", "txlog segment show some.parquet --json"),
-    fields=f"{_FIELDS} column_list row_group_list",
+    rows="files.SegmentDescription",
+    until="last",
 )
 def show(
     call: Call,
@@ -74,12 +73,9 @@ def show(
 
 @command(
     "segment cat",
+    "print stored rows unchanged",
     examples=("txlog segment cat 1", "txlog segment cat 1 -o -10 -f tsv --columns entry,value"),
-    fields=(
-        "kind entry lsn publish_time key value properties event_time deliver_at producer "
-        "sequence_id txn_most txn_least txn_index count marker_ledger marker_entry visible_time "
-        "schema_version"
-    ),
+    rows="files.StoredRow",
 )
 def cat(
     call: Call,

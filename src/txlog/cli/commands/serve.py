@@ -58,6 +58,7 @@ PidOption = Annotated[
 
 @command(
     "serve",
+    "serve clients of Apache Pulsar, and HTTP",
     examples=(
         "txlog serve",
         "txlog serve --pulsar 127.0.0.1:6651 --http off",

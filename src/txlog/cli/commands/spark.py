@@ -12,11 +12,12 @@ from txlog.errors import InvalidArgument
 
 @command(
     "spark submit-args",
+    "arguments for spark-submit",
     examples=(
         "spark-submit $(txlog spark submit-args) job.py ./store",
         "spark-submit --master yarn $(txlog spark submit-args --archives env.tar.gz) job.py ./s",
     ),
-    fields="args",
+    rows="jobs.SubmitArguments",
 )
 def submit_args(
     call: Call,
@@ -41,6 +42,7 @@ def submit_args(
 
 @command(
     "spark example",
+    "a job to start from",
     examples=("txlog spark example --topic orders > job.py", "txlog spark example > job.py"),
 )
 def example(

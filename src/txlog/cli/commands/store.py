@@ -15,8 +15,9 @@ from txlog.errors import InvalidArgument, ReadOnlyStore
 
 @command(
     "init",
+    "create a store",
     examples=("txlog init /data/shop", "txlog init --if-not-exists --coordinators 4"),
-    fields="path uuid format created",
+    rows="store.StoreMade",
     changes=True,
 )
 def init(
@@ -73,8 +74,9 @@ def init(
 
 @command(
     "copy",
+    "back up, while others write",
     examples=("txlog copy /backup/shop", "txlog copy /backup/shop --verify --json"),
-    fields="path uuid lsn files size_bytes offloaded verified",
+    rows="store.StoreCopied",
     changes=True,
 )
 def copy(
@@ -108,8 +110,9 @@ def copy(
 
 @command(
     "status",
+    "contents of the store, and its health",
     examples=("txlog status", "txlog status --json"),
-    fields="store journal checkpoint change_logs writer txns topic_list problem_list",
+    rows="store.Status",
 )
 def status(
     call: Call,
@@ -126,6 +129,7 @@ def status(
 
 @command(
     "inspect",
+    "look at a topic, transaction, message, ledger or file",
     examples=(
         "txlog inspect orders --sample 5",
         "txlog inspect txn:0:42",

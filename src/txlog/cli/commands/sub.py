@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from txlog.client.topics.subscription import SubscriptionHandle
 
 TYPES = ("exclusive", "shared", "failover", "key-shared")
-LIST_FIELDS = (
-    "topic subscription type backlog delayed pending_acks consumers "
-    "| isolation mark_delete last_ack_time created_time backlog_no_delayed"
-)
 
 
 # --- create, list, acknowledge -----------------------------------------------------------------
@@ -34,11 +30,12 @@ LIST_FIELDS = (
 
 @command(
     "sub create",
+    "create subscriptions",
     examples=(
         "txlog sub create billing -t orders",
         "txlog sub create audit -t orders --position end",
     ),
-    fields="topic subscription type position created",
+    rows="consuming.SubscriptionCreated",
     changes=True,
     dry_run=True,
 )
@@ -105,8 +102,10 @@ def create(
 
 @command(
     "sub list",
+    "list subscriptions with their backlog",
     examples=("txlog sub list", "txlog sub list -t orders --json"),
-    fields=LIST_FIELDS,
+    rows="consuming.SubscriptionRow",
+    until="consumers",
 )
 def list_subscriptions(
     call: Call,
@@ -118,8 +117,9 @@ def list_subscriptions(
 
 @command(
     "sub ack",
+    "acknowledge messages",
     examples=("txlog sub ack billing 17:4 17:5", "txlog sub ack billing 17:90 --cumulative"),
-    fields="topic subscription acked already dropped txn",
+    rows="consuming.AcknowledgedHere",
     changes=True,
     dry_run=True,
 )
@@ -184,8 +184,10 @@ Topic = Annotated[str | None, Option("--topic", "-t", metavar="T")]
 
 @command(
     "sub describe",
+    "one subscription, its consumers and partitions",
     examples=("txlog sub describe billing", "txlog sub describe billing -t orders --json"),
-    fields=f"{LIST_FIELDS} policies consumer_list partition_list",
+    rows="consuming.SubscriptionDescription",
+    until="consumers",
 )
 def describe(call: Call, subscription: Sub, topic: Topic = None) -> None:
     """Describe one subscription: its policies, consumers and partitions."""
@@ -197,8 +199,9 @@ def describe(call: Call, subscription: Sub, topic: Topic = None) -> None:
 
 @command(
     "sub backlog",
+    "unacknowledged messages by key, age or ledger",
     examples=("txlog sub backlog billing", "txlog sub backlog billing --by key --top 5"),
-    fields="group messages size_bytes oldest_time",
+    rows="consuming.BacklogGroup",
 )
 def backlog(
     call: Call,
@@ -220,12 +223,14 @@ def backlog(
 
 @command(
     "sub seek",
+    "move a subscription forward or back",
     examples=(
         "txlog sub seek billing --to @-1h",
         "txlog sub seek billing --to start --yes",
         "txlog sub seek billing --to 17:25 --dry-run",
     ),
-    fields="topic subscription redeliver skip partition_list",
+    rows="consuming.Sought",
+    without="aborted_list",
     changes=True,
     dry_run=True,
 )
@@ -284,12 +289,13 @@ def _effect(row: SeekPartition) -> str:
 
 @command(
     "sub skip",
+    "acknowledge the next messages",
     examples=(
         "txlog sub skip billing -n 1",
         "txlog sub skip billing --older-than 7d --yes",
         "txlog sub skip billing --all --dry-run",
     ),
-    fields="topic subscription skipped",
+    rows="consuming.Skipped",
     changes=True,
     dry_run=True,
 )
@@ -317,8 +323,9 @@ def skip(
 
 @command(
     "sub clear-backlog",
+    "acknowledge everything",
     examples=("txlog sub clear-backlog billing", "txlog sub clear-backlog billing --yes --json"),
-    fields="topic subscription skipped",
+    rows="consuming.Skipped",
     changes=True,
     dry_run=True,
 )
@@ -330,8 +337,9 @@ def clear_backlog(call: Call, subscription: Sub, topic: Topic = None) -> None:
 
 @command(
     "sub expire",
+    "acknowledge messages older than a time",
     examples=("txlog sub expire billing --older-than 7d", "txlog sub expire billing --dry-run"),
-    fields="topic subscription skipped",
+    rows="consuming.Skipped",
     changes=True,
     dry_run=True,
 )
@@ -363,8 +371,9 @@ def _skip(call: Call, handle: SubscriptionHandle, act: Callable[[bool], Skipped]
 
 @command(
     "sub delete",
+    "delete subscriptions",
     examples=("txlog sub delete billing", "txlog sub delete billing audit -t orders --yes"),
-    fields="topic subscription backlog deleted",
+    rows="consuming.SubscriptionDeleted",
     changes=True,
     dry_run=True,
 )
@@ -413,8 +422,9 @@ def _verb(count: int, verb: str) -> str:
 
 @command(
     "sub nack",
+    "return messages in hand, to be redelivered later",
     examples=("txlog sub nack billing 17:4", "txlog sub nack billing 17:4 17:9 --delay 30s"),
-    fields="topic subscription nacked ignored",
+    rows="consuming.NegativelyAcknowledged",
     changes=True,
     dry_run=True,
 )
@@ -436,8 +446,9 @@ def nack(
 
 @command(
     "sub redeliver",
+    "redeliver messages in hand at once",
     examples=("txlog sub redeliver billing 17:4", "txlog sub redeliver billing --all"),
-    fields="topic subscription redelivered",
+    rows="consuming.Redelivered",
     changes=True,
     dry_run=True,
 )

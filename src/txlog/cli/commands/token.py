@@ -18,11 +18,12 @@ _TOKEN_BYTES_MAX: Final = 1 << 16
 
 @command(
     "token create-key",
+    "make a key that signs tokens",
     examples=(
         "txlog token create-key secret.key",
         "txlog token create-key private.pem --kind ec --public public.pem",
     ),
-    fields="path kind algorithm public",
+    rows="tool.SigningKeyCreated",
 )
 def create_key(
     call: Call,
@@ -55,11 +56,12 @@ def create_key(
 
 @command(
     "token create",
+    "print a token for a role",
     examples=(
         "txlog token create --role billing --key signing.key",
         "txlog token create --role billing --key signing.key --expires-in 30d > billing.token",
     ),
-    fields="role expires_at token",
+    rows="tool.TokenCreated",
 )
 def create(
     call: Call,
@@ -92,11 +94,12 @@ def create(
 
 @command(
     "token show",
+    "contents and validity of a token",
     examples=(
         "txlog token show billing.token",
         "txlog token show - --auth rules.toml < billing.token",
     ),
-    fields="role expires_at verified",
+    rows="tool.TokenShown",
 )
 def show(
     call: Call,

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from txlog.base.rows.topics import SchemaRow
     from txlog.base.schemas.schema import Schema
 
-LIST_FIELDS = (
-    "topic partitions messages size_bytes open_txns delayed subscriptions "
-    "| backlog created_time last_publish_time"
-)
 TYPES = ("json", "avro")
 SOURCE = "FILE|arrow:FILE"
 Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
@@ -42,7 +38,6 @@ Type = Annotated[
         help="encoding of records in values; default: avro for .avsc, else json",
     ),
 ]
-FIELDS = "topic version type field_list fingerprint created_time deleted definition"
 
 
 # --- create and show ---------------------------------------------------------------------------
@@ -50,13 +45,14 @@ FIELDS = "topic version type field_list fingerprint created_time deleted definit
 
 @command(
     "topic create",
+    "create topics",
     examples=(
         "txlog topic create orders",
         "txlog topic create orders --partitions 4",
         "txlog topic create audit --retention 7d",
         "txlog topic create drives --schema trip.avsc --schema-type json",
     ),
-    fields="topic partitions created",
+    rows="topics.TopicCreated",
     changes=True,
     dry_run=True,
 )
@@ -114,8 +110,10 @@ def create(
 
 @command(
     "topic list",
+    "list topics with counts and sizes",
     examples=("txlog topic list", "txlog topic list --regex '^in-' -f names"),
-    fields=LIST_FIELDS,
+    rows="topics.TopicRow",
+    until="subscriptions",
 )
 def list_topics(
     call: Call,
@@ -141,8 +139,10 @@ def list_topics(
 
 @command(
     "topic describe",
+    "one topic, its partitions and subscriptions",
     examples=("txlog topic describe orders", "txlog topic describe orders --json"),
-    fields=f"{LIST_FIELDS} policies schema_version mismatched subscription_list partition_list",
+    rows="topics.TopicDescription",
+    until="subscriptions",
 )
 def describe(
     call: Call, name: Annotated[str, Argument(metavar="NAME", show_default=False)]
@@ -153,12 +153,13 @@ def describe(
 
 @command(
     "topic stats",
+    "messages that became visible, by time",
     examples=(
         "txlog topic stats orders",
         "txlog topic stats orders --by 1m --since -2h --json",
         "txlog topic stats orders/0 --by 1d --since 2026-11-01",
     ),
-    fields="topic from_time messages size_bytes transactions",
+    rows="topics.Throughput",
     times=True,
 )
 def stats(
@@ -198,11 +199,12 @@ OFF = "off"
 
 @command(
     "topic update",
+    "add partitions, change policies",
     examples=(
         "txlog topic update orders --partitions 8",
         "txlog topic update orders --ttl 7d --retention off",
     ),
-    fields="topic partitions policies changed",
+    rows="topics.TopicUpdated",
     changes=True,
     dry_run=True,
 )
@@ -244,8 +246,9 @@ def update(
 
 @command(
     "topic delete",
+    "delete topics with their messages",
     examples=("txlog topic delete orders", "txlog topic delete orders audit --force --yes"),
-    fields="topic partitions messages size_bytes subscriptions deleted",
+    rows="topics.TopicDeleted",
     changes=True,
     dry_run=True,
 )
@@ -281,11 +284,12 @@ def delete(
 
 @command(
     "schema get",
+    "a schema of a topic",
     examples=(
         "txlog schema get trips",
         "txlog schema get trips --schema-version 1 --json --columns definition",
     ),
-    fields=FIELDS,
+    rows="topics.SchemaShown",
 )
 def get_schema(
     call: Call,
@@ -307,8 +311,10 @@ def get_schema(
 
 @command(
     "schema versions",
+    "the schemas of a topic",
     examples=("txlog schema versions trips", "txlog schema versions trips --deleted -f names"),
-    fields="version type field_list created_time deleted | topic fingerprint definition",
+    rows="topics.SchemaVersion",
+    until="deleted",
 )
 def schema_versions(
     call: Call,
@@ -322,11 +328,12 @@ def schema_versions(
 
 @command(
     "schema upload",
+    "give a topic its first or next schema",
     examples=(
         "txlog schema upload trips trip.avsc",
         "txlog schema upload trips trip.avsc --dry-run",
     ),
-    fields="topic version type field_list changed",
+    rows="topics.SchemaUploaded",
     changes=True,
     dry_run=True,
 )
@@ -349,8 +356,9 @@ def upload_schema(call: Call, topic: Topic, file: File, schema_type: Type = None
 
 @command(
     "schema test",
+    "check whether a schema would be accepted",
     examples=("txlog schema test trips trip.avsc", "txlog schema test trips trip.avsc --json"),
-    fields="topic type field_list",
+    rows="topics.SchemaTested",
 )
 def test_schema(call: Call, topic: Topic, file: File, schema_type: Type = None) -> None:
     """Check whether a schema would be accepted for a topic: exit 0, otherwise 4 (410)."""
@@ -363,8 +371,9 @@ def test_schema(call: Call, topic: Topic, file: File, schema_type: Type = None) 
 
 @command(
     "schema delete",
+    "let a topic take any bytes again",
     examples=("txlog schema delete trips --dry-run", "txlog schema delete trips --yes"),
-    fields="topic versions deleted",
+    rows="topics.SchemasDeleted",
     changes=True,
     dry_run=True,
 )

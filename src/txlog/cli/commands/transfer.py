@@ -43,13 +43,14 @@ class _Sink(io.RawIOBase):
 
 @command(
     "export",
+    "write messages to files, each once",
     examples=(
         "txlog export orders",
         "txlog export orders - --to ndjson -o @-1h.. | txlog produce again --in envelope",
         "txlog export orders /data/days --to csv --partition-by publish_date --resume",
         "txlog export orders /data/lake --to hive   # again: adds newer messages",
     ),
-    fields="topic path files messages size_bytes elapsed_ms",
+    rows="jobs.ExportRun",
     changes=True,
 )
 def export(
@@ -175,13 +176,14 @@ def _print_exported(call: Call, answer: Exported, where: str) -> None:
 
 @command(
     "import",
+    "store rows of files as messages, once",
     examples=(
         "txlog import orders.csv orders --key-column id --create",
         "txlog import part-*.parquet orders --event-time-column at --transaction-key nightly",
         "txlog import /data/orders.ndjson again --in envelope   # output of export",
         "txlog import days/*.csv.gz orders --value-columns id,amount --resume",
     ),
-    fields="topic files messages size_bytes txn already elapsed_ms",
+    rows="jobs.ImportRun",
     changes=True,
     dry_run=True,
 )

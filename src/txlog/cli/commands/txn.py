@@ -96,11 +96,6 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
 # --- begin and end, list and show ------------------------------------------------------------
 
 STATES = ("open", "committing", "committed", "aborting", "aborted")
-LIST_FIELDS = (
-    "txn state transaction_key age_ms expires_in_ms topic_list messages acks owner "
-    "| owner_uid epoch coordinator overdue reason subscription_list size_bytes begin_time "
-    "timeout_at end_time waiting_list"
-)
 KeyOption = Annotated[
     str | None, Option("--transaction-key", "--key", metavar="KEY", help="name of a series")
 ]
@@ -108,8 +103,9 @@ KeyOption = Annotated[
 
 @command(
     "txn connect",
+    "take a transaction key and print its epoch",
     examples=("EPOCH=$(txlog txn connect nightly)", "txlog txn connect nightly --epoch 3"),
-    fields="transaction_key owner owner_uid epoch coordinator fenced_txn",
+    rows="transactions.KeyConnected",
     changes=True,
 )
 def connect(
@@ -130,15 +126,13 @@ def connect(
 
 @command(
     "txn begin",
+    "begin a transaction and print its id",
     examples=(
         "export TXLOG_TXN=$(txlog txn begin --timeout 10m)",
         "eval $(txlog txn begin --print env)",
         "txlog txn begin --transaction-key nightly",
     ),
-    fields=(
-        "txn coordinator transaction_key owner owner_uid epoch timeout_ms begin_time timeout_at "
-        "fenced_txn"
-    ),
+    rows="transactions.TransactionBegun",
     changes=True,
 )
 def begin(
@@ -170,8 +164,10 @@ def begin(
 
 @command(
     "txn commit",
+    "commit transactions",
     examples=("txlog txn commit 0:42", "txlog txn commit   # the one in TXLOG_TXN"),
-    fields="txn state already reason messages acks marker_list waiting_list skipped_list",
+    rows="transactions.TransactionEnded",
+    without="open_ms",
     changes=True,
     dry_run=True,
 )
@@ -197,8 +193,10 @@ def commit(
 
 @command(
     "txn abort",
+    "abort transactions",
     examples=("txlog txn abort 0:42", "txlog txn abort --all-stuck --yes"),
-    fields="txn state already reason messages acks waiting_list skipped_list",
+    rows="transactions.TransactionEnded",
+    without="marker_list open_ms",
     changes=True,
     dry_run=True,
 )
@@ -237,8 +235,10 @@ def abort(
 
 @command(
     "txn list",
+    "list transactions",
     examples=("txlog txn list", "txlog txn list --all --json"),
-    fields=LIST_FIELDS,
+    rows="transactions.TransactionRow",
+    until="owner",
 )
 def list_transactions(
     call: Call,
@@ -283,8 +283,10 @@ def list_transactions(
 
 @command(
     "txn show",
+    "one transaction, its partitions and acknowledgements",
     examples=("txlog txn show 0:42", "txlog txn show --json"),
-    fields=(f"{LIST_FIELDS} timeout_ms decision_lsn partition_list ack_list skipped_list key_list"),
+    rows="transactions.TransactionShown",
+    until="owner",
 )
 def show(
     call: Call,
@@ -300,6 +302,7 @@ def show(
 
 @command(
     "txn run",
+    "run a command inside a transaction",
     examples=(
         "txlog txn run -- bash -c 'txlog produce a < a.txt && txlog produce b < b.txt'",
         "txlog txn run --timeout 10m -- bash -c 'seq 3 | txlog produce a'",
@@ -367,8 +370,9 @@ _ENDS: Final = {
 
 @command(
     "txn wait",
+    "wait for the end of a transaction",
     examples=("txlog txn wait 0:42", "txlog txn wait 0:42 --for committed --timeout 30s"),
-    fields="txn state",
+    rows="transactions.TransactionWaited",
 )
 def wait(
     call: Call,
@@ -388,8 +392,9 @@ def wait(
 
 @command(
     "txn log",
+    "what happened to a transaction, frame by frame",
     examples=("txlog txn log 0:42", "txlog txn log 0:42 --json"),
-    fields="lsn time op topic partition subscription count detail",
+    rows="transactions.TransactionLogRow",
 )
 def log(
     call: Call,
@@ -407,8 +412,10 @@ def log(
 
 @command(
     "txn find-hanging",
+    "transactions that do not end by themselves, and why",
     examples=("txlog txn find-hanging", "txlog txn find-hanging --older-than 1m -t orders"),
-    fields="txn state age_ms cause repair | waiting_list",
+    rows="transactions.HangingTransaction",
+    until="repair",
 )
 def find_hanging(
     call: Call,
@@ -426,8 +433,9 @@ def find_hanging(
 
 @command(
     "txn expire",
+    "end overdue transactions in the whole store",
     examples=("txlog txn expire", "txlog txn expire --dry-run --json"),
-    fields="expired rolled_forward rolled_back forgotten waiting_list",
+    rows="transactions.Expired",
     changes=True,
     dry_run=True,
 )

@@ -18,8 +18,9 @@ _SHOWN = "severity code path offset topic partition message".split()
 
 @command(
     "verify",
+    "check every byte, and report damage",
     examples=("txlog verify", "txlog verify --deep --json", "txlog verify --deep --topic orders"),
-    fields="files size_bytes frames errors warnings problem_list",
+    rows="store.Verified",
 )
 def verify(
     call: Call,
@@ -52,8 +53,10 @@ def verify(
 
 @command(
     "doctor",
+    "check the health of store and machine",
     examples=("txlog doctor", "txlog doctor --json", "txlog doctor -f names"),
-    fields="name status detail | fix",
+    rows="store.DoctorRow",
+    until="detail",
 )
 def doctor(call: Call) -> None:
     """Check the health of the store and of the machine under it; 6: a check fails.
@@ -74,13 +77,14 @@ def doctor(call: Call) -> None:
 
 @command(
     "admin repair",
+    "rebuild damaged files, or explain how",
     examples=(
         "txlog admin repair",
         "txlog admin repair --apply",
         "txlog admin repair --rebuild state --apply --json",
         "txlog admin repair --ledger 17 --accept-loss --apply",
     ),
-    fields="applied messages_lost action_list",
+    rows="store.Repaired",
     changes=True,
 )
 def repair(

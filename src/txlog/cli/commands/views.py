@@ -27,6 +27,7 @@ _TRIES = 5
 
 @command(
     "views",
+    "SQL views of the messages for a stock duckdb",
     examples=(
         "duckdb -init <(txlog views)",
         "txlog views --complete rest > shop.sql",

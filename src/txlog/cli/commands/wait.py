@@ -16,12 +16,13 @@ _UNMET: Final = 8
 
 @command(
     "wait",
+    "wait for messages, a watermark, no backlog",
     examples=(
         "txlog wait --topic orders --messages 1000 --timeout 5m",
         "txlog wait --topic orders --watermark 2026-11-20T09:00:00Z -s billing",
         "txlog wait --backlog billing=0 --txn 0:42=committed",
     ),
-    fields="met elapsed_ms condition_list",
+    rows="store.Waited",
 )
 def wait(
     call: Call,

@@ -29,11 +29,12 @@ Partition = Annotated[int | None, Option("--partition", "-p", min=0, metavar="N"
 
 @command(
     "watermark set",
+    "assert that no older message will come",
     examples=(
         "txlog watermark set orders 2026-11-20T09:00:00Z --producer till-7",
         "txlog watermark set orders -5m --producer till-7 --txn-id 0:42",
     ),
-    fields="topic producer event_time regressed txn partition_list",
+    rows="watermarks.WatermarkSet",
     changes=True,
     times=True,
 )
@@ -66,11 +67,12 @@ def set_watermark(
 
 @command(
     "watermark idle",
+    "stop waiting for a producer",
     examples=(
         "txlog watermark idle orders --producer till-7",
         "txlog watermark idle orders --producer '(unnamed)'",
     ),
-    fields="topic producer was_active txn partition_list",
+    rows="watermarks.ProducerIdle",
     changes=True,
 )
 def idle(
@@ -93,15 +95,13 @@ def idle(
 
 @command(
     "watermark show",
+    "watermarks, and the producers that hold them back",
     examples=(
         "txlog watermark show orders",
         "txlog watermark show orders -s billing --json --columns watermark,emitted,holder",
         "txlog watermark show orders --at 17:4",
     ),
-    fields=(
-        "topic subscription status watermark emitted lag_ms holder first_unacked max_event_time "
-        "late_messages pending_txns partition_list"
-    ),
+    rows="watermarks.WatermarkShown",
 )
 def show(
     call: Call,
@@ -132,14 +132,13 @@ def show(
 
 @command(
     "watermark history",
+    "the rows that moved a watermark",
     examples=(
         "txlog watermark history orders --limit 20",
         "txlog watermark history orders -p 0 --producer till-7 --since -1h",
     ),
-    fields=(
-        "topic partition position marker_type producer event_time "
-        "| txn txn_state regressed publish_time by"
-    ),
+    rows="watermarks.WatermarkRow",
+    until="event_time",
 )
 def history(
     call: Call,
@@ -166,8 +165,10 @@ def history(
 
 @command(
     "watermark producers",
+    "producers that hold the watermark back",
     examples=("txlog watermark producers orders", "txlog watermark producers orders -s billing"),
-    fields="topic partition producer event_time holds idle | position pending_txns",
+    rows="watermarks.WatermarkProducer",
+    until="idle",
 )
 def producers(call: Call, topic: Topic, subscription: Subscription = None) -> None:
     """List the producers that can hold the watermark back, and the one that does.
@@ -181,8 +182,9 @@ def producers(call: Call, topic: Topic, subscription: Subscription = None) -> No
 
 @command(
     "watermark snapshot",
+    "write the state of watermarks into the log",
     examples=("txlog watermark snapshot orders", "txlog watermark snapshot orders --json"),
-    fields="topic written partition_list",
+    rows="watermarks.SnapshotsTaken",
     changes=True,
 )
 def snapshot(call: Call, topic: Topic) -> None:

@@ -12,21 +12,19 @@ from txlog.cli.consume.request import Request, targets
 from txlog.cli.help import fields
 from txlog.cli.line.command import Argument, Option, command, exclusive
 from txlog.cli.output import percent
-from txlog.cli.terminal.fields import RECORD_FIELDS
 from txlog.errors import Usage
-
-_RECORD = " ".join(RECORD_FIELDS)
 
 
 @command(
     "consume",
+    "read messages, or take and acknowledge them with -s",
     examples=(
         "txlog consume orders",
         "txlog consume orders -o -10 --json",
         "txlog consume orders -s billing -n 100",
         "txlog consume orders -F -f '%o %k %v\\n'",
     ),
-    fields=_RECORD,
+    rows="consuming.Record",
     records=True,
     more=lambda: fields.verbs(),
     options=Request,
@@ -92,8 +90,9 @@ def _choose(request: Request) -> None:
 
 @command(
     "peek",
+    "look at a few messages and change nothing",
     examples=("txlog peek orders", "txlog peek orders --at 17:4", "txlog peek orders -s billing"),
-    fields=_RECORD,
+    rows="consuming.Record",
     records=True,
     more=lambda: fields.verbs(),
 )

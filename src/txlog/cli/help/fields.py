@@ -9,9 +9,8 @@ from typing import Final
 from txlog.base import message_columns
 from txlog.base.message_columns import MESSAGES, TYPES
 from txlog.cli.help import topics
-from txlog.cli.line import catalogue
+from txlog.cli.line import dispatch
 from txlog.cli.terminal import fields
-from txlog.cli.terminal.fields import MEANINGS
 
 _ALL: Final = ("kind", "txn", "txn_state", "stored_ledger", "stored_entry")
 # Object kinds of inspect, and the commands whose fields describe them.
@@ -24,7 +23,6 @@ _KINDS: Final = (
     "consume",
     "segment show",
 )
-_FOUND: Final = "file row acknowledged_list lsn written_time durable op_list rows".split()
 
 
 def verbs() -> str:
@@ -37,45 +35,42 @@ def verbs() -> str:
 def relations() -> str:
     """Columns of `messages`, `compacted` and the topics; the other relations with their names."""
     listings = importlib.import_module("txlog.lake.sql.lists")
-    more = {**_types(_ALL), "kind": "VARCHAR"}
-    text = _lines("", _types(MESSAGES)) + _lines("messages_all.", more)
+    text = _messages("", MESSAGES) + _messages("messages_all.", _ALL)
     for name in sorted(listings.LISTS):
-        text += _lines(f"{name}.", listings.columns(name))
+        text += _lines(f"{name}.", listings.columns(name), _meanings(listings.row_of(name)))
     return text
 
 
 def views() -> str:
     """Columns of the views that the script of `txlog views` creates."""
-    return _lines("messages.", _types(MESSAGES)) + _lines("segments.", _segments())
-
-
-def _segments() -> dict[str, str]:
-    columns: dict[str, str] = importlib.import_module("txlog.lake.sql.views_script").SEGMENTS
-    return columns
-
-
-def _types(names: Iterable[str]) -> dict[str, str]:
-    return {name: TYPES[name].duckdb for name in names}
-
-
-def _lines(prefix: str, columns: dict[str, str]) -> str:
-    meant = {**MEANINGS, **message_columns.MEANINGS}
-    return "".join(
-        f"{prefix}{name}\t{kind}\t{meant.get(name, name.replace('_', ' '))}\n"
-        for name, kind in columns.items()
+    columns = importlib.import_module("txlog.lake.sql.views_script").SEGMENTS
+    return _messages("messages.", MESSAGES) + _lines(
+        "segments.", columns, _meanings("files.LedgerRows")
     )
+
+
+def _messages(prefix: str, names: Iterable[str]) -> str:
+    types = {name: TYPES[name].duckdb for name in names}
+    if "kind" in types:
+        types["kind"] = "VARCHAR"  # SQL shows its name
+    return _lines(prefix, types, message_columns.MEANINGS)
+
+
+def _meanings(row: str) -> dict[str, str]:
+    rows = importlib.import_module("txlog.base.rows.fields")
+    return {field.name: field.meaning for field in rows.fields_of(rows.row_of(row))}
+
+
+def _lines(prefix: str, columns: dict[str, str], meanings: dict[str, str]) -> str:
+    return "".join(f"{prefix}{name}\t{kind}\t{meanings[name]}\n" for name, kind in columns.items())
 
 
 def inspected() -> str:
     """Fields of each kind of object that inspect prints."""
-    names: dict[str, None] = {"kind": None}
-    for path in _KINDS:
-        names |= dict.fromkeys(_fields(path))
-    return fields.help_lines([*names, *(name for name in _FOUND if name not in names)])
-
-
-def _fields(path: str) -> Iterable[str]:
-    entry = catalogue.COMMANDS[path]
-    module = importlib.import_module(f"txlog.cli.{entry.module}")
-    names: list[str] = getattr(module, entry.name).fields
-    return names
+    rows = importlib.import_module("txlog.base.rows.fields")
+    declared = rows.fields_of(rows.row_of("files.Found"))
+    for path in reversed(_KINDS):
+        declared = [*dispatch.load(path).row_fields, *declared]
+    by_name = {field.name: field for field in reversed(declared)}
+    names = dict.fromkeys(["kind", *(field.name for field in declared)])
+    return fields.help_lines(by_name[name] for name in names)

@@ -13,6 +13,7 @@ from txlog.errors import NotFound, Usage
 
 @command(
     "help",
+    "topics, errors by their code, commands",
     examples=("txlog help", "txlog help offsets", "txlog help TXL-403", "txlog help txn begin"),
 )
 def help_(

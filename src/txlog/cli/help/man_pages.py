@@ -1,7 +1,8 @@
 """Owns the man pages: one for each command and noun, from their declarations; others from texts/.
 
-`scripts/man.py` writes them into man/, `txlog man install` into the user's directory. A page can
-have more than the command's help: texts/NAME.txt adds to DESCRIPTION and can replace EXIT STATUS.
+`scripts/generate.py` writes them into man/, `txlog man install` into the user's directory. A page
+can have more than the command's help: texts/NAME.txt adds to DESCRIPTION and can replace EXIT
+STATUS.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from txlog.cli.help.markup import Block, Page
 from txlog.cli.line import catalogue, dispatch
 from txlog.cli.line.command import Command
 from txlog.cli.line.parameters import Parameter, parameters_of
-from txlog.cli.terminal import fields
 
 DATED: Final = "November 22, 2026"
 _READING: Final = (0, 1, 2, 3, 5, 6, 130, 141)
@@ -180,12 +180,7 @@ def _output(command: Command) -> list[Block]:
         if command.changes or len(command.table_fields) == len(command.fields)
         else (f"; a table shows the first {len(command.table_fields)}, `-f wide` all")
     )
-    terms = [
-        (name, f"{meaning} ({kind})")
-        for name, kind, meaning in (
-            line.split("\t") for line in fields.help_lines(command.fields).splitlines()
-        )
-    ]
+    terms = [(field.name, f"{field.meaning} ({field.type})") for field in command.row_fields]
     return [Block(text=f"{start} with these fields{summary}."), Block(terms=terms)]
 
 

@@ -32,6 +32,7 @@ _LEFT: Final = frozenset(("store", "format", "version"))  # variables set the fi
 
 @command(
     "shell",
+    "many commands in one process, from terminal or script",
     examples=(
         "txlog shell",
         "txlog shell nightly.txlog",

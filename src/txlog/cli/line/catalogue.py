@@ -24,6 +24,7 @@ class Entry(NamedTuple):
     help: str
 
 
+# Made by scripts.generate from what the commands declare.
 COMMANDS: Final[dict[str, Entry]] = {
     "init": Entry("commands.store", "init", "create a store"),
     "copy": Entry("commands.store", "copy", "back up, while others write"),
@@ -198,7 +199,9 @@ COMMANDS: Final[dict[str, Entry]] = {
         "commands.policy", "remove_retention", "inherit policies again"
     ),
     "policy schema set": Entry("commands.policy", "set_schema", "rules for schemas and values"),
-    "policy schema get": Entry("commands.policy", "get_schema", "policies that apply, and origin"),
+    "policy schema get": Entry(
+        "commands.policy", "get_schema", "the policies that apply, and their origin"
+    ),
     "policy schema remove": Entry("commands.policy", "remove_schema", "inherit policies again"),
     "policy watermark set": Entry("commands.policy", "set_watermark", "how watermarks are kept"),
     "policy watermark get": Entry(

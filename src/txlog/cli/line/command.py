@@ -18,6 +18,7 @@ in any case; `-n5` and `-qq` work; the last of a repeated flag wins, or a list t
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -29,6 +30,7 @@ import msgspec
 from txlog.errors import Usage
 
 if TYPE_CHECKING:
+    from txlog.base.rows.fields import Field
     from txlog.cli.call.call import Call
 
 GLOBAL_FLAGS: Final[dict[str, tuple[tuple[str, ...], str | None, str]]] = {
@@ -133,7 +135,10 @@ def declared(option: Option) -> tuple[str, ...]:
 class Command:
     """One command of the table: a function, and its part of help and `-f help`.
 
-    fields:  names of its JSON, in order; those before `|` are the default table
+    short:   its line in the help of its noun, and in did-you-mean
+    rows:    the type of its rows below base/rows, as topics.TopicRow: the fields of its JSON
+    until:   the last column of the default table; empty: all fields are columns
+    without: fields of the row that it does not print
     records: it prints messages instead of rows
     more:    the text of `-f help` after the fields
     input_format: the command itself declares -f and --format
@@ -145,9 +150,12 @@ class Command:
     def __init__(
         self,
         path: str,
+        short: str,
         *,
         examples: tuple[str, ...] = (),
-        fields: str = "",
+        rows: str = "",
+        until: str = "",
+        without: str = "",
         records: bool = False,
         more: Callable[[], str] | None = None,
         changes: bool = False,
@@ -156,11 +164,12 @@ class Command:
         times: bool = False,
         options: type[msgspec.Struct] | None = None,
     ) -> None:
-        default_fields, _, wide = fields.partition("|")
         self.path = path
+        self.short = short
         self.examples = examples
-        self.table_fields = default_fields.split()
-        self.fields = self.table_fields + wide.split() + ["dry_run"] * dry_run
+        self.row = rows
+        self._until = until
+        self._without = without.split()
         self.records = records
         self.more = more
         self.changes = changes
@@ -173,6 +182,28 @@ class Command:
         """Take the function that follows the decorator."""
         self.function = function
         return self
+
+    @cached_property
+    def row_fields(self) -> list[Field]:
+        """The fields that its row declares and it prints, `dry_run` last; empty: it depends."""
+        if not self.row:
+            return []
+        rows = importlib.import_module("txlog.base.rows.fields")
+        declared: list[Field] = rows.fields_of(rows.row_of(self.row))
+        printed = [field for field in declared if field.name not in (*self._without, "dry_run")]
+        of_row = [field for field in declared if field.name == "dry_run"]
+        return printed + (of_row or [rows.DRY_RUN] * self.dry_run)
+
+    @property
+    def fields(self) -> list[str]:
+        """The names of its fields."""
+        return [field.name for field in self.row_fields]
+
+    @property
+    def table_fields(self) -> list[str]:
+        """The columns of its default table."""
+        names = [name for name in self.fields if name != "dry_run"]
+        return names[: names.index(self._until) + 1] if self._until else names
 
     @cached_property
     def hints(self) -> dict[str, Any]:

@@ -6,16 +6,21 @@ descriptor itself, so a closed pipe or a full disk raises here instead of at int
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Protocol
 
 from txlog.cli.output import percent
 from txlog.cli.terminal import fields, tables
 from txlog.cli.terminal.say import as_json, safe_bytes
 from txlog.errors import OutcomeUnknown, Usage
+
+if TYPE_CHECKING:
+    from txlog.base.rows.fields import Field
 
 _TSV_OUT: Final = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _TSV_IN: Final = {written: char for char, written in _TSV_OUT.items()}
@@ -131,27 +136,44 @@ class _Flags(Protocol):
     utc: bool
 
 
-class _Described(Protocol):
+class Described(Protocol):
     path: str
-    table_fields: list[str]
-    fields: list[str]
     records: bool
     changes: bool
     input_format: bool
+
+    @property
+    def row_fields(self) -> list[Field]: ...
+    @property
+    def fields(self) -> list[str]: ...
+    @property
+    def table_fields(self) -> list[str]: ...
 
 
 class Output:
     """The chosen format, and how results are printed in it."""
 
-    def __init__(
-        self, form: str, shown: list[str], all_fields: list[str], look: tables.Look
-    ) -> None:
+    def __init__(self, form: str, command: Described, look: tables.Look) -> None:
         self.form = form
-        self.shown = shown
-        self.fields = all_fields
+        self.command = command
         self.look = look
         self.out = Stdout()
         self.extra: dict[str, object] = {}  # fields added to every result
+
+    @cached_property
+    def row_fields(self) -> list[Field]:
+        """The fields of what is printed, as their row declares them; empty: undeclared."""
+        return self.command.row_fields
+
+    @cached_property
+    def fields(self) -> list[str]:
+        """The names that JSON and -f wide have."""
+        return self.command.fields
+
+    @cached_property
+    def shown(self) -> list[str]:
+        """The columns of a table."""
+        return self.command.table_fields
 
     @property
     def as_json(self) -> bool:
@@ -168,7 +190,14 @@ class Output:
 
     def field_help(self) -> None:
         """Print the meanings of the fields."""
-        self.text(fields.help_lines(self.fields))
+        declared = {field.name: field for field in self.row_fields}
+        self.text(fields.help_lines(declared[name] for name in self.fields if name in declared))
+
+    def print_instead(self, row: str) -> None:
+        """Print rows of this type, instead of the command's."""
+        declared = importlib.import_module("txlog.base.rows.fields")
+        self.row_fields = declared.fields_of(declared.row_of(row))
+        self.fields = self.shown = [field.name for field in self.row_fields]
 
     def rows(self, rows: Sequence[Mapping[str, object]]) -> None:
         """Print a listing."""
@@ -182,7 +211,7 @@ class Output:
         names = self.fields if self.form == "wide" else self.shown
         picked = [fields.select(row, names) for row in rows]
         if self.form == "names":
-            name = first_name(names)
+            name = self._first_name(names)
             values = (row[name] for row in picked if row[name] is not None)
             self.text("".join(f"{tables.cell(value)}\n" for value in values))
         elif self.form in ("tsv", "csv"):
@@ -224,7 +253,7 @@ class Output:
         names = self._json_fields(row)
         picked = fields.select(row, names)
         if self.form == "names":
-            self.text(f"{tables.cell(picked[first_name(names)])}\n")
+            self.text(f"{tables.cell(picked[self._first_name(names)])}\n")
             return
         if self.form in ("tsv", "csv"):
             pairs = [[name, value] for name, value in picked.items()]
@@ -255,11 +284,28 @@ class Output:
                 f"done, but the answer could not be printed: {error.strerror or error}"
             ) from error
 
+    def _first_name(self, names: Sequence[str]) -> str:
+        """The first id or name that is not topic or partition; if there is none, topic.
+
+        An answer without a declared row begins with its name.
+        raises: Usage (201) for a listing without one
+        """
+        types = {field.name: field.type for field in self.row_fields}
+        for name in names:
+            kind = types.get(name, "" if types else "string")
+            if name in _NUMBERS or (
+                name not in ("topic", "partition") and kind in ("TxnID", "message id", "string")
+            ):
+                return name
+        if "topic" not in names:
+            raise Usage("-f names: there is no name or id here")
+        return "topic"
+
     def _json_fields(self, row: Mapping[str, object]) -> list[str]:
         return self.fields or list(row)
 
 
-def output_for(command: _Described, flags: _Flags, environ: Mapping[str, str]) -> Output:
+def output_for(command: Described, flags: _Flags, environ: Mapping[str, str]) -> Output:
     """Return the output that flags and environment select.
 
     raises: Usage (201) for a format the command does not have, or an unknown column
@@ -271,16 +317,15 @@ def output_for(command: _Described, flags: _Flags, environ: Mapping[str, str]) -
             form = "line" if terminal else "ndjson"
         elif not command.changes:
             form = "table" if terminal else "tsv"
-    default_fields, all_fields = command.table_fields, command.fields
+    look = tables.look(terminal, flags.color or "auto", flags.utc, environ)
+    output = Output(form, command, look)
     if flags.columns is not None:
         names = [name.strip() for name in flags.columns.split(",") if name.strip()]
         if not names:
             raise Usage("--columns names no column")
         if command.fields:  # without declared fields, the answer checks them
             check_columns(names, command.fields)
-        default_fields = all_fields = names
-    look = tables.look(terminal, flags.color or "auto", flags.utc, environ)
-    output = Output(form, default_fields, all_fields, look)
+        output.shown = output.fields = names
     if command.records and "%" in form:
         output.out.allowed = percent.controls(form)
     return output
@@ -293,7 +338,7 @@ def check_columns(names: Sequence[str], columns: Sequence[str]) -> None:
             raise Usage(f"no column {name[:60]}", hint=f"columns: {' '.join(columns)}")
 
 
-def _form(command: _Described, flags: _Flags, environ: Mapping[str, str]) -> str:
+def _form(command: Described, flags: _Flags, environ: Mapping[str, str]) -> str:
     forms: tuple[str, ...] = LISTING_FORMS
     if command.records:
         forms = RECORD_FORMS
@@ -316,22 +361,6 @@ def _form(command: _Described, flags: _Flags, environ: Mapping[str, str]) -> str
         return word
     excerpt = word if len(word) <= 40 else f"{word[:37]}..."
     raise Usage(f'no format "{excerpt}" here', hint=f"-f takes auto {' '.join(forms)}")
-
-
-def first_name(names: Sequence[str]) -> str:
-    """Return the first id or name that is not topic or partition; if there is none, topic.
-
-    raises: Usage (201) for a listing without one
-    """
-    for name in names:
-        kind = fields.type_of(name)
-        if name in _NUMBERS or (
-            name not in ("topic", "partition") and kind in ("TxnID", "message id", "string")
-        ):
-            return name
-    if "topic" not in names:
-        raise Usage("-f names: there is no name or id here")
-    return "topic"
 
 
 def delimited(form: str, header: Sequence[str] | None, rows: Sequence[Sequence[object]]) -> str:

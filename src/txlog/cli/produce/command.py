@@ -16,6 +16,7 @@ from txlog.errors import InvalidArgument, Usage
 
 @command(
     "produce",
+    "write messages from stdin, files or -m",
     examples=(
         "seq 3 | txlog produce orders",
         "txlog produce orders -m 'pay the bill' -k ana -H lang=en --deliver-after 90s",
@@ -23,10 +24,7 @@ from txlog.errors import InvalidArgument, Usage
         "txlog produce orders in.ndjson --in envelope --watermark-from event-time "
         "--watermark-lag 5m",
     ),
-    fields=(
-        "topic messages size_bytes duplicates skipped dead_lettered partition_list transactions "
-        "txn txn_state transaction_key epoch elapsed_ms"
-    ),
+    rows="sending.Produced",
     changes=True,
     input_format=True,
     options=Request,

@@ -13,20 +13,16 @@ from txlog.cli.produce.request import IN_FORMATS
 from txlog.cli.run.request import TO_COMMAND, Request, Run, Transform
 from txlog.errors import InvalidArgument, Usage
 
-_FIELDS = (
-    "input output transactions aborted skipped dead_lettered late_messages last_txn elapsed_ms "
-    "consumed produced"
-)
-
 
 @command(
     "run",
+    "run a Python function between topics, exactly once",
     examples=(
         "txlog run prices:total --input orders --output totals -s billing",
         "txlog run f.py:total --input a --input b --output c -s s --create -F --parallelism 4",
         "txlog run f.py:clean --input raw --output good -s s --on-error dead-letter:bad",
     ),
-    fields=_FIELDS,
+    rows="sending.Processed",
     changes=True,
     options=Run,
 )
@@ -42,13 +38,14 @@ def run(call: Call, request: Run) -> None:
 
 @command(
     "transform",
+    "run a command between topics, exactly once",
     examples=(
         "txlog transform orders upper -s shout -- tr a-z A-Z",
         "txlog transform raw clean -s s --create --in-format ndjson -- jq -c .value",
         "txlog transform orders sorted -s sort --create --in-format '%k %v\\n' "
         "--out-format '%k %v\\n' -- sort",
     ),
-    fields=_FIELDS,
+    rows="sending.Processed",
     changes=True,
     options=Transform,
 )

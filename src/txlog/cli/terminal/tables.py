@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from txlog.cli.terminal import fields
+from txlog.base.ranges import is_instant
 from txlog.cli.terminal.say import as_json, is_colored
 from txlog.errors import printable
 
@@ -137,7 +137,7 @@ def readable(name: str, value: object, style: Look) -> str:
         if name.endswith("_bytes"):
             return size(value)
         return f"{value:,}"
-    if style.human and isinstance(value, str) and fields.type_of(name) == "instant":
+    if style.human and isinstance(value, str) and is_instant(name):
         return local_time(value, style.utc)
     return printable(cell(value))
 

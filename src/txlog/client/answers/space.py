@@ -186,10 +186,10 @@ def compact_changes(store: Store) -> list[ChangesCompacted]:
             {
                 "log": name,
                 "rows_before": sum(ref.rows for ref in old),
-                "files_before": len(old),
-                "size_before_bytes": sum(ref.bytes for ref in old),
                 "rows_after": sum(ref.rows for ref in new),
+                "files_before": len(old),
                 "files_after": len(new),
+                "size_before_bytes": sum(ref.bytes for ref in old),
                 "size_after_bytes": sum(ref.bytes for ref in new),
             }
         )
@@ -310,6 +310,6 @@ def gc(store: Store, *, apply: bool, keep_ms: int) -> GarbageCollected:
     return {
         "applied": apply,
         "files": len(rows),
-        "file_list": rows,
         "size_bytes": sum(row["size_bytes"] for row in rows),
+        "file_list": rows,
     }

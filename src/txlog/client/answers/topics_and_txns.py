@@ -207,13 +207,13 @@ def subscription(
         "type": entry.type,
         "backlog": messages,
         "delayed": delayed,
-        "backlog_no_delayed": messages - delayed,
         "pending_acks": sum(p.count for cursor in cursors for p in cursor.pending.values()),
         "consumers": live_count(view, store, entry),
         "isolation": entry.isolation,
         "mark_delete": MessageId(*mark) if len(cursors) == 1 and mark[1] >= 0 else None,
         "last_ack_time": max(cursor.last_ack_ms for cursor in cursors) or None,
         "created_time": entry.created_ms,
+        "backlog_no_delayed": messages - delayed,
     }
 
 

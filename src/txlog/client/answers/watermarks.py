@@ -350,10 +350,14 @@ def _of_partition(
                     "topic": short,
                     "partition": index,
                     "position": Position(*row.where),
-                    **answer,
+                    "marker_type": answer["marker_type"],
+                    "producer": answer["producer"],
+                    "event_time": answer["event_time"],
                     "txn": None if row.txn is None else TxnId.from_halves(*row.txn),
                     "txn_state": None if row.txn is None else "committed",
+                    "regressed": answer["regressed"],
                     "publish_time": row.time_ms,
+                    "by": answer["by"],
                 },
             )
         if row.kind != W_SNAPSHOT:

@@ -7,9 +7,10 @@ Source: Pulsar's schema registry.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from txlog.base.arguments import checked
 from txlog.base.ids import TopicName
-from txlog.base.rows.topics import SchemaRow
 from txlog.base.schemas import classes
 from txlog.base.schemas.schema import Schema
 from txlog.engine.door import topics as deciding
@@ -18,6 +19,9 @@ from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.store import Decision, Store, View
 from txlog.engine.door.topics import schema_in
 from txlog.errors import NotFound
+
+if TYPE_CHECKING:
+    from txlog.base.rows.topics import SchemaRow
 
 
 @checked

@@ -7,10 +7,11 @@ They are functions of a view: all relations of one statement read the same view.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from txlog.base.rows import fields
 from txlog.client.answers import delayed, keys, topics_and_txns, watermarks
 from txlog.client.answers.changes import catalog_log, cursor_log, transaction_key_log
 from txlog.client.answers.delayed import buckets
@@ -23,21 +24,15 @@ from txlog.engine.door.store import Store, View
 from txlog.lake.sql.query import LISTS
 
 Row = Mapping[str, Any]
-_TYPES: Final = {
-    "s": pa.string(), "i": pa.int64(), "b": pa.bool_(), "t": INSTANT, "x": pa.binary(),
-    "l": pa.list_(pa.string()),
+_TYPES: Final[dict[str, pa.DataType]] = {
+    "string": pa.string(), "TxnID": pa.string(), "message id": pa.string(), "integer": pa.int64(),
+    "boolean": pa.bool_(), "instant": INSTANT, "bytes": pa.binary(),
+    "array": pa.list_(pa.string()),
 }  # fmt: skip
-
 _SQL: Final = {
     pa.string(): "VARCHAR", pa.int64(): "BIGINT", pa.int32(): "INTEGER", pa.bool_(): "BOOLEAN",
     INSTANT: "TIMESTAMP WITH TIME ZONE", pa.binary(): "BLOB",
 }  # fmt: skip
-
-
-def _columns(text: str) -> pa.Schema:
-    """A schema of names, each followed by a colon and the letter of its type."""
-    pairs = [word.split(":") for word in text.split()]
-    return pa.schema([(name, _TYPES[letter]) for name, letter in pairs])
 
 
 def _topics(view: View) -> list[Topic]:
@@ -98,80 +93,79 @@ def _watermarks(view: View, store: Store) -> Iterable[Row]:
                 yield {**row, **of, **emitted, "status": at["status"]}
 
 
-_TABLES: Final[dict[str, Callable[[View], pa.Table]]] = {
-    "acks": acks, "pending_acks": pending_acks, "frames": frames,
-    "transaction_key_log": transaction_key_log, "cursor_log": cursor_log,
-    "catalog_log": catalog_log,
-}  # fmt: skip
-_TABLE_SCHEMAS: Final = {
-    "acks": ACKS, "pending_acks": PENDING_ACKS, "frames": FRAMES,
-    "transaction_key_log": KEY_CHANGES, "cursor_log": CURSOR_CHANGES,
-    "catalog_log": CATALOG_CHANGES,
-}  # fmt: skip
-_LISTS: Final[dict[str, tuple[pa.Schema, Callable[[View, Store], Iterable[Row]]]]] = {
-    "topics": (
-        _columns(
-            "topic:s partitions:i messages:i size_bytes:i open_txns:i delayed:i subscriptions:i "
-            "backlog:i created_time:t last_publish_time:t"
-        ),
-        topics_and_txns.topics,
-    ),
-    "subscriptions": (
-        _columns(
-            "topic:s subscription:s type:s backlog:i delayed:i pending_acks:i consumers:i "
-            "isolation:s mark_delete:s last_ack_time:t created_time:t backlog_no_delayed:i"
-        ),
+class _Table(NamedTuple):
+    """A relation that is a table already: its schema and the type of its rows in base/rows."""
+
+    schema: pa.Schema
+    row: str
+    table: Callable[[View], pa.Table]
+
+
+class _List(NamedTuple):
+    """A relation of a list's rows: their type in base/rows.
+
+    order: of its columns, if it differs from that of the type
+    """
+
+    row: str
+    rows: Callable[[View, Store], Iterable[Row]]
+    order: str = ""
+
+
+_RELATIONS: Final[dict[str, _Table | _List]] = {
+    "acks": _Table(ACKS, "relations.Acknowledgement", acks),
+    "pending_acks": _Table(PENDING_ACKS, "relations.PendingAcknowledgement", pending_acks),
+    "frames": _Table(FRAMES, "relations.FrameRow", frames),
+    "transaction_key_log": _Table(KEY_CHANGES, "relations.KeyChange", transaction_key_log),
+    "cursor_log": _Table(CURSOR_CHANGES, "relations.CursorChange", cursor_log),
+    "catalog_log": _Table(CATALOG_CHANGES, "relations.CatalogChange", catalog_log),
+    "topics": _List("topics.TopicRow", topics_and_txns.topics),
+    "subscriptions": _List(
+        "consuming.SubscriptionRow",
         lambda view, store: topics_and_txns.subscriptions(view, None, store),
     ),
-    "transactions": (
-        _columns(
-            "txn:s state:s transaction_key:s age_ms:i expires_in_ms:i topic_list:l messages:i "
-            "acks:i owner:s owner_uid:i epoch:i coordinator:i overdue:b reason:s "
-            "subscription_list:l size_bytes:i begin_time:t timeout_at:t end_time:t waiting_list:l"
-        ),
+    "transactions": _List(
+        "transactions.TransactionRow",
         lambda view, store: topics_and_txns.transactions(view, store, True, None),
     ),
-    "transaction_keys": (
-        _columns(
-            "transaction_key:s owner:s epoch:i txn:s txn_state:s coordinator:i last_used_time:t "
-            "owner_uid:i age_ms:i connected_time:t deleted:b topic_list:l"
-        ),
+    "transaction_keys": _List(
+        "transactions.KeyRow",
         lambda view, store: keys.transaction_keys(view, store, True, None),
     ),
-    "delayed": (
-        _columns("topic:s partition:i message_id:s deliver_at:t key:x size_bytes:i"),
-        _delayed,
-    ),
-    "delayed_buckets": (
-        _columns(
-            "topic:s partition:i generation:i first:s last:s messages:i not_due:i "
-            "min_deliver_at:t max_deliver_at:t file:s segments:i loaded_segments:i size_bytes:i "
-            "state:s"
-        ),
+    "delayed": _List("relations.DelayedMessage", _delayed),
+    "delayed_buckets": _List(
+        "delayed.BucketRow",
         _delayed_buckets,
+        "topic partition generation first last messages not_due min_deliver_at max_deliver_at file "
+        "segments loaded_segments size_bytes state",
     ),
-    "segments": (
-        _columns(
-            "topic:s partition:i ledger:i role:s state:s form:s clean:b file:s rows:i markers:i "
-            "bytes:i crc:i first_entry:i last_entry:i first_lsn:i last_lsn:i"
-        ),
+    "segments": _List(
+        "files.LedgerRows",
         lambda view, store: build.segments(view),
+        "topic partition ledger role state form clean file rows markers bytes crc first_entry "
+        "last_entry first_lsn last_lsn",
     ),
-    "watermarks": (
-        _columns(
-            "topic:s subscription:s partition:i status:s watermark:t emitted:t producer:s "
-            "event_time:t holds:b idle:b position:s pending_txns:i"
-        ),
-        _watermarks,
-    ),
+    "watermarks": _List("relations.WatermarkOfProducer", _watermarks),
 }
-assert {*_LISTS, *_TABLES} == LISTS
+assert _RELATIONS.keys() == LISTS
+
+
+def row_of(name: str) -> str:
+    """The type of a relation's rows in base/rows."""
+    return _RELATIONS[name].row
+
+
+def _schema(name: str) -> pa.Schema:
+    relation = _RELATIONS[name]
+    if isinstance(relation, _Table):
+        return relation.schema
+    types = {field.name: field.type for field in fields.fields_of(fields.row_of(relation.row))}
+    return pa.schema([(name, _TYPES[types[name]]) for name in relation.order.split() or types])
 
 
 def columns(name: str) -> dict[str, str]:
     """The columns of a relation of LISTS, with their SQL types."""
-    schema = _TABLE_SCHEMAS[name] if name in _TABLES else _LISTS[name][0]
-    return {field.name: _sql_type(field.type) for field in schema}
+    return {field.name: _sql_type(field.type) for field in _schema(name)}
 
 
 def _quoted(name: str) -> str:
@@ -191,11 +185,12 @@ def _sql_type(kind: pa.DataType) -> str:
 
 def listed(view: View, store: Store, name: str) -> pa.Table:
     """The rows of a relation of LISTS in a view. It costs as much as the list."""
-    if name in _TABLES:
-        return _TABLES[name](view)
-    schema, rows = _LISTS[name]
+    relation = _RELATIONS[name]
+    if isinstance(relation, _Table):
+        return relation.table(view)
+    schema = _schema(name)
     columns: dict[str, list[object]] = {field.name: [] for field in schema}
-    for row in rows(view, store):
+    for row in relation.rows(view, store):
         for field in schema:
             columns[field.name].append(_plain(row.get(field.name), field.type))
     arrays = [pa.array(columns[field.name], field.type) for field in schema]

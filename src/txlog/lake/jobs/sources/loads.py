@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, cast
 import pyarrow as pa
 
 from txlog.base.text import envelopes, records
-from txlog.base.text.grammar import json_failure
 from txlog.engine.door.disk import is_of_handler
 from txlog.errors import BadRecord, InvalidArgument, NotFound, SqlError
 
@@ -341,7 +340,7 @@ def no_objects(source: Files, count: int) -> BadRecord:
 
 
 def _is_object(line: str) -> bool:
-    return json_failure(line.encode()) is None and line.lstrip(" \t\r\n").startswith("{")
+    return records.json_failure(line.encode()) is None and line.lstrip(" \t\r\n").startswith("{")
 
 
 def _check_rows(source: Files, path: str, error: SqlError) -> None:
