@@ -190,7 +190,7 @@ def test_interrupt_within_set_name_is_no_bug(
 
     def load(path: str) -> Command:
         type("Request", (), {"range": Name()})
-        return Command(path, lambda call: None)
+        return Command(path, "", lambda call: None)
 
     monkeypatch.setattr(dispatch, "load", load)
     assert main(["topic", "list"]) == 143

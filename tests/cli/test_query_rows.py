@@ -86,7 +86,7 @@ def random_batch(rng: random.Random, rows: int) -> pa.RecordBatch:
 
 def printed(form: str, batches: list[pa.RecordBatch], chosen: list[str]) -> bytes:
     """The rows as they are printed on stdout."""
-    output, sink = Output(form, Command("query", print), LOOK), Sink()
+    output, sink = Output(form, Command("query", "", print), LOOK), Sink()
     output.out = sink  # type: ignore[assignment]
     count = Printed(output, chosen).print((batches[0].schema, iter(batches)))
     assert count == sum(batch.num_rows for batch in batches)

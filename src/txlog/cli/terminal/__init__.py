@@ -4,7 +4,7 @@ Contents:
 
     errors    an error as text or as one JSON object
     escapes   control characters of stored text, written out for a terminal
-    fields    the fields of results: their types by name, their meaning, their JSON form
+    fields    the fields of results: their JSON form, and the lines of -f help
     say       diagnostics: to stderr, or to the log file
     screen    drawings by rich on a terminal: tables, fields with their values, bars
     signals   SIGINT, SIGTERM and SIGHUP as exceptions, held back while a frame is written
