@@ -444,7 +444,7 @@ def test_printed_json_about_trouble_matches_the_spec(run: Run, tmp_path: Path) -
 
 
 def test_transcripts_show_the_json_of_the_other_commands() -> None:
-    """What STORY does not run stands in a transcript as `txlog … --json`, and fits its shape.
+    """Commands that STORY lacks have their JSON in a transcript, and it fits their shape.
 
     Kills: a command with a shape that no test compares with what it prints.
     """
@@ -458,7 +458,7 @@ def test_transcripts_show_the_json_of_the_other_commands() -> None:
 
 
 def _in_transcripts(path: str) -> list[Any]:
-    """What a command printed in transcripts, where it is alone in its line, with --json."""
+    """The JSON of a command in transcripts, from lines that run nothing else."""
     words_of_line = re.compile(rf"txlog {path} [^|;&]*--json[^|;&]*")
     return [
         json.loads(re.sub("<(?:TIME|UID)>", "0", line))

@@ -250,7 +250,9 @@ def test_a_listing_in_batches_is_the_listing(
     rows = [{"topic": "t", "key": f'a"{at},\t', "messages": at} for at in range(sum(sizes))]
     remaining = iter(rows)
     batches = [list(islice(remaining, size)) for size in sizes]
-    output = Output(form, Command("topic list", "list topics", rows="topics.TopicRow")(print), PERSON)
+    output = Output(
+        form, Command("topic list", "list topics", rows="topics.TopicRow")(print), PERSON
+    )
     output.shown, output.fields = ["topic", "key"], ["topic", "key", "messages"]
     output.rows(rows)
     expected = "".join(written)

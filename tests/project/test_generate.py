@@ -1,4 +1,4 @@
-"""What scripts.generate writes is up to date."""
+"""Files that scripts.generate writes are up to date."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.source_tree import ROOT
 
 BY_HAND_MAX = 6
 COPIED = ("src", "tests", "scripts", "docs", "man", "examples", "data", ".ci")
-# What the steps add to files, in order; a file that is not there is a new one.
+# Each step appends a text to a file, or makes the file.
 STEPS = {
     "src/txlog/cli/commands/topic.py": '''
 
@@ -57,7 +57,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def run(copy: Path, *words: str) -> str:
-    """What a Python program in the copy prints; it has to succeed."""
+    """Run Python in the copy; return its output. The program has to succeed."""
     environment = {**os.environ, "PYTHONPATH": f"{copy / 'src'}:{copy}"}
     done = subprocess.run(
         [sys.executable, *words], cwd=copy, env=environment, capture_output=True, text=True

@@ -2,7 +2,7 @@
 
 Contents:
 
-    fields    the fields of results: their types by name, their meaning, their JSON form
+    fields    fields of results: their JSON form, and the lines of -f help
     say       diagnostics and errors: to stderr, or to the log file; escapes of stored text
     screen    drawings by rich on a terminal: tables, fields with their values, bars
     signals   SIGINT, SIGTERM and SIGHUP as exceptions, held back while a frame is written
