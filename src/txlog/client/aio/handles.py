@@ -259,8 +259,8 @@ class Consumer(Closable[Consuming]):
     async def receive(self, timeout_ms: int | None = None) -> Message | None:
         """The next message; None if none came within timeout_ms (None: wait for ever).
 
-        If the task is cancelled, for example by `asyncio.wait_for`, the next receive of any
-        consumer gets the message, uncounted.
+        If the task is cancelled, for example by `asyncio.wait_for`, the message goes back
+        uncounted, and the next receive on the subscription gets it.
         """
         session = self.sync.session
 

@@ -107,7 +107,7 @@ class SubscriptionHandle:
         """The unacknowledged messages, grouped by key, age or ledger; the fields of `sub backlog`.
 
         by:  key, age or ledger
-        top: with `key`, how many groups; the largest come first
+        top: return at most this many groups; with `key` the largest ones
         """
         topic, record = self._store.ask(self._find)
         return consumers.backlog_groups(self._store, topic, record, self._indexes(), by, top)

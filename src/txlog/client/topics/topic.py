@@ -228,8 +228,9 @@ class TopicHandle:
         ids, before, all: pass one of them: these messages, messages due before an instant (ms since
                           1970 UTC), or all
         subscription:     None: every shared and key-shared subscription
-        returns:          {topic, subscription, promoted, not_delayed, first_at, last_at}; counts of
-                          messages. not_delayed includes only messages in `ids`
+        returns:          {topic, subscription, promoted, not_delayed, first_at, last_at}; promoted:
+                          messages, including those in `ids` that were promoted before;
+                          not_delayed: messages in `ids` that were not delayed
         raises:           NotAllowed (the subscription type ignores delays, or a transaction holds
                           one of the messages), MessageNotFound, PartitionUnavailable; then nothing
                           is changed

@@ -12,5 +12,5 @@ Contents:
     schedule    delayed ids with their times, as columns
     schema      the Arrow schemas of messages, and a single row without Arrow
     sequences   which sequence numbers of a producer are stored
-    tail        rows of ledgers that still lie only in journal frames
+    tail        rows of ledgers that are still only in journal frames
 """

@@ -1,4 +1,4 @@
-"""The tail: rows of ledgers that still lie only in journal frames.
+"""The tail: rows of ledgers that are still only in journal frames.
 
 It is an index of runs (consecutive rows of one ledger from one frame), and turns slices of runs
 into Arrow tables. The rows themselves stay in the journal. The row of a marker is built from its

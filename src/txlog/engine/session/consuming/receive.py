@@ -189,8 +189,8 @@ class Still:
         partitions: Sequence[int] | None,
         heeds_appends: bool,
     ) -> None:
-        """
-        view:     in which the turn found nothing
+        """Note that a turn found nothing in a view.
+
         until_ms: when a sweep is next due, in ms since boot; None: never
         departures: how many departures of consumers the turn has taken into account
         keys:     the components whose changes may bring messages

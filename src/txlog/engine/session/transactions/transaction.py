@@ -185,8 +185,8 @@ class Transaction:
         If a deferred operation was refused, or an interrupt came while it was written, the
         transaction is aborted instead.
 
-        raises: InvalidTxnStatus, ExpiredTransaction, OutcomeUnknown; the error that refused a
-                deferred operation
+        raises: InvalidTxnStatus, TransactionTimedOut, ExpiredTransaction, OutcomeUnknown; the
+                error that refused a deferred operation
         """
         return self._commit()
 
