@@ -213,7 +213,7 @@ def address(
     turn: int,
     key: bytes | None,
     partition: int | None,
-    named: NamedProducer | None,
+    producer: NamedProducer | None,
     sequence: int | None,
 ) -> LargeTarget:
     """The target of a large message: the named partition, else the one of its key or turn.
@@ -230,7 +230,7 @@ def address(
         raise InvalidArgument(
             f"partition {partition} is not one of 0 to {partitions - 1}", code=203
         )
-    return LargeTarget(partition, named, sequence)
+    return LargeTarget(partition, producer, sequence)
 
 
 def _columns(attributes: Mapping[str, object]) -> tuple[pa.RecordBatch, dict[str, int]]:

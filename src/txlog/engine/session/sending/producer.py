@@ -248,7 +248,7 @@ class ProducerWatermarks:
     __slots__ = (
         "_access",
         "_least_times",
-        "_named",
+        "_producer",
         "_short",
         "_store",
         "_sweep_size",
@@ -263,9 +263,9 @@ class ProducerWatermarks:
         access: Access,
         short: str,
         name: str | None,
-        named: NamedProducer | None,
+        producer: NamedProducer | None,
     ) -> None:
-        self._store, self._access, self._short, self._named = store, access, short, named
+        self._store, self._access, self._short, self._producer = store, access, short, producer
         self.name = name or UNNAMED
         self._least_times: dict[Txn, int] = {}
         self._sweep_size = NOTED_MIN
@@ -322,19 +322,19 @@ class ProducerWatermarks:
         if event_time is not None:
             watermark.check_event_time(event_time)
             self._check(event_time, txn)
-        store, access, named = self._store, self._access, self._named
+        store, access, producer = self._store, self._access, self._producer
         assertion = watermark.Assertion(self.name, event_time)
         if txn is None:
             return store.write(
                 lambda view, now: watermark.assert_watermark(
-                    view, store.settings, now, access.topic(view), assertion, named
+                    view, store.settings, now, access.topic(view), assertion, producer
                 )
             )
         uid = store.disk.owner()[0]
 
         def decide(view: View, now: Instant, use: Use) -> Decision[tuple[TxnId, WatermarkPlaced]]:
             return watermark.assert_in_txn(
-                view, store.settings, now, uid, access.topic(view), assertion, named, use
+                view, store.settings, now, uid, access.topic(view), assertion, producer, use
             )
 
         return transaction.in_transaction(store, txn, decide, CallScope())
