@@ -196,7 +196,7 @@ def test_a_query_of_messages_loads_no_client(run: Run) -> None:
     """A command that only reads messages opens a store for them; lists load the rest."""
     program = (
         "import sys; from txlog.cli.main import main; code = main(sys.argv[1:]);"
-        " loaded = [name in sys.modules for name in ('txlog.lake.sql.lists',"
+        " loaded = [name in sys.modules for name in ('txlog.lake.sql.client_query',"
         " 'txlog.client.client')];"
         " sys.exit(code or 10 + loaded[0] + 2 * loaded[1])"
     )

@@ -19,17 +19,20 @@ from tests.serve.siege import Served, Wire, serving
 from txlog.engine.plan.route import COLUMNS
 from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded, TxlogError
 from txlog.serve.http.data.messages import decode_id, number_in
-from txlog.serve.pulsar.fields import IDS_MAX, ITEMS_MAX, check, range_of
 from txlog.serve.pulsar.listener import handlers
 from txlog.serve.pulsar.messages import (
     COMMANDS,
     FIELDS,
+    IDS_MAX,
+    ITEMS_MAX,
     BaseCommand,
     MessageIdData,
     MessageMetadata,
     Proto,
     SingleMessageMetadata,
+    check,
     message_class,
+    range_of,
 )
 from txlog.serve.pulsar.wire import message_frame, varint
 

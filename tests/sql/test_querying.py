@@ -23,8 +23,7 @@ from txlog.engine.session.transactions.transaction import Transaction
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, MissingFile, PartitionUnavailable, SqlError
-from txlog.lake.sql.client_query import Query
-from txlog.lake.sql.lists import listed
+from txlog.lake.sql.client_query import Query, listed
 from txlog.lake.sql.messages import Messages, path_below
 from txlog.lake.sql.query import LISTS
 

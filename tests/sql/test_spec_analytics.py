@@ -15,7 +15,7 @@ from txlog.engine.storage.columns import MESSAGE
 from txlog.engine.storage.segment import encode_sealed
 from txlog.errors import InvalidArgument
 from txlog.lake.spark.options import batch_options, stream_options
-from txlog.lake.sql.lists import columns
+from txlog.lake.sql.client_query import columns
 from txlog.lake.sql.query import LISTS
 
 

@@ -97,7 +97,7 @@ def query(
 
 def _listed(view: View, store: Store, name: str) -> pa.Table:
     """A relation other than messages; only these load the code of reports."""
-    return importlib.import_module("txlog.lake.sql.lists").listed(view, store, name)
+    return importlib.import_module("txlog.lake.sql.client_query").listed(view, store, name)
 
 
 def _sql(text: str | None, path: str | None) -> str:

@@ -36,7 +36,7 @@ def verbs() -> str:
 
 def relations() -> str:
     """Columns of `messages`, `compacted` and the topics; the other relations with their names."""
-    listings = importlib.import_module("txlog.lake.sql.lists")
+    listings = importlib.import_module("txlog.lake.sql.client_query")
     more = {**_types(_ALL), "kind": "VARCHAR"}
     text = _lines("", _types(MESSAGES)) + _lines("messages_all.", more)
     for name in sorted(listings.LISTS):

@@ -2,9 +2,8 @@
 
 Contents:
 
-    client_query     Query: SQL over the store of a client
+    client_query     Query: SQL over the store of a client, and its lists as Arrow tables
     duck             DuckDB itself: the only module that imports it
-    lists            relations other than messages: the lists, as Arrow tables
     messages         a Relation written as SQL
     parts            Parts: the rows of open parts, read when DuckDB requests them
     query            the relations that a query names, their views, and the rows of the query

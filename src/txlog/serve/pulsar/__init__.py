@@ -27,12 +27,11 @@ Contents:
     deliveries   received rows as the messages that a consumer gets
     encrypted    messages that only their clients can read
     failure      errors of the store as errors of the protocol
-    fields       the values that a client may write into the fields of commands
     group_commit   SENDs and transaction commands of all clients, stored together
     ids          message ids of the protocol
     listener     the address, its connections, the table of commands
     members      a consumer of the store, and the client's consumers that share it
-    messages     the messages of the protocol
+    messages     the messages of the protocol, and the valid values of their fields
     producers    PRODUCER, SEND, CLOSE_PRODUCER
     schemas      schemas of a topic, by their versions
     topics       names, lookup, partitions, topics of a namespace, watchers

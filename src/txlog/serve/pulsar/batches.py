@@ -21,8 +21,13 @@ from txlog.engine.door.sending import COLUMNS, ORDERING_KEY, ordering_key_in
 from txlog.errors import InvalidMessage, LimitExceeded
 from txlog.serve.pulsar import ids
 from txlog.serve.pulsar.encrypted import ENCRYPTED, kept_in, property_of
-from txlog.serve.pulsar.fields import INT64_MAX, check
-from txlog.serve.pulsar.messages import MessageMetadata, Proto, SingleMessageMetadata
+from txlog.serve.pulsar.messages import (
+    INT64_MAX,
+    MessageMetadata,
+    Proto,
+    SingleMessageMetadata,
+    check,
+)
 from txlog.serve.pulsar.wire import varint
 
 if TYPE_CHECKING:

@@ -36,9 +36,8 @@ from txlog.serve.limits.limits import (
     too_many_error,
 )
 from txlog.serve.pulsar.failure import FILE_ERRORS, error_of, text_of
-from txlog.serve.pulsar.fields import check
 from txlog.serve.pulsar.group_commit import SendQueues
-from txlog.serve.pulsar.messages import COMMANDS, AuthData, Proto
+from txlog.serve.pulsar.messages import COMMANDS, AuthData, Proto, check
 from txlog.serve.pulsar.wire import (
     ROOM_BYTES,
     Frame,

@@ -48,7 +48,6 @@ from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.connection import TURN, Connection, Handler
 from txlog.serve.pulsar.deliveries import SLOTS
 from txlog.serve.pulsar.failure import error_of, text_of
-from txlog.serve.pulsar.fields import INT64_MAX
 from txlog.serve.pulsar.ids import BatchSpan
 from txlog.serve.pulsar.members import (
     AckRequest,
@@ -60,7 +59,7 @@ from txlog.serve.pulsar.members import (
     run,
     take_acknowledged,
 )
-from txlog.serve.pulsar.messages import Proto
+from txlog.serve.pulsar.messages import INT64_MAX, Proto
 from txlog.serve.pulsar.wire import NO_REQUEST
 
 if TYPE_CHECKING:

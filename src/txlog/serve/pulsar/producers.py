@@ -58,9 +58,8 @@ from txlog.serve.pulsar.batches import (
 )
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import refusal_of, text_of
-from txlog.serve.pulsar.fields import INT64_MAX, check
 from txlog.serve.pulsar.group_commit import OnStored, QueuedSend, SendQueue
-from txlog.serve.pulsar.messages import ERRORS, Proto
+from txlog.serve.pulsar.messages import ERRORS, INT64_MAX, Proto, check
 from txlog.serve.pulsar.wire import (
     NO_REQUEST,
     ROOM_BYTES,

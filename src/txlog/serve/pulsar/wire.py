@@ -21,8 +21,15 @@ from google.protobuf.message import DecodeError
 from txlog.base.ids import TxnId
 from txlog.base.startup.crc32c import crc32c
 from txlog.errors import InvalidMessage
-from txlog.serve.pulsar.fields import IDS_MAX, check
-from txlog.serve.pulsar.messages import COMMANDS, FIELDS, BaseCommand, MessageMetadata, Proto
+from txlog.serve.pulsar.messages import (
+    COMMANDS,
+    FIELDS,
+    IDS_MAX,
+    BaseCommand,
+    MessageMetadata,
+    Proto,
+    check,
+)
 
 MAGIC: Final = b"\x0e\x01"
 # Besides the largest message a frame has room for its command and metadata, as in Pulsar.
