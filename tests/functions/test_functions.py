@@ -475,7 +475,7 @@ def test_function_with_a_context_argument_gets_it(client: txlog.Client) -> None:
     fill(client, 1)
     run(client, optional)
     fill(client, 1)
-    run(client, functions.loading.as_function(Total, "m:Total"), name="t")
+    run(client, functions.handlers.as_function(Total, "m:Total"), name="t")
     fill(client, 1)
     # the signature of this object cannot be read, and asking for it fails
     run(client, len, on_error="skip")

@@ -23,9 +23,9 @@ from txlog.engine.store.appender import Call
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import InvalidMessage
-from txlog.serve.http.admin import broker_stats, topics
+from txlog.serve.http.admin import topics
 from txlog.serve.http.core import answers
-from txlog.serve.http.data import rest
+from txlog.serve.http.data import messages as rest
 from txlog.serve.http.data.messages import as_json
 from txlog.serve.limits.budget import MemoryBudget
 from txlog.serve.pulsar import batches, ids, members
@@ -505,7 +505,7 @@ def test_figures_of_a_topic_look_at_its_own_producers_only(
         seen[name.full] = len(publishers)
         return stats(client, name, rates, now_ms, publishers, subscribers)
 
-    monkeypatch.setattr(broker_stats, "stats", counted)
+    monkeypatch.setattr(topics, "stats", counted)
 
     async def program(served: Served) -> None:
         client = await served.connected()

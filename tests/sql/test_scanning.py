@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -15,9 +16,11 @@ import txlog
 from tests.engine_kit import relation_of
 from tests.sql.test_querying import SAME, STEPS, History
 from txlog import Client, MessageId
+from txlog.base.message_columns import TYPES
 from txlog.base.ranges import Bound, Range
 from txlog.engine.relation.relation import ALL, RelationFilter, Span
 from txlog.engine.relation.scans import MESSAGES, Scan, grouped, read_scan, scans_of
+from txlog.engine.storage.columns import schema_of
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.errors import InvalidArgument, PartitionUnavailable, SnapshotExpired, TopicNotFound
 
@@ -259,3 +262,10 @@ def test_a_large_topic_is_cut_into_tasks(client: Client) -> None:
     assert [len(group) for group in grouped(scans)] == [1] * len(scans)
     [small] = [scan for scan in scans_of(relation_of(client, "orders")) if scan.rule == "plain"]
     assert [len(group) for group in grouped([small] * 9)] == [9]
+
+
+def test_a_column_has_the_same_type_in_arrow_and_duckdb() -> None:
+    """One declaration, several dialects: DuckDB reads the Arrow type as the one declared for it."""
+    read = duckdb.from_arrow(schema_of(tuple(TYPES)).empty_table())
+    declared = {name: column_type.duckdb for name, column_type in TYPES.items()}
+    assert dict(zip(read.columns, map(str, read.types), strict=True)) == declared

@@ -13,9 +13,8 @@ Contents:
     attempt        one attempt at one transaction; inputs that fail repeatedly
     committing     the transactions of a run, under a key that fences earlier runs
     context        Context: a function's second argument
-    handlers       ways to call a function: with a message, or with a table
+    handlers       loading a function; ways to call it: with a message, or with a table
     inputs         the consumers
-    loading        loads a function: MODULE:FUNCTION or FILE.py:FUNCTION
     options        the options, results and callbacks of a run
     outputs        results of functions, as one Arrow batch per topic
     runner         the loop
@@ -27,7 +26,7 @@ Contents:
 from __future__ import annotations
 
 from txlog.functions.context import Context, Window
-from txlog.functions.loading import load
+from txlog.functions.handlers import load
 from txlog.functions.options import FunctionOptions, Hooks, Summary
 from txlog.functions.outputs import Output
 from txlog.functions.runner import run

@@ -35,16 +35,7 @@ from txlog.errors import (
     NotFound,
     TxlogError,
 )
-from txlog.serve.http.admin import (
-    absent,
-    broker_stats,
-    policies,
-    schemas,
-    store,
-    subscriptions,
-    times,
-    topics,
-)
+from txlog.serve.http.admin import absent, policies, store, subscriptions, topics
 from txlog.serve.http.admin import transactions as txns
 from txlog.serve.http.core.answers import (
     SlicedAnswer,
@@ -55,16 +46,13 @@ from txlog.serve.http.core.answers import (
 )
 from txlog.serve.http.core.context import HttpContext
 from txlog.serve.http.core.declared import LOOK, PRODUCE, STORE, Action, Endpoint, openapi, topic_in
-from txlog.serve.http.data import events, rest
+from txlog.serve.http.data import events, messages
 from txlog.serve.http.data.websocket import SESSIONS, Session, serve_socket
 from txlog.serve.http.page import live as page
 
 ENDPOINTS: Final[list[Endpoint]] = [
     endpoint
-    for module in (
-        *(absent, store, topics, subscriptions, policies, schemas, txns, times, rest),
-        broker_stats,
-    )
+    for module in (absent, store, topics, subscriptions, policies, txns, messages)
     for endpoint in module.endpoint.endpoints
 ]
 # No resource of another site, no script or style in the page itself.
@@ -93,7 +81,7 @@ def application(serving: HttpContext) -> Starlette:
         Route("/ready", _text(serving, _ready)),
         Route("/admin/v2/brokers/health", _text(serving, _ready)),
         Route("/admin/v2/brokers/ready", _text(serving, _ready)),
-        Route(f"{rest.TOPICS}/events", partial(events.tail, serving)),
+        Route(f"{messages.TOPICS}/events", partial(events.tail, serving)),
         *(
             WebSocketRoute(path, _socket(serving, session, operation))
             for path, session, operation in SESSIONS

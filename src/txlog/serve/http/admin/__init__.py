@@ -6,12 +6,9 @@ from its signature.
 Contents:
 
     absent          features of Pulsar that a store does not have
-    broker_stats    figures of all topics, and their sums
-    policies        retention, time to live, delayed delivery, compaction, schema checks
-    schemas         versions of a topic's schema
+    policies        retention, time to live, delayed delivery, compaction; schemas and their checks
     store           cluster, tenants, namespaces, lookup
     subscriptions   creating, skipping, seeking, peeking
-    times           delayed messages, their buckets, watermarks
-    topics          creating, figures, compaction, offload; message ids as Pulsar writes them
+    topics          creating, figures, delayed messages, watermarks; message ids as Pulsar has them
     transactions    coordinators, transactions, transaction keys
 """

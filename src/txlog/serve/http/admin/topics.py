@@ -1,5 +1,9 @@
-"""Owns the endpoints of topics: creating, figures, compaction, offload; and message ids in the
-admin API.
+"""Owns the endpoints of topics: creating, figures, compaction, offload, delayed messages and
+watermarks, figures of all topics; and message ids in the admin API.
+
+Pulsar's API has no delayed messages and watermarks: their answers have the fields of the commands
+`txlog delay` and `txlog watermark`. Pulsar's figures of its machine, its JVM and Netty are missing:
+a store has no beans and no allocators.
 
 Message ids are the same that clients of the binary protocol get; serve/pulsar/ids describes them.
 """
@@ -7,8 +11,10 @@ Message ids are the same that clients of the binary protocol get; serve/pulsar/i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+import txlog
 from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import Bound, Range
 from txlog.base.rows.consuming import ConsumerRow, SubscriptionPartition
@@ -16,12 +22,20 @@ from txlog.base.rows.files import SegmentRow
 from txlog.base.rows.topics import TopicDescription, TopicPartition
 from txlog.client.client import Client
 from txlog.engine.door.store import View
-from txlog.errors import InvalidArgument, MessageNotFound, NotAllowed
+from txlog.errors import InvalidArgument, MessageNotFound, NotAllowed, TopicNotFound
 from txlog.lake.sql import segments
 from txlog.serve.core.service import ConsumerStats, ProducerStats
-from txlog.serve.http.admin.store import full
+from txlog.serve.http.admin.store import BUNDLE, full, names
 from txlog.serve.http.core.context import Rates
-from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, EndpointList, integer, members
+from txlog.serve.http.core.declared import (
+    ADMIN,
+    CONSUME,
+    LOOK,
+    PRODUCE,
+    EndpointList,
+    integer,
+    members,
+)
 from txlog.serve.limits.shares import check_topic_share
 from txlog.serve.pulsar import ids
 from txlog.serve.pulsar.messages import MessageIdData, Proto
@@ -587,3 +601,197 @@ def lookup(client: Client, topic: TopicName, addresses: dict[str, str]) -> dict[
     if "nativeUrl" not in addresses:
         raise NotAllowed("this server does not serve clients of Pulsar", hint="see --pulsar")
     return {"brokerUrl": "", "brokerUrlTls": "", **addresses}
+
+
+# --- delayed messages and watermarks --------------------------------------------------------------
+
+
+LISTED_MAX = 1000
+
+
+@endpoint("GET", f"{TOPIC}/delayed", LOOK)
+def delayed(
+    client: Client, topic: TopicName, subscription: str | None = None, limit: int = 100
+) -> list[dict[str, object]]:
+    """The next messages that wait for their time."""
+    table = client.topic(str(topic)).delayed(subscription, limit=min(limit, LISTED_MAX))
+    out: list[dict[str, object]] = []
+    for row in table.drop_columns(["txn_most", "txn_least", "key"]).to_pylist():
+        message_id = MessageId(row.pop("ledger"), row.pop("entry"), row.pop("index") or 0)
+        out.append({"message_id": message_id, **row})
+    return out
+
+
+@endpoint("GET", f"{TOPIC}/delayed/histogram", LOOK)
+def delayed_histogram(client: Client, topic: TopicName, subscription: str | None = None) -> object:
+    """How many messages are due within a minute, ten, an hour, a day, and later."""
+    return client.topic(str(topic)).histogram(subscription)
+
+
+@endpoint("GET", f"{TOPIC}/delayed/buckets", LOOK)
+def delayed_buckets(client: Client, topic: TopicName) -> object:
+    """The buckets of the index of delayed messages."""
+    return client.topic(str(topic)).buckets()
+
+
+@endpoint("POST", f"{TOPIC}/delayed/promote", CONSUME)
+def promote(client: Client, topic: TopicName, body: object) -> object:
+    """Deliver delayed messages now: {ids, before or all, subscription}."""
+    return client.topic(str(topic)).promote(**_which(body))
+
+
+@endpoint("POST", f"{TOPIC}/delayed/cancel", CONSUME)
+def cancel(client: Client, topic: TopicName, body: object) -> object:
+    """Acknowledge delayed messages before they are due: {ids, before or all, subscription}."""
+    return client.topic(str(topic)).cancel(**_which(body))
+
+
+def _which(body: object) -> dict[str, Any]:
+    fields = members(body)
+    unknown = fields.keys() - {"ids", "before", "all", "subscription"}
+    if unknown:
+        raise InvalidArgument(f"the body has an unknown member: {min(unknown)}")
+    if fields.get("ids") is not None:
+        fields["ids"] = [MessageId.parse(str(text)) for text in fields["ids"]]
+    return fields
+
+
+@endpoint("GET", f"{TOPIC}/watermark", LOOK)
+def watermark(client: Client, topic: TopicName, subscription: str | None = None) -> object:
+    """The watermark at the end of a topic, or at a subscription's position."""
+    return client.topic(str(topic)).watermarks.show(subscription, lateness=False)
+
+
+@endpoint("GET", f"{TOPIC}/watermark/producers", LOOK)
+def watermark_producers(
+    client: Client, topic: TopicName, subscription: str | None = None
+) -> object:
+    """The producers that hold the watermark back."""
+    return client.topic(str(topic)).watermarks.producers(subscription)
+
+
+@endpoint("GET", f"{TOPIC}/watermark/history", LOOK)
+def watermark_history(client: Client, topic: TopicName, limit: int = 100) -> object:
+    """The changes of the watermark, oldest first."""
+    return client.topic(str(topic)).watermarks.history(limit=min(limit, LISTED_MAX))
+
+
+@endpoint("POST", f"{TOPIC}/watermark/{{producer}}", PRODUCE)
+def set_watermark(client: Client, topic: TopicName, producer: str, body: object) -> object:
+    """Assert an event time on behalf of a producer; the body is the instant in ms."""
+    return client.topic(topic.full).watermarks.set(integer(body), producer)
+
+
+@endpoint("DELETE", f"{TOPIC}/watermark/{{producer}}", ADMIN)
+def set_idle(client: Client, topic: TopicName, producer: str) -> object:
+    """Declare a producer idle: it no longer holds the watermark back."""
+    return client.topic(topic.full).watermarks.idle(producer)
+
+
+# --- figures of all topics ------------------------------------------------------------------------
+
+
+_BROKER_STATS: Final = "/admin/v2/broker-stats"
+_SUMS: Final = {
+    "brk_in_rate": "msgRateIn",
+    "brk_in_tp_rate": "msgThroughputIn",
+    "brk_out_rate": "msgRateOut",
+    "brk_out_tp_rate": "msgThroughputOut",
+    "brk_storage_size": "storageSize",
+}
+
+
+@endpoint("GET", f"{_BROKER_STATS}/topics", LOOK, is_slow=True)
+def topics_of_broker(
+    client: Client, rates: Rates, now_ms: int, publishers: Sequence[ProducerStats]
+) -> dict[str, object]:
+    """Figures of all topics, by namespace and bundle."""
+    out: dict[str, Any] = {}
+    for name, figures in _figures_of_all(client, rates, now_ms, publishers):
+        bundles = out.setdefault(f"{name.tenant}/{name.namespace}", {BUNDLE: {"persistent": {}}})
+        bundles[BUNDLE]["persistent"][f"persistent://{name.full}"] = figures
+    return out
+
+
+@endpoint("GET", f"{_BROKER_STATS}/metrics", LOOK, is_slow=True)
+def metrics_of_broker(
+    client: Client, rates: Rates, now_ms: int, publishers: Sequence[ProducerStats]
+) -> list[dict[str, object]]:
+    """Figures of each namespace; /metrics has more, for Prometheus."""
+    sums: dict[str, dict[str, float]] = {}
+    for name, figures in _figures_of_all(client, rates, now_ms, publishers):
+        into = sums.setdefault(f"{name.tenant}/{name.namespace}", {})
+        subscriptions = figures["subscriptions"].values()
+        row = {
+            **{ours: figures[theirs] for ours, theirs in _SUMS.items()},
+            "brk_no_of_producers": len(figures["publishers"]),
+            "brk_no_of_subscriptions": len(subscriptions),
+            "brk_no_of_consumers": sum(
+                len(subscription["consumers"]) for subscription in subscriptions
+            ),
+            "brk_msg_backlog": sum(subscription["msgBacklog"] for subscription in subscriptions),
+        }
+        for metric, value in row.items():
+            into[metric] = into.get(metric, 0) + value
+    return [
+        {"metrics": row, "dimensions": {"namespace": namespace}} for namespace, row in sums.items()
+    ]
+
+
+@endpoint("GET", f"{_BROKER_STATS}/load-report", LOOK, is_slow=True)
+def load_report(
+    client: Client,
+    rates: Rates,
+    now_ms: int,
+    publishers: Sequence[ProducerStats],
+    addresses: dict[str, str],
+) -> dict[str, object]:
+    """The figures that a load balancer needs: the load of this server."""
+    all_of = [figures for _, figures in _figures_of_all(client, rates, now_ms, publishers)]
+    subscriptions = [
+        subscription for figures in all_of for subscription in figures["subscriptions"].values()
+    ]
+    rate = {theirs: sum(figures[theirs] for figures in all_of) for theirs in _SUMS.values()}
+    del rate["storageSize"]
+    return {
+        "loadReportType": "LocalBrokerData",
+        "webServiceUrl": addresses.get("httpUrl"),
+        "webServiceUrlTls": addresses.get("httpUrlTls"),
+        "pulsarServiceUrl": addresses.get("brokerUrl"),
+        "pulsarServiceUrlTls": addresses.get("brokerUrlTls"),
+        "brokerVersionString": f"txlog {txlog.__version__}",
+        **rate,
+        "numTopics": len(all_of),
+        "numBundles": 1,
+        "numProducers": len(publishers),
+        "numConsumers": sum(len(subscription["consumers"]) for subscription in subscriptions),
+        "bundles": [BUNDLE],
+        "lastUpdate": now_ms,
+    }
+
+
+@endpoint("GET", f"{_BROKER_STATS}/mbeans", LOOK)
+def beans(client: Client) -> list[object]:
+    """Beans of a JVM: there is none."""
+    return []
+
+
+@endpoint("GET", f"{_BROKER_STATS}/allocator-stats/{{allocator}}", LOOK)
+def allocators(client: Client, allocator: str) -> None:
+    """Refused: a store has no allocators of Netty."""
+    raise NotAllowed("there is no JVM here, and no allocator of Netty", hint="see /metrics")
+
+
+def _figures_of_all(
+    client: Client, rates: Rates, now_ms: int, publishers: Sequence[ProducerStats]
+) -> list[tuple[TopicName, dict[str, Any]]]:
+    """The figures of each topic, one read of the store each: other calls run in between."""
+    of_topic: dict[str, list[ProducerStats]] = {}
+    for publisher in publishers:
+        of_topic.setdefault(publisher.topic, []).append(publisher)
+    out = []
+    for name in names(client):
+        of_this_topic = of_topic.get(name.full, ())
+        with suppress(TopicNotFound):  # it was deleted meanwhile
+            out.append((name, stats(client, name, rates, now_ms, of_this_topic, ())))
+    return out

@@ -3,7 +3,6 @@
 Contents:
 
     events       server-sent events: a tail of a topic
-    messages     a message as JSON, ids as WebSocket writes them
-    rest         sending in one transaction a request, reading
+    messages     a message as JSON; sending in one transaction a request, reading; ids
     websocket    Pulsar's producer, consumer and reader
 """

@@ -1,23 +1,31 @@
-"""Owns a message as JSON, and ids as Pulsar's WebSocket protocol writes them.
+"""Owns messages as JSON, the endpoints that send and read them, and ids as WebSocket writes them.
 
 An id there is the base64 of Pulsar's MessageIdData; clients return it unchanged. The number of a
 message in its transaction, from 1, is its batch index.
+
+The endpoints follow Pulsar's REST producer. The messages of a request are one transaction: they
+become visible together, or not at all.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
-from txlog.base.ids import MessageId
+from txlog.base.ids import MessageId, TopicName
+from txlog.base.ranges import Bound, Range
 from txlog.client.aio import Reader
+from txlog.client.client import Client
 from txlog.engine.door.reading import Message, messages
-from txlog.errors import InvalidArgument
-from txlog.serve.http.core.answers import check_size
+from txlog.engine.door.sending import SendReceipt
+from txlog.errors import InvalidArgument, LimitExceeded
+from txlog.serve.http.core.answers import SlicedAnswer, check_size, to_json
 from txlog.serve.http.core.context import HttpContext
+from txlog.serve.http.core.declared import CONSUME, PRODUCE, EndpointList, members
 from txlog.serve.limits.budget import Reservation
 
 _FIELDS: Final = (1, 2, 3, 4)  # ledgerId, entryId, partition, batch_index
@@ -172,3 +180,147 @@ def decode_base64(text: object) -> bytes:
         return base64.b64decode(str(text), validate=True)
     except (binascii.Error, ValueError):
         raise InvalidArgument("the payload is not base64") from None
+
+
+# --- REST -----------------------------------------------------------------------------------------
+
+
+TOPICS: Final = "/topics/persistent/{tenant}/{namespace}/{topic}"
+LIMIT_MAX: Final = 10_000
+MESSAGES_MAX: Final = 10_000  # in one request
+MESSAGES_PER_STEP: Final = 250  # stored or read in one step, while other clients wait
+MESSAGE_BYTES: Final = 256  # the memory of a message besides its value
+ANSWER_BYTES: Final = 8 << 20  # of messages; the message that exceeds it is the last one
+endpoint = EndpointList()
+
+
+@endpoint("POST", TOPICS, PRODUCE)
+def produce(client: Client, topic: TopicName, body: object) -> dict[str, object]:
+    """Send messages in one transaction: {producerName, messages: [{payload, key, ...}]}.
+
+    A message has payload or payloadBase64, and may have key, properties, eventTime, sequenceId,
+    deliverAt, deliverAfterMs.
+    """
+    fields = members(body)
+    rows = fields.get("messages")
+    if not isinstance(rows, list) or not rows:
+        raise InvalidArgument('the body has to be {"messages": [{"payload": "..."}]}')
+    if len(rows) > MESSAGES_MAX:
+        raise LimitExceeded(
+            f"a request with {len(rows)} messages, the most is {MESSAGES_MAX}",
+            setting="messages",
+            limit=MESSAGES_MAX,
+            value=len(rows),
+        )
+    name = fields.get("producerName")
+    options = [_options(members(row)) for row in rows]
+    producer = client.producer(str(topic), name)
+    receipts = list[SendReceipt]()
+    with client.transaction() as txn:
+        for at in range(0, len(options), MESSAGES_PER_STEP):
+            few = options[at : at + MESSAGES_PER_STEP]
+            sent = [producer.send_async(value, txn=txn, **send) for value, send in few]
+            receipts += [send.result() for send in sent]
+    ended = client.commit(txn.id)
+    markers = {row["partition"]: row["marker"] for row in ended["marker_list"]}
+    results: list[dict[str, object]] = []
+    for receipt in receipts:
+        marker = markers.get(receipt.partition)
+        message_id = "" if marker is None else f"{marker.ledger}:{marker.entry}:{receipt.txn_index}"
+        results.append(
+            {
+                "messageId": message_id,
+                "errorCode": 0,
+                "schemaVersion": 0,
+                "partition": receipt.partition,
+                "duplicate": receipt.duplicate,
+            }
+        )
+    return {"messagePublishResults": results, "schemaVersion": 0, "txn": txn.id}
+
+
+@endpoint("POST", f"{TOPICS}/partitions/{{partition}}", PRODUCE)
+def produce_to_partition(
+    client: Client, topic: TopicName, partition: int, body: object
+) -> dict[str, object]:
+    """Send messages to one partition, in one transaction."""
+    return produce(client, TopicName(topic.tenant, topic.namespace, topic.name, partition), body)
+
+
+def _options(row: dict[str, Any]) -> tuple[bytes | None, dict[str, Any]]:
+    """The value of a message, and the other arguments of `send`."""
+    options = {
+        "key": row.get("key"),
+        "properties": row.get("properties"),
+        "event_time": number_in(row, "eventTime") or None,
+        "sequence_id": number_in(row, "sequenceId"),
+        "deliver_at": number_in(row, "deliverAt") or None,
+        "deliver_after": number_in(row, "deliverAfterMs") or None,
+    }
+    return value_of(row), {name: value for name, value in options.items() if value is not None}
+
+
+@endpoint("GET", TOPICS, CONSUME)
+def read(
+    client: Client, topic: TopicName, now_ms: int, start: str = "start", limit: int = 100
+) -> SlicedAnswer:
+    """Read messages from a position on: {messages, next}.
+
+    start: start, end, -N, an id, after=ID, or @TIME
+    next:  the start for the next request, for a topic with one partition or a single partition. An
+           answer ends after 8 MiB of messages.
+    """
+    if not 0 < limit <= LIMIT_MAX:
+        raise InvalidArgument(f"limit is {limit}, it must be between 1 and {LIMIT_MAX}", code=203)
+    return SlicedAnswer(_pieces(client, topic, Bound.parse(start, now_ms), start, limit))
+
+
+def _pieces(
+    client: Client, topic: TopicName, bound: Bound, start: str, limit: int
+) -> Iterator[Callable[[], bytes]]:
+    """The functions that make the pieces of an answer; each step reads a few messages.
+
+    raises: LimitExceeded
+    """
+    only = None if topic.partition is None else [topic.partition]
+    is_one = only is not None or client.describe_topic(topic.full)["partitions"] == 1
+    tables = client.read(
+        topic.full,
+        range=Range(start=bound),
+        partitions=only,
+        limit=limit,
+        batch_messages=MESSAGES_PER_STEP,
+    )
+    prefix, size, follows = b'{"messages":[', 0, start if is_one else None
+    for table in tables:
+        check_size(table)
+        few = list[Message]()
+        for message in messages(table):
+            if size > ANSWER_BYTES:
+                break
+            few.append(message)
+            size += _size_of(message)
+        if few:
+            follows = f"after={few[-1].message_id}" if is_one else None
+            yield partial(_rows, prefix, few)
+            prefix = b","
+        if len(few) < table.num_rows:
+            if not is_one:
+                raise LimitExceeded(
+                    "the messages have more than 8 MiB",
+                    hint="read one partition at a time, or with a smaller limit",
+                    limit=ANSWER_BYTES,
+                )
+            break
+    end = b'],"next":%s}' % to_json(follows)
+    yield partial(bytes, end if prefix == b"," else prefix + end)
+
+
+def _rows(prefix: bytes, few: list[Message]) -> bytes:
+    return prefix + to_json([as_json(message) for message in few])[1:-1]
+
+
+def _size_of(message: Message) -> int:
+    """About the bytes of a message in an answer."""
+    pairs = sum(map(len, chain.from_iterable(message.properties.items())))
+    return len(message.value or b"") + pairs + MESSAGE_BYTES
