@@ -23,12 +23,15 @@ import msgspec
 from txlog.base.ids import TxnId
 from txlog.base.ranges import parse_duration, parse_time
 from txlog.base.settings import Settings
+from txlog.cli.call import environment, version
 from txlog.cli.output import output as described
 from txlog.cli.output.output import Output, output_for
 from txlog.cli.terminal import say as saying
 from txlog.cli.terminal.say import Report
 from txlog.cli.terminal.signals import shielded
+from txlog.client import open as opening
 from txlog.clock import Clock, ManualClock, SystemClock
+from txlog.engine.door import relation
 from txlog.errors import (
     DiskFailed,
     InvalidArgument,
@@ -141,7 +144,6 @@ class Call:
         """Run the command with its own values and close its resources; return the exit code."""
         self.values = values
         if self.flags.version:
-            version = importlib.import_module("txlog.cli.call.version")
             self.output.text(version.as_json() if self.flags.json else version.as_text())
         elif self.output.form == "help":
             self.output.field_help()
@@ -165,8 +167,7 @@ class Call:
         self.report.store = os.path.abspath(path)
         if write and self.read_only:
             raise ReadOnlyStore(f"{self.command.path} changes the store, and it is read-only")
-        api = importlib.import_module("txlog.client.open")
-        client: Client = api.open_store(
+        client = opening.open_store(
             path,
             read_only=self.read_only,
             clock=self.clock,
@@ -186,8 +187,7 @@ class Call:
         """Open the store for SQL over its messages, which imports less than a client does."""
         path = self.store_path()
         self.report.store = os.path.abspath(path)
-        api = importlib.import_module("txlog.engine.door.relation")
-        reader: RelationReader = api.open_relations(
+        reader = relation.open_relations(
             path,
             read_only=self.read_only,
             clock=self.clock,
@@ -471,9 +471,7 @@ def user_settings(profile: str | None) -> UserSettings:
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     if profile is None and not os.path.exists(os.path.join(home, "txlog", "config.toml")):
         return {}
-    reader = importlib.import_module("txlog.cli.call.environment")
-    settings: UserSettings = reader.read_config(os.environ, profile)
-    return settings
+    return environment.read_config(os.environ, profile)
 
 
 def find_store(flags: Globals, user: UserSettings) -> tuple[str, str]:

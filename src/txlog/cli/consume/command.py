@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Annotated
 
 from txlog.base.ids import MessageId, check_name
 from txlog.base.ranges import Range
 from txlog.cli.call.call import Call
+from txlog.cli.consume import peek as peeking
+from txlog.cli.consume import work
 from txlog.cli.consume.request import Request, targets
 from txlog.cli.help import fields
 from txlog.cli.line.command import Argument, Option, command, exclusive
@@ -52,7 +53,7 @@ def consume(call: Call, request: Request) -> None:
     elif request.join is None:
         request.join = call.txn_of(None, no_join=request.no_join)
     request.unbuffered |= request.follow
-    importlib.import_module("txlog.cli.consume.work").run(call, request)
+    work.run(call, request)
 
 
 def _check_subscription(request: Request) -> None:
@@ -125,14 +126,13 @@ def peek(
     exclusive(read_compacted=read_compacted, subscription=subscription)
     exclusive(read_compacted=read_compacted, around=around)
     [target] = targets([topic], partition)
-    work = importlib.import_module("txlog.cli.consume.peek")
     if around is not None:
-        work.around(call, target, MessageId.parse(around), context, raw_strings)
+        peeking.around(call, target, MessageId.parse(around), context, raw_strings)
     elif at is not None:
-        work.at(call, target, MessageId.parse(at), raw_strings, is_compacted=read_compacted)
+        peeking.at(call, target, MessageId.parse(at), raw_strings, is_compacted=read_compacted)
     else:
         which, count = next(((k, n) for k, n in counts.items() if n is not None), ("last", 10))
-        work.some(
+        peeking.some(
             call, target, which, count, subscription, raw_strings, is_compacted=read_compacted
         )
 

@@ -11,6 +11,7 @@ import sys
 from typing import Any, cast
 
 from txlog import errors
+from txlog.cli.call import version
 from txlog.cli.call.call import Call, Globals
 from txlog.cli.line import catalogue
 from txlog.cli.line.command import Command, as_given, check_numbers, hidden_times, parse
@@ -163,5 +164,4 @@ def _print_text(text: str) -> None:
 
 
 def _print_version(as_json: bool) -> None:
-    version = importlib.import_module("txlog.cli.call.version")
     _print_text(version.as_json() if as_json else version.as_text())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 
 from txlog.base.ids import TopicName
@@ -10,6 +9,7 @@ from txlog.cli.call.call import Call, is_terminal
 from txlog.cli.input import percent as percentin
 from txlog.cli.line.command import command, exclusive
 from txlog.cli.output import percent
+from txlog.cli.produce import work
 from txlog.cli.produce.request import IN_FORMATS, NEVER, Request
 from txlog.errors import InvalidArgument, Usage
 
@@ -53,7 +53,7 @@ def produce(call: Call, request: Request) -> None:
         request.join = call.txn_of(None, no_join=request.no_join)
     if request.messages is None and not request.files and is_terminal(0):
         call.note("reading from the terminal; ctrl-d ends the input")
-    importlib.import_module("txlog.cli.produce.work").run(call, request)
+    work.run(call, request)
 
 
 def _check_input(call: Call, request: Request) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-
 from txlog.base.ids import TopicName
 from txlog.cli.call.call import Call
 from txlog.cli.input import percent as percentin
 from txlog.cli.line.command import command, exclusive
 from txlog.cli.output import percent
 from txlog.cli.produce.request import IN_FORMATS
+from txlog.cli.run import work
 from txlog.cli.run.request import TO_COMMAND, Request, Run, Transform
 from txlog.errors import InvalidArgument, Usage
 
@@ -84,4 +83,4 @@ def _start(call: Call, request: Request) -> None:
     if (request.instance is None) is not (request.report_to is None):
         raise Usage("--instance and --report-to are txlog's own", hint="--parallelism N")
     exclusive(parallelism=request.parallelism > 1, N=request.n is not None)
-    importlib.import_module("txlog.cli.run.work").start(call, request)
+    work.start(call, request)

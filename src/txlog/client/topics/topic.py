@@ -15,12 +15,12 @@ from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TopicName
 from txlog.base.settings import DAY_MS, HOUR_MS, Settings
 from txlog.client.answers import delayed as delayreport
-from txlog.client.answers.delayed import DelayCounts, buckets
 from txlog.client.topics import delayed_index
-from txlog.client.topics.schemas import TopicSchemas
-from txlog.client.topics.throughput import throughput
-from txlog.client.topics.watermarks import TopicWatermarks
+from txlog.client.topics import schemas as of_schemas
+from txlog.client.topics import throughput as of_throughput
+from txlog.client.topics import watermarks as of_watermarks
 from txlog.clock import Instant
+from txlog.engine.door import sending
 from txlog.engine.door.catalog import Subscription, Topic, number_of
 from txlog.engine.door.catalog import subscription as find_subscription
 from txlog.engine.door.catalog import topic as find_topic
@@ -34,7 +34,6 @@ from txlog.engine.door.delayed import (
     promote,
 )
 from txlog.engine.door.reading import partition_of
-from txlog.engine.door.sending import as_bytes
 from txlog.engine.door.store import CallScope, Decision, Store, View
 from txlog.errors import InvalidArgument
 
@@ -49,6 +48,8 @@ if TYPE_CHECKING:
         Promoted,
     )
     from txlog.base.rows.topics import Throughput
+    from txlog.client.topics.schemas import TopicSchemas
+    from txlog.client.topics.watermarks import TopicWatermarks
 
 
 NEVER_MERGED = 1 << 31  # buckets that may stay if max_num_buckets turns merging off
@@ -109,7 +110,7 @@ class TopicHandle:
             since_ms = self._store.clock.now().wall_ms - DAY_MS
         partition = self._asked.partition
         only = None if partition is None else [partition]
-        return throughput(self._store, self.short, only, since_ms, by_ms)
+        return of_throughput.throughput(self._store, self.short, only, since_ms, by_ms)
 
     @property
     def numbers(self) -> list[int]:
@@ -124,12 +125,12 @@ class TopicHandle:
     @property
     def watermarks(self) -> TopicWatermarks:
         """Its event-time watermarks: show them, set that of a producer, declare a producer idle."""
-        return TopicWatermarks(self._store, self._asked)
+        return of_watermarks.TopicWatermarks(self._store, self._asked)
 
     @property
     def schemas(self) -> TopicSchemas:
         """The schemas of its values: list, add or delete them."""
-        return TopicSchemas(self._store, self._asked)
+        return of_schemas.TopicSchemas(self._store, self._asked)
 
     # --- looking -----------------------------------------------------------------------------
 
@@ -155,7 +156,7 @@ class TopicHandle:
 
         return self._store.ask(
             lambda view: delayreport.listed(
-                view, self._scope(view, subscription, before), limit, as_bytes(key)
+                view, self._scope(view, subscription, before), limit, sending.as_bytes(key)
             ),
         )
 
@@ -195,13 +196,13 @@ class TopicHandle:
         store = self._store
 
         def cutoff(view: View) -> int | None:
-            return DelayCounts(view, store).cutoff(self._topic(view))
+            return delayreport.DelayCounts(view, store).cutoff(self._topic(view))
 
         return store.ask(cutoff, up_to_damage=True)
 
     def buckets(self) -> list[BucketRow]:
         """The buckets of the index; the fields of `txlog delay buckets`."""
-        return self._store.ask(lambda view: buckets(view, self._scope(view, None)))
+        return self._store.ask(lambda view: delayreport.buckets(view, self._scope(view, None)))
 
     def _scope(
         self, view: View, subscription: str | None, before: int | None = None
