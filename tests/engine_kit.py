@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 
 import txlog
+from tests.disk.faults import FaultyDisk
 from txlog import Client, Consumer, Message, MessageId, Range, TxnId, messages
 from txlog.base.ids import TopicName
 from txlog.client.open import open_store
-from txlog.clock import Instant, ManualClock
+from txlog.clock import Clock, Instant, ManualClock
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import watermark
 from txlog.engine.decide.sending.watermark import Assertion, WatermarkPlaced
@@ -25,7 +26,10 @@ from txlog.engine.plan.reading import newest
 from txlog.engine.relation.relation import Relation, RelationFilter
 from txlog.engine.session.consuming.consumer import ConsumerSession
 from txlog.engine.session.transactions.transaction import in_transaction
+from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.disk.protocol import LockFile
+from txlog.engine.store.identity import read_identity
+from txlog.engine.store.store import Store
 from txlog.engine.upkeep.space import topic_compaction
 from txlog.engine.view.view import View
 
@@ -47,6 +51,15 @@ def open_client(path: str, clock: ManualClock, **options: Any) -> Client:
     return client
 
 
+def client_on(disk: Any, clock: Clock, lock_timeout_ms: int | None = None) -> Client:
+    """Open a client of the store on any disk."""
+    identity = read_identity(disk)
+    store = Store(disk, clock, identity, lock_timeout_ms=lock_timeout_ms, durability=None)
+    client = Client(store, disk)
+    client.checkpoint_automatically = False
+    return client
+
+
 class Bench:
     """A store with a clock and any number of clients: each is a process of its own."""
 
@@ -61,6 +74,15 @@ class Bench:
         client = open_client(self.path, self.clock, **options)
         self.clients.append(client)
         return client
+
+    def faulty(self) -> FaultyDisk:
+        """Open the client again, on a disk with fault points; returns the disk."""
+        self.clients.remove(self.client)
+        self.client.close()
+        disk = FaultyDisk(PosixDisk(self.path))
+        self.client = client_on(disk, self.clock)
+        self.clients.append(self.client)
+        return disk
 
     def reopen(self) -> Client:
         """Close every client and open one."""

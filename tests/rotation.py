@@ -26,7 +26,7 @@ def chosen(names: Iterable[str], day: int) -> list[str]:
 
 
 class Rotation:
-    """The plugin that leaves out the slow tests of other days, and those that the time is short of.
+    """The plugin that leaves out slow tests of other days, and skips tests when the time is over.
 
     day: the number of the day
     """

@@ -17,14 +17,13 @@ import pytest
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client
 from tests.disk import memory
 from tests.disk.memory import Killed, MemoryDisk
+from tests.engine_kit import client_on
 from tests.tiers import graded
 from txlog.base.settings import Settings
 from txlog.client.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.session.reading.message import messages
 from txlog.engine.storage.journal.journal import FLUSH_LOCK, WRITTEN_TIMEOUT_MS
-from txlog.engine.store.identity import read_identity
-from txlog.engine.store.store import Store
 from txlog.engine.upkeep.verify.findings import Findings
 from txlog.engine.upkeep.verify.verify import verify
 from txlog.errors import (
@@ -42,12 +41,7 @@ CALLS_MAX = 12  # calls of one durable send; a test counts them
 
 def patient(disk: MemoryDisk) -> Client:
     """A client that waits for locks."""
-    store = Store(
-        disk, ManualClock(START_MS), read_identity(disk), lock_timeout_ms=60_000, durability=None
-    )
-    client = Client(store, disk)  # any Disk will do
-    client.checkpoint_automatically = False
-    return client
+    return client_on(disk, ManualClock(START_MS), lock_timeout_ms=60_000)
 
 
 def writers() -> tuple[MemoryDisk, MemoryDisk, Client, Client]:

@@ -16,14 +16,14 @@ from tests.crash import bulking
 from tests.crash.bulking import KEY as KEY
 from tests.crash.bulking import TOPIC as TOPIC
 from tests.disk.memory import MemoryDisk
+from tests.engine_kit import client_on
 from txlog.base.ids import MessageId, TxnId
 from txlog.base.ranges import END, Range
 from txlog.base.settings import Settings
 from txlog.client.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.session.reading.message import Message, messages
-from txlog.engine.store.identity import make_store, read_identity
-from txlog.engine.store.store import Store
+from txlog.engine.store.identity import make_store
 
 START_MS = 1_700_000_000_000
 SETTINGS = Settings(coordinators=1, txn_ids_reserved=2, reader_grace_ms=0, max_message_bytes=100)
@@ -41,17 +41,8 @@ def new_disk(settings: Settings = SETTINGS, clock: ManualClock | None = None) ->
 
 def open_client(disk: MemoryDisk, clock: ManualClock | None = None) -> Client:
     """A client of the store on this disk, as a process of its own would have it."""
-    store = Store(
-        disk,
-        clock or ManualClock(START_MS),
-        read_identity(disk),
-        lock_timeout_ms=0,
-        durability=None,
-    )
     disk.blocked = lambda path, timeout_ms: False  # in one thread, no other process would free it
-    client = Client(store, disk)  # any Disk will do
-    client.checkpoint_automatically = False
-    return client
+    return client_on(disk, clock or ManualClock(START_MS), lock_timeout_ms=0)
 
 
 def after_reboot(boot: str = "another boot") -> ManualClock:

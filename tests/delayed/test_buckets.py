@@ -19,6 +19,7 @@ from tests.delayed.bucket_kit import (
     indexed_times,
     named_files,
 )
+from tests.disk.faults import FaultyDisk
 from tests.engine_kit import START_MS, Bench
 from txlog import Client
 from txlog.base.ranges import END, START
@@ -135,39 +136,21 @@ def test_no_step_seals_by_size_only(tmp_path: Path) -> None:
     assert counts(bench.client) == [5, 0]
 
 
-def test_ids_that_arrive_while_a_bucket_is_made_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ids_that_arrive_while_a_bucket_is_made_stay(tmp_path: Path) -> None:
     """The op has its upper position."""
     bench = bench_of(tmp_path)
-    other = bench.another()
-    publish = bench.client.store.disk.publish
-
-    def racing(path: str, parts: Any) -> None:
-        publish(path, parts)
-        if "_delayed" in path:
-            monkeypatch.setattr(bench.client.store.disk, "publish", publish)
-            delay(other, 2 * DAY_MS, 3 * DAY_MS)
-
-    monkeypatch.setattr(bench.client.store.disk, "publish", racing)
+    other, disk = bench.another(), bench.faulty()
+    disk.after("publish", lambda: delay(other, 2 * DAY_MS, 3 * DAY_MS), "*_delayed*")
     delay(bench.client, *[DAY_MS] * 4)
     assert counts(bench.client) == [4, 2]
     check_index(bench.client)
     check_index(other)
 
 
-def race(bench: Bench, monkeypatch: pytest.MonkeyPatch, act: Callable[[Client], object]) -> None:
+def race(bench: Bench, disk: FaultyDisk, act: Callable[[Client], object]) -> None:
     """Let another process act between the file of the next bucket and its frame."""
-    other, disk = bench.another(), bench.client.store.disk
-    publish = disk.publish
-
-    def racing(path: str, parts: Any) -> None:
-        publish(path, parts)
-        if "_delayed" in path:
-            monkeypatch.setattr(disk, "publish", publish)
-            act(other)
-
-    monkeypatch.setattr(disk, "publish", racing)
+    other = bench.another()
+    disk.after("publish", lambda: act(other), "*_delayed*")
 
 
 def lose_first(client: Client) -> None:
@@ -179,9 +162,10 @@ def lose_first(client: Client) -> None:
 @pytest.mark.parametrize("step", ["seal", "merge", "rebuild", "prune"])
 @pytest.mark.parametrize("what", ["trim", "delete", "offline", "lost"])
 def test_whatever_races_a_new_bucket_it_is_right_after(
-    tmp_path: Path, step: str, what: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, step: str, what: str
 ) -> None:
     bench = bench_of(tmp_path, max_num_buckets=0)
+    disk = bench.faulty()
     fill(bench, 3)
     bench.client.checkpoint(roll_all=True)
     if step == "rebuild":
@@ -192,7 +176,7 @@ def test_whatever_races_a_new_bucket_it_is_right_after(
         "offline": lambda client: client.admin.set_offline("t", 0),
         "lost": lose_first,
     }
-    race(bench, monkeypatch, acts[what])
+    race(bench, disk, acts[what])
     store = bench.client.store
     if step == "seal":
         delay(bench.client, *[2 * DAY_MS] * 4)
@@ -508,25 +492,17 @@ def test_a_process_that_adds_beyond_twice_the_bound_waits(tmp_path: Path) -> Non
     assert counts(bench.client) == [9, 0]
 
 
-def test_a_failure_is_tried_again_counted_and_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_is_tried_again_counted_and_left(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
+    disk = bench.faulty()
     store = bench.client.store
-    publish = store.disk.publish
-    tries: list[str] = []
-
-    def full(path: str, parts: Any) -> None:
-        tries.append(path)
-        raise StoreFull("no space is left")
-
-    monkeypatch.setattr(store.disk, "publish", full)
+    full = disk.fail_at("publish", StoreFull("no space is left"), nth=0)
     delay(bench.client, *[DAY_MS] * 4)
-    assert len(tries) == builder.TRIES and counts(bench.client) == [4]
+    assert full.count == builder.TRIES and counts(bench.client) == [4]
     assert store.bucket_ops.counts[("seal", "failed")] == 1
     delay(bench.client, DAY_MS)
-    assert len(tries) == builder.TRIES, "not again for a while"
-    monkeypatch.setattr(store.disk, "publish", publish)
+    assert full.count == builder.TRIES, "not again for a while"
+    disk.clear()
     bench.clock.advance(11_000)
     delay(bench.client, DAY_MS)
     assert counts(bench.client) == [6, 0]

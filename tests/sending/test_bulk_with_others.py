@@ -1,4 +1,4 @@
-"""Bulk loads beside other work, and what a dead loader leaves."""
+"""Bulk loads during other work, and the files of a dead loader."""
 
 from __future__ import annotations
 

@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 import txlog
+from tests.disk.faults import FaultyDisk
+from tests.engine_kit import client_on
 from txlog import Client, Message
+from txlog.clock import SystemClock
 from txlog.engine.storage.disk import posix
 from txlog.engine.storage.disk.libc import inode_of
-from txlog.engine.storage.disk.posix import PosixDisk, PosixFile
+from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.errors import Corruption, OutcomeUnknown, StoreNotFound, TxlogError
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -165,18 +168,14 @@ def test_files_removed_by_checkpoints_are_no_reason_to_refuse(path: Path, client
 
 
 def test_store_removed_during_a_flush_leaves_the_outcome_unknown(
-    path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+    path: Path,
 ) -> None:
     """Kills: a call acknowledged because it looked before it wrote only."""
-    flush = PosixFile.datasync
-
-    def gone(file: PosixFile) -> None:
-        flush(file)
-        moved(path)
-
-    monkeypatch.setattr(PosixFile, "datasync", gone)
-    with pytest.raises(OutcomeUnknown, match="was moved away"):
-        client.producer("t").send(b"in the moved store")
+    disk = FaultyDisk(PosixDisk(str(path)))
+    with client_on(disk, SystemClock()) as client:
+        disk.after("datasync", lambda: moved(path))
+        with pytest.raises(OutcomeUnknown, match="was moved away"):
+            client.producer("t").send(b"in the moved store")
 
 
 def test_a_link_that_leads_to_another_store_now(tmp_path: Path, path: Path) -> None:
