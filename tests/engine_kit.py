@@ -24,7 +24,7 @@ from txlog.engine.plan.reading import newest
 from txlog.engine.session.consuming.consumer import ConsumerSession
 from txlog.engine.session.transactions.transaction import in_transaction
 from txlog.engine.upkeep.space import topic_compaction
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 START_MS = 1_700_000_000_000
 

@@ -26,23 +26,23 @@ from tests.disk.memory import MemoryDisk
 from tests.engine_kit import Bench
 from txlog import Client, TxnId
 from txlog.clock import ManualClock
+from txlog.engine import view
 from txlog.engine.decide import draft
 from txlog.engine.model import tail
 from txlog.engine.session.transactions import transaction
+from txlog.engine.storage import frame, journal
 from txlog.engine.storage.disk import locks, posix
 from txlog.engine.storage.disk import posix as disk
 from txlog.engine.storage.disk.posix import PosixDisk
-from txlog.engine.storage.journal import file, journal, witness
 from txlog.engine.store import appender, store
 from txlog.engine.upkeep import service
 from txlog.engine.upkeep.checkpoint import checkpoint
 from txlog.engine.upkeep.delayed import buckets
-from txlog.engine.view import view
 from txlog.errors import OutcomeUnknown, TxlogError, is_noted
 
 START_MS = 1_700_000_000_000
 MODULES = (
-    appender, store, view, draft, tail, journal, locks, file, witness,
+    appender, store, view, draft, tail, journal, locks, frame,
 )  # fmt: skip
 FILES = frozenset(str(module.__file__) for module in MODULES)
 REAL_FILES = frozenset((*FILES, disk.__file__, posix.__file__, locks.__file__))

@@ -14,7 +14,7 @@ from txlog import Bound, MessageId
 from txlog.engine.plan.consuming import choice
 from txlog.engine.plan.reading.dispatch import Piece
 from txlog.engine.upkeep.delayed.buckets import drop_lost
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import Corruption, NotAllowed
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

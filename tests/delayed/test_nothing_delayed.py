@@ -15,7 +15,7 @@ from tests.engine_kit import Bench
 from txlog.engine.plan.consuming import choice
 from txlog.engine.plan.delayed.due import DueScan, all_due, due_for_any
 from txlog.engine.plan.standing import ReadPosition
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

@@ -18,9 +18,9 @@ from txlog.cli.line.command import Command
 LINES_MAX = 1000
 LINES_OF_STATE_MAX = 1500  # of the modules that hold state, which would be cut across an idea
 WITH_STATE = {
-    "src/txlog/engine/store/store.py", "src/txlog/engine/storage/journal/journal.py",
+    "src/txlog/engine/store/store.py", "src/txlog/engine/storage/journal.py",
     "src/txlog/engine/model/ops.py", "src/txlog/engine/storage/disk/posix.py",
-    "src/txlog/engine/view/view.py", "src/txlog/client/client.py",
+    "src/txlog/engine/view.py", "src/txlog/client/client.py",
 }  # fmt: skip
 FILE_BYTES_MAX = 1 << 20
 FUNCTION_LINES_MAX, PARAMETERS_MAX, SLOTS_MAX = 60, 8, 14
@@ -67,7 +67,7 @@ LARGE: dict[str, set[str]] = {
         "engine/plan/consuming/choice:choose_keys",
         "engine/plan/delayed/due:__init__",
         "engine/plan/reading/uncommitted:preview",
-        "engine/storage/journal/frame:encode",
+        "engine/storage/frame:encode",
         "engine/upkeep/changes/log:publish",
         "lake/jobs/export_files:export_directory",
         "lake/jobs/import_files:import_files",
@@ -80,9 +80,9 @@ LARGE: dict[str, set[str]] = {
         "engine/session/consuming/receive:Receiving",
         "client/reading/reader:Reader",
         "engine/plan/delayed/due:DueScan",
-        "engine/storage/journal/journal:Journal",
+        "engine/storage/journal:Journal",
         "engine/store/store:Store",
-        "engine/view/view:View",
+        "engine/view:View",
     },
 }
 MODULES = modules()

@@ -17,7 +17,7 @@ from txlog.base.ids import TopicName
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.plan.lookup import topic
 from txlog.engine.session.consuming.consumer import ConsumerSession
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.serve.pulsar import consumers, deliveries, ids, members, wire
 from txlog.serve.pulsar.ids import STEP
 from txlog.serve.pulsar.messages import (

@@ -17,7 +17,7 @@ from txlog import Client, MessageId, TxnId
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.transactions.resolve import abort_ops
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import (
     ExpiredTransaction,
     InvalidTxnStatus,

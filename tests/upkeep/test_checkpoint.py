@@ -29,6 +29,7 @@ from txlog import Client
 from txlog.base.settings import Settings
 from txlog.client.open import open_store
 from txlog.clock import ManualClock
+from txlog.engine import view as dumps_module
 from txlog.engine.folds import buffer as buffer_module
 from txlog.engine.folds.buffer import Markers
 from txlog.engine.folds.catalog import numbers
@@ -42,8 +43,7 @@ from txlog.engine.upkeep import service
 from txlog.engine.upkeep.checkpoint import checkpoint as checkpoint_module
 from txlog.engine.upkeep.checkpoint.seal import compare_rows, sealable
 from txlog.engine.upkeep.space import sweep as sweep_module
-from txlog.engine.view import view as dumps_module
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import Corruption
 
 pytestmark = [

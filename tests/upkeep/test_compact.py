@@ -23,7 +23,7 @@ from txlog.engine.folds.buffer import Buffer
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.upkeep.checkpoint.seal import compare_rows
 from txlog.engine.upkeep.space import compact as compaction
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import (
     Corruption,
     PartitionUnavailable,

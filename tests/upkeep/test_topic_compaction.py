@@ -28,7 +28,7 @@ from txlog.engine.upkeep import service
 from txlog.engine.upkeep.checkpoint.seal import compare_rows
 from txlog.engine.upkeep.space import topic_compaction
 from txlog.engine.upkeep.space.topic_compaction import NewestKeys, _TopicCompaction
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import (
     Corruption,
     InvalidArgument,

@@ -19,4 +19,4 @@ from txlog.engine.upkeep.service import (
     due,
     run_checkpoint,
 )
-from txlog.engine.view.view import View
+from txlog.engine.view import View

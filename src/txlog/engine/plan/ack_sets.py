@@ -20,7 +20,7 @@ from txlog.engine.folds.cursor import PendingAcks, covers
 from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.model.idset import IdSet, runs_of_bitmap, runs_of_inner
 from txlog.engine.model.ops import Mark, Run
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import MessageNotFound
 
 

@@ -31,7 +31,7 @@ import msgspec
 
 from txlog.base.settings import UNLIMITED, WATERMARK_POLICIES, Settings
 from txlog.engine.folds.catalog import Topic, numbers, policies_of, topic_of
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 # Names as in the catalog; values are integers, switches 0 and 1.
 ACTIVE = "delayed_delivery_active"

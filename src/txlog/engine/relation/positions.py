@@ -15,7 +15,7 @@ from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.plan.lookup import check_partition
 from txlog.engine.plan.reading import ranges
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidArgument, NotAllowed
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from txlog.engine.storage.disk.protocol import Disk, File
 from txlog.engine.store import pins
 from txlog.engine.store.identity import read_identity
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, StoreFull
 
 if TYPE_CHECKING:

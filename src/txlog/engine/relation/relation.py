@@ -44,7 +44,7 @@ from txlog.engine.plan.records import schema_in
 from txlog.engine.relation.frames import RowsInFrames
 from txlog.engine.storage.remote import check_named, is_far
 from txlog.engine.storage.segment import FileRef
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidArgument
 
 # --- spans ----------------------------------------------------------------------------------------

@@ -24,10 +24,9 @@ from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.model.ops import Op, encode_readable, joined
 from txlog.engine.model.schema import OneRow, encode_rows
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.journal.file import RawFrame, frame_nowhere
-from txlog.engine.storage.journal.frame import DECISION_BYTES_MAX
-from txlog.engine.storage.journal.journal import Journal
-from txlog.engine.view.view import View
+from txlog.engine.storage.frame import DECISION_BYTES_MAX, RawFrame, frame_nowhere
+from txlog.engine.storage.journal import Journal
+from txlog.engine.view import View
 from txlog.errors import (
     IN_DOUBT,
     LimitExceeded,

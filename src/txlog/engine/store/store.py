@@ -61,7 +61,7 @@ from txlog.engine.model.counters import BucketCounters, ReadCounters
 from txlog.engine.plan import clock_trust
 from txlog.engine.storage.disk.locks import FileLock
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.journal.journal import JournalMoved
+from txlog.engine.storage.journal import JournalMoved
 from txlog.engine.store import liveness
 from txlog.engine.store.appender import (
     NO_FRAME,
@@ -82,7 +82,7 @@ from txlog.engine.store.appender import (
 from txlog.engine.store.identity import FORMAT, Identity, need_there, raise_format
 from txlog.engine.store.sweeper import Sweeper, is_sweep_due
 from txlog.engine.store.wakeups import Wakeups, is_called
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import (
     AlreadyClosed,
     Corruption,

@@ -24,7 +24,7 @@ from txlog.engine.decide.transactions.sweep import (
     sweep,
 )
 from txlog.engine.plan.clock_trust import is_as_expected, note, trusted, wants_frame
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 FORGET_FRAMES = 256
 FORGET_MS_MIN, FORGET_MS_MAX = 1_000, 60_000

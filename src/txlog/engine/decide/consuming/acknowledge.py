@@ -33,7 +33,7 @@ from txlog.engine.plan.ack_sets import (
 from txlog.engine.plan.lookup import is_overdue
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.standing import OUTSIDE, ConsumerState, is_stale
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import MessageNotFound, NotAllowed, TransactionConflict
 
 STALE = "stale"

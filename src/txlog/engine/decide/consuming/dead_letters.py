@@ -48,7 +48,7 @@ from txlog.engine.plan.reading.fetch import rows_in, still_pending, taken_apart,
 from txlog.engine.plan.records import stamped_copies
 from txlog.engine.plan.route import route
 from txlog.engine.plan.runs import merged, runs_of_table
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import LimitExceeded
 
 DEAD, RETRY = "DLQ", "RETRY"

@@ -38,7 +38,7 @@ from txlog.engine.plan.delayed.index import BucketLost
 from txlog.engine.plan.participants import unavailable_error
 from txlog.engine.plan.reading.dispatch import Piece
 from txlog.engine.plan.standing import ReadPosition, stands_at
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import AlreadyClosed
 
 Find = Callable[[View], tuple[Topic, Subscription]]

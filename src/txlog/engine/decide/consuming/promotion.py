@@ -37,7 +37,7 @@ from txlog.engine.plan.delayed.upcoming import (
 )
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.reading.fetch import taken_apart
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import MessageNotFound, NotAllowed
 
 HONOURING = ("shared", "key-shared")  # the types that wait for the time of a message

@@ -25,7 +25,7 @@ from txlog.engine.plan.ack_sets import messages_in, resting, subtract, through
 from txlog.engine.plan.lookup import check_owner
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.reading.ranges import end_of, partition_of, resolve_bound
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import NotAllowed
 
 HOLDERS_NAMED_MAX = 5

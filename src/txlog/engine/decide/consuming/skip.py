@@ -31,7 +31,7 @@ from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.policies import delay_policy, retention_policy
 from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, Skip, plan, requests_of
 from txlog.engine.plan.reading.ranges import before_time, stop_after
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 ALL = 1 << 62
 

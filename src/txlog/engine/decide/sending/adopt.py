@@ -50,7 +50,7 @@ from txlog.engine.plan.records import ENFORCE, typing_of
 from txlog.engine.plan.route import Routed
 from txlog.engine.plan.staging import Staged
 from txlog.engine.storage.segment import FileRef
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidArgument, LimitExceeded, NotAllowed
 
 NAMES_MAX = 10_000

@@ -28,7 +28,7 @@ from txlog.engine.model.ops import DelaysCounted
 from txlog.engine.model.schema import INSTANT
 from txlog.engine.plan.policies import MAX_DELAY, delay_policy, retention_policy
 from txlog.engine.plan.route import FEW_ROWS, Routed
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidMessage
 
 AFTER, AT = "deliver_after", "deliver_at"

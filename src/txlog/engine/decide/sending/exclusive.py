@@ -23,7 +23,7 @@ from txlog.base.ids import TopicName
 from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.model.ops import ProducerOpened
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidArgument, ProducerBusy, ProducerFenced
 
 SEAT: Final = "__exclusive"  # names of users begin otherwise

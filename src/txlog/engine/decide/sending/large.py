@@ -49,7 +49,7 @@ from txlog.engine.model.ops import (
 from txlog.engine.model.sequences import Sequences
 from txlog.engine.plan.participants import check_available
 from txlog.engine.storage.segment import FileRef
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidMessage
 
 

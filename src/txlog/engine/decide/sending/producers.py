@@ -20,7 +20,7 @@ from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.folds.topic import ProducerState
 from txlog.engine.model.ops import Appended, ProducerOpened, ProducersForgotten
 from txlog.engine.plan.clock_trust import trusted
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import ProducerFenced
 
 

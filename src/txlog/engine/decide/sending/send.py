@@ -43,7 +43,7 @@ from txlog.engine.model.schema import OneRow
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.records import ENFORCE, typing_of, unchecked
 from txlog.engine.plan.route import PartitionSlice, Routed, as_batch
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import (
     InvalidArgument,
     InvalidMessage,

@@ -36,7 +36,7 @@ from txlog.engine.model.ops import (
 )
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.policies import policy
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import Corruption, InvalidArgument, LimitExceeded
 
 

@@ -20,7 +20,7 @@ from txlog.engine.folds.coordinator import ENDED
 from txlog.engine.model.ops import PartitionAvailable, PartitionOffline
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.participants import waiting_for
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import Corruption, InvalidArgument
 
 

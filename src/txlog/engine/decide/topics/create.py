@@ -51,7 +51,7 @@ from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading.ranges import partition_of, resolve_bound
 from txlog.engine.plan.reading.uncommitted import check_isolation
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import (
     AlreadyExists,
     ConsumerBusy,

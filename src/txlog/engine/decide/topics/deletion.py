@@ -22,7 +22,7 @@ from txlog.engine.folds.catalog import Subscription, Topic, consumers_of, number
 from txlog.engine.model.ops import SubscriptionDeleted, TopicDeleted
 from txlog.engine.plan.ack_sets import backlog
 from txlog.engine.plan.participants import Participant, in_order, participants, waiting_for
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import ConsumerBusy, StillInUse
 
 

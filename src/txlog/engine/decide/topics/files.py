@@ -30,7 +30,7 @@ from txlog.engine.model.ops import (
     PlaceAdded,
 )
 from txlog.engine.storage.segment import FileRef
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 
 def add_place(view: View, location: str) -> Decision[None]:

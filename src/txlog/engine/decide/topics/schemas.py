@@ -18,7 +18,7 @@ from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import SchemaVersion, Topic, policies_of
 from txlog.engine.model.ops import Op, PolicySet, SchemaAdded, SchemasDeleted
 from txlog.engine.plan.records import COMPATIBILITY, ENFORCE, MARK, VALIDATION, schema_in, word
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import IncompatibleSchema, LimitExceeded
 
 

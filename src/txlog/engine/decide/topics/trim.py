@@ -27,7 +27,7 @@ from txlog.engine.plan.clock_trust import trusted
 from txlog.engine.plan.participants import unavailable_error
 from txlog.engine.plan.policies import RetentionPolicy, retention_policy
 from txlog.engine.plan.reading.ranges import partition_of, resolve_bound
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import Refused
 
 # The policies of a topic: keep this long, keep this many bytes, keep until acknowledged by all;

@@ -32,7 +32,7 @@ from txlog.engine.folds.coordinator import (
 )
 from txlog.engine.plan.lookup import check_owner, ended_error, is_overdue, timed_out, transaction
 from txlog.engine.plan.participants import Participant, participants
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 
 class EndAnswer(msgspec.Struct, frozen=True, gc=False):

@@ -26,7 +26,7 @@ from txlog.engine.folds.coordinator import Txn
 from txlog.engine.model.ops import PartitionAdded, SubscriptionAdded, TxnOpened
 from txlog.engine.plan.lookup import check_coordinator, check_open, check_owner, transaction
 from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidArgument, LimitExceeded
 
 

@@ -33,7 +33,7 @@ from txlog.engine.folds.coordinator import OPEN
 from txlog.engine.folds.transaction_key import Key
 from txlog.engine.model.ops import NEW_HOLDER, KeyBound, KeyConnected, KeyDeleted
 from txlog.engine.plan.lookup import ROOT_UID, is_overdue
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidArgument, NotAllowed, ProducerFenced, TransactionKeyNotFound
 
 Owner = tuple[int, str]

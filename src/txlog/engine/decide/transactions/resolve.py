@@ -45,7 +45,7 @@ from txlog.engine.model.ops import (
 from txlog.engine.plan.ack_sets import pending_outcome
 from txlog.engine.plan.lookup import is_overdue, timed_out
 from txlog.engine.plan.participants import Participant, Participants, participants
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 
 class EndOutcome(msgspec.Struct, frozen=True, gc=False):

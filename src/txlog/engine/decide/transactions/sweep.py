@@ -28,7 +28,7 @@ from txlog.engine.model.ops import TxnsForgotten
 from txlog.engine.plan.lookup import is_overdue
 from txlog.engine.plan.participants import in_order, participants
 from txlog.engine.plan.route import PartitionSlice
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import TxlogError
 
 if TYPE_CHECKING:

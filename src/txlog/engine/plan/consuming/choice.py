@@ -46,7 +46,7 @@ from txlog.engine.plan.reading.dispatch import (
 )
 from txlog.engine.plan.route import ORDERING_KEY, ordering_key_in
 from txlog.engine.plan.standing import ReadPosition, stands_at
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import Corruption
 
 SHARED_TYPES = ("shared", "key-shared")

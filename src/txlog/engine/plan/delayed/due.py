@@ -51,7 +51,7 @@ from txlog.engine.plan.reading.dispatch import (
     requests_of,
 )
 from txlog.engine.plan.standing import ReadPosition, stands_at
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import Corruption
 
 LOOK_ROWS = 4096  # rows whose time is read at once

@@ -57,7 +57,7 @@ from txlog.engine.storage.bucket import (
     pack_segments,
 )
 from txlog.engine.storage.disk.protocol import File
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import DiskFailed, IntegrityError, NoResources
 
 Key = tuple[int, int, int, int]

@@ -33,7 +33,7 @@ from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, plan, requests_
 from txlog.engine.plan.reading.fetch import pieces_of
 from txlog.engine.plan.runs import runs_of_table
 from txlog.engine.storage.bucket import IDS, BucketFile, Key, memory_of, one_array
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import IntegrityError
 
 Note = Callable[[str], None]

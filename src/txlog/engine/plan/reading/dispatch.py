@@ -37,8 +37,7 @@ from txlog.engine.model.ops import Mark, Run
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.storage.columns import FEW_ROWS, conform, constant
-from txlog.engine.view.files import Request
-from txlog.engine.view.view import View
+from txlog.engine.view import Request, View
 
 # --- how much fits a batch ------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from txlog.engine.model.idset import IdSet
 from txlog.engine.model.ops import Run
 from txlog.engine.plan.ack_sets import above_mark, is_trimmed, subtract
 from txlog.engine.plan.reading.dispatch import Piece, received
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 
 def taken_apart(view: View, partition: int, runs: Iterable[Run]) -> list[Run]:

@@ -28,7 +28,7 @@ from txlog.engine.plan.reading.compacted import (
     rows_earlier,
 )
 from txlog.engine.plan.reading.dispatch import NO_MATTER, Skip, plan, position_followed_by
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidArgument, MessageNotFound, TransactionNotFound
 
 _STEADY = ("start", "skip", "id", "after", "time")  # bounds that later frames do not move back

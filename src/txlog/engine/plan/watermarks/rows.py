@@ -22,8 +22,7 @@ from txlog.engine.model.schema import TXN_COMMIT, W_IDLE, W_SET
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, plan, requests_of
 from txlog.engine.plan.watermarks.value import WatermarkGenerator, moves_between
-from txlog.engine.view.files import Request
-from txlog.engine.view.view import View
+from txlog.engine.view import Request, View
 
 ROWS_AT_ONCE = 100_000
 _COLUMNS = ("kind", "producer", "event_time", "publish_time", "lsn", "txn_most", "txn_least")

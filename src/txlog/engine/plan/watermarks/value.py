@@ -17,8 +17,7 @@ from txlog.engine.folds.watermark import START, Position, Watermark, WatermarkSt
 from txlog.engine.model.ops import read_effects
 from txlog.engine.model.schema import TXN_COMMIT, W_IDLE, W_SET
 from txlog.engine.plan.ack_sets import advanced
-from txlog.engine.view.files import Request
-from txlog.engine.view.view import View
+from txlog.engine.view import Request, View
 
 _COLUMNS = ("kind", "producer", "event_time", "value", "publish_time")
 

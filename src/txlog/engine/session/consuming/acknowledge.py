@@ -25,7 +25,7 @@ from txlog.engine.session.transactions.transaction import (
     in_transaction,
 )
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidArgument
 
 Acknowledgeable: TypeAlias = Message | MessageId | pa.Table | Sequence[Message | MessageId]

@@ -31,7 +31,7 @@ from txlog.engine.session.consuming.receive import Guard, Receiving
 from txlog.engine.session.reading.message import Decoder, Message, messages
 from txlog.engine.session.reading.pause import REST_SECONDS_MAX
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import TxlogError
 
 WINDOW_MS = 50  # how much time's worth is taken ahead, at the application's pace

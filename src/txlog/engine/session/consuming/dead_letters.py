@@ -34,7 +34,7 @@ from txlog.engine.session.sending import large
 from txlog.engine.session.sending.access import Target
 from txlog.engine.session.transactions.transaction import Transaction
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import (
     Corruption,
     InvalidArgument,

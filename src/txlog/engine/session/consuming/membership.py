@@ -33,7 +33,7 @@ from txlog.engine.store.liveness import (
     write_seen,
 )
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import (
     AlreadyClosed,
     ConsumerBusy,

@@ -53,7 +53,7 @@ from txlog.engine.store.sweeper import is_sweep_due
 from txlog.engine.upkeep.checkpoint import quarantine
 from txlog.engine.upkeep.delayed.buckets import drop_lost, rebuild_if_free
 from txlog.engine.upkeep.space.retention import expire_due, is_timed
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, Corruption
 
 # --- the rows of what was leased -------------------------------------------------------------

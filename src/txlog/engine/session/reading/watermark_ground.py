@@ -22,7 +22,7 @@ from txlog.engine.plan.ack_sets import resting
 from txlog.engine.plan.watermarks.value import tracking_position
 from txlog.engine.session.reading.message import Message
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 
 class Ground(Protocol):

@@ -33,7 +33,7 @@ from txlog.engine.session.reading.message import Message
 from txlog.engine.session.reading.pause import REST_SECONDS_MAX
 from txlog.engine.session.reading.watermark_ground import Ground
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import Corruption, InvalidArgument, MissingFile
 
 T = TypeVar("T")

@@ -27,7 +27,7 @@ from txlog.engine.storage.disk.protocol import LockFile
 from txlog.engine.store.appender import Decide
 from txlog.engine.store.liveness import holds_seat, seat_lock
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import ProducerBusy, TopicNotFound, TxlogError
 
 T = TypeVar("T")

@@ -41,8 +41,7 @@ from txlog.engine.storage.disk.protocol import Stream, is_of_handler
 from txlog.engine.store.appender import DiskSpace
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.space import sweep
-from txlog.engine.view.paths import ledger_dir, sealed_path
-from txlog.engine.view.view import View
+from txlog.engine.view import View, ledger_dir, sealed_path
 from txlog.errors import (
     DiskFailed,
     InvalidArgument,

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from txlog.engine.decide.sending.send import OutgoingBatch, SliceReceipt
     from txlog.engine.session.sending.future import SendFuture
     from txlog.engine.store.store import Store
-    from txlog.engine.view.view import View
+    from txlog.engine.view import View
 
 _FIELDS = (
     "value",

@@ -11,7 +11,7 @@ from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.plan.lookup import transaction as find_transaction
 from txlog.engine.session.reading.pause import until
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import OutcomeUnknown
 
 # --- by id -----------------------------------------------------------------------------------

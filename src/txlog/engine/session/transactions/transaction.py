@@ -24,7 +24,7 @@ from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.session.transactions import end
 from txlog.engine.store.appender import NOTHING, Call, in_doubt
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import (
     ExpiredTransaction,
     InvalidTxnStatus,

@@ -29,8 +29,7 @@ from txlog.engine.storage.segment import GROUP_ROWS, FileRef, Records, SegmentSt
 from txlog.engine.storage.segment_reader import SegmentReader, take_spans
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint.quarantine import record_damage
-from txlog.engine.view.paths import ledger_dir, sealed_path
-from txlog.engine.view.view import View
+from txlog.engine.view import View, ledger_dir, sealed_path
 from txlog.errors import Corruption
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint import checkpoint
 from txlog.engine.upkeep.delayed.builder import STEPS_MAX, Builder, IndexUpkeepReport, lose
 from txlog.engine.upkeep.delayed.builder import is_lost as is_lost
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, TxlogError
 
 if TYPE_CHECKING:

@@ -29,8 +29,7 @@ from txlog.engine.model import ops
 from txlog.engine.storage import bucket as storage_bucket
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.delayed import sources as bucket_source
-from txlog.engine.view import paths
-from txlog.engine.view.view import View
+from txlog.engine.view import View, delayed_dir
 from txlog.errors import (
     AlreadyClosed,
     Corruption,
@@ -312,7 +311,7 @@ class Builder:
         store, partition = self._store, self._partition
         settings = store.settings
         directory, gen = self.look(
-            lambda view, state: (paths.delayed_dir(view.catalog, partition), state.next_gen)
+            lambda view, state: (delayed_dir(view.catalog, partition), state.next_gen)
         )
         used = map(_GENERATION.fullmatch, store.disk.listdir(directory))
         gen = max([gen, *(int(name[1]) + 1 for name in used if name)])  # Law 6: also of orphans

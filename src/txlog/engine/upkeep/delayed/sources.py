@@ -20,8 +20,7 @@ from txlog.engine.model.schedule import Schedule
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.storage.bucket import IDS, BucketFile, one_array, times_of
 from txlog.engine.store.store import Store
-from txlog.engine.view.files import Request
-from txlog.engine.view.view import View
+from txlog.engine.view import Request, View
 
 # A ledger with more entries than this gets no table of its markers: its markers then never count as
 # whole.

@@ -19,7 +19,7 @@ from txlog.engine.decide.topics.availability import partition_number, set_online
 from txlog.engine.decide.topics.buckets import lose
 from txlog.engine.model.ops import LossAccepted
 from txlog.engine.storage.disk.protocol import Disk, LockFile
-from txlog.engine.storage.journal.journal import FLUSH_LOCK
+from txlog.engine.storage.journal import FLUSH_LOCK
 from txlog.engine.storage.manifest import (
     DumpRef,
     Manifest,
@@ -48,7 +48,7 @@ from txlog.engine.upkeep.repair.plan import RepairPlan, RepairStep
 from txlog.engine.upkeep.space.adopt import sweep_stages
 from txlog.engine.upkeep.space.sweep import sweep_unnamed
 from txlog.engine.upkeep.verify.verify import StoreEvidence
-from txlog.engine.view.view import STATE_HEAD, STATE_MAGIC, View
+from txlog.engine.view import STATE_HEAD, STATE_MAGIC, View
 from txlog.errors import TxlogError
 
 _OF_JOURNAL: Final = ("rebuild-journal", "cut-journal")

@@ -38,16 +38,15 @@ from txlog.engine.plan.delayed.upcoming import columns_of, later_in
 from txlog.engine.plan.records import records_for
 from txlog.engine.storage.chunks import CHUNK_KIND
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.journal.file import list_journals
-from txlog.engine.storage.journal.journal import JournalMoved
+from txlog.engine.storage.frame import list_journals
+from txlog.engine.storage.journal import JournalMoved
 from txlog.engine.storage.manifest import DumpRef, Manifest
 from txlog.engine.storage.remote import is_far, open_file
 from txlog.engine.storage.segment import FileRef, encode_part, encode_sealed, make_ref
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.upkeep.checkpoint.seal import clean_rows
 from txlog.engine.upkeep.space.compact import moved_rows
-from txlog.engine.view.paths import ledger_dir, part_path, sealed_path
-from txlog.engine.view.view import View
+from txlog.engine.view import View, ledger_dir, part_path, sealed_path
 from txlog.errors import IntegrityError, TxlogError
 
 LOST_PROPERTY: Final = "txlog.lost"

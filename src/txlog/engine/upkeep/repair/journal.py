@@ -34,20 +34,18 @@ from txlog.engine.model.ops import (
     encode_ops,
 )
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.journal.file import (
+from txlog.engine.storage.frame import (
     FILE_HEADER_BYTES,
-    JournalFile,
-    JournalName,
-    list_journals,
-    publish_journal,
-)
-from txlog.engine.storage.journal.frame import (
     HEADER_BYTES,
     MAGIC,
     Buffer,
+    JournalFile,
+    JournalName,
     decode_header,
     encode,
     is_genuine,
+    list_journals,
+    publish_journal,
 )
 from txlog.engine.storage.manifest import (
     Changes,
@@ -73,7 +71,7 @@ from txlog.engine.upkeep.checkpoint.checkpoint import (
 )
 from txlog.engine.upkeep.verify.journal import JournalChain
 from txlog.engine.upkeep.verify.verify import StoreEvidence
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import Corruption, TxlogError
 
 # An unreadable frame may have used ledger ids; this is far more than any frame uses.

@@ -40,7 +40,7 @@ from txlog.clock import Clock
 from txlog.engine.folds.catalog import index_of, topic_of
 from txlog.engine.model.ops import Component
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.journal.file import list_journals
+from txlog.engine.storage.frame import list_journals
 from txlog.engine.storage.manifest import changes_of, manifest_path
 from txlog.engine.store.identity import IDENTITY_PATH
 from txlog.engine.upkeep.repair.files import SalvagedRows, led_to, rows_led_to, salvaged

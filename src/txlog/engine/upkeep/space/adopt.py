@@ -40,8 +40,7 @@ from txlog.engine.store.liveness import holds_seat
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint.checkpoint import maintenance
 from txlog.engine.upkeep.space.sweep import below_topics, names_in, unlink_unnamed
-from txlog.engine.view.paths import ledger_dir, sealed_path, topic_dir
-from txlog.engine.view.view import View
+from txlog.engine.view import View, ledger_dir, sealed_path, topic_dir
 from txlog.errors import MissingFile, NotAllowed, OutcomeUnknown, TryAgain, TxlogError
 
 # Above this only length and footer are compared, because the task has read back the rest.

@@ -39,8 +39,7 @@ from txlog.engine.storage.manifest import generations
 from txlog.engine.storage.segment import FileRef, encode_sealed, make_ref
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint.seal import compare_rows
-from txlog.engine.view.paths import ledger_dir, sealed_path
-from txlog.engine.view.view import View
+from txlog.engine.view import View, ledger_dir, sealed_path
 from txlog.errors import Corruption
 
 # Sorts rows of sealed files and other rows into PLACES; returns them and the total number of data

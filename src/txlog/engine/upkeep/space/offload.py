@@ -32,7 +32,7 @@ from txlog.engine.store.identity import COPIED
 from txlog.engine.store.pins import pinned
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.space.sweep import named_paths
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import DiskFailed
 
 

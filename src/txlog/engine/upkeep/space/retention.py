@@ -21,7 +21,7 @@ from txlog.engine.decide.topics.trim import TrimAnswer, trim
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.policies import retention_policy
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 # --- trimming --------------------------------------------------------------------------------
 

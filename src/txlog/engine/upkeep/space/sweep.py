@@ -45,16 +45,16 @@ from txlog.engine.upkeep.checkpoint.checkpoint import (
 )
 from txlog.engine.upkeep.checkpoint.history import HISTORY_DIR
 from txlog.engine.upkeep.delayed.buckets import delayed_partitions
-from txlog.engine.view.paths import (
+from txlog.engine.view import (
     COMPACTED_DIR,
     DELAYED_DIR,
     NOTE,
     FilePlace,
+    View,
     place_dir,
     place_of,
     topic_dir,
 )
-from txlog.engine.view.view import View
 from txlog.errors import Corruption, IntegrityError, MissingFile, TxlogError
 
 FIXED_DIRECTORIES = (

@@ -33,7 +33,7 @@ from txlog.engine.storage.bucket import BucketFile
 from txlog.engine.storage.checked import damaged, said_by_arrow
 from txlog.engine.storage.chunks import reassembled
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk
-from txlog.engine.storage.journal.journal import FLUSH_LOCK
+from txlog.engine.storage.journal import FLUSH_LOCK
 from txlog.engine.storage.manifest import (
     ChangeRef,
     DumpRef,
@@ -57,8 +57,7 @@ from txlog.engine.upkeep.checkpoint.history import HISTORY
 from txlog.engine.upkeep.checkpoint.quarantine import DIRECTORY as QUARANTINE_DIR
 from txlog.engine.upkeep.space.sweep import below_topics, detached, every_directory, names_in
 from txlog.engine.upkeep.verify.findings import Findings
-from txlog.engine.view.paths import COMPACTED_DIR
-from txlog.engine.view.view import FOLDS, STATE_HEAD, STATE_MAGIC, View
+from txlog.engine.view import COMPACTED_DIR, FOLDS, STATE_HEAD, STATE_MAGIC, View
 from txlog.errors import MissingFile, TxlogError
 
 HINT: Final = "txlog admin repair says what can be rebuilt"

@@ -39,8 +39,7 @@ from txlog.engine.plan.watermarks.rows import StoredWatermark, read_rows
 from txlog.engine.plan.watermarks.value import moves_between
 from txlog.engine.upkeep.delayed.buckets import ID_MAX, ID_MIN, delayed_partitions
 from txlog.engine.upkeep.verify.findings import Findings
-from txlog.engine.view.files import Request
-from txlog.engine.view.view import View
+from txlog.engine.view import Request, View
 from txlog.errors import IntegrityError, TxlogError
 
 ROWS_AT_ONCE: Final = 200_000
