@@ -18,7 +18,7 @@ from txlog.clock import Instant, ManualClock
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import watermark
 from txlog.engine.decide.sending.watermark import Assertion, WatermarkPlaced
-from txlog.engine.decide.transactions.enter import Use
+from txlog.engine.decide.transactions.transaction import Use
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading import newest
 from txlog.engine.session.consuming.consumer import ConsumerSession

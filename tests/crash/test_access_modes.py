@@ -28,7 +28,7 @@ from tests.disk.memory import MemoryDisk
 from tests.tiers import graded
 from txlog import Client, Producer
 from txlog.clock import ManualClock
-from txlog.engine.decide.sending.exclusive import EXCLUSIVE, FENCING, WAITING
+from txlog.engine.decide.sending.producers import EXCLUSIVE, FENCING, WAITING
 from txlog.engine.store.liveness import CONSUMERS_DIR
 from txlog.errors import ProducerFenced, TxlogError
 

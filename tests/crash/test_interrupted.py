@@ -35,9 +35,8 @@ from txlog.engine.storage.disk import locks, posix
 from txlog.engine.storage.disk import posix as disk
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.store import appender, store
-from txlog.engine.upkeep import service
+from txlog.engine.upkeep import delayed, service
 from txlog.engine.upkeep.checkpoint import checkpoint
-from txlog.engine.upkeep.delayed import buckets
 from txlog.errors import OutcomeUnknown, TxlogError, is_noted
 
 START_MS = 1_700_000_000_000
@@ -302,10 +301,10 @@ UPKEEP: dict[str, Callable[[Client], object]] = {
     "asked": lambda client: client.checkpoint(),
     "unasked": lambda client: service.run_checkpoint(client.store, wait=False),
     "changes": lambda client: service.compact_changes(client.store),
-    "tend": lambda client: buckets.tend(client.store, [1], wait=True),
-    "rebuild": lambda client: buckets.rebuild_if_free(client.store, 1, (1, 0, 0), (2, 0, 0)),
+    "tend": lambda client: delayed.tend(client.store, [1], wait=True),
+    "rebuild": lambda client: delayed.rebuild_if_free(client.store, 1, (1, 0, 0), (2, 0, 0)),
 }
-UPKEEP_FILES = frozenset(str(module.__file__) for module in (checkpoint, service, buckets))
+UPKEEP_FILES = frozenset(str(module.__file__) for module in (checkpoint, service, delayed))
 
 
 def interrupt_upkeep(name: str, nth: int) -> Injection:

@@ -13,8 +13,8 @@ import pytest
 
 from tests.schemas.random_records import random_schema, random_successor, random_value
 from tests.tiers import graded
-from txlog.base.schemas import compatibility, resolution, values
-from txlog.base.schemas.compatibility import can_read, check, strategy_of
+from txlog.base.schemas import resolution, values
+from txlog.base.schemas.resolution import can_read, check, strategy_of
 from txlog.base.schemas.schema import Schema
 from txlog.errors import InvalidArgument, InvalidMessage
 
@@ -284,8 +284,8 @@ def test_a_topic_keeps_its_type() -> None:
 
 
 def test_strategies_are_known_by_pulsars_names() -> None:
-    assert strategy_of("backward-transitive") == compatibility.BACKWARD_TRANSITIVE
-    assert strategy_of("ALWAYS_COMPATIBLE") == compatibility.NONE
+    assert strategy_of("backward-transitive") == resolution.BACKWARD_TRANSITIVE
+    assert strategy_of("ALWAYS_COMPATIBLE") == resolution.NONE
     with pytest.raises(InvalidArgument) as raised:
         strategy_of("BACKWRD")
     assert raised.value.hint == "did you mean BACKWARD?"

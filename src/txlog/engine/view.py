@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import ModuleType
@@ -41,7 +41,6 @@ from txlog.engine.folds import transaction_key as transaction_keys
 from txlog.engine.folds import watermark as watermarks
 from txlog.engine.folds.catalog import Catalog, index_of, topic_of
 from txlog.engine.model import ops
-from txlog.engine.model.counters import ReadCounters
 from txlog.engine.model.ops import (
     CATALOG,
     FILES,
@@ -186,6 +185,29 @@ def _going(op: LedgerTrimmed | Compacted | PartitionCompacted | TopicDeleted) ->
     if isinstance(op, LedgerTrimmed):
         return [op.ledger]
     return op.ledgers if isinstance(op, TopicDeleted) else op.old
+
+
+class ReadCounters:
+    """Counters of one process; they only rise.
+
+    rows_read:      rows read from files and frames, counted each time
+    groups_decoded: row groups of sealed files and parts that were decoded
+    handed_out:     messages that consumers and readers returned to their callers
+    late:           messages handed out that were older than an earlier watermark, by topic,
+                    partition and subscription (empty: a reader)
+    rows_folded:    rows that were read for watermarks, by partition (its number in the store)
+    ahead:          watermarks ahead of their producer's own open transaction, by topic (its number)
+    """
+
+    __slots__ = ("ahead", "groups_decoded", "handed_out", "late", "rows_folded", "rows_read")
+
+    def __init__(self) -> None:
+        self.rows_read = 0
+        self.groups_decoded = 0
+        self.handed_out = 0
+        self.late: Counter[tuple[str, int, str]] = Counter()
+        self.rows_folded: Counter[int] = Counter()
+        self.ahead: Counter[int] = Counter()
 
 
 class OpenFiles:
@@ -478,7 +500,8 @@ class Files:
     ) -> pa.Table:
         """Rows of a ledger as `make` shapes them; built for several batches at once.
 
-        The next rows come from the same table, if the caller reads on.
+        The next rows come from the same table, if the caller reads on. `make` is the caller's: the
+        view keeps tables, and does not know how messages look.
         shape: everything besides the ledger that determines, row by row, the result of `make`
         """
         key = (ledger, shape)

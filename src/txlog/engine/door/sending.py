@@ -1,9 +1,9 @@
 """Sending: sessions of producers, routing, and the decisions that store messages."""
 
-from txlog.engine.decide.sending.deliver_at import AFTER, AT
-from txlog.engine.decide.sending.exclusive import SHARED, epoch_of
-from txlog.engine.decide.sending.producers import NamedProducer, open_producer
+from txlog.engine.decide.sending.producers import SHARED, NamedProducer, epoch_of, open_producer
 from txlog.engine.decide.sending.send import (
+    AFTER,
+    AT,
     Batch,
     OutgoingBatch,
     SliceReceipt,

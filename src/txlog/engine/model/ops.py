@@ -33,6 +33,7 @@ time of the frame and the op, nothing else: no clock, no disk, no other fold (La
 # Without `from __future__ import annotations`: the decoder would evaluate the text of every
 # annotation of every op, which costs each command 2.4 ms.
 import re
+from array import array
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
@@ -582,6 +583,13 @@ class Sought(OfReturns, tag="seek", frozen=True):
 
 Id = tuple[int, int, int]  # the id of a message: ledger, entry, index (0: a plain one)
 NO_TIME = -(1 << 63)  # in the `times` of an op: this message has none
+
+
+def times_from(data: bytes) -> "array[int]":
+    """The times of an op: int64 little endian, NO_TIME for none."""
+    out = array("q")
+    out.frombytes(data)
+    return out
 
 
 class Bucket(msgspec.Struct, frozen=True, array_like=True):

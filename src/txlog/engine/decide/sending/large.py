@@ -21,15 +21,14 @@ from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.dedup import check_known, next_sequence
-from txlog.engine.decide.sending.deliver_at import DeliveryTimes
 from txlog.engine.decide.sending.producers import (
     NamedProducer,
     check_producer,
     last_sent,
     make_room,
 )
-from txlog.engine.decide.sending.send import check_room, count_large
-from txlog.engine.decide.transactions.enter import NewTxn, Use, enter, open_txn
+from txlog.engine.decide.sending.send import DeliveryTimes, check_room, count_large
+from txlog.engine.decide.transactions.transaction import NewTxn, Use, enter, open_txn
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic, numbers, topic_of
 from txlog.engine.folds.coordinator import COMMITTED, COMMITTING, OPEN, Txn

@@ -15,7 +15,8 @@ from txlog.base.startup import compute as pc
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import coordinator as coordinators
 from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of
-from txlog.engine.folds.cursor import BEFORE_ALL, covers
+from txlog.engine.folds.cursor import BEFORE_ALL
+from txlog.engine.model.idset import covers
 from txlog.engine.model.ops import Mark
 from txlog.engine.plan.ack_sets import is_trimmed
 from txlog.engine.plan.lookup import subscription as find_subscription

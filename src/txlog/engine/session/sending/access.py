@@ -18,7 +18,7 @@ from threading import Event
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from txlog.base.ids import TopicName
-from txlog.engine.decide.sending import exclusive
+from txlog.engine.decide.sending import producers
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.lookup import topic as find_topic
@@ -50,11 +50,11 @@ class Access:
     def __init__(self, store: Store, number: int, short: str, mode: str) -> None:
         """Of a topic by its number. Raises ProducerBusy, ReadOnlyStore, InvalidArgument."""
         self._store, self._number, self._short = store, number, short
-        self.mode = exclusive.check_mode(mode)
+        self.mode = producers.check_mode(mode)
         self.epoch = 0
         self._dead = 0  # an epoch whose holder is known to be dead
         self._lock: LockFile | None = None
-        if mode != exclusive.SHARED:
+        if mode != producers.SHARED:
             self._take()
         elif not store.disk.read_only and store.read(self._is_taken):
             self._look()
@@ -65,7 +65,7 @@ class Access:
         raises: TopicNotFound, ProducerFenced, ProducerBusy
         """
         topic = self._topic(view)
-        exclusive.check(view, topic, self.epoch, self._lives)
+        producers.check(view, topic, self.epoch, self._lives)
         return topic
 
     @property
@@ -81,7 +81,7 @@ class Access:
         try:
             with suppress(TopicNotFound):
                 self._store.write(
-                    lambda view, now: exclusive.leave(view, self._topic(view), self.epoch)
+                    lambda view, now: producers.leave(view, self._topic(view), self.epoch)
                 )
             self._store.disk.unlink(seat_lock(self._number, self.epoch))
         finally:
@@ -91,7 +91,7 @@ class Access:
         return live_topic(view, self._number, self._short)
 
     def _is_taken(self, view: View) -> bool:
-        return exclusive.is_taken(exclusive.epoch_of(view, self._topic(view)))
+        return producers.is_taken(producers.epoch_of(view, self._topic(view)))
 
     def _lives(self, epoch: int) -> bool:
         if epoch == self._dead:
@@ -104,7 +104,7 @@ class Access:
     def _look(self) -> int:
         """The epoch of the seat that is free for this producer; raises ProducerBusy."""
         found = self._store.write(
-            lambda view, now: exclusive.look(view, self._topic(view), self.mode, self._lives)
+            lambda view, now: producers.look(view, self._topic(view), self.mode, self._lives)
         )
         return found
 
@@ -113,7 +113,7 @@ class Access:
         store.need_writable()
         for _ in range(TAKE_TRIES_MAX):
             before = self._look()
-            path = seat_lock(self._number, exclusive.after(before))
+            path = seat_lock(self._number, producers.after(before))
             mine = disk.lock_file(path)
             taken: object = None
             try:
@@ -124,15 +124,15 @@ class Access:
                     mine.close()
             if isinstance(taken, int):
                 self.epoch, self._lock = taken, mine
-                if exclusive.is_taken(before):
+                if producers.is_taken(before):
                     with suppress(TxlogError):  # the next checkpoint removes it
                         disk.unlink(seat_lock(self._number, before))
                 return
             Event().wait(TAKE_PAUSE_SECONDS)  # another one is taking it
-        raise store.read(lambda view: exclusive.busy(self._topic(view), 0))
+        raise store.read(lambda view: producers.busy(self._topic(view), 0))
 
     def _taking(self, before: int) -> Decide:
-        return lambda view, now: exclusive.take(
+        return lambda view, now: producers.take(
             view, self._topic(view), self.mode, before, self._lives
         )
 
@@ -144,7 +144,7 @@ class Opening(Generic[T]):
 
     def __init__(self, store: Store, topic: str, make: Callable[[], T], mode: str) -> None:
         self._store, self.make = store, make
-        self.waits = mode == exclusive.WAITING
+        self.waits = mode == producers.WAITING
         self._topic = TopicName.parse(topic, allow_partition=True)
         self._epoch, self._seat = -1, ""
 
@@ -177,4 +177,4 @@ class Opening(Generic[T]):
         return found
 
     def _epoch_now(self, view: View) -> int:
-        return exclusive.epoch_of(view, find_topic(view, self._topic))
+        return producers.epoch_of(view, find_topic(view, self._topic))

@@ -9,7 +9,7 @@ Source: Pulsar's allowAutoTopicCreation and defaultNumPartitions.
 from __future__ import annotations
 
 from txlog.base.ids import TopicName
-from txlog.engine.decide.topics import create
+from txlog.engine.decide.topics import catalog
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.store.store import Store
@@ -23,5 +23,5 @@ def topic_in_use(store: Store, name: TopicName) -> Topic:
     except TopicNotFound:
         if not store.settings.allow_auto_topic_creation or store.disk.read_only:
             raise
-    store.write(lambda view, now: create.first_use(view, store.settings, now, name))
+    store.write(lambda view, now: catalog.first_use(view, store.settings, now, name))
     return store.read(lambda view: find_topic(view, name))

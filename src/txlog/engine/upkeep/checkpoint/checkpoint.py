@@ -54,7 +54,7 @@ from txlog.engine.storage.segment import (
 from txlog.engine.store.appender import RESERVE_PATH
 from txlog.engine.store.confirmed import HINT, confirmed, place_in
 from txlog.engine.store.identity import COPIED
-from txlog.engine.store.pins import pinned, unpinned
+from txlog.engine.store.liveness import pinned, unpinned
 from txlog.engine.store.store import MAINTENANCE_PATH, Store
 from txlog.engine.upkeep.changes import log as changelog
 from txlog.engine.upkeep.changes import rows as changes

@@ -61,7 +61,7 @@ from pyroaring import BitMap
 from txlog.base.ids import TopicName
 from txlog.base.startup import compute as pc
 from txlog.base.startup.crc32c import crc32c
-from txlog.engine.decide.topics import files as deciding
+from txlog.engine.decide.topics import ledgers as deciding
 from txlog.engine.folds.catalog import numbers, topic_of
 from txlog.engine.folds.topic import Compaction
 from txlog.engine.model.ops import Mark, PartitionCompacted

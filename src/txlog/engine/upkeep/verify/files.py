@@ -47,8 +47,7 @@ from txlog.engine.storage.remote import is_far, open_file
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.store.appender import RESERVE_PATH
-from txlog.engine.store.liveness import WRITE_LOCK, holder_of
-from txlog.engine.store.pins import PINS_LOCK, pins
+from txlog.engine.store.liveness import PINS_LOCK, WRITE_LOCK, holder_of, pins
 from txlog.engine.store.store import MAINTENANCE_PATH
 from txlog.engine.upkeep.changes.log import CURSORS_DIR, DIRECTORIES, decoded, newest, read
 from txlog.engine.upkeep.changes.log import HINT as CHANGES_HINT
