@@ -95,7 +95,11 @@ def members(subscription: int) -> Component:
 
 
 class Routed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An op whose folds depend on its content: it names them itself."""
+    """An op. If it has no home, its folds depend on its content: it names them itself."""
+
+    def components(self: Any) -> tuple[Component, ...]:
+        """All folds that take it."""
+        return (self.home(), *(self.others() if hasattr(self, "others") else ()))
 
 
 class OfCatalog(Routed, frozen=True):
@@ -104,10 +108,6 @@ class OfCatalog(Routed, frozen=True):
     def home(self) -> Component:
         """The fold that takes every such op."""
         return CATALOG
-
-    def components(self) -> tuple[Component, ...]:
-        """All folds that take it."""
-        return (CATALOG,)
 
 
 class OfMembers(OfCatalog, frozen=True):
@@ -133,10 +133,6 @@ class OfCoordinator(Routed, frozen=True):
         """The fold that takes every such op."""
         return ("coordinator", self.coordinator, 0)
 
-    def components(self: _Coordinated) -> tuple[Component, ...]:
-        """All folds that take it."""
-        return (("coordinator", self.coordinator, 0),)
-
 
 class OfKey(Routed, frozen=True):
     """An op that the keys of a coordinator take."""
@@ -144,10 +140,6 @@ class OfKey(Routed, frozen=True):
     def home(self: _Coordinated) -> Component:
         """The fold that takes every such op."""
         return ("key", self.coordinator, 0)
-
-    def components(self: _Coordinated) -> tuple[Component, ...]:
-        """All folds that take it."""
-        return (("key", self.coordinator, 0),)
 
 
 class OfTopic(Routed, frozen=True):
@@ -157,10 +149,6 @@ class OfTopic(Routed, frozen=True):
         """The fold that takes every such op."""
         return ("topic", self.partition, 0)
 
-    def components(self: _Partitioned) -> tuple[Component, ...]:
-        """All folds that take it."""
-        return (("topic", self.partition, 0),)
-
 
 class OfBuffer(Routed, frozen=True):
     """An op that a sidecar takes."""
@@ -168,10 +156,6 @@ class OfBuffer(Routed, frozen=True):
     def home(self: _Partitioned) -> Component:
         """The fold that takes every such op."""
         return ("buffer", self.partition, 0)
-
-    def components(self: _Partitioned) -> tuple[Component, ...]:
-        """All folds that take it."""
-        return (("buffer", self.partition, 0),)
 
 
 class OfDelayed(Routed, frozen=True):
@@ -188,10 +172,6 @@ class OfCursor(Routed, frozen=True):
     def home(self: _Subscribed) -> Component:
         """The fold that takes every such op."""
         return ("cursor", self.subscription, self.partition)
-
-    def components(self: _Subscribed) -> tuple[Component, ...]:
-        """All folds that take it."""
-        return (("cursor", self.subscription, self.partition),)
 
 
 class OfReturns(OfCursor, frozen=True):
@@ -948,9 +928,6 @@ class TxnOpened(OfCoordinator, tag="open", frozen=True):
     def others(self) -> tuple[Component, ...]:
         return (CATALOG,)
 
-    def components(self) -> tuple[Component, ...]:
-        return (CATALOG, self.home())
-
 
 class PartitionAdded(OfCoordinator, tag="addp", frozen=True):
     """A partition takes part in the transaction."""
@@ -1014,9 +991,6 @@ class Appended(OfTopic, tag="app", frozen=True):
     def others(self) -> tuple[Component, ...]:
         return (("delayed", self.partition, 0),) if self.times else ()
 
-    def components(self) -> tuple[Component, ...]:
-        return (self.home(), *self.others())
-
 
 class SequencesStored(OfTopic, tag="seqs", frozen=True):
     """Sequences of the messages that the previous op appended, where some numbers were left out.
@@ -1071,9 +1045,6 @@ class CommitMarker(OfTopic, tag="mark", frozen=True):
             return ()
         return beside(self.partition, self.delayed, self.watermarks)
 
-    def components(self) -> tuple[Component, ...]:
-        return (self.home(), *self.others())
-
 
 class BufferAppended(OfBuffer, tag="bapp", frozen=True):
     """Messages of an open transaction, in the sidecar; the first has index first_index (from 1).
@@ -1096,9 +1067,6 @@ class BufferAppended(OfBuffer, tag="bapp", frozen=True):
 
     def others(self) -> tuple[Component, ...]:
         return (("delayed", self.partition, 0),) if self.times else ()
-
-    def components(self) -> tuple[Component, ...]:
-        return (self.home(), *self.others())
 
 
 class BufferSequencesStored(OfBuffer, tag="bseq", frozen=True):
@@ -1170,9 +1138,6 @@ class BufferAborted(OfBuffer, tag="babo", frozen=True):
         if not self.delayed and not self.watermarks:
             return ()
         return beside(self.partition, self.delayed, self.watermarks)
-
-    def components(self) -> tuple[Component, ...]:
-        return (self.home(), *self.others())
 
 
 class Deduplicated(OfTopic, tag="dup", frozen=True):
