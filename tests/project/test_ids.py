@@ -6,6 +6,7 @@ import copy
 import pickle
 import string
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from hypothesis import example, given
@@ -18,9 +19,7 @@ from txlog.base.ids import (
     TopicName,
     TxnId,
     check_name,
-    decode_component,
     encode_component,
-    fold_name,
 )
 from txlog.base.ranges import Bound, Range
 from txlog.base.settings import Settings
@@ -183,7 +182,7 @@ def test_a_name_that_may_be_new_is_read_back(text: str, partition: int) -> None:
     assert TopicName.parse(name.full) == TopicName.parse(name.short) == name
     of_partition = replace(name, partition=partition)
     assert TopicName.parse(str(of_partition), allow_partition=True) == of_partition
-    assert decode_component(encode_component(name.name)) == name.name
+    assert unquote(encode_component(name.name)) == name.name
 
 
 def test_sidecar_is_not_a_topic() -> None:
@@ -242,33 +241,16 @@ def test_only_a_topic_may_begin_with_a_dash_and_is_written_in_full() -> None:
 def test_component_round_trips_and_never_hides(name: str) -> None:
     """decode(encode(n)) == n; no name begins with `_` or `.`: Spark and DuckDB skip such files."""
     text = encode_component(name)
-    assert decode_component(text) == name
+    assert unquote(text) == name
     assert text.isascii()
     assert text[0] not in "_."
     assert not set(text) & set("/=:~@+")
-
-
-@given(st.text(alphabet="aZ0._-%4EF5/é", max_size=12))
-def test_only_canonical_components_are_decoded(text: str) -> None:
-    try:
-        name = decode_component(text)
-    except InvalidArgument:
-        return
-    assert encode_component(name) == text
 
 
 def test_examples_of_components() -> None:
     assert encode_component("_x") == "%5Fx"
     assert encode_component("..") == "%2E."
     assert encode_component("-a=b") == "-a%3Db"
-    for text in ("%5fx", "%41", "a%", "%FF", "_x", ""):
-        with pytest.raises(InvalidArgument):
-            decode_component(text)
-
-
-def test_names_equal_after_case_folding_are_one() -> None:
-    assert fold_name("Straße") == fold_name("STRASSE")
-    assert fold_name("Orders") == fold_name("oRDERS") != fold_name("order")
 
 
 def test_ids_are_equal_within_their_class() -> None:

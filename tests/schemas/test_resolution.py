@@ -14,9 +14,9 @@ import pytest
 from tests.schemas.random_records import random_schema, random_successor, random_value
 from tests.tiers import graded
 from txlog.base.schemas import resolution, values
-from txlog.base.schemas.resolution import can_read, check, strategy_of
+from txlog.base.schemas.resolution import can_read, check
 from txlog.base.schemas.schema import Schema
-from txlog.errors import InvalidArgument, InvalidMessage
+from txlog.errors import InvalidMessage
 
 
 def of(*fields: Any, type: str = "json", name: str = "R") -> Schema:
@@ -281,11 +281,3 @@ def test_a_topic_keeps_its_type() -> None:
     avro = of(field("int"), type="avro")
     assert check("BACKWARD", avro, [V1]) == "its type is avro, before it was json"
     assert check("NONE", avro, [V1]) is None
-
-
-def test_strategies_are_known_by_pulsars_names() -> None:
-    assert strategy_of("backward-transitive") == resolution.BACKWARD_TRANSITIVE
-    assert strategy_of("ALWAYS_COMPATIBLE") == resolution.NONE
-    with pytest.raises(InvalidArgument) as raised:
-        strategy_of("BACKWRD")
-    assert raised.value.hint == "did you mean BACKWARD?"

@@ -5,7 +5,7 @@
 2. A MessageId is L:E for a plain message or a commit marker, L:E:I for the I-th message, from 1, of
    the transaction whose marker is L:E (PIP-31 counts from 1 as well). index 0 means "no index".
    Ledgers number over the whole store, so an id names its partition.
-3. decode_component(encode_component(name)) == name, and no encoded name begins with `_` or `.`.
+3. Percent-decoding encode_component(name) gives name, and no encoded name begins with `_` or `.`.
 
 Programs make millions of ids, so the constructors check nothing; the parsers check.
 """
@@ -42,7 +42,6 @@ _NAME_MARKS: Final = frozenset("._-=:+@~")
 # omits the topic in TOPIC-SUBSCRIPTION-RETRY, with patterns and retries. Apache Pulsar takes them.
 _DASH_FIRST: Final = frozenset({"topic"})
 _ASCII_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_ENCODED = re.compile(r"(?:[A-Za-z0-9-]|%[0-9A-F]{2})(?:[A-Za-z0-9._-]|%[0-9A-F]{2})*")
 _PLAIN_BYTES: Final = frozenset(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
 )
@@ -263,11 +262,6 @@ def check_name(kind: str, text: str) -> str:
     return text
 
 
-def fold_name(text: str) -> str:
-    """Return the form for comparing names: names equal after case folding count as one name."""
-    return unicodedata.normalize("NFC", text.casefold())
-
-
 def encode_component(name: str) -> str:
     """Return name as a file name: bytes outside A-Z a-z 0-9 . _ - and a first _ or . as %XX."""
     if _ASCII_NAME.fullmatch(name):
@@ -277,30 +271,6 @@ def encode_component(name: str) -> str:
         chr(byte) if byte in _PLAIN_BYTES and (at > 0 or byte not in b"_.") else f"%{byte:02X}"
         for at, byte in enumerate(raw)
     )
-
-
-def decode_component(text: str) -> str:
-    """Return the name whose encoded form is text.
-
-    raises: InvalidArgument (202) for text that `encode_component` never returns
-    """
-    if _ENCODED.fullmatch(text):
-        try:
-            raw = bytearray()
-            at = 0
-            while at < len(text):
-                if text[at] == "%":
-                    raw.append(int(text[at + 1 : at + 3], 16))
-                    at += 3
-                else:
-                    raw.append(ord(text[at]))
-                    at += 1
-            name = raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise InvalidArgument(f"not an encoded name: {_short(text)}", code=202) from error
-        if encode_component(name) == text:
-            return name
-    raise InvalidArgument(f"not an encoded name: {_short(text)}", code=202)
 
 
 def _broken_rule(text: str) -> str | None:

@@ -30,8 +30,6 @@ import pyarrow as pa
 from txlog.base.schemas.columns import Misfit
 from txlog.base.schemas.schema import DECLARED, TYPES, Field, Schema, Type
 from txlog.base.startup import compute as pc
-from txlog.base.suggest import suggestion
-from txlog.errors import InvalidArgument
 
 _WIDER: Final = {
     "int": ("long", "float", "double"),
@@ -279,21 +277,7 @@ STRATEGIES: Final = (
     *(NONE, BACKWARD, BACKWARD_TRANSITIVE, FORWARD, FORWARD_TRANSITIVE, FULL, FULL_TRANSITIVE),
     ALWAYS_INCOMPATIBLE,
 )
-_OTHER: Final = {"ALWAYS_COMPATIBLE": NONE}
 _NAMED: Final = ("record", "enum", "fixed")
-
-
-def strategy_of(word: str) -> str:
-    """One of STRATEGIES by its name, in any case; ALWAYS_COMPATIBLE is Pulsar's word for NONE.
-
-    raises: InvalidArgument
-    """
-    name = word.upper().replace("-", "_")
-    name = _OTHER.get(name, name)
-    if name not in STRATEGIES:
-        hint = suggestion(word, STRATEGIES, f"they are {', '.join(STRATEGIES)}")
-        raise InvalidArgument(f"there is no compatibility strategy {word}", hint=hint)
-    return name
 
 
 def can_read(reader: Schema, writer: Schema) -> str | None:
