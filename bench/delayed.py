@@ -34,7 +34,7 @@ from txlog.client.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.folds import delayed as fold
 from txlog.engine.model.ops import Appended
-from txlog.engine.upkeep.delayed import buckets
+from txlog.engine.upkeep import delayed
 
 HERE = Path(__file__).resolve().parent
 HEADING = "## Delayed messages"
@@ -295,7 +295,7 @@ def merging(path: Path, ids: int) -> Figures:
     assert beside.stdin is not None
     beside.stdin.write("merge\n")
     beside.stdin.flush()
-    buckets.merge_now(store, number, 1)
+    delayed.merge_now(store, number, 1)
     out, _ = beside.communicate("end\n")
     ops = store.bucket_ops
     waits = json.loads(out)

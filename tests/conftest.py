@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.engine_kit import Bench
 from tests.rotation import Rotation
+from txlog.engine.storage import frame, journal
 from txlog.engine.storage.disk import posix
-from txlog.engine.storage.journal import file, journal
 from txlog.engine.store import identity
 from txlog.engine.upkeep import service
 
@@ -176,6 +176,6 @@ def small_reserve(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """
     if request.node.get_closest_marker("whole_reserve") is None:
         monkeypatch.setattr(identity, "RESERVE_BYTES", 64 << 10)
-        for module in (journal, file):
+        for module in (journal, frame):
             monkeypatch.setattr(module, "FILL_BYTES", 64 << 10)
         monkeypatch.setattr(journal, "FILL_FRAME_BYTES_MAX", 16 << 10)

@@ -19,7 +19,7 @@ from txlog.clock import Clock, Instant, ManualClock
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import watermark
 from txlog.engine.decide.sending.watermark import Assertion, WatermarkPlaced
-from txlog.engine.decide.transactions.enter import Use
+from txlog.engine.decide.transactions.transaction import Use
 from txlog.engine.door.relation import RelationReader
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading import newest
@@ -31,7 +31,7 @@ from txlog.engine.storage.disk.protocol import LockFile
 from txlog.engine.store.identity import read_identity
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.space import topic_compaction
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 START_MS = 1_700_000_000_000
 

@@ -15,7 +15,7 @@ import txlog
 import txlog.aio
 from txlog.engine.session.reading import pause
 from txlog.engine.session.sending import outbox
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, InvalidArgument, NotAllowed, NotFound
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

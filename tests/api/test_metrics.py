@@ -23,8 +23,8 @@ from txlog.engine.folds.transaction_key import Key
 from txlog.engine.model import ops as op_types
 from txlog.engine.model.idset import covers, each
 from txlog.engine.model.ops import Op, decode_ops
-from txlog.engine.storage.journal.file import RawFrame
-from txlog.engine.view.view import View
+from txlog.engine.storage.frame import RawFrame
+from txlog.engine.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 15, 30, 60, 300, 1500, 3000)

@@ -7,7 +7,7 @@ import sys
 import txlog
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 
 def hold(view: View, now: Instant) -> Decision[None]:

@@ -19,10 +19,10 @@ from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.model.ops import Acked, Appended, DeadLettered, SubscriptionPolicySet
 from txlog.engine.plan.lookup import subscription, topic
-from txlog.engine.plan.reading.fetch import fetch, taken_apart
+from txlog.engine.plan.reading.dispatch import fetch, taken_apart
 from txlog.engine.session.consuming import dead_letters
 from txlog.engine.session.consuming.dead_letters import DeadLetters
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidArgument, MessageNotFound, PartitionUnavailable
 
 pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 2}, [("t", "s")])]

@@ -26,7 +26,7 @@ from tests.harness import SEED, Child, ready
 from tests.tiers import graded
 from txlog import Client, Producer
 from txlog.clock import ManualClock
-from txlog.engine.decide.sending.exclusive import EXCLUSIVE, FENCING, WAITING
+from txlog.engine.decide.sending.producers import EXCLUSIVE, FENCING, WAITING
 from txlog.engine.store.liveness import CONSUMERS_DIR
 from txlog.errors import ProducerFenced, TxlogError
 

@@ -36,7 +36,7 @@ from tests.tiers import graded
 from txlog import Client, Consumer, MessageId, messages
 from txlog.base.settings import Settings
 from txlog.clock import ManualClock
-from txlog.engine.upkeep.delayed import buckets
+from txlog.engine.upkeep import delayed
 from txlog.errors import MissingFile, TxlogError
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
@@ -85,7 +85,7 @@ class Work:
 
     def merge(self) -> None:
         """Merge all buckets into one."""
-        buckets.merge_now(self.client.store, 1)
+        delayed.merge_now(self.client.store, 1)
 
     def wait(self) -> None:
         """Let a day pass."""
@@ -93,16 +93,16 @@ class Work:
 
     def tend(self) -> None:
         """Run the upkeep that is due: delete, prune, seal, rebuild."""
-        buckets.tend(self.client.store, None, wait=True)
+        delayed.tend(self.client.store, None, wait=True)
 
     def lose(self) -> None:
         """Report the first bucket as unreadable."""
         first = index(self.client).buckets[0]
-        buckets.drop_lost(self.client.store, 1, first.gen, MissingFile("it is gone"))
+        delayed.drop_lost(self.client.store, 1, first.gen, MissingFile("it is gone"))
 
     def rebuild(self) -> None:
         """Rebuild the index from the log."""
-        buckets.rebuild_now(self.client.store, 1)
+        delayed.rebuild_now(self.client.store, 1)
 
     def checkpoint(self) -> None:
         """Write a checkpoint, with all upkeep that belongs to it."""
@@ -179,12 +179,12 @@ def check(crash: Crash, rng: random.Random) -> None:
         assert not bucket_files(client), crash.where
         client.close()
         return
-    delayed = len(client.store.read(lambda view: logged_times(view, 1)))
+    delayed_count = len(client.store.read(lambda view: logged_times(view, 1)))
     if crash.sent:
-        assert crash.answered <= delayed <= crash.sent, crash.where
+        assert crash.answered <= delayed_count <= crash.sent, crash.where
     check_index(client)
     times_before = indexed_times(client)
-    buckets.tend(client.store, None, wait=True)
+    delayed.tend(client.store, None, wait=True)
     check_index(client)
     client.checkpoint()
     client.checkpoint()
@@ -206,7 +206,7 @@ def check(crash: Crash, rng: random.Random) -> None:
     assert not lacks, f"{crash.where}: {lacks} are not indexed any more"
     if rng.random() < THOROUGH_SHARE:
         if rng.random() < 0.5:
-            buckets.rebuild_now(client.store, 1)
+            delayed.rebuild_now(client.store, 1)
             check_index(client)
         check_delivery(client, crash)
     client.close()

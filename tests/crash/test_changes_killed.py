@@ -32,7 +32,7 @@ from txlog.clock import ManualClock
 from txlog.engine.storage.manifest import ChangeRef, changes_of
 from txlog.engine.upkeep.changes import log as changelog
 from txlog.engine.upkeep.changes.rows import SCHEMAS
-from txlog.engine.view.paths import topic_dir
+from txlog.engine.view import topic_dir
 from txlog.errors import TxlogError
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))

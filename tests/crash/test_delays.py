@@ -18,7 +18,7 @@ from tests.disk.memory import MemoryDisk
 from txlog.client.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.folds.catalog import numbers
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidMessage
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))

@@ -32,7 +32,7 @@ from tests.tiers import graded
 from txlog.base.ranges import Bound
 from txlog.base.settings import Settings
 from txlog.clock import ManualClock
-from txlog.engine.storage.journal import file as journal_file
+from txlog.engine.storage import frame
 from txlog.engine.store import identity
 from txlog.errors import (
     DiskFailed,
@@ -306,7 +306,7 @@ def test_a_full_disk_has_room_for_the_journal_file_that_must_be_new(
     with monkeypatch.context() as patch:
         if is_old:
             patch.setattr(identity, "FORMAT", 1)
-            patch.setattr(journal_file, "FILE_VERSION", 1)
+            patch.setattr(frame, "FILE_VERSION", 1)
         disk = new_disk(Settings(coordinators=1, free_bytes_min=0))
     client = open_client(disk)
     if not is_old:

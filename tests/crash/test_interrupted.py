@@ -27,23 +27,22 @@ from tests.engine_kit import Bench
 from tests.harness import Child, python, run
 from txlog import Client, TxnId
 from txlog.clock import ManualClock
+from txlog.engine import view
 from txlog.engine.decide import draft
 from txlog.engine.model import tail
 from txlog.engine.session.transactions import transaction
+from txlog.engine.storage import frame, journal
 from txlog.engine.storage.disk import locks, posix
 from txlog.engine.storage.disk import posix as disk
 from txlog.engine.storage.disk.posix import PosixDisk
-from txlog.engine.storage.journal import file, journal, witness
 from txlog.engine.store import appender, store
-from txlog.engine.upkeep import service
+from txlog.engine.upkeep import delayed, service
 from txlog.engine.upkeep.checkpoint import checkpoint
-from txlog.engine.upkeep.delayed import buckets
-from txlog.engine.view import view
 from txlog.errors import OutcomeUnknown, TxlogError, is_noted
 
 START_MS = 1_700_000_000_000
 MODULES = (
-    appender, store, view, draft, tail, journal, locks, file, witness,
+    appender, store, view, draft, tail, journal, locks, frame,
 )  # fmt: skip
 FILES = frozenset(str(module.__file__) for module in MODULES)
 REAL_FILES = frozenset((*FILES, disk.__file__, posix.__file__, locks.__file__))
@@ -305,10 +304,10 @@ UPKEEP: dict[str, Callable[[Client], object]] = {
     "asked": lambda client: client.checkpoint(),
     "unasked": lambda client: service.run_checkpoint(client.store, wait=False),
     "changes": lambda client: service.compact_changes(client.store),
-    "tend": lambda client: buckets.tend(client.store, [1], wait=True),
-    "rebuild": lambda client: buckets.rebuild_if_free(client.store, 1, (1, 0, 0), (2, 0, 0)),
+    "tend": lambda client: delayed.tend(client.store, [1], wait=True),
+    "rebuild": lambda client: delayed.rebuild_if_free(client.store, 1, (1, 0, 0), (2, 0, 0)),
 }
-UPKEEP_FILES = frozenset(str(module.__file__) for module in (checkpoint, service, buckets))
+UPKEEP_FILES = frozenset(str(module.__file__) for module in (checkpoint, service, delayed))
 
 
 def interrupt_upkeep(name: str, nth: int) -> Injection:

@@ -23,7 +23,7 @@ from txlog.base.settings import Settings
 from txlog.client.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.session.reading.message import messages
-from txlog.engine.storage.journal.journal import FLUSH_LOCK, WRITTEN_TIMEOUT_MS
+from txlog.engine.storage.journal import FLUSH_LOCK, WRITTEN_TIMEOUT_MS
 from txlog.engine.upkeep.verify.findings import Findings
 from txlog.engine.upkeep.verify.verify import verify
 from txlog.errors import (

@@ -20,11 +20,12 @@ from tests.crash.world import (
 from tests.disk.memory import Killed, MemoryDisk
 from txlog.client.client import Client
 from txlog.clock import ManualClock
-from txlog.engine.storage.journal.file import FILE_HEADER_BYTES
-from txlog.engine.storage.journal.frame import HEADER_BYTES, decode_header
-from txlog.engine.storage.journal.witness import (
+from txlog.engine.storage.frame import (
+    FILE_HEADER_BYTES,
+    HEADER_BYTES,
     WITNESS_PATH,
     WitnessRecord,
+    decode_header,
     decode_record,
     encode_record,
 )

@@ -9,7 +9,7 @@ from txlog import Client, MessageId
 from txlog.client.consuming.consumer import Consumer
 from txlog.clock import ManualClock
 from txlog.engine.plan.standing import ReadPosition
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 T0 = START_MS
 

@@ -16,7 +16,7 @@ from txlog.engine.model.ops import Bucket, BucketDeleted, BucketSealed
 from txlog.engine.plan.delayed.upcoming import TIMES, columns_of
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.storage.bucket import BucketName, SegmentLimits, bucket_name, encode_bucket
-from txlog.engine.view.paths import ledger_dir
+from txlog.engine.view import ledger_dir
 
 CUTTING = SegmentLimits(step_ms=2000, ids_max=2, segments_max=1000)
 

@@ -28,7 +28,7 @@ from tests.engine_kit import kill, session_of
 from txlog.engine.folds.catalog import numbers as numbers_of
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.store.store import Store
-from txlog.engine.upkeep.delayed import buckets
+from txlog.engine.upkeep import delayed
 
 STEPS = 80
 WEIGHTS = {
@@ -74,11 +74,11 @@ class History(Clients):
         store, kind = self.clients[who].store, rng.choice(("tend", "tend", "merge", "rebuild"))
         partition = rng.choice(self.numbers(who))
         if kind == "tend":
-            report: object = buckets.tend(store, None, wait=True)
+            report: object = delayed.tend(store, None, wait=True)
         elif kind == "merge":
-            report = buckets.merge_now(store, partition, rng.choice((1, 1, 2)))
+            report = delayed.merge_now(store, partition, rng.choice((1, 1, 2)))
         else:
-            report = buckets.rebuild_now(store, partition)
+            report = delayed.rebuild_now(store, partition)
         return f"{kind}s: {report}"
 
     def tend(self, rng: random.Random) -> None:

@@ -23,9 +23,10 @@ from tests.disk.faults import FaultyDisk
 from tests.engine_kit import START_MS, Bench
 from txlog import Client
 from txlog.base.ranges import END, START
+from txlog.engine.decide.topics import buckets as flow
 from txlog.engine.store.store import MAINTENANCE_PATH
+from txlog.engine.upkeep import delayed
 from txlog.engine.upkeep.checkpoint.dump import inspect_file
-from txlog.engine.upkeep.delayed import buckets, builder
 from txlog.errors import Corruption, DiskFailed, MissingFile, StoreFull
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -156,7 +157,7 @@ def race(bench: Bench, disk: FaultyDisk, act: Callable[[Client], object]) -> Non
 def lose_first(client: Client) -> None:
     """Report the first bucket as unreadable."""
     gen = index(client).buckets[0].gen
-    assert buckets.drop_lost(client.store, 1, gen, MissingFile("it is gone"))
+    assert delayed.drop_lost(client.store, 1, gen, MissingFile("it is gone"))
 
 
 @pytest.mark.parametrize("step", ["seal", "merge", "rebuild", "prune"])
@@ -181,10 +182,10 @@ def test_whatever_races_a_new_bucket_it_is_right_after(
     if step == "seal":
         delay(bench.client, *[2 * DAY_MS] * 4)
     elif step == "merge":
-        buckets.merge_now(store, 1)
+        delayed.merge_now(store, 1)
     else:
         bench.clock.advance(3 * HOUR_MS * (step == "prune"))
-        buckets.tend(store, [1], wait=True)
+        delayed.tend(store, [1], wait=True)
     assert not any(state == "failed" for _, state in store.bucket_ops.counts), store.reports
     client = bench.reopen()
     if what == "offline":
@@ -225,7 +226,7 @@ def test_example_e(tmp_path: Path) -> None:
     for count in (40, 10, 30, 15, 20):
         delay(bench.client, *[DAY_MS] * count)
     assert counts(bench.client) == [40, 10, 30, 15, 20, 0]
-    assert buckets.merge_now(bench.client.store, 1, 4).merged == 1
+    assert delayed.merge_now(bench.client.store, 1, 4).merged == 1
     assert counts(bench.client) == [40, 10, 30, 35, 0]
     check_index(bench.client)
 
@@ -250,7 +251,7 @@ def test_a_merge_drops_what_is_due_and_cuts_anew(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, max_num_buckets=0, max_indexes_per_snapshot_segment=3)
     fill(bench, 2)
     bench.clock.advance(2 * HOUR_MS)
-    buckets.merge_now(bench.client.store, 1)
+    delayed.merge_now(bench.client.store, 1)
     (bucket,) = index(bench.client).buckets
     assert bucket.count == 6 and [rows for rows, *_ in bucket.file.groups] == [1] * 6
     assert bucket.cutoff_ms == START_MS + 2 * HOUR_MS
@@ -262,15 +263,15 @@ def test_a_merge_streams_when_it_is_large(
     tmp_path: Path, is_kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Equal times stay in order of position, whether the merge keeps ids or reads them again."""
-    monkeypatch.setattr(builder, "KEPT_IDS", 1000 if is_kept else 0)
-    monkeypatch.setattr("txlog.engine.upkeep.delayed.sources.ROWS_READ", 7)
+    monkeypatch.setattr(delayed, "KEPT_IDS", 1000 if is_kept else 0)
+    monkeypatch.setattr("txlog.engine.upkeep.delayed.ROWS_READ", 7)
     bench = bench_of(
         tmp_path, max_num_buckets=0, max_indexes_per_snapshot_segment=2, mutable_ids_max=40
     )
     delay(bench.client, *[HOUR_MS * (1 + n // 9) for n in range(40)])
     delay_txn(bench.client, *[HOUR_MS * (1 + n // 7) for n in range(40)])
     times_before = indexed_times(bench.client)
-    buckets.merge_now(bench.client.store, 1)
+    delayed.merge_now(bench.client.store, 1)
     assert counts(bench.client) == [80, 0]
     assert indexed_times(bench.client) == times_before
     check_index(bench.client)
@@ -384,13 +385,13 @@ def test_a_lost_bucket_is_built_again(tmp_path: Path) -> None:
     lost = index(bench.client).buckets[0]
     store = bench.client.store
     error = Corruption("it is damaged", path=lost.file.path)
-    assert buckets.is_lost(error) and not buckets.is_lost(DiskFailed("no"))
-    assert buckets.drop_lost(store, 1, lost.gen, error)
-    assert not buckets.drop_lost(store, 1, lost.gen, error), "it is gone already"
+    assert delayed.is_lost(error) and not delayed.is_lost(DiskFailed("no"))
+    assert delayed.drop_lost(store, 1, lost.gen, error)
+    assert not delayed.drop_lost(store, 1, lost.gen, error), "it is gone already"
     assert index(bench.client).unindexed == [(lost.first, lost.last)]
     assert len(store.reports) == 1 and index(bench.client).losses == 1
     check_index(bench.client)
-    assert buckets.rebuild_if_free(store, 1, lost.last, lost.last)
+    assert delayed.rebuild_if_free(store, 1, lost.last, lost.last)
     assert not index(bench.client).unindexed
     assert indexed_times(bench.client) == times_before
     check_index(bench.client)
@@ -401,29 +402,29 @@ def test_a_rebuild_gives_way(tmp_path: Path) -> None:
     fill(bench, 1)
     store = bench.another().store
     lost = index(bench.client).buckets[0]
-    buckets.drop_lost(bench.client.store, 1, lost.gen, MissingFile("gone"))
+    delayed.drop_lost(bench.client.store, 1, lost.gen, MissingFile("gone"))
     lock = store.disk.lock_file(MAINTENANCE_PATH)
     lock.acquire(0)
-    assert not buckets.rebuild_if_free(bench.client.store, 1, lost.first, lost.last)
+    assert not delayed.rebuild_if_free(bench.client.store, 1, lost.first, lost.last)
     lock.close()
-    assert buckets.rebuild_if_free(bench.client.store, 1, lost.first, lost.last)
+    assert delayed.rebuild_if_free(bench.client.store, 1, lost.first, lost.last)
     assert not index(bench.client).unindexed
 
 
 def test_a_long_range_is_rebuilt_in_several_buckets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("txlog.engine.upkeep.delayed.sources.ROWS_READ", 3)
+    monkeypatch.setattr("txlog.engine.upkeep.delayed.ROWS_READ", 3)
     bench = bench_of(tmp_path, mutable_ids_max=5, max_num_buckets=0)
     client = bench.client
     delay(client, *[DAY_MS + n for n in range(7)])
     delay_txn(client, *[None if n % 3 else 2 * DAY_MS - n for n in range(19)])
     client.checkpoint(roll_all=True)
     delay(client, *[None] * 9, *[DAY_MS] * 6)
-    buckets.merge_now(client.store, 1)
+    delayed.merge_now(client.store, 1)
     times_before = indexed_times(client)
     (bucket,) = index(client).buckets
-    buckets.drop_lost(client.store, 1, bucket.gen, MissingFile("gone"))
+    delayed.drop_lost(client.store, 1, bucket.gen, MissingFile("gone"))
     client.checkpoint()
     assert len(index(client).buckets) == 3
     assert indexed_times(client) == times_before and not index(client).unindexed
@@ -438,7 +439,7 @@ def test_a_merge_over_a_damaged_bucket_drops_it(tmp_path: Path, how: str) -> Non
     path = damage(bench, 1)
     if how == "remove":
         (Path(bench.path) / path).unlink()
-    report = buckets.merge_now(bench.client.store, 1)
+    report = delayed.merge_now(bench.client.store, 1)
     assert report.lost == 1 and not report.failed
     assert len(index(bench.client).buckets) == 2, "nothing merges over a range without an index"
     bench.client.checkpoint()
@@ -450,14 +451,14 @@ def test_rebuild_by_command_reports_the_differences(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, max_num_buckets=0)
     fill(bench, 3)
     store = bench.client.store
-    report = buckets.rebuild_now(store, 1)
+    report = delayed.rebuild_now(store, 1)
     assert (report.ids, report.missing, report.extra) == (12, 0, 0)
     assert (report.buckets_dropped, report.buckets_made) == (3, 1)
     check_index(bench.client)
     fill(bench, 1)
     lost = index(bench.client).buckets[1]
-    buckets.drop_lost(store, 1, lost.gen, MissingFile("gone"))
-    report = buckets.rebuild_now(store, 1, lost.first, lost.last)
+    delayed.drop_lost(store, 1, lost.gen, MissingFile("gone"))
+    report = delayed.rebuild_now(store, 1, lost.first, lost.last)
     assert (report.ids, report.missing, report.extra) == (4, 4, 0)
     assert (report.buckets_dropped, report.buckets_made) == (0, 1)
     check_index(bench.client)
@@ -498,10 +499,10 @@ def test_a_failure_is_tried_again_counted_and_left(tmp_path: Path) -> None:
     store = bench.client.store
     full = disk.fail_at("publish", StoreFull("no space is left"), nth=0)
     delay(bench.client, *[DAY_MS] * 4)
-    assert full.count == builder.TRIES and counts(bench.client) == [4]
+    assert full.count == delayed.TRIES and counts(bench.client) == [4]
     assert store.bucket_ops.counts[("seal", "failed")] == 1
     delay(bench.client, DAY_MS)
-    assert full.count == builder.TRIES, "not again for a while"
+    assert full.count == delayed.TRIES, "not again for a while"
     disk.clear()
     bench.clock.advance(11_000)
     delay(bench.client, DAY_MS)
@@ -527,9 +528,9 @@ def test_upkeep_does_nothing_twice(tmp_path: Path) -> None:
     fill(bench, 3)
     store = bench.client.store
     now = bench.clock.now()
-    assert not store.read(lambda view: buckets.upkeep_due(view, 1, store.settings, now))
+    assert not store.read(lambda view: flow.upkeep_due(view, store.settings, 1, now))
     lsn_before = store.refresh()
-    assert buckets.tend(store, None, wait=True).steps == 0
+    assert delayed.tend(store, None, wait=True).steps == 0
     assert store.refresh() == lsn_before
 
 

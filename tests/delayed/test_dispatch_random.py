@@ -20,8 +20,8 @@ from txlog import Client, Message, MessageId, messages
 from txlog.client.consuming.consumer import Consumer
 from txlog.clock import ManualClock
 from txlog.engine.session.transactions.transaction import Transaction
-from txlog.engine.upkeep.delayed.buckets import merge_now, tend
-from txlog.engine.view.view import View
+from txlog.engine.upkeep.delayed import merge_now, tend
+from txlog.engine.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SPAN = 60  # times are drawn from this many milliseconds around the clock

@@ -19,7 +19,7 @@ from txlog import Client
 from txlog.base.ranges import END
 from txlog.base.settings import Settings
 from txlog.clock import ManualClock
-from txlog.engine.upkeep.delayed import buckets
+from txlog.engine.upkeep import delayed
 from txlog.errors import MissingFile
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
@@ -76,23 +76,23 @@ class History:
         elif kind in ("roll", "checkpoint"):
             client.checkpoint(roll_all=kind == "roll")
         elif kind == "merge":
-            buckets.merge_now(store, 1, self.rng.randrange(1, 4))
+            delayed.merge_now(store, 1, self.rng.randrange(1, 4))
         elif kind == "tend":
-            buckets.tend(store, None, wait=True)
+            delayed.tend(store, None, wait=True)
         elif kind in ("lose", "damage"):
             found_buckets = index(client).buckets
             if found_buckets and kind == "lose":
                 choice = self.rng.choice(found_buckets)
-                buckets.drop_lost(store, 1, choice.gen, MissingFile("it is gone"))
+                delayed.drop_lost(store, 1, choice.gen, MissingFile("it is gone"))
             elif found_buckets:
                 path = self.rng.choice(found_buckets).file.path
                 data = bytearray(self.disk.read(path))
                 data[self.rng.randrange(len(data))] ^= 1 << self.rng.randrange(8)
                 self.disk.damage(path, bytes(data))
-                buckets.rebuild_now(store, 1)
+                delayed.rebuild_now(store, 1)
         elif kind == "rebuild":
             times_before = indexed_times(client)
-            report = buckets.rebuild_now(store, 1)
+            report = delayed.rebuild_now(store, 1)
             now, times_after = self.clock.now().wall_ms, indexed_times(client)
             oldest = store.read(lambda view: view.topic(1).ledgers[0].ledger)
             expected = {

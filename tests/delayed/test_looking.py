@@ -23,7 +23,7 @@ from txlog import Bound, Client, Message, MessageId, Range, messages
 from txlog.client.answers import delayed
 from txlog.engine.decide.draft import Decision
 from txlog.engine.model.ops import BucketSealed
-from txlog.engine.view.files import Files
+from txlog.engine.view import Files
 from txlog.errors import (
     InvalidArgument,
     MessageNotFound,

@@ -14,7 +14,7 @@ from tests.engine_kit import START_MS, Bench, begin, ids, send
 from tests.tiers import graded
 from txlog import Client, MessageId, TxnId
 from txlog.engine.model.ops import Run
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import (
     InvalidArgument,
     MessageNotFound,

@@ -12,7 +12,7 @@ from txlog import Client, Range
 from txlog.base.ids import TopicName
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidMessage
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

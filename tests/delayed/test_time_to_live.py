@@ -18,7 +18,7 @@ from tests.tiers import graded
 from txlog import Client, Range
 from txlog.base.ranges import format_time
 from txlog.cli.main import main
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 HOUR = 3_600_000

@@ -13,7 +13,7 @@ from tests.engine_kit import Bench, begin, ids, kill, say, session_of
 from txlog import Bound, Client, Consumer, TxnId
 from txlog.engine.model.ops import Component
 from txlog.engine.storage.disk.posix import PosixDisk
-from txlog.engine.view.view import FOLDS, View
+from txlog.engine.view import FOLDS, View
 from txlog.errors import TxlogError
 
 STEPS = 150

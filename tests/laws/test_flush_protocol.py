@@ -1,7 +1,7 @@
 """The protocol of appends and flushes by several processes: every interleaving of a small case.
 
 Three processes each append a frame and want it durable; a flush may fail, and a process may die
-between any two steps. The model has the steps of store/store and storage/journal/journal and no
+between any two steps. The model has the steps of store/store and storage/journal and no
 others: the cache (read by the next process), the disk (the state after a power cut), the two locks,
 and the witness. Mutants show that each rule is needed.
 """

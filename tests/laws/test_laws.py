@@ -35,10 +35,10 @@ from txlog.engine.model import ops as op_types
 from txlog.engine.model.idset import covers, each, size
 from txlog.engine.model.ops import Op, Run, decode_ops, encode_ops
 from txlog.engine.storage.disk.posix import PosixDisk
-from txlog.engine.storage.journal.file import RawFrame
-from txlog.engine.storage.journal.journal import Journal
+from txlog.engine.storage.frame import RawFrame
+from txlog.engine.storage.journal import Journal
 from txlog.engine.storage.manifest import generations
-from txlog.engine.view.view import FOLDS, HOMES, View
+from txlog.engine.view import FOLDS, HOMES, View
 from txlog.errors import Corruption, TxlogError
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

@@ -21,22 +21,20 @@ import txlog
 from tests.format import make
 from tests.source_tree import ROOT
 from txlog.clock import ManualClock
+from txlog.engine import view
 from txlog.engine.model import ops, schema
-from txlog.engine.storage import bucket, manifest, segment
-from txlog.engine.storage.journal import file as journal_file
-from txlog.engine.storage.journal import frame, witness
-from txlog.engine.storage.journal import journal as journal_module
+from txlog.engine.storage import bucket, frame, manifest, segment
+from txlog.engine.storage import journal as journal_module
 from txlog.engine.store import identity
 from txlog.engine.store import store as store_module
 from txlog.engine.upkeep.changes.rows import SCHEMAS
-from txlog.engine.view import view
 from txlog.errors import Corruption, TxlogError
 
 TEXT = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
 STRUCTS = {
     "frame": (frame.HEADER.format, ""),
-    "file": (journal_file._HEADER.format, "I472x"),
-    "witness": (witness.RECORD.format, ""),
+    "file": (frame._FILE_HEADER.format, "I472x"),
+    "witness": (frame.RECORD.format, ""),
     "manifest": (manifest._HEAD.format, ""),
 }  # fmt: skip
 FOLDERS = sorted(make.FOLDER.parent.glob("v*"))
@@ -54,8 +52,8 @@ def test_sizes_in_the_text_match_the_code() -> None:
     for pattern, size in (
         (r"length of the header, (\d+)", frame.HEADER_BYTES),
         (r"header \((\d+)\) · ops", frame.HEADER_BYTES),
-        (r"A journal file is a (\d+)-byte header", journal_file.FILE_HEADER_BYTES),
-        (r"grown by writing zeros, (\d+) MiB", journal_file.FILL_BYTES >> 20),
+        (r"A journal file is a (\d+)-byte header", frame.FILE_HEADER_BYTES),
+        (r"grown by writing zeros, (\d+) MiB", frame.FILL_BYTES >> 20),
         (r"at most\s+(\d+) GiB", frame.FRAME_BYTES_MAX >> 30),
         (r"at\s+most\s+(50,000)\s+rows", segment.GROUP_ROWS),
         (r"above\s+one\s+row,\s+(\d+)\s+MiB", segment.GROUP_BYTES >> 20),
@@ -70,8 +68,8 @@ def test_sizes_in_the_text_match_the_code() -> None:
 def test_magic_words() -> None:
     for magic in (
         frame.MAGIC,
-        journal_file._MAGIC,
-        witness._MAGIC,
+        frame._FILE_MAGIC,
+        frame._WITNESS_MAGIC,
         manifest._MAGIC,
         view.STATE_MAGIC,
     ):
@@ -341,7 +339,7 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setattr(store_module, "FORMAT", 1)
         patch.setattr(journal_module, "FILE_VERSION", 1)
-        patch.setattr(journal_file, "FILE_VERSION", 1)
+        patch.setattr(frame, "FILE_VERSION", 1)
         yield
 
 
@@ -356,7 +354,7 @@ def test_death_at_a_change_of_format_strands_no_older_program(
             old.producer("orders").send(value, partition=1)
 
     def dies(*arguments: Any) -> None:
-        journal_file.publish_journal(*arguments)
+        frame.publish_journal(*arguments)
         raise KeyboardInterrupt
 
     new = txlog.open(str(store), clock=clock)

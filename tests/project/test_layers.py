@@ -39,7 +39,7 @@ FENCES = {
 }
 WITHOUT_ARROW = (
     *("errors", "base/ids", "clock", "base/settings", "base/ranges"),
-    *("engine/storage/disk", "engine/storage/journal"),
+    *("engine/storage/disk", "engine/storage/frame", "engine/storage/journal"),
 )
 
 

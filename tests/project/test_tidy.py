@@ -19,9 +19,9 @@ from txlog.cli.line.command import Command
 LINES_MAX = 1000
 LINES_OF_STATE_MAX = 1500  # of the modules that hold state, which would be cut across an idea
 WITH_STATE = {
-    "src/txlog/engine/store/store.py", "src/txlog/engine/storage/journal/journal.py",
+    "src/txlog/engine/store/store.py", "src/txlog/engine/storage/journal.py",
     "src/txlog/engine/model/ops.py", "src/txlog/engine/storage/disk/posix.py",
-    "src/txlog/engine/view/view.py", "src/txlog/client/client.py",
+    "src/txlog/engine/view.py", "src/txlog/client/client.py",
 }  # fmt: skip
 TEST_LINES_MAX = 800
 FILE_BYTES_MAX = 1 << 20
@@ -39,7 +39,7 @@ LARGE: dict[str, set[str]] = {
         "engine/decide/sending/send:send_in_txn",
         "engine/storage/bucket:encode_bucket",
         "engine/upkeep/checkpoint/checkpoint:checkpoint",
-        "engine/upkeep/repair/apply:_republish",
+        "engine/upkeep/repair/plan:_republish",
         "engine/upkeep/verify/files:check_state",
         "engine/upkeep/verify/folds:_check_ledger",
         "functions/windows:tumbling",
@@ -59,13 +59,13 @@ LARGE: dict[str, set[str]] = {
         "cli/line/command:__init__",
         "engine/decide/consuming/acknowledge:acknowledge_in_txn",
         "engine/decide/consuming/lease:negative_acknowledge",
-        "engine/decide/consuming/seek:seek",
+        "engine/decide/consuming/position:seek",
         "engine/decide/sending/large:_chunks",
-        "engine/decide/topics/create:create_subscription",
-        "engine/plan/consuming/choice:choose_keys",
+        "engine/decide/topics/catalog:create_subscription",
+        "engine/plan/consuming:choose_keys",
         "engine/plan/delayed/due:__init__",
         "engine/plan/reading/uncommitted:preview",
-        "engine/storage/journal/frame:encode",
+        "engine/storage/frame:encode",
         "engine/upkeep/changes/log:publish",
         "lake/jobs/export_files:export_directory",
         "lake/jobs/import_files:import_files",
@@ -78,9 +78,9 @@ LARGE: dict[str, set[str]] = {
         "engine/session/consuming/receive:Receiving",
         "client/reading/reader:Reader",
         "engine/plan/delayed/due:DueScan",
-        "engine/storage/journal/journal:Journal",
+        "engine/storage/journal:Journal",
         "engine/store/store:Store",
-        "engine/view/view:View",
+        "engine/view:View",
     },
 }
 MODULES = modules()

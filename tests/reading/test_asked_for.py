@@ -23,8 +23,7 @@ from txlog.client.client import Client
 from txlog.engine.folds.catalog import number_of
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading import dispatch, ranges
-from txlog.engine.view.files import Files
-from txlog.engine.view.view import View
+from txlog.engine.view import Files, View
 from txlog.errors import InvalidArgument
 
 pytestmark = [

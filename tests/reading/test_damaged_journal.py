@@ -21,7 +21,7 @@ from txlog.base.ids import MessageId
 from txlog.base.ranges import END, START, Bound, Range
 from txlog.base.startup.crc32c import crc32c
 from txlog.clock import ManualClock
-from txlog.engine.storage.journal.file import FILE_HEADER_BYTES
+from txlog.engine.storage.frame import FILE_HEADER_BYTES
 from txlog.errors import Corruption
 from txlog.lake.jobs.export_files import export_directory, export_file, export_stream
 

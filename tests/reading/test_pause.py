@@ -312,7 +312,7 @@ def test_where_appends_cannot_be_watched_it_looks_again_soon(
                 raise OSError(28, "No space left on device")
             return add(fd, path, mask)
 
-        monkeypatch.setattr("txlog.engine.storage.disk.watch.add_watch", refused)
+        monkeypatch.setattr("txlog.engine.storage.disk.posix.add_watch", refused)
         for _ in range(3):
             keen.look()
             assert keen.rest() <= pause.POLL_SECONDS_MAX
@@ -489,7 +489,7 @@ def test_it_polls_where_the_kernel_does_not_notify(
     def refused(fd: int) -> int:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("txlog.engine.storage.disk.watch.open_inotify", refused)
+    monkeypatch.setattr("txlog.engine.storage.disk.posix.open_inotify", refused)
     with txlog.open(path) as own_client, txlog.open(path) as other:
         consumer = own_client.consumer("t", "s")
         waited: list[float] = []
@@ -515,7 +515,7 @@ def test_a_watch_limit_leaves_no_descriptor(path: str, monkeypatch: pytest.Monke
 
     gc.collect()
     count_before = len(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr("txlog.engine.storage.disk.watch.add_watch", refused)
+    monkeypatch.setattr("txlog.engine.storage.disk.posix.add_watch", refused)
     with txlog.open(path) as client:
         for _ in range(3):
             assert client.consumer("t", "s").receive(timeout_ms=1) is None

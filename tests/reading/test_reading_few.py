@@ -11,13 +11,13 @@ import pytest
 
 from tests.engine_kit import Bench
 from txlog import Bound, Client, Range
+from txlog.engine import view as views
 from txlog.engine.model import tail
 from txlog.engine.model.schema import PROPERTY_MAP, decode_rows
 from txlog.engine.plan.reading.dispatch import RECEIVED
 from txlog.engine.session.reading.message import messages
 from txlog.engine.storage import segment
-from txlog.engine.view import files
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 ROWS = 2_000
 GROUP = 100
@@ -163,7 +163,7 @@ def test_decoded_row_groups_are_bounded(bench: Bench, monkeypatch: pytest.Monkey
 
     look(0)
     each_files = kept(client)
-    monkeypatch.setattr(files, "KEPT_BYTES_MAX", 2 * each_files + each_files // 2)
+    monkeypatch.setattr(views, "KEPT_BYTES_MAX", 2 * each_files + each_files // 2)
     for ledger in range(4):
         look(ledger * ROWS)
         assert kept(client) <= 2 * each_files + each_files // 2
@@ -173,7 +173,7 @@ def test_decoded_row_groups_are_bounded(bench: Bench, monkeypatch: pytest.Monkey
     assert client.reading()["row_groups_decoded"] == row_groups_decoded_before
     look(0)
     assert client.reading()["row_groups_decoded"] == row_groups_decoded_before + 1
-    monkeypatch.setattr(files, "KEPT_BYTES_MAX", 0)
+    monkeypatch.setattr(views, "KEPT_BYTES_MAX", 0)
     look(ROWS)
     look(ROWS)
     assert client.reading()["row_groups_decoded"] == row_groups_decoded_before + 2

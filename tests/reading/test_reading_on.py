@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from tests.engine_kit import Bench
+from txlog.engine import view as views
 from txlog.engine.plan.reading.dispatch import Piece, Rows, received
-from txlog.engine.view import files
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 ROWS = 600
 Make = Callable[[int, int], pa.Table]
@@ -134,16 +134,16 @@ def test_tables_kept_for_slicing_are_bounded(bench: Bench, monkeypatch: pytest.M
         for at in range(20):
             read(f"t{at}", 0, 30)
             read(f"t{at}", 30, 30)
-        assert kept() == files.CUTS_MAX
+        assert kept() == views.CUTS_MAX
         for at in range(60, ROWS, 30):
             read("t19", at, 30)
-        assert kept() == files.CUTS_MAX - 1
+        assert kept() == views.CUTS_MAX - 1
         largest = max(known_items[3] for known_items in cuts._known.values())
-        monkeypatch.setattr(files, "CUT_BYTES_MAX", 2 * largest + largest // 2)
+        monkeypatch.setattr(views, "CUT_BYTES_MAX", 2 * largest + largest // 2)
         read("t", 0, 30)
         read("t", 30, 30)
         assert kept() == 2
-        monkeypatch.setattr(files, "CUT_BYTES_MAX", 1)
+        monkeypatch.setattr(views, "CUT_BYTES_MAX", 1)
         read("u", 0, 30)
         read("u", 30, 30)
         assert kept() == 0

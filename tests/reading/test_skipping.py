@@ -14,7 +14,7 @@ from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.model.idset import Id, IdSet, before, covers
 from txlog.engine.model.ops import Mark
 from txlog.engine.plan.reading.dispatch import IdsExcept, Plan, Skip, plan
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 BEGIN: Mark = (0, -1, 0)
 

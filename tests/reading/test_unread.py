@@ -20,7 +20,7 @@ from txlog.engine.plan.reading.dispatch import Rows, plan, rows_of, visible_end
 from txlog.engine.session.reading import message as message_module
 from txlog.engine.session.reading.message import messages, messages_of
 from txlog.engine.session.reading.unread import Unread
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import AlreadyClosed
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

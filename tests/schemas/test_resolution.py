@@ -14,7 +14,7 @@ import pytest
 from tests.schemas.random_records import random_schema, random_successor, random_value
 from tests.tiers import graded
 from txlog.base.schemas import resolution, values
-from txlog.base.schemas.compatibility import can_read, check
+from txlog.base.schemas.resolution import can_read, check
 from txlog.base.schemas.schema import Schema
 from txlog.errors import InvalidMessage
 

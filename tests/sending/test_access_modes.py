@@ -1,6 +1,6 @@
 """Exclusive producers: one writer for a topic, across handles and processes, after any death.
 
-The numbers are the rules in engine/decide/sending/exclusive.
+The numbers are the rules in engine/decide/sending/producers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.harness import Child, python, txlog_of
 from txlog import Client, Producer
 from txlog.cli.main import main
 from txlog.cli.produce import request
-from txlog.engine.decide.sending import exclusive
+from txlog.engine.decide.sending import producers
 from txlog.engine.session.reading.pause import Waiting
 from txlog.engine.session.sending.access import Opening
 from txlog.engine.store.liveness import CONSUMERS_DIR, seat_lock
@@ -36,7 +36,7 @@ from txlog.errors import (
 )
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-EXCLUSIVE, FENCING, WAITING = exclusive.EXCLUSIVE, exclusive.FENCING, exclusive.WAITING
+EXCLUSIVE, FENCING, WAITING = producers.EXCLUSIVE, producers.FENCING, producers.WAITING
 
 
 @pytest.fixture
@@ -317,10 +317,10 @@ def test_produce_has_access_modes(
         code = main(["-S", path, "produce", "t", "-q", "-m", "x", *arguments])
         return code, capfd.readouterr().err
 
-    assert request.ACCESS_MODES == exclusive.ACCESS_MODES
+    assert request.ACCESS_MODES == producers.ACCESS_MODES
     code, err = produce("--access-mode", "alone")
     assert code == 2 and "--access-mode is shared|exclusive|" in err
-    for mode in exclusive.ACCESS_MODES:
+    for mode in producers.ACCESS_MODES:
         assert produce("--access-mode", mode) == (0, "")
     holder = client.producer("t", access_mode=EXCLUSIVE)
     assert holder.access.epoch == 7
@@ -391,7 +391,7 @@ def test_what_cannot_be_is_refused(client: Client, path: str) -> None:
     with pytest.raises(InvalidArgument, match="access_mode is 'alone', it must be one of shared"):
         client.producer("t", access_mode="alone")
     with pytest.raises(InvalidArgument):
-        client.producer("t", exclusive.SEAT)
+        client.producer("t", producers.SEAT)
     holder = client.producer("t", access_mode=EXCLUSIVE)
     with txlog.open(path, read_only=True) as reader:
         reader.producer("t")

@@ -17,14 +17,13 @@ from txlog import MessageId, Range
 from txlog.base.ranges import END, Bound
 from txlog.engine.decide.sending import adopt as flow
 from txlog.engine.plan import staging
-from txlog.engine.plan.watermarks.value import WatermarkGenerator
-from txlog.engine.storage import staged
+from txlog.engine.plan.watermarks import WatermarkGenerator
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.disk.protocol import Draft
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint.checkpoint import maintenance
 from txlog.engine.upkeep.space import adopt
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import (
     NoResources,
     NotAllowed,
@@ -238,7 +237,7 @@ class TestLeftovers:
         for name in ("KEPT_BYTES_MAX", "TASK_BYTES_MAX", "GROUP_BYTES_MIN"):
             monkeypatch.setattr(staging, name, 0)
         monkeypatch.setattr(staging, "MANY_BYTES_MAX", many)
-        monkeypatch.setattr(staged, "GROUP_BYTES", 1)
+        monkeypatch.setattr(staging, "GROUP_BYTES", 1)
         begin, refused = PosixDisk.begin, 0
 
         def few(disk: PosixDisk, path: str) -> Draft:

@@ -14,7 +14,7 @@ from txlog.base.ids import TxnId
 from txlog.base.settings import KEY_BYTES_MAX, PROPERTIES_MAX
 from txlog.engine.model import sequences
 from txlog.engine.plan import route
-from txlog.engine.storage.journal import journal
+from txlog.engine.storage import journal
 from txlog.engine.store import appender
 from txlog.errors import (
     InvalidArgument,

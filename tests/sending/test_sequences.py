@@ -14,7 +14,7 @@ from txlog.engine.folds import topic as folds
 from txlog.engine.folds.topic import ProducerState
 from txlog.engine.model import sequences
 from txlog.engine.plan.route import PartitionSlice, Routed
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 
 def runs_of(numbers: list[int]) -> list[int]:

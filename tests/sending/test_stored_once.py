@@ -20,7 +20,7 @@ from txlog.engine.folds import topic as folds
 from txlog.engine.model import sequences
 from txlog.engine.plan.route import partition_of_key
 from txlog.engine.session.sending.message import SendReceipt
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import LimitExceeded
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

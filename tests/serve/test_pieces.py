@@ -20,7 +20,7 @@ from tests.serve.served import Raw, served
 from txlog.base.ids import TopicName
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.plan.lookup import topic
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.serve.pulsar import ids, members
 from txlog.serve.pulsar.ids import STEP
 from txlog.serve.pulsar.messages import (

@@ -21,7 +21,7 @@ from txlog.engine.folds.catalog import Subscription
 from txlog.engine.session.reading.message import Message, messages
 from txlog.engine.store.appender import Call
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidMessage
 from txlog.serve.http.admin import topics
 from txlog.serve.http.core import answers

@@ -13,7 +13,7 @@ import pytest
 from tests.serve.siege import Served, Wire, serving
 from tests.source_tree import ROOT
 from txlog.engine.decide.sending import send as produce
-from txlog.engine.decide.transactions import end as end_txn
+from txlog.engine.decide.transactions import transaction as end_txn
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.session.consuming.consumer import ConsumerSession
 from txlog.serve.core.service import Supervisor, nothing

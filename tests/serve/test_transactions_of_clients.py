@@ -15,7 +15,7 @@ import pytest
 import txlog
 from tests.serve.raw import Place, Raw, run_story
 from txlog.base.ids import TxnId
-from txlog.engine.decide.transactions.enter import AHEAD_MAX
+from txlog.engine.decide.transactions.transaction import AHEAD_MAX
 from txlog.engine.store.store import Store
 from txlog.errors import DiskFailed
 from txlog.serve.pulsar import group_commit

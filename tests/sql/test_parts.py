@@ -24,7 +24,7 @@ from txlog.engine.model.schema import INSTANT, decode_rows
 from txlog.engine.model.tail import FrameRef, FrameRows
 from txlog.engine.relation import build, frames
 from txlog.engine.storage.segment_reader import SegmentReader
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import Corruption, MissingFile
 from txlog.lake.sql import views_script
 from txlog.lake.sql.client_query import Query

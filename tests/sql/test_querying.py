@@ -22,7 +22,7 @@ from txlog.base.ranges import END, Bound
 from txlog.engine.relation.relation import Relation, RelationContent
 from txlog.engine.session.transactions.transaction import Transaction
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import Corruption, MissingFile, PartitionUnavailable, SqlError
 from txlog.lake.sql.client_query import Query
 from txlog.lake.sql.lists import listed

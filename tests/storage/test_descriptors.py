@@ -16,8 +16,7 @@ from tests.engine_kit import Bench, ids, send, values
 from tests.harness import python, run
 from txlog.base.ranges import Bound
 from txlog.engine.storage.disk import posix as disk_module
-from txlog.engine.view.files import OpenFiles
-from txlog.engine.view.view import View
+from txlog.engine.view import OpenFiles, View
 from txlog.errors import NoResources
 
 pytestmark = [

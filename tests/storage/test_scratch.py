@@ -8,7 +8,7 @@ import pytest
 
 from tests.disk.memory import Killed, MemoryDisk
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, File
-from txlog.engine.storage.scratch import Scratch
+from txlog.engine.upkeep.space.topic_compaction import Scratch
 from txlog.errors import DiskFailed, StoreFull
 
 

@@ -22,10 +22,10 @@ from txlog import Client
 from txlog.engine.decide.draft import Decision
 from txlog.engine.model.tail import Tail
 from txlog.engine.storage.disk.locks import PosixLock
-from txlog.engine.storage.journal.journal import Journal
+from txlog.engine.storage.journal import Journal
 from txlog.engine.store.appender import Call
 from txlog.engine.store.store import Mutex, Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import (
     IN_DOUBT,
     AlreadyClosed,

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.engine_kit import Bench, read
-from txlog.engine.storage.journal.journal import Journal
+from txlog.engine.storage.journal import Journal
 from txlog.engine.store import store as module
 from txlog.engine.store.store import Mutex
 from txlog.errors import AlreadyClosed, NotAllowed

@@ -14,7 +14,7 @@ from txlog import Client
 from txlog.base.ranges import END
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.manifest import generations
-from txlog.engine.store.pins import PINS_DIR, pinned, pins
+from txlog.engine.store.liveness import PINS_DIR, pinned, pins
 from txlog.lake.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

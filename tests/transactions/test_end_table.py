@@ -16,8 +16,8 @@ from tests.engine_kit import Bench, begin, send, values
 from txlog import Client, MessageId, TxnId
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
-from txlog.engine.decide.transactions.resolve import abort_ops
-from txlog.engine.view.view import View
+from txlog.engine.decide.transactions.transaction import abort_ops
+from txlog.engine.view import View
 from txlog.errors import (
     ExpiredTransaction,
     InvalidTxnStatus,

@@ -17,7 +17,7 @@ from txlog.engine.model.ops import (
     StatusUpdated,
     TxnsForgotten,
 )
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import TopicNotFound
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

@@ -13,7 +13,7 @@ from txlog import Client, Consumer, Message, NonDurableConsumer, Reader, message
 from txlog.base.ids import TxnId
 from txlog.base.ranges import parse_range
 from txlog.engine.plan.reading import uncommitted
-from txlog.engine.view.files import Files
+from txlog.engine.view import Files
 from txlog.errors import ConsumerBusy, InvalidArgument, NotAllowed
 
 pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 2})]

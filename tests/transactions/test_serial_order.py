@@ -18,7 +18,7 @@ from tests.engine_kit import Bench, read
 from tests.laws.history import dumps, fresh, live_dumps
 from txlog import Client, MessageId, TxnId
 from txlog.engine.folds.coordinator import ABORTED, COMMITTED, ENDED, OPEN, Txn
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import PartitionUnavailable, TransactionConflict, TxlogError
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

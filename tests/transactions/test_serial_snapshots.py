@@ -18,7 +18,7 @@ from txlog import Client, MessageId, messages
 from txlog.base.ids import TxnId
 from txlog.engine.folds.cursor import BEFORE_ALL
 from txlog.engine.plan.reading.dispatch import plan
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidTxnStatus, PartitionUnavailable, TransactionConflict
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

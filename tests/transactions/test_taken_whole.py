@@ -30,7 +30,7 @@ from txlog.engine.model.ops import (
     TxnOpened,
 )
 from txlog.engine.storage.disk.posix import PosixDisk
-from txlog.engine.view.view import FOLDS, View
+from txlog.engine.view import FOLDS, View
 
 LSN, TIME_MS = 20, 55
 APPENDED = BufferAppended(1, 8, 4, 0, 3, 30, 0, 3, 1, "p", 7)

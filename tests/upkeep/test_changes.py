@@ -34,7 +34,7 @@ from txlog.engine.upkeep.changes import log
 from txlog.engine.upkeep.changes import rows as changes
 from txlog.engine.upkeep.verify.findings import Findings
 from txlog.engine.upkeep.verify.verify import verify
-from txlog.engine.view.view import HOMES
+from txlog.engine.view import HOMES
 from txlog.lake.sql.client_query import Query
 
 pytestmark = [

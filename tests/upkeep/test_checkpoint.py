@@ -17,6 +17,7 @@ import pytest
 import txlog
 from tests.engine_kit import Bench, begin, ids, pending, read, relation_of, send, send_txn, values
 from tests.laws.history import dumps, fresh, live_dumps
+from txlog.engine import view as dumps_module
 from txlog.engine.folds import buffer as buffer_module
 from txlog.engine.folds.buffer import Markers
 from txlog.engine.folds.catalog import numbers
@@ -29,8 +30,7 @@ from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.upkeep.checkpoint import checkpoint as checkpoint_module
 from txlog.engine.upkeep.checkpoint.seal import compare_rows, sealable
 from txlog.engine.upkeep.space import sweep as sweep_module
-from txlog.engine.view import view as dumps_module
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import Corruption
 
 pytestmark = [

@@ -18,12 +18,12 @@ from tests.engine_kit import Bench, begin, ids, pending, read, rows, send, send_
 from tests.tiers import graded
 from txlog import Bound, Client, TxnId
 from txlog.base.ranges import END
-from txlog.engine.decide.topics import files
+from txlog.engine.decide.topics import ledgers
 from txlog.engine.folds.buffer import Buffer
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.upkeep.checkpoint.seal import compare_rows
 from txlog.engine.upkeep.space import compact as compaction
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import (
     Corruption,
     PartitionUnavailable,
@@ -212,15 +212,15 @@ def switching(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) ->
         monkeypatch.setattr(compaction, "compare_rows", real)
         meanwhile()
 
-    decide = files.switch_sidecar
+    decide = ledgers.switch_sidecar
 
-    def noted(view: View, switch: files.SidecarReplacement) -> Any:
+    def noted(view: View, switch: ledgers.SidecarReplacement) -> Any:
         decision = decide(view, switch)
         answers.append(decision.answer)
         return decision
 
     monkeypatch.setattr(compaction, "compare_rows", then)
-    monkeypatch.setattr(files, "switch_sidecar", noted)
+    monkeypatch.setattr(ledgers, "switch_sidecar", noted)
     return answers
 
 

@@ -16,7 +16,7 @@ from txlog.engine.model.ops import Appended, BufferCommitted, Op, encode_ops
 from txlog.engine.model.schema import encode_rows, frame_schema
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.store.identity import read_identity
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import IntegrityError
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

@@ -24,8 +24,7 @@ from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.segment import SegmentStream, arrow_module
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.upkeep.checkpoint import checkpoint
-from txlog.engine.view.files import Files
-from txlog.engine.view.view import View
+from txlog.engine.view import Files, View
 from txlog.errors import Corruption
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

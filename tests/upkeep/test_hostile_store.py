@@ -13,7 +13,7 @@ import txlog
 from txlog import Client
 from txlog.base.ranges import END
 from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.topics import files
+from txlog.engine.decide.topics import ledgers
 from txlog.engine.model.ops import PlaceAdded
 from txlog.engine.storage import manifest as manifests
 from txlog.engine.storage import remote
@@ -108,8 +108,8 @@ def test_a_catalog_cannot_make_gc_clear_a_directory(tmp_path: Path, which: str) 
         uuid = client.store.identity.uuid
         victim = victims(tmp_path, uuid)[which]
         home = f"file://{tmp_path / 'home'}"
-        client.store.write(lambda view, now: files.add_place(view, home))
-        client.store.write(lambda view, now: files.add_place(view, f"{home}/{uuid}"))
+        client.store.write(lambda view, now: ledgers.add_place(view, home))
+        client.store.write(lambda view, now: ledgers.add_place(view, f"{home}/{uuid}"))
     texts = clean_up(store)
     assert victim.read_text() == "precious"
     assert any("is not looked at" in text for text in texts)

@@ -14,7 +14,7 @@ from tests.engine_kit import Bench, send
 from txlog.engine.folds import buffer, catalog
 from txlog.engine.model.ops import ConsumerAttached, ConsumerDetached, SubscriptionCreated
 from txlog.engine.storage.late_values import LazyDict
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 MANY = 20

@@ -15,7 +15,7 @@ from tests.engine_kit import Bench, send, send_txn, values
 from tests.upkeep.test_compact import bench_of, mixed
 from txlog.base.ranges import END
 from txlog.base.settings import DAY_MS
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 TOPIC = "topics/public/default/t"

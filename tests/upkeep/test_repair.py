@@ -26,8 +26,7 @@ from txlog.base.ranges import Bound
 from txlog.base.rows.store import Repaired
 from txlog.client.answers.integrity import repair_disk, verify_disk
 from txlog.clock import ManualClock
-from txlog.engine.upkeep.repair.apply import perform
-from txlog.engine.upkeep.repair.plan import make_plan
+from txlog.engine.upkeep.repair.plan import make_plan, perform
 from txlog.errors import DiskFailed, ExpiredTransaction, InvalidTxnStatus, ProducerFenced, Refused
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

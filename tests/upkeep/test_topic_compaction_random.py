@@ -35,7 +35,7 @@ from txlog.engine.storage.segment import SegmentStream, encode_part
 from txlog.engine.upkeep import service
 from txlog.engine.upkeep.space import topic_compaction
 from txlog.engine.upkeep.space.topic_compaction import NewestKeys, _TopicCompaction
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import (
     Corruption,
     Refused,

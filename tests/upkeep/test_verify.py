@@ -42,7 +42,7 @@ from txlog.engine.storage.manifest import (
 from txlog.engine.storage.segment import encode_part, make_ref
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.upkeep.verify.journal import check_journals
-from txlog.engine.view.view import FOLDS
+from txlog.engine.view import FOLDS
 from txlog.errors import TopicNotFound
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

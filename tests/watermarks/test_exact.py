@@ -36,7 +36,7 @@ from txlog.engine.folds.watermark import Position, read_snapshot
 from txlog.engine.model.ops import read_effects
 from txlog.engine.model.schema import TXN_COMMIT, W_IDLE, W_SET, W_SNAPSHOT
 from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SEED = int(os.environ.get("TXLOG_SEED", "20260102"))

@@ -19,7 +19,7 @@ from txlog.engine.model.ops import (
     WatermarkIdled,
     decode_ops,
 )
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 LIMIT = 60_000

@@ -15,5 +15,5 @@ Contents:
     storage/    bytes: disk, journal, segments, buckets, manifests
     store/      the write path
     upkeep/     checkpoints, the delayed index, space, verify and repair
-    view/       what a store holds at one LSN
+    view        what a store holds at one LSN
 """

@@ -5,12 +5,10 @@ used only if the caller has loaded it.
 
 Contents:
 
-    casts           columns of other types as columns of a schema
-    classes         schemas of dataclasses, msgspec structs, pydantic models and Arrow schemas
-    columns         values of Python as columns of Arrow, and back
-    compatibility   which schema can read records of another; the strategies of a topic
-    forms           encodings of one record in bytes: JSON or Avro
-    resolution      records of an older version as records of the newest
-    schema          a schema: an Avro record and its encoding in a value's bytes
-    values          a topic's values as records: checked, decoded, encoded
+    classes      schemas of dataclasses, msgspec structs, pydantic models and Arrow schemas
+    columns      values of Python as columns of Arrow, and back
+    forms        encodings of one record in bytes: JSON or Avro
+    resolution   records of an older version as records of the newest; compatibility of versions
+    schema       a schema: an Avro record and its encoding in a value's bytes
+    values       a topic's values as records: checked, decoded, encoded; columns of other types cast
 """

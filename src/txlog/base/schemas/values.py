@@ -7,23 +7,242 @@
 
 `decode` takes every value that `invalid` accepts, at any time and in any process: a writer checks,
 and files, queries and readers rely on it.
+
+`fitted` converts columns of a file or a query without loss. A number, an instant or a text that a
+field cannot hold exactly is refused, with its row; only a double may lose digits as a float.
+Instants without a zone count as UTC.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar, overload
 
 import pyarrow as pa
 
-from txlog.base.schemas.casts import fitted
 from txlog.base.schemas.classes import instance, natural, plain
-from txlog.base.schemas.columns import Misfit, column, nulls_of
+from txlog.base.schemas.columns import UUID_PATTERN, Misfit, column, nulls_of
 from txlog.base.schemas.forms import Form, form_of
 from txlog.base.schemas.resolution import resolved, resolved_one
-from txlog.base.schemas.schema import Schema
+from txlog.base.schemas.schema import FLOAT_MAX, Schema, Type
+from txlog.base.startup import compute as pc
+from txlog.base.suggest import nearest
 from txlog.errors import InvalidMessage
+
+# --- casts ----------------------------------------------------------------------------------------
+
+
+def fitted(schema: Schema, records: pa.StructArray) -> pa.StructArray:
+    """Structs as structs of schema.arrow, fields by name; raises Misfit."""
+    return _Fitting(schema.type == "json").record(schema.record, records, "")
+
+
+class _Fitting:
+    __slots__ = ("_is_json",)
+
+    def __init__(self, is_json: bool) -> None:
+        self._is_json = is_json
+
+    def record(self, type: Type, array: pa.Array, path: str) -> pa.Array:
+        """A struct, field after field."""
+        source_names = [array.type.field(n).name for n in range(array.type.num_fields)]
+        names = [field.name for field in type.fields]
+        for name in source_names:
+            if name not in names:
+                near = nearest(name, names)
+                like = f"; did you mean {near}?" if near else ""
+                raise Misfit(_below(path, name), f"is no field of the schema{like}")
+        columns = array.flatten()  # nulls of structs are nulls of their fields
+        columns_made = []
+        for field in type.fields:
+            here = _below(path, field.name)
+            if field.name in source_names:
+                columns_made.append(
+                    self.column(field.type, columns[source_names.index(field.name)], here)
+                )
+            elif field.is_needed and array.null_count < len(array):
+                raise Misfit(here, "is missing and has no default")
+            else:
+                columns_made.append(
+                    pa.repeat(pa.scalar(field.default, field.type.arrow), len(array))
+                )
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(columns_made, fields=list(type.arrow), mask=mask)
+
+    def column(self, type: Type, array: pa.Array, path: str) -> pa.Array:
+        """A column of any type, converted to `type.arrow`."""
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        if isinstance(array.type, pa.BaseExtensionType):
+            array = array.storage
+        if pa.types.is_null(array.type):
+            return pa.nulls(len(array), type.arrow)
+        if type.kind == "record":
+            if not pa.types.is_struct(array.type):
+                raise _refused(type, array.type, path)
+            return self.record(type, array, path)
+        if type.items is not None:
+            return self._items(type, array, path)
+        if not _may_become(array.type, type):
+            raise _refused(type, array.type, path)
+        casted = _cast(type, array, path)
+        wrong = self._wrong(type, casted)
+        row = -1 if wrong is None else pc.index(wrong, True).as_py()
+        if row >= 0:
+            raise Misfit(path, f"is {_text(casted[row])}, it must be {type.words}", row)
+        return casted
+
+    def _items(self, type: Type, array: pa.Array, path: str) -> pa.Array:
+        """A list or a map, with its items."""
+        assert type.items is not None
+        is_map = type.kind == "map"
+        if pa.types.is_map(array.type) != is_map or not pa.types.is_nested(array.type):
+            raise _refused(type, array.type, path)
+        if pa.types.is_struct(array.type) or pa.types.is_union(array.type):
+            raise _refused(type, array.type, path)
+        mask = array.is_null() if array.null_count else None
+        if is_map:
+            items = pa.ListArray.from_arrays(_owned(array).offsets, _owned(array).items, mask=mask)
+            keys = pa.ListArray.from_arrays(_owned(array).offsets, _owned(array).keys, mask=mask)
+        else:
+            items = array
+        lengths = pc.fill_null(pc.list_value_length(items), 0)
+        offsets = pa.concat_arrays(
+            [pa.array([0], pa.int64()), pc.cumulative_sum(lengths.cast(pa.int64()))]
+        ).cast(pa.int32())
+        flat = items.flatten()
+        try:
+            converted = self.column(type.items, flat, f"{path}{'{}' if is_map else '[]'}")
+        except Misfit as error:
+            if error.row is not None:
+                error.row = pc.list_parent_indices(items)[error.row].as_py()
+            raise
+        if is_map:
+            names = self.column(Type(kind="string"), keys.flatten(), f"{path}{{}}")
+            return pa.MapArray.from_arrays(offsets, names, converted, mask=mask)
+        return pa.ListArray.from_arrays(offsets, converted, mask=mask)
+
+    def _wrong(self, type: Type, array: pa.Array) -> pa.Array | None:
+        """A mask of values of the right type that the schema does not allow; None: no check."""
+        if type.logical == "uuid":
+            return pc.invert(pc.match_substring_regex(array, UUID_PATTERN))
+        if type.kind == "enum":
+            is_symbol = pc.is_in(array, pa.array(type.symbols))
+            return pc.and_(pc.is_valid(array), pc.invert(is_symbol))
+        if type.kind in ("float", "double") and self._is_json:
+            return pc.invert(pc.is_finite(array))  # JSON cannot express them
+        if type.limits is not None and type.logical:
+            low, high = type.limits
+            whole = array.view(pa.int32() if type.kind == "int" else pa.int64())
+            return pc.or_(pc.less(whole, low), pc.greater(whole, high))
+        return None
+
+
+def _owned(array: pa.Array) -> pa.Array:
+    return pa.concat_arrays([array]) if array.offset else array
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _refused(type: Type, source_type: pa.DataType, path: str) -> Misfit:
+    return Misfit(path, f"is {source_type}, it must be {type.words}")
+
+
+def _text(value: pa.Scalar) -> str:
+    try:
+        text = repr(value.as_py())
+    except (ValueError, OverflowError):  # an instant that Python cannot show
+        text = str(value.value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _is_text(type: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type)
+    )
+
+
+def _is_bytes(type: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(type)
+        or pa.types.is_large_binary(type)
+        or pa.types.is_binary_view(type)
+        or pa.types.is_fixed_size_binary(type)
+    )
+
+
+def _may_become(source_type: pa.DataType, type: Type) -> bool:
+    """Whether the schema can take values of an Arrow type."""
+    is_number = pa.types.is_integer(source_type) or pa.types.is_floating(source_type)
+    target = type.arrow
+    if _is_text(source_type):
+        return type.kind not in ("bytes", "fixed") or type.logical == "decimal"
+    if type.logical == "decimal":
+        return bool(pa.types.is_integer(source_type) or pa.types.is_decimal(source_type))
+    if type.kind in ("bytes", "fixed"):
+        return _is_bytes(source_type)
+    if pa.types.is_timestamp(target):
+        if pa.types.is_timestamp(source_type):
+            return source_type.tz is None or target.tz is not None
+        return bool(pa.types.is_integer(source_type) or pa.types.is_date(source_type))
+    if pa.types.is_date(target):
+        return bool(pa.types.is_date(source_type) or pa.types.is_integer(source_type))
+    if pa.types.is_time(target):
+        return bool(pa.types.is_time(source_type) or pa.types.is_integer(source_type))
+    if type.kind in ("int", "long", "float", "double"):
+        return bool(is_number or pa.types.is_decimal(source_type))
+    return bool(type.kind == "boolean" and pa.types.is_boolean(source_type))
+
+
+def _cast(type: Type, array: pa.Array, path: str) -> pa.Array:
+    """The converted column; raises Misfit with the first row that cannot be converted."""
+    cast = _way(type, array.type)
+    try:
+        return cast(array)
+    except (pa.ArrowException, OverflowError):
+        low, high = 0, len(array)  # the first `low` rows convert, the first `high` do not
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                cast(array.slice(low, middle - low))
+                low = middle
+            except (pa.ArrowException, OverflowError):
+                high = middle
+        raise Misfit(path, f"is {_text(array[low])}, it must be {type.words}", low) from None
+
+
+def _way(type: Type, source_type: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    target = type.arrow
+
+    def as_is(array: pa.Array) -> pa.Array:
+        return array.cast(target)
+
+    if source_type == target:
+        return lambda array: array
+    if type.kind == "fixed":
+        return lambda array: pa.array(array.to_pylist(), target)
+    if type.logical == "decimal" and pa.types.is_integer(source_type):
+        return lambda array: array.cast(pa.decimal128(38, type.scale)).cast(target)
+    if type.limits is not None and type.logical and pa.types.is_integer(source_type):
+        whole = pa.int32() if type.kind == "int" else pa.int64()
+        return lambda array: array.cast(whole).view(target)
+    if type.kind == "float" and source_type != pa.float32():
+        return _to_float
+    return as_is
+
+
+def _to_float(array: pa.Array) -> pa.Array:
+    double = array.cast(pa.float64())
+    large = pc.and_(pc.greater(pc.abs(double), FLOAT_MAX["float"]), pc.is_finite(double))
+    if pc.any(large).as_py():
+        raise pa.ArrowInvalid("beyond the numbers of 32 bits")
+    return double.cast(pa.float32())
+
+
+# --- columns of values ----------------------------------------------------------------------------
 
 T = TypeVar("T")
 # Rows that are Python objects at a time: as many as fit in a processor's cache.

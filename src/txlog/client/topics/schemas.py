@@ -86,7 +86,7 @@ class TopicSchemas:
         return self._add(classes.schema_of(schema, type))
 
     def _add(self, schema: Schema, *, marks: bool = False) -> int:
-        """Add a version; marks: as in engine/decide/topics/schemas."""
+        """Add a version; marks: as in engine/decide/topics/catalog."""
         number = self._store.read(lambda view: find_topic(view, self._name)).number
 
         def decide(view: View, now: object) -> Decision[int]:

@@ -16,7 +16,7 @@ from txlog.engine.model.ops import LedgerRolled, Op, WatermarkSnapshot
 from txlog.engine.model.schema import OneRow
 from txlog.engine.plan import ack_sets
 from txlog.engine.plan.policies import is_snapshot_due
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import TxlogError
 
 if TYPE_CHECKING:

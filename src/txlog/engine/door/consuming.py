@@ -8,9 +8,9 @@ from txlog.engine.decide.consuming.lease import (
     negative_acknowledge,
     redeliver,
 )
-from txlog.engine.decide.consuming.seek import SeekAnswer, seek
-from txlog.engine.decide.consuming.skip import ALL, SkipLimit, past_ttl, skip
-from txlog.engine.folds.cursor import BEFORE_ALL, Cursor, covers
+from txlog.engine.decide.consuming.position import ALL, SeekAnswer, SkipLimit, past_ttl, seek, skip
+from txlog.engine.folds.cursor import BEFORE_ALL, Cursor
+from txlog.engine.model.idset import covers
 from txlog.engine.model.leases import Seen
 from txlog.engine.plan.ack_sets import (
     backlog,
@@ -19,10 +19,11 @@ from txlog.engine.plan.ack_sets import (
     is_trimmed,
     ledger_entries,
     messages_in,
+    runs_of_ids,
+    runs_of_table,
     through,
 )
-from txlog.engine.plan.consuming.choice import active_consumer
-from txlog.engine.plan.runs import runs_of_ids, runs_of_table
+from txlog.engine.plan.consuming import active_consumer
 from txlog.engine.session.consuming.acknowledge import (
     Acknowledgeable,
     acknowledge_later,

@@ -1,6 +1,6 @@
 """Delayed delivery: the index of due messages, its buckets, promotion and cancelling."""
 
-from txlog.engine.decide.consuming.promotion import (
+from txlog.engine.decide.consuming.position import (
     HONOURING,
     DelayedSelection,
     Find,
@@ -23,5 +23,13 @@ from txlog.engine.plan.delayed.upcoming import (
     upcoming,
     upcoming_in_any_order,
 )
-from txlog.engine.upkeep.delayed.buckets import delayed_partitions, merge_now, rebuild_now, tend_due
-from txlog.engine.upkeep.delayed.sources import INDEX_MAX, Search, logged, looked_up
+from txlog.engine.upkeep.delayed import (
+    INDEX_MAX,
+    Search,
+    delayed_partitions,
+    logged,
+    looked_up,
+    merge_now,
+    rebuild_now,
+    tend_due,
+)

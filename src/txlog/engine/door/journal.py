@@ -1,8 +1,14 @@
 """The journal and its witness, byte by byte."""
 
-from txlog.engine.storage.journal.file import JournalName, RawFrame, list_journals
-from txlog.engine.storage.journal.journal import FLUSH_LOCK, Journal, JournalMoved
-from txlog.engine.storage.journal.witness import Witness, WitnessRecord, boot_bytes
+from txlog.engine.storage.frame import (
+    JournalName,
+    RawFrame,
+    Witness,
+    WitnessRecord,
+    boot_bytes,
+    list_journals,
+)
+from txlog.engine.storage.journal import FLUSH_LOCK, Journal, JournalMoved
 from txlog.engine.upkeep.checkpoint.dump import (
     describe_frame,
     inspect_file,

@@ -7,14 +7,18 @@ from txlog.engine.plan.reading.dispatch import (
     RECEIVED,
     Piece,
     Plan,
+    fetch,
+    first_of,
     id_of,
     plan,
     received,
     requests_of,
+    rows_in,
     rows_of,
+    taken_apart,
     visible_end,
+    without,
 )
-from txlog.engine.plan.reading.fetch import fetch, first_of, rows_in, taken_apart, without
 from txlog.engine.plan.reading.newest import (
     PLACED,
     ScanSegment,

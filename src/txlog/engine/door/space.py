@@ -1,6 +1,6 @@
 """Space: trimming, compaction, offloading, and removing files that nothing names."""
 
-from txlog.engine.store.pins import Pin, pin, pins
+from txlog.engine.store.liveness import Pin, pin, pins
 from txlog.engine.upkeep.checkpoint.checkpoint import leading, unlink_free
 from txlog.engine.upkeep.space.compact import (
     Arrange,

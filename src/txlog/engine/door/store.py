@@ -2,15 +2,18 @@
 
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.transactions.sweep import CallScope
-from txlog.engine.model.counters import (
+from txlog.engine.store.appender import Call, Decide
+from txlog.engine.store.store import (
     FAILED,
     LATENESS_BOUNDS_MS,
+    MAINTENANCE_PATH,
     SUCCEEDED,
     BucketCounters,
     DeliveryCounters,
+    Mutex,
+    Store,
+    check_whole,
 )
-from txlog.engine.store.appender import Call, Decide
-from txlog.engine.store.store import MAINTENANCE_PATH, Mutex, Store, check_whole
 from txlog.engine.store.wakeups import STALL_SECONDS, UNKNOWN, EventCounts
 from txlog.engine.upkeep.service import (
     Checkpoints,
@@ -19,4 +22,4 @@ from txlog.engine.upkeep.service import (
     due,
     run_checkpoint,
 )
-from txlog.engine.view.view import View
+from txlog.engine.view import View

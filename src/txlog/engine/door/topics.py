@@ -1,26 +1,29 @@
 """Decisions about topics and subscriptions: create, delete, change, their policies and schemas."""
 
 from txlog.engine.decide.topics.availability import partition_number, set_offline, set_online
-from txlog.engine.decide.topics.create import (
+from txlog.engine.decide.topics.catalog import (
     NO_POLICIES,
+    DeletedSubscription,
+    DeletedTopic,
     accept_clock,
+    add_schema,
+    check,
     create_subscription,
     create_topic,
+    delete_schemas,
+    delete_subscription,
+    delete_topic,
+    delete_unused,
+    find,
     roll,
     scale_coordinators,
     set_isolation,
     set_setting,
     update_topic,
 )
-from txlog.engine.decide.topics.create import Value as SettingValue
-from txlog.engine.decide.topics.create import set_policies as set_topic_policies
-from txlog.engine.decide.topics.deletion import (
-    DeletedSubscription,
-    DeletedTopic,
-    delete_subscription,
-    delete_topic,
-    delete_unused,
-)
+from txlog.engine.decide.topics.catalog import Value as SettingValue
+from txlog.engine.decide.topics.catalog import set_policies as set_topic_policies
+from txlog.engine.decide.topics.ledgers import TrimmedPartition
 from txlog.engine.decide.topics.policies import (
     DELAYED,
     RETENTION,
@@ -39,7 +42,5 @@ from txlog.engine.decide.topics.policies import (
     set_scoped_policies,
 )
 from txlog.engine.decide.topics.policies import Value as PolicyValue
-from txlog.engine.decide.topics.schemas import add_schema, check, delete_schemas, find
-from txlog.engine.decide.topics.trim import TrimmedPartition
 from txlog.engine.plan.policies import delay_policy
 from txlog.engine.plan.records import ValueSchema, records_as, schema_in, typing_of

@@ -1,8 +1,16 @@
 """Transactions: handles on open ones, their states and participants, and how they end."""
 
-from txlog.engine.decide.transactions.end import EndAnswer, begin, end
-from txlog.engine.decide.transactions.enter import NewTxn, TxnPlace, Use, check_timeout, register
-from txlog.engine.decide.transactions.resolve import unrecorded_markers
+from txlog.engine.decide.transactions.transaction import (
+    EndAnswer,
+    NewTxn,
+    TxnPlace,
+    Use,
+    begin,
+    check_timeout,
+    end,
+    register,
+    unrecorded_markers,
+)
 from txlog.engine.folds.coordinator import (
     ABORTED,
     ABORTING,

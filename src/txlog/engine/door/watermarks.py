@@ -12,8 +12,13 @@ from txlog.engine.decide.sending.watermark import (
     take_snapshots,
 )
 from txlog.engine.folds.watermark import START, ActiveProducer, Position, Watermark, WatermarkState
-from txlog.engine.plan.watermarks.rows import Lateness, StoredWatermark, read_rows
-from txlog.engine.plan.watermarks.value import WatermarkGenerator, tracking_position
+from txlog.engine.plan.watermarks import (
+    Lateness,
+    StoredWatermark,
+    WatermarkGenerator,
+    read_rows,
+    tracking_position,
+)
 from txlog.engine.session.reading.watermark_ground import HandedOut
 from txlog.engine.session.reading.watermark_session import (
     Watermarked,

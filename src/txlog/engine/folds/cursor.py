@@ -32,9 +32,8 @@ from typing import Any
 
 import msgspec
 
-from txlog.engine.model.idset import Id, before, each
+from txlog.engine.model.idset import Id, before, covers, each
 from txlog.engine.model.idset import IdSet as IdSet
-from txlog.engine.model.idset import covers as covers
 from txlog.engine.model.leases import DumpedLease, Ids, Leases
 from txlog.engine.model.ops import (
     AckConflicted,

@@ -33,6 +33,7 @@ time of the frame and the op, nothing else: no clock, no disk, no other fold (La
 # Without `from __future__ import annotations`: the decoder would evaluate the text of every
 # annotation of every op, which costs each command 2.4 ms.
 import re
+from array import array
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
@@ -94,7 +95,11 @@ def members(subscription: int) -> Component:
 
 
 class Routed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An op whose folds depend on its content: it names them itself."""
+    """An op. If it has no home, its folds depend on its content: it names them itself."""
+
+    def components(self: Any) -> tuple[Component, ...]:
+        """All folds that take it."""
+        return (self.home(), *(self.others() if hasattr(self, "others") else ()))
 
 
 class OfCatalog(Routed, frozen=True):
@@ -103,10 +108,6 @@ class OfCatalog(Routed, frozen=True):
     def home(self) -> Component:
         """The fold that takes every such op."""
         return CATALOG
-
-    def components(self) -> tuple[Component, ...]:
-        """All folds that take it."""
-        return (CATALOG,)
 
 
 class OfMembers(OfCatalog, frozen=True):
@@ -132,10 +133,6 @@ class OfCoordinator(Routed, frozen=True):
         """The fold that takes every such op."""
         return ("coordinator", self.coordinator, 0)
 
-    def components(self: _Coordinated) -> tuple[Component, ...]:
-        """All folds that take it."""
-        return (("coordinator", self.coordinator, 0),)
-
 
 class OfKey(Routed, frozen=True):
     """An op that the keys of a coordinator take."""
@@ -143,10 +140,6 @@ class OfKey(Routed, frozen=True):
     def home(self: _Coordinated) -> Component:
         """The fold that takes every such op."""
         return ("key", self.coordinator, 0)
-
-    def components(self: _Coordinated) -> tuple[Component, ...]:
-        """All folds that take it."""
-        return (("key", self.coordinator, 0),)
 
 
 class OfTopic(Routed, frozen=True):
@@ -156,10 +149,6 @@ class OfTopic(Routed, frozen=True):
         """The fold that takes every such op."""
         return ("topic", self.partition, 0)
 
-    def components(self: _Partitioned) -> tuple[Component, ...]:
-        """All folds that take it."""
-        return (("topic", self.partition, 0),)
-
 
 class OfBuffer(Routed, frozen=True):
     """An op that a sidecar takes."""
@@ -167,10 +156,6 @@ class OfBuffer(Routed, frozen=True):
     def home(self: _Partitioned) -> Component:
         """The fold that takes every such op."""
         return ("buffer", self.partition, 0)
-
-    def components(self: _Partitioned) -> tuple[Component, ...]:
-        """All folds that take it."""
-        return (("buffer", self.partition, 0),)
 
 
 class OfDelayed(Routed, frozen=True):
@@ -187,10 +172,6 @@ class OfCursor(Routed, frozen=True):
     def home(self: _Subscribed) -> Component:
         """The fold that takes every such op."""
         return ("cursor", self.subscription, self.partition)
-
-    def components(self: _Subscribed) -> tuple[Component, ...]:
-        """All folds that take it."""
-        return (("cursor", self.subscription, self.partition),)
 
 
 class OfReturns(OfCursor, frozen=True):
@@ -584,6 +565,13 @@ Id = tuple[int, int, int]  # the id of a message: ledger, entry, index (0: a pla
 NO_TIME = -(1 << 63)  # in the `times` of an op: this message has none
 
 
+def times_from(data: bytes) -> "array[int]":
+    """The times of an op: int64 little endian, NO_TIME for none."""
+    out = array("q")
+    out.frombytes(data)
+    return out
+
+
 class Bucket(msgspec.Struct, frozen=True, array_like=True):
     """An immutable bucket: the delayed ids of a range of positions, in a published file.
 
@@ -940,9 +928,6 @@ class TxnOpened(OfCoordinator, tag="open", frozen=True):
     def others(self) -> tuple[Component, ...]:
         return (CATALOG,)
 
-    def components(self) -> tuple[Component, ...]:
-        return (CATALOG, self.home())
-
 
 class PartitionAdded(OfCoordinator, tag="addp", frozen=True):
     """A partition takes part in the transaction."""
@@ -1006,9 +991,6 @@ class Appended(OfTopic, tag="app", frozen=True):
     def others(self) -> tuple[Component, ...]:
         return (("delayed", self.partition, 0),) if self.times else ()
 
-    def components(self) -> tuple[Component, ...]:
-        return (self.home(), *self.others())
-
 
 class SequencesStored(OfTopic, tag="seqs", frozen=True):
     """Sequences of the messages that the previous op appended, where some numbers were left out.
@@ -1063,9 +1045,6 @@ class CommitMarker(OfTopic, tag="mark", frozen=True):
             return ()
         return beside(self.partition, self.delayed, self.watermarks)
 
-    def components(self) -> tuple[Component, ...]:
-        return (self.home(), *self.others())
-
 
 class BufferAppended(OfBuffer, tag="bapp", frozen=True):
     """Messages of an open transaction, in the sidecar; the first has index first_index (from 1).
@@ -1088,9 +1067,6 @@ class BufferAppended(OfBuffer, tag="bapp", frozen=True):
 
     def others(self) -> tuple[Component, ...]:
         return (("delayed", self.partition, 0),) if self.times else ()
-
-    def components(self) -> tuple[Component, ...]:
-        return (self.home(), *self.others())
 
 
 class BufferSequencesStored(OfBuffer, tag="bseq", frozen=True):
@@ -1162,9 +1138,6 @@ class BufferAborted(OfBuffer, tag="babo", frozen=True):
         if not self.delayed and not self.watermarks:
             return ()
         return beside(self.partition, self.delayed, self.watermarks)
-
-    def components(self) -> tuple[Component, ...]:
-        return (self.home(), *self.others())
 
 
 class Deduplicated(OfTopic, tag="dup", frozen=True):

@@ -29,7 +29,6 @@ from txlog.errors import InvalidArgument
 
 __all__ = [
     "ALL_COLUMNS",
-    "CHUNK",
     "DELIVER_AT",
     "EVENT_TIME",
     "INSTANT",
@@ -56,7 +55,6 @@ TXN_ABORT: Final = 2
 W_SET: Final = 3
 W_IDLE: Final = 4
 W_SNAPSHOT: Final = 5
-CHUNK: Final = 6
 
 KEY: Final = 1
 PROPERTIES: Final = 2

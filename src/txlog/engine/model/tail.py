@@ -54,8 +54,7 @@ from txlog.engine.model.schema import (
 from txlog.engine.storage import segment_reader
 from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.columns import nulls_of, schema_of
-from txlog.engine.storage.journal.file import JournalFile, JournalName, RawFrame
-from txlog.engine.storage.journal.frame import decode_header, is_genuine
+from txlog.engine.storage.frame import JournalFile, JournalName, RawFrame, decode_header, is_genuine
 from txlog.errors import Corruption, FormatMismatch
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ A plan reads, answers and refuses; it never makes an op. Decisions call it first
 
 Contents:
 
-    ack_sets       acknowledged ids: which are valid, which pending, where mark-delete moves
+    ack_sets       ids as runs; acknowledged ids: which are valid, which pending
     clock_trust    how far to trust the wall clock before deleting or delivering by it
-    consuming/     which consumer gets which message
+    consuming      which consumer gets which message
     damage         damaged files: which messages of a partition readers still get
     delayed/       which delayed messages are due, and which are to come
     lookup         finding what a call names, or refusing what does not exist
@@ -16,8 +16,7 @@ Contents:
     reading/       visible rows after a position
     records        the schemas of values, and values as columns
     route          which partition each message of a batch goes to
-    runs           message ids as runs
     staging        rows written as staged files, by any process that sees the directory
     standing       the position of a consumer in a partition
-    watermarks/    how far a partition is in event time
+    watermarks     how far a partition is in event time
 """

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from txlog.base.settings import HOUR_MS, UNLIMITED, Settings
 from txlog.clock import Instant
 from txlog.engine.model.ops import ClockNoted
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 SETTLE_MS: Final = HOUR_MS
 NOTE_MS: Final = HOUR_MS  # a mark is this old at most while the store is written to

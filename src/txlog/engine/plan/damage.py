@@ -13,8 +13,7 @@ from txlog.base.ids import TopicName
 from txlog.engine.folds.catalog import index_of, topic_of
 from txlog.engine.model.ops import Mark
 from txlog.engine.storage.segment import FileRef
-from txlog.engine.view.files import Request
-from txlog.engine.view.view import View
+from txlog.engine.view import Request, View
 from txlog.errors import Corruption
 
 

@@ -16,7 +16,7 @@ from txlog.clock import Instant
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds import coordinator as coordinators
 from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import (
     CoordinatorNotFound,
     ExpiredTransaction,

@@ -27,7 +27,7 @@ from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds import coordinator as coordinators
 from txlog.engine.folds.catalog import Catalog, Topic, index_of
 from txlog.engine.plan.lookup import is_overdue
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import PartitionUnavailable
 
 if TYPE_CHECKING:

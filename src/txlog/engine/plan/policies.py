@@ -8,7 +8,7 @@ does, so a topic can keep everything although its namespace has a bound.
     retention_ms, retention_bytes   ledgers whose newest message is older are trimmed, and ledgers
                                     beyond so many newer bytes
     retention_acked                 ledgers that every subscription has acknowledged are trimmed
-    ttl_ms                          older messages are acknowledged (decide/consuming/skip)
+    ttl_ms                          older messages are acknowledged (decide/consuming/position)
     compaction_threshold_bytes      a topic is compacted by key when it received so many bytes since
                                     the last compaction, like compaction-threshold in Pulsar
 
@@ -31,7 +31,7 @@ import msgspec
 
 from txlog.base.settings import UNLIMITED, WATERMARK_POLICIES, Settings
 from txlog.engine.folds.catalog import Topic, numbers, policies_of, topic_of
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 # Names as in the catalog; values are integers, switches 0 and 1.
 ACTIVE = "delayed_delivery_active"

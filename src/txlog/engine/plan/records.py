@@ -30,7 +30,7 @@ from txlog.engine.folds.catalog import (
 )
 from txlog.engine.plan.route import Routed
 from txlog.engine.storage.segment import RECORD, Records
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidArgument, InvalidMessage
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import msgspec
 
 from txlog.clock import Instant
-from txlog.engine.folds.cursor import Cursor, covers
-from txlog.engine.model.idset import before
+from txlog.engine.folds.cursor import Cursor
+from txlog.engine.model.idset import before, covers
 from txlog.engine.model.ops import Mark
 
 

@@ -51,8 +51,7 @@ from txlog.engine.relation.relation import (
 )
 from txlog.engine.storage.columns import schema_of
 from txlog.engine.storage.segment import FileRef
-from txlog.engine.view.files import Request
-from txlog.engine.view.view import View
+from txlog.engine.view import Request, View
 from txlog.errors import TxlogError
 
 if TYPE_CHECKING:

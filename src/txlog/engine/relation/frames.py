@@ -16,7 +16,7 @@ from txlog.engine.folds.buffer import Marker
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE
 from txlog.engine.model.tail import FrameRef, Slice, Tail, repeat_runs
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.journal.file import JournalFile, JournalName
+from txlog.engine.storage.frame import JournalFile, JournalName
 
 PIECE_ROWS = 10_240
 # Frames mix rows of several partitions. A read covers so many frames, which a tail keeps until

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import END, START, Bound
-from txlog.engine.decide.consuming import seek
+from txlog.engine.decide.consuming import position
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.plan.lookup import check_partition
 from txlog.engine.plan.reading import ranges
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidArgument, NotAllowed
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def seek_to(store: Store, find: Find, to: Where, partitions: Sequence[int] | Non
     """
     bound, uid = bound_of(to), store.disk.owner()[0]
     store.write(
-        lambda view, now: seek.seek(
+        lambda view, now: position.seek(
             view, store.settings, now, uid, *find(view), bound, partitions, force=False
         )
     )

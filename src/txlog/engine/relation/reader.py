@@ -22,17 +22,17 @@ from txlog.engine.relation import build, files, relation, scans
 from txlog.engine.storage import remote
 from txlog.engine.storage.disk.posix import PosixDisk, absolute
 from txlog.engine.storage.disk.protocol import Disk, File
-from txlog.engine.store import pins
+from txlog.engine.store import liveness
 from txlog.engine.store.identity import read_identity
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, StoreFull
 
 if TYPE_CHECKING:
     from txlog.base.rows.files import LedgerRows
     from txlog.engine.relation.relation import FileSource, Relation, RelationContent, RelationFilter
     from txlog.engine.relation.scans import Ends, Scan
-    from txlog.engine.store.pins import Pin
+    from txlog.engine.store.liveness import Pin
 
 KINDS: Final = ("topic", "partition", "subscription", "key", "transaction", "ended")
 
@@ -302,7 +302,9 @@ class RelationReader:
         pin_disk = PosixDisk(self._disk.description)  # it may outlive this client
         try:
             paths = [source.ref.path for source in sources]
-            return pins.pin(pin_disk, self.store.identity.salt, paths, self.store.lock_timeout_ms)
+            return liveness.pin(
+                pin_disk, self.store.identity.salt, paths, self.store.lock_timeout_ms
+            )
         except StoreFull:
             pin_disk.close()
             line = "the disk is full: a checkpoint may remove files before they are read"

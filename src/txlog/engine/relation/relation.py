@@ -46,7 +46,7 @@ from txlog.engine.relation.frames import RowsInFrames
 from txlog.engine.storage.columns import schema_of
 from txlog.engine.storage.remote import check_named, is_far
 from txlog.engine.storage.segment import FileRef
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidArgument
 
 # --- spans ----------------------------------------------------------------------------------------

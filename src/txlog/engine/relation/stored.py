@@ -23,7 +23,7 @@ from txlog.engine.relation.relation import FileSource, source_of
 from txlog.engine.storage.disk.protocol import File
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 ROW_COLUMNS: Final = (
     "kind", "entry", "lsn", "txn_most", "txn_least", "txn_index", "count", "marker_ledger",

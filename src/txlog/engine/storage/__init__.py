@@ -9,13 +9,12 @@ Contents:
     chunks           the file of a large message, chunk by chunk
     columns          the columns of a stored row
     disk/            every file effect, behind a protocol that tests can replace
-    journal/         frames, the journal and the witness
+    frame            the bytes of the journal: frames, their file, the witness
+    journal          the chain of files: following, appending, flushing, recovering
     late_values      values decoded at first use
     manifest         the manifest: the file that names every live file of a checkpoint
     remote           sealed files that were moved to a directory or to S3
-    scratch          temporary bytes, in a file without a name
     segment          segment files: the rows of a ledger as bytes, and back
     segment_reader   reading a segment file: checked groups, decoded once; rows as slices
-    staged           files waiting to be adopted, written as their rows arrive
     user_files       files outside any store that the user named
 """

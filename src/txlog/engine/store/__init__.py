@@ -119,12 +119,10 @@ Source: spec/reliability 2.2 and 3; Laws 2 and 3.
 
 Contents:
 
-    appender   from decisions to frames of the journal, which the folds then take; disk space
+    appender    from decisions to frames of the journal, which the folds then take; the sweep before
     confirmed   places outside the store that its user has named, for reading and for removing
-    identity   `txlog.toml`, the making of a new store, whether it is still there
-    liveness   which process holds a lock file now, according to the kernel
-    pins       files that a running reader needs stay
-    store      Store: a view that follows the journal, the write path, group commit; its mutex
-    sweeper    whether the sweep before a call can find anything due
-    wakeups    events that end the waits of a store handle early
+    identity    `txlog.toml`, the making of a new store, whether it is still there
+    liveness    which process holds a lock file now; files that a running reader pins
+    store       Store: a view that follows the journal, the write path, group commit; its mutex
+    wakeups     events that end the waits of a store handle early
 """

@@ -32,14 +32,18 @@ from txlog.base.startup.crc32c import crc32c
 from txlog.clock import Clock
 from txlog.engine.model.ops import ClockNoted, SettingSet, encode_ops
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk, File, RootFate
-from txlog.engine.storage.journal.file import (
+from txlog.engine.storage.frame import (
     FILE_HEADER_BYTES,
+    WITNESS_PATH,
     JournalName,
+    Witness,
+    WitnessRecord,
+    boot_bytes,
+    decode_header,
+    encode,
     list_journals,
     publish_journal,
 )
-from txlog.engine.storage.journal.frame import decode_header, encode
-from txlog.engine.storage.journal.witness import WITNESS_PATH, Witness, WitnessRecord, boot_bytes
 from txlog.errors import (
     AlreadyExists,
     Corruption,

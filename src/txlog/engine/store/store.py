@@ -44,24 +44,27 @@ interrupt left behind.
 from __future__ import annotations
 
 import sys
-from collections import deque
+from bisect import bisect_left
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from threading import Lock, RLock
-from typing import Any, Protocol, TypeVar, overload
-from weakref import WeakValueDictionary
+from typing import Any, Final, Protocol, TypeVar, overload
+from weakref import WeakSet, WeakValueDictionary
+
+import pyarrow as pa
 
 from txlog.base.settings import Settings
+from txlog.base.startup import compute as pc
 from txlog.clock import Clock, Instant
 from txlog.engine.decide.draft import Decision, Draft
-from txlog.engine.decide.transactions import resolve
+from txlog.engine.decide.transactions import transaction
 from txlog.engine.decide.transactions.sweep import CallScope, SweepResult
-from txlog.engine.model.counters import BucketCounters, ReadCounters
 from txlog.engine.plan import clock_trust
 from txlog.engine.storage.disk.locks import FileLock
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.journal.journal import JournalMoved
+from txlog.engine.storage.journal import JournalMoved
 from txlog.engine.store import liveness
 from txlog.engine.store.appender import (
     NO_FRAME,
@@ -73,16 +76,17 @@ from txlog.engine.store.appender import (
     Decide,
     Encoded,
     NothingWritten,
+    Sweeper,
     again,
     are_done,
     in_doubt,
     interrupted,
+    is_sweep_due,
     note_doubt,
 )
 from txlog.engine.store.identity import FORMAT, Identity, need_there, raise_format
-from txlog.engine.store.sweeper import Sweeper, is_sweep_due
 from txlog.engine.store.wakeups import Wakeups, is_called
-from txlog.engine.view.view import View
+from txlog.engine.view import ReadCounters, View
 from txlog.errors import (
     AlreadyClosed,
     Corruption,
@@ -260,6 +264,91 @@ class Mutex:
 
 
 _RUN = frozenset([Mutex.run.__code__])
+
+
+# --- delayed messages, counted for metrics --------------------------------------------------------
+
+LATENESS_BOUNDS_MS: Final = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000)
+REST_MS = 10_000  # after a failure, no automatic retry for this long
+
+SUCCEEDED, FAILED = "succeeded", "failed"
+
+
+class DelayedReader(Protocol):
+    """A reader of partitions on behalf of a subscription."""
+
+    @property
+    def strays(self) -> int:
+        """How many messages it remembers as not due, because the index lacks them."""
+
+
+class DeliveryCounters:
+    """Counters of one process; they only rise.
+
+    popped:   messages delivered whose time came after they became visible
+    lateness: counts of popped messages by how long they were overdue: by bound, and beyond the last
+    rewinds:  a consumer began again at mark-delete, as the index may have lost something
+    standers: the consumers of this process
+    """
+
+    __slots__ = ("lateness", "lateness_ms", "popped", "rewinds", "standers")
+
+    def __init__(self) -> None:
+        self.popped = 0
+        self.lateness = [0] * (len(LATENESS_BOUNDS_MS) + 1)
+        self.lateness_ms = 0
+        self.rewinds = 0
+        self.standers: WeakSet[DelayedReader] = WeakSet()
+
+    def note(self, received: pa.Table, now_ms: int) -> None:
+        """Count delivered rows of RECEIVED; a message released before its time is not late."""
+        at = received["deliver_at"]
+        if at.null_count == len(at):
+            return
+        waited = received.filter(pc.greater(at, received["visible_time"]))
+        self.popped += waited.num_rows
+        late = pc.subtract(pa.scalar(now_ms, pa.int64()), waited["deliver_at"].cast(pa.int64()))
+        overdue = late.filter(pc.greater_equal(late, 0))
+        if not len(overdue):
+            return
+        self.lateness_ms += int(pc.sum(overdue).as_py())
+        for row in pc.value_counts(overdue).to_pylist():
+            self.lateness[bisect_left(LATENESS_BOUNDS_MS, row["values"])] += row["counts"]
+
+    @property
+    def strays(self) -> int:
+        """How many messages the consumers of this process remember as not due."""
+        return sum(stander.strays for stander in self.standers)
+
+
+class BucketCounters:
+    """counts: by (seal, merge, prune, delete, rebuild, lost or tend; succeeded or failed).
+
+    seconds: time spent, by kind; rest_until_ms: after a failure, no automatic retry before this
+    delivered: counters of the process's consumers
+    """
+
+    __slots__ = ("counts", "delivered", "rest_until_ms", "seconds")
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.seconds: dict[str, float] = {}
+        self.rest_until_ms = -(1 << 63)
+        self.delivered = DeliveryCounters()
+
+    def note(self, kind: str, seconds: float) -> None:
+        """Count an operation that succeeded."""
+        self.counts[(kind, SUCCEEDED)] += 1
+        self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
+
+    def fail(self, kind: str, now_ms: int) -> None:
+        """Count an operation that failed, and begin the pause after it."""
+        self.counts[(kind, FAILED)] += 1
+        self.rest_until_ms = now_ms + REST_MS
+
+    def is_resting(self, now_ms: int) -> bool:
+        """True for a while after a failure; a clock that went back ends it."""
+        return self.rest_until_ms - REST_MS <= now_ms < self.rest_until_ms
 
 
 # --- the store -----------------------------------------------------------------------------------
@@ -735,7 +824,7 @@ class Store:
         if view.journal.lossy:
             view.journal.lossy = False
             draft = Draft(view, self.settings, now.wall_ms)
-            resolve.recover_lossy(view, draft)
+            transaction.recover_lossy(view, draft)
             if draft.ops:
                 self._append(draft.decision(), now)
         self._load_named(call)
@@ -902,7 +991,11 @@ class Store:
             # an undecided call remains: its thread leads next
 
     def _run_one(self, call: Call, now: Instant, *, is_own: bool) -> bool:
-        """Run a call in a frame of its own; returns whether the frame must be durable."""
+        """Run a call in a frame of its own; returns whether the frame must be durable.
+
+        `decide` is the caller's function, so the call goes back into the module that it came from:
+        only under the lock is the view known on which the caller decides.
+        """
         view = self._view
         try:
             decision = self._noted(call.decide(view, now), now)
@@ -1097,7 +1190,7 @@ class Store:
     def _recover(self, now: Instant) -> None:
         """R9: after a lossy recovery nothing stays OPEN; durable before anything else."""
         draft = Draft(self._view, self.settings, now.wall_ms)
-        aborted = resolve.recover_lossy(self._view, draft)
+        aborted = transaction.recover_lossy(self._view, draft)
         if draft.ops:
             self._append(draft.decision(sync=True), now)
         self._view.journal.flush()

@@ -50,10 +50,15 @@ from weakref import WeakSet
 import msgspec
 
 from txlog.clock import Clock, SystemClock
-from txlog.engine.storage.disk.handle import call_in_child
+from txlog.engine.storage.disk.posix import call_in_child
 from txlog.engine.storage.disk.protocol import Disk, Watch, WatchEvent
-from txlog.engine.storage.journal.file import JOURNAL_DIR, list_journals
-from txlog.engine.storage.journal.witness import WITNESS_PATH, Witness, WitnessRecord
+from txlog.engine.storage.frame import (
+    JOURNAL_DIR,
+    WITNESS_PATH,
+    Witness,
+    WitnessRecord,
+    list_journals,
+)
 from txlog.engine.store.liveness import CONSUMERS_DIR
 from txlog.errors import MissingFile, TxlogError
 

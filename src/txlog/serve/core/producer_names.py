@@ -1,7 +1,7 @@
 """Owns ProducerNames: the producers that are connected to this server, by topic and name.
 
 The store knows exclusive producers, because they hold a lock there
-(engine/decide/sending/exclusive). Shared producers leave no trace in the store before they send. So
+(engine/decide/sending/producers). Shared producers leave no trace in the store before they send. So
 this module has the rules between the two.
 
     shared     refused while a producer waits to be exclusive; the store refuses it if the topic has

@@ -89,8 +89,6 @@ Contents:
     acknowledge       one by one or up to a position, plain or in a transaction
     dead_letters      moving messages to the dead-letter topic or the retry topic
     lease             handing messages to a consumer, and taking them back
-    promotion         delivering delayed messages early, or cancelling them
-    seek              moving a subscription, forward or back
-    skip              acknowledging the next messages, without naming them
+    position          changes by command: seek, skip, expire; delayed messages promoted or cancelled
     watermark_offer   which watermark a consumer may receive, and the frame that records it
 """

@@ -15,8 +15,7 @@ from txlog.base.ids import MessageId, TxnId
 from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
-from txlog.engine.decide.transactions.enter import Use, enter
-from txlog.engine.decide.transactions.resolve import abort_ops
+from txlog.engine.decide.transactions.transaction import Use, abort_ops, enter
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Subscription, Topic, index_of
 from txlog.engine.folds.cursor import Cursor
@@ -33,7 +32,7 @@ from txlog.engine.plan.ack_sets import (
 from txlog.engine.plan.lookup import is_overdue
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.standing import OUTSIDE, ConsumerState, is_stale
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import MessageNotFound, NotAllowed, TransactionConflict
 
 STALE = "stale"

@@ -24,8 +24,7 @@ from txlog.base.ids import MessageId, TopicName
 from txlog.base.settings import TOPICS_MAX, Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
-from txlog.engine.decide.sending.deliver_at import AFTER, DeliveryTimes
-from txlog.engine.decide.sending.send import count_mismatched, times_of
+from txlog.engine.decide.sending.send import AFTER, DeliveryTimes, count_mismatched, times_of
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of, numbers
 from txlog.engine.folds.cursor import BEFORE_ALL
@@ -41,14 +40,18 @@ from txlog.engine.model.ops import (
     TopicCreated,
 )
 from txlog.engine.model.schema import PROPERTY_MAP
-from txlog.engine.plan.ack_sets import acked_outcome, messages_in
+from txlog.engine.plan.ack_sets import acked_outcome, merged, messages_in, runs_of_table
 from txlog.engine.plan.participants import check_available
-from txlog.engine.plan.reading.dispatch import visible_end
-from txlog.engine.plan.reading.fetch import rows_in, still_pending, taken_apart, without
+from txlog.engine.plan.reading.dispatch import (
+    rows_in,
+    still_pending,
+    taken_apart,
+    visible_end,
+    without,
+)
 from txlog.engine.plan.records import stamped_copies
 from txlog.engine.plan.route import route
-from txlog.engine.plan.runs import merged, runs_of_table
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import LimitExceeded
 
 DEAD, RETRY = "DLQ", "RETRY"

@@ -18,7 +18,7 @@ import msgspec
 from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.watermark import Clamp, Position
 from txlog.engine.model.ops import Op, WatermarkEmitted
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 HOLDING = ("unknown", "unavailable")  # no value while a partition is so
 Pair = tuple[int, int]  # subscription, partition: numbers of the store

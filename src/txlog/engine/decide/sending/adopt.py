@@ -24,11 +24,9 @@ from txlog.base.ids import TopicName
 from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
-from txlog.engine.decide.sending.deliver_at import DeliveryTimes
-from txlog.engine.decide.sending.send import OutgoingBatch, send_into
-from txlog.engine.decide.transactions.enter import NewTxn, open_txn
+from txlog.engine.decide.sending.send import DeliveryTimes, OutgoingBatch, send_into
 from txlog.engine.decide.transactions.keys import check_key, connect_ops, find_owner, home
-from txlog.engine.decide.transactions.resolve import release_key
+from txlog.engine.decide.transactions.transaction import NewTxn, open_txn, release_key
 from txlog.engine.folds import transaction_key as keys
 from txlog.engine.folds.catalog import Topic, number_of, schema_of
 from txlog.engine.folds.coordinator import COMMITTED, COMMITTING, OPEN, Txn
@@ -50,7 +48,7 @@ from txlog.engine.plan.records import ENFORCE, typing_of
 from txlog.engine.plan.route import Routed
 from txlog.engine.plan.staging import Staged
 from txlog.engine.storage.segment import FileRef
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidArgument, LimitExceeded, NotAllowed
 
 NAMES_MAX = 10_000

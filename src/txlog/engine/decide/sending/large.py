@@ -20,15 +20,20 @@ from txlog.base.ids import MessageId, TxnId
 from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
-from txlog.engine.decide.sending.deliver_at import DeliveryTimes
 from txlog.engine.decide.sending.producers import (
     NamedProducer,
     check_producer,
     last_sent,
     make_room,
 )
-from txlog.engine.decide.sending.send import check_known, check_room, count_large, next_sequence
-from txlog.engine.decide.transactions.enter import NewTxn, Use, enter, open_txn
+from txlog.engine.decide.sending.send import (
+    DeliveryTimes,
+    check_known,
+    check_room,
+    count_large,
+    next_sequence,
+)
+from txlog.engine.decide.transactions.transaction import NewTxn, Use, enter, open_txn
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic, numbers, topic_of
 from txlog.engine.folds.coordinator import COMMITTED, COMMITTING, OPEN, Txn
@@ -48,7 +53,7 @@ from txlog.engine.model.ops import (
 from txlog.engine.model.sequences import Sequences
 from txlog.engine.plan.participants import check_available
 from txlog.engine.storage.segment import FileRef
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidMessage
 
 

@@ -7,9 +7,9 @@ Producers that are silent for too long are declared idle, by an ordinary row.
 
     watermark_producer_idle_timeout_ms   policy of a topic, its namespace or the store; 0: never
 
-The sweep before a writing call looks for them (store/sweeper). Silence is counted by the wall clock
-from the frame with a producer's last watermark row in a partition; a producer with rows in an open
-transaction is not silent. An unavailable partition is left alone until it is back.
+The sweep before a writing call looks for them (store/appender). Silence is counted by the wall
+clock from the frame with a producer's last watermark row in a partition; a producer with rows in an
+open transaction is not silent. An unavailable partition is left alone until it is back.
 Source: apache/pulsar#12267; spec/watermarks 3, 10, 11, 12.
 """
 
@@ -25,7 +25,7 @@ from txlog.base.settings import EVENT_TIME_MAX, Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.producers import NamedProducer, check_producer
-from txlog.engine.decide.transactions.enter import Use, enter
+from txlog.engine.decide.transactions.transaction import Use, enter
 from txlog.engine.folds.catalog import Topic, index_of, numbers
 from txlog.engine.folds.watermark import START, ActiveProducer, Watermark, WatermarkState
 from txlog.engine.model.ops import (
@@ -36,7 +36,7 @@ from txlog.engine.model.ops import (
 )
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.policies import policy
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import Corruption, InvalidArgument, LimitExceeded
 
 

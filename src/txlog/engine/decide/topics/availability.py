@@ -14,13 +14,13 @@ from txlog.base.ids import TopicName, TxnId
 from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
-from txlog.engine.decide.transactions.resolve import finish_ops
+from txlog.engine.decide.transactions.transaction import finish_ops
 from txlog.engine.folds.catalog import number_of
 from txlog.engine.folds.coordinator import ENDED
 from txlog.engine.model.ops import PartitionAvailable, PartitionOffline
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.participants import waiting_for
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import Corruption, InvalidArgument
 
 

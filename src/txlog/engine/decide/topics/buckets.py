@@ -29,7 +29,7 @@ from txlog.engine.model.ops import NO_TIME, Bucket, BucketDeleted, BucketSealed,
 from txlog.engine.plan.clock_trust import due_ms
 from txlog.engine.plan.policies import delay_policy
 from txlog.engine.storage.bucket import Head
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 
 def cutoff_of(view: View, settings: Settings, partition: int, now: Instant) -> int:

@@ -53,7 +53,7 @@ from txlog.engine.model.ops import (
 )
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.policies import ACTIVE, FIXED_DELAY, MAX_DELAY, STRICT, TICK_TIME, TTL_FROM
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidArgument
 
 Policies = Mapping[str, int | str | None]

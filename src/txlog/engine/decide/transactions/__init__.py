@@ -28,7 +28,7 @@ sending. That matters to every reader that remembers a position: once a reader h
 nothing can appear before it. Were a, b and b' shown where they were sent, a subscription that had
 passed m2 would never get them, and two readers that looked at different times would disagree.
 
-The commit is one frame (`resolve` has the ops):
+The commit is one frame (`transaction` has the ops):
 
     T1  OPEN → COMMITTING                         the point of no return
     marker in partition 1, sidecar of 1 told      a row in each partition that has messages
@@ -90,9 +90,7 @@ Source: PIP-31; spec/transactions 4 to 6, 10, 11.
 
 Contents:
 
-    end       beginning a transaction, and ending it: the decision table
-    enter     the first step of every operation in a transaction
-    keys      transaction keys: connecting, beginning under one, fencing, deleting
-    resolve   the ops of a commit and of an abort, also of late ends and a recovery
-    sweep     what each call does first: expire, drive on, forget
+    keys          transaction keys: connecting, beginning under one, fencing, deleting
+    sweep         what each call does first: expire, drive on, forget
+    transaction   entering a transaction, beginning and ending one, the ops of a late end
 """

@@ -26,14 +26,13 @@ from txlog.base.settings import TRANSACTION_KEY_BYTES_MAX, Settings
 from txlog.base.suggest import NAMES_MAX, suggestion
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
-from txlog.engine.decide.transactions.enter import NewTxn, check_timeout, open_txn
-from txlog.engine.decide.transactions.resolve import abort_ops
+from txlog.engine.decide.transactions.transaction import NewTxn, abort_ops, check_timeout, open_txn
 from txlog.engine.folds import transaction_key as keys
 from txlog.engine.folds.coordinator import OPEN
 from txlog.engine.folds.transaction_key import Key
 from txlog.engine.model.ops import NEW_HOLDER, KeyBound, KeyConnected, KeyDeleted
 from txlog.engine.plan.lookup import ROOT_UID, is_overdue
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidArgument, NotAllowed, ProducerFenced, TransactionKeyNotFound
 
 Owner = tuple[int, str]

@@ -21,14 +21,14 @@ import msgspec
 from txlog.base.settings import INSTANT_MS_MAX, Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Draft
-from txlog.engine.decide.transactions import resolve
+from txlog.engine.decide.transactions import transaction
 from txlog.engine.folds import coordinator as folds_coordinator
 from txlog.engine.folds.catalog import Subscription, Topic, number_of
 from txlog.engine.model.ops import TxnsForgotten
 from txlog.engine.plan.lookup import is_overdue
 from txlog.engine.plan.participants import in_order, participants
 from txlog.engine.plan.route import PartitionSlice
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import TxlogError
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def sweep(
     now_going_on = decided[: max([limit, *reach])]
     swept.left = len(decided) - len(now_going_on)
     for txn in now_going_on:
-        if resolve.finish_ops(draft, txn).status in folds_coordinator.ENDED:
+        if transaction.finish_ops(draft, txn).status in folds_coordinator.ENDED:
             if txn.status == folds_coordinator.COMMITTING:
                 swept.rolled_forward += 1
             else:
@@ -141,7 +141,7 @@ def sweep(
     callers = [txn for txn in overdue if _pair(txn) in first]
     others = [txn for txn in overdue if _pair(txn) not in first]
     for txn in callers + others[: max(0, limit - len(decided))]:
-        resolve.abort_ops(draft, txn, "timeout")
+        transaction.abort_ops(draft, txn, "timeout")
         swept.expired += 1
     return swept
 

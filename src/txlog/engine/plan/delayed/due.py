@@ -28,9 +28,9 @@ import pyarrow as pa
 from txlog.base.startup import compute as pc
 from txlog.clock import Instant
 from txlog.engine.folds.buffer import Marker, find_marker
-from txlog.engine.folds.cursor import Cursor, covers
+from txlog.engine.folds.cursor import Cursor
 from txlog.engine.folds.delayed import Delayed
-from txlog.engine.model.idset import before
+from txlog.engine.model.idset import before, covers
 from txlog.engine.model.ops import Id, Mark
 from txlog.engine.plan.delayed.index import (
     BucketLost,
@@ -51,7 +51,7 @@ from txlog.engine.plan.reading.dispatch import (
     requests_of,
 )
 from txlog.engine.plan.standing import ReadPosition, stands_at
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import Corruption
 
 LOOK_ROWS = 4096  # rows whose time is read at once

@@ -41,11 +41,10 @@ from pyroaring import BitMap, BitMap64
 
 from txlog.base.startup import compute as pc
 from txlog.engine.folds.buffer import Buffer, find_marker
-from txlog.engine.folds.cursor import Cursor, covers
-from txlog.engine.folds.delayed import Delayed
-from txlog.engine.model.idset import IdSet
+from txlog.engine.folds.cursor import Cursor
+from txlog.engine.folds.delayed import Delayed, Schedule
+from txlog.engine.model.idset import IdSet, covers
 from txlog.engine.model.ops import NO_TIME, Bucket, Id, Mark
-from txlog.engine.model.schedule import Schedule
 from txlog.engine.plan.reading.dispatch import IdsExcept, Skip
 from txlog.engine.storage.bucket import (
     IDS,
@@ -57,7 +56,7 @@ from txlog.engine.storage.bucket import (
     pack_segments,
 )
 from txlog.engine.storage.disk.protocol import File
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import DiskFailed, IntegrityError, NoResources
 
 Key = tuple[int, int, int, int]

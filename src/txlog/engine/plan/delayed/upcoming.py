@@ -25,15 +25,14 @@ from itertools import zip_longest
 import pyarrow as pa
 
 from txlog.base.startup import compute as pc
+from txlog.engine.folds.delayed import Schedule
 from txlog.engine.model.idset import IdSet, before
 from txlog.engine.model.ops import Bucket, Id, Mark, Run
-from txlog.engine.model.schedule import Schedule
 from txlog.engine.model.tail import repeat_runs
-from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, plan, requests_of
-from txlog.engine.plan.reading.fetch import pieces_of
-from txlog.engine.plan.runs import runs_of_table
+from txlog.engine.plan.ack_sets import runs_of_table
+from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, pieces_of, plan, requests_of
 from txlog.engine.storage.bucket import IDS, BucketFile, Key, memory_of, one_array
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import IntegrityError
 
 Note = Callable[[str], None]

@@ -18,7 +18,7 @@ from txlog.base.startup import compute as pc
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.plan.reading.dispatch import NO_MESSAGES, RECEIVED
 from txlog.engine.storage.segment import FileRef
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import MissingFile, SnapshotExpired
 
 _IDS = ("marker_ledger", "marker_entry", "txn_index")

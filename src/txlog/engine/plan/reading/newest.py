@@ -22,8 +22,7 @@ from txlog.engine.model.ops import Mark
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, plan, requests_of
-from txlog.engine.view.files import Request
-from txlog.engine.view.view import View
+from txlog.engine.view import Request, View
 
 # The location of a message: its row of a ledger; and its id, time and LSN as a visible message,
 # unless the row itself has them. The row of a plain message has its LSN, a compacted row has all.

@@ -15,7 +15,8 @@ from txlog.base.startup import compute as pc
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import coordinator as coordinators
 from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of
-from txlog.engine.folds.cursor import BEFORE_ALL, covers
+from txlog.engine.folds.cursor import BEFORE_ALL
+from txlog.engine.model.idset import covers
 from txlog.engine.model.ops import Mark
 from txlog.engine.plan.ack_sets import is_trimmed
 from txlog.engine.plan.lookup import subscription as find_subscription
@@ -28,7 +29,7 @@ from txlog.engine.plan.reading.compacted import (
     rows_earlier,
 )
 from txlog.engine.plan.reading.dispatch import NO_MATTER, Skip, plan, position_followed_by
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidArgument, MessageNotFound, TransactionNotFound
 
 _STEADY = ("start", "skip", "id", "after", "time")  # bounds that later frames do not move back

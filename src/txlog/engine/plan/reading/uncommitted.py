@@ -21,7 +21,7 @@ from txlog.engine.folds import buffer
 from txlog.engine.model.schema import KIND_DATA
 from txlog.engine.plan.reading import dispatch
 from txlog.engine.storage.segment_reader import rows_of
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidArgument, SnapshotExpired
 
 if TYPE_CHECKING:

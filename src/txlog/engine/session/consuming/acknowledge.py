@@ -12,10 +12,10 @@ from txlog.clock import Instant
 from txlog.engine.decide.consuming import acknowledge
 from txlog.engine.decide.consuming.acknowledge import AckAnswer, Find
 from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.transactions.enter import Use
 from txlog.engine.decide.transactions.sweep import CallScope
+from txlog.engine.decide.transactions.transaction import Use
 from txlog.engine.model.ops import Op, Run
-from txlog.engine.plan import runs as message_runs
+from txlog.engine.plan import ack_sets as message_runs
 from txlog.engine.plan.standing import OUTSIDE, ConsumerState
 from txlog.engine.session.reading.message import Message
 from txlog.engine.session.transactions.transaction import (
@@ -25,7 +25,7 @@ from txlog.engine.session.transactions.transaction import (
     in_transaction,
 )
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidArgument
 
 Acknowledgeable: TypeAlias = Message | MessageId | pa.Table | Sequence[Message | MessageId]

@@ -22,17 +22,16 @@ from heapq import heappop, heappush
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.lease import give_back_unseen, reap_ops
 from txlog.engine.decide.draft import Decision
-from txlog.engine.folds.cursor import covers
-from txlog.engine.model.idset import Id, IdSet
+from txlog.engine.model.idset import Id, IdSet, covers
 from txlog.engine.model.leases import NOTHING_SEEN, Seen, is_due
 from txlog.engine.model.ops import Due, Op, Returned, Run
-from txlog.engine.plan.consuming.choice import SHARED_TYPES
+from txlog.engine.plan.consuming import SHARED_TYPES
 from txlog.engine.session.consuming.membership import Membership
 from txlog.engine.session.consuming.receive import Guard, Receiving
 from txlog.engine.session.reading.message import Decoder, Message, messages
 from txlog.engine.session.reading.pause import REST_SECONDS_MAX
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import TxlogError
 
 WINDOW_MS = 50  # it takes ahead as many messages as the application processes in this time

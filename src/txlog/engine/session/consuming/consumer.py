@@ -43,7 +43,7 @@ from txlog.engine.session.reading.watermark_ground import Subscribed
 from txlog.engine.session.reading.watermark_session import WatermarkSession
 from txlog.engine.session.transactions.transaction import Later, Transaction
 from txlog.engine.store.store import Mutex, Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import InvalidArgument, NotAllowed
 
 

@@ -19,22 +19,21 @@ from txlog.engine.decide.consuming import dead_letters
 from txlog.engine.decide.consuming.acknowledge import by_partition
 from txlog.engine.decide.consuming.dead_letters import Find, MoveResult, RetryOptions
 from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.sending.deliver_at import AFTER
-from txlog.engine.decide.transactions.enter import NewTxn
+from txlog.engine.decide.sending.send import AFTER
+from txlog.engine.decide.transactions.transaction import NewTxn
 from txlog.engine.folds.buffer import find_marker
 from txlog.engine.folds.catalog import Subscription, Topic, index_of
 from txlog.engine.model.idset import size
 from txlog.engine.model.ops import DeadLettered, Run
+from txlog.engine.plan.ack_sets import runs_of_ids, runs_of_table
 from txlog.engine.plan.lookup import live_topic
-from txlog.engine.plan.reading.dispatch import BatchBytes
-from txlog.engine.plan.reading.fetch import fetch, first_of, taken_apart
-from txlog.engine.plan.runs import runs_of_ids, runs_of_table
+from txlog.engine.plan.reading.dispatch import BatchBytes, fetch, first_of, taken_apart
 from txlog.engine.session.consuming.acknowledge import acknowledge_runs
 from txlog.engine.session.sending import large
 from txlog.engine.session.sending.access import Target
 from txlog.engine.session.transactions.transaction import Transaction
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import (
     Corruption,
     InvalidArgument,

@@ -18,8 +18,7 @@ from txlog.clock import Instant
 from txlog.engine.decide.consuming.acknowledge import Find
 from txlog.engine.decide.consuming.lease import ALL, ReturnResult, give_back, reap_ops
 from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.topics.create import check_type
-from txlog.engine.decide.topics.deletion import delete_subscription
+from txlog.engine.decide.topics.catalog import check_type, delete_subscription
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, consumers_of
 from txlog.engine.model.leases import NOTHING_SEEN, Seen
@@ -34,7 +33,7 @@ from txlog.engine.store.liveness import (
     write_seen,
 )
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import (
     AlreadyClosed,
     ConsumerBusy,

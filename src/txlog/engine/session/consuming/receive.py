@@ -32,29 +32,28 @@ from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.buffer import find_marker
 from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.folds.cursor import BEFORE_ALL, covers
-from txlog.engine.model.idset import Id, before, each
+from txlog.engine.folds.cursor import BEFORE_ALL
+from txlog.engine.model.idset import Id, before, covers, each
 from txlog.engine.model.leases import Leases
 from txlog.engine.model.ops import CATALOG, Component, Due, Mark, Op, Run, members, peers, returns
-from txlog.engine.plan.ack_sets import is_trimmed
+from txlog.engine.plan.ack_sets import is_trimmed, runs_of_table
 from txlog.engine.plan.damage import find_damage
 from txlog.engine.plan.delayed.due import IndexMissing
 from txlog.engine.plan.delayed.index import BucketLost
 from txlog.engine.plan.lookup import live_subscription, live_topic
 from txlog.engine.plan.reading.dispatch import NO_MESSAGES, Piece, received, requests_of
 from txlog.engine.plan.reading.uncommitted import START, PreviewPosition, preview
-from txlog.engine.plan.runs import runs_of_table
 from txlog.engine.plan.standing import ConsumerState, ReadPosition
 from txlog.engine.session.consuming.dead_letters import DeadLetters
 from txlog.engine.session.consuming.membership import Membership
 from txlog.engine.session.reading.message import Message
 from txlog.engine.session.reading.pause import APART_SECONDS_MAX, REST_SECONDS_MAX, Concern, Quiet
+from txlog.engine.store.appender import is_sweep_due
 from txlog.engine.store.store import Store
-from txlog.engine.store.sweeper import is_sweep_due
 from txlog.engine.upkeep.checkpoint import quarantine
-from txlog.engine.upkeep.delayed.buckets import drop_lost, rebuild_if_free
+from txlog.engine.upkeep.delayed import drop_lost, rebuild_if_free
 from txlog.engine.upkeep.space.retention import expire_due, is_timed
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, Corruption
 
 # --- the rows of what was leased -------------------------------------------------------------

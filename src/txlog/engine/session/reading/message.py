@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from txlog.base.schemas.schema import Schema
     from txlog.engine.folds.catalog import Topic
     from txlog.engine.store.store import Store
-    from txlog.engine.view.view import View
+    from txlog.engine.view import View
 
 T = TypeVar("T")
 _BESIDE: Final = (

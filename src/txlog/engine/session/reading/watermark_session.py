@@ -29,12 +29,12 @@ from txlog.engine.folds.catalog import topic_of
 from txlog.engine.folds.watermark import START
 from txlog.engine.model.ops import Mark
 from txlog.engine.plan.policies import policy
-from txlog.engine.plan.watermarks.value import WatermarkGenerator
+from txlog.engine.plan.watermarks import WatermarkGenerator
 from txlog.engine.session.reading.message import Message
 from txlog.engine.session.reading.pause import REST_SECONDS_MAX
 from txlog.engine.session.reading.watermark_ground import Ground
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import Corruption, InvalidArgument, MissingFile
 
 T = TypeVar("T")

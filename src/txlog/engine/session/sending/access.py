@@ -19,8 +19,8 @@ from threading import Event
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from txlog.base.ids import TopicName
-from txlog.engine.decide.sending import exclusive
-from txlog.engine.decide.topics import create
+from txlog.engine.decide.sending import producers
+from txlog.engine.decide.topics import catalog
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.lookup import topic as find_topic
@@ -29,7 +29,7 @@ from txlog.engine.storage.disk.protocol import LockFile
 from txlog.engine.store.appender import Decide
 from txlog.engine.store.liveness import holds_seat, seat_lock
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import ProducerBusy, TopicNotFound, TxlogError
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ def topic_in_use(store: Store, name: TopicName) -> Topic:
     except TopicNotFound:
         if not store.settings.allow_auto_topic_creation or store.disk.read_only:
             raise
-    store.write(lambda view, now: create.first_use(view, store.settings, now, name))
+    store.write(lambda view, now: catalog.first_use(view, store.settings, now, name))
     return store.read(lambda view: find_topic(view, name))
 
 
@@ -73,11 +73,11 @@ class Access:
     def __init__(self, store: Store, number: int, short: str, mode: str) -> None:
         """Raises ProducerBusy, ReadOnlyStore, InvalidArgument."""
         self._store, self.number, self._short = store, number, short
-        self.mode = exclusive.check_mode(mode)
+        self.mode = producers.check_mode(mode)
         self.epoch = 0
         self._dead = 0  # an epoch whose holder has died
         self._lock: LockFile | None = None
-        if mode != exclusive.SHARED:
+        if mode != producers.SHARED:
             self._take()
         elif not store.disk.read_only and store.read(self._is_taken):
             self._look()
@@ -88,7 +88,7 @@ class Access:
         raises: TopicNotFound, ProducerFenced, ProducerBusy
         """
         topic = self._topic(view)
-        exclusive.check(view, topic, self.epoch, self._lives)
+        producers.check(view, topic, self.epoch, self._lives)
         return topic
 
     @property
@@ -104,7 +104,7 @@ class Access:
         try:
             with suppress(TopicNotFound):
                 self._store.write(
-                    lambda view, now: exclusive.leave(view, self._topic(view), self.epoch)
+                    lambda view, now: producers.leave(view, self._topic(view), self.epoch)
                 )
             self._store.disk.unlink(seat_lock(self.number, self.epoch))
         finally:
@@ -114,7 +114,7 @@ class Access:
         return live_topic(view, self.number, self._short)
 
     def _is_taken(self, view: View) -> bool:
-        return exclusive.is_taken(exclusive.epoch_of(view, self._topic(view)))
+        return producers.is_taken(producers.epoch_of(view, self._topic(view)))
 
     def _lives(self, epoch: int) -> bool:
         if epoch == self._dead:
@@ -127,7 +127,7 @@ class Access:
     def _look(self) -> int:
         """The newest epoch, if this producer may follow it; raises ProducerBusy."""
         return self._store.write(
-            lambda view, now: exclusive.look(view, self._topic(view), self.mode, self._lives)
+            lambda view, now: producers.look(view, self._topic(view), self.mode, self._lives)
         )
 
     def _take(self) -> None:
@@ -135,7 +135,7 @@ class Access:
         store.need_writable()
         for _ in range(TAKE_TRIES_MAX):
             previous = self._look()
-            path = seat_lock(self.number, exclusive.after(previous))
+            path = seat_lock(self.number, producers.after(previous))
             lock_file = disk.lock_file(path)
             epoch: object = None
             try:
@@ -146,15 +146,15 @@ class Access:
                     lock_file.close()
             if isinstance(epoch, int):
                 self.epoch, self._lock = epoch, lock_file
-                if exclusive.is_taken(previous):
+                if producers.is_taken(previous):
                     with suppress(TxlogError):  # the next checkpoint removes it
                         disk.unlink(seat_lock(self.number, previous))
                 return
             Event().wait(TAKE_PAUSE_SECONDS)  # another producer is taking it
-        raise store.read(lambda view: exclusive.busy(self._topic(view), 0))
+        raise store.read(lambda view: producers.busy(self._topic(view), 0))
 
     def _taking(self, previous: int) -> Decide:
-        return lambda view, now: exclusive.take(
+        return lambda view, now: producers.take(
             view, self._topic(view), self.mode, previous, self._lives
         )
 
@@ -166,7 +166,7 @@ class Opening(Generic[T]):
 
     def __init__(self, store: Store, topic: str, make: Callable[[], T], mode: str) -> None:
         self._store, self.make = store, make
-        self.waits = mode == exclusive.WAITING
+        self.waits = mode == producers.WAITING
         self._topic = TopicName.parse(topic, allow_partition=True)
         self._epoch, self._lock_path = -1, ""
 
@@ -202,4 +202,4 @@ class Opening(Generic[T]):
         return producer
 
     def _newest_epoch(self, view: View) -> int:
-        return exclusive.epoch_of(view, find_topic(view, self._topic))
+        return producers.epoch_of(view, find_topic(view, self._topic))

@@ -20,9 +20,9 @@ import pyarrow as pa
 from txlog.base.ids import SEQUENCE_STOP, TxnId
 from txlog.base.settings import KEY_BYTES_MAX, MIB, TXN_MESSAGES_MAX, Settings
 from txlog.engine.decide.sending import large
-from txlog.engine.decide.sending.deliver_at import AFTER, AT
 from txlog.engine.decide.sending.large import LargeOutcome, LargeTarget, PublishedChunks
 from txlog.engine.decide.sending.producers import NamedProducer
+from txlog.engine.decide.sending.send import AFTER, AT
 from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.plan.lookup import live_topic
@@ -41,8 +41,7 @@ from txlog.engine.storage.disk.protocol import Stream, is_of_handler
 from txlog.engine.store.appender import DiskSpace
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.space import sweep
-from txlog.engine.view.paths import ledger_dir, sealed_path
-from txlog.engine.view.view import View
+from txlog.engine.view import View, ledger_dir, sealed_path
 from txlog.errors import (
     DiskFailed,
     InvalidArgument,

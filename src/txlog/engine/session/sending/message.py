@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from txlog.base.ids import MessageId
 from txlog.base.settings import PROPERTIES_MAX
-from txlog.engine.decide.sending.deliver_at import AFTER, AT
+from txlog.engine.decide.sending.send import AFTER, AT
 from txlog.engine.plan.route import COLUMNS, bytes_between, check_numbers
 from txlog.errors import InvalidArgument, InvalidMessage
 

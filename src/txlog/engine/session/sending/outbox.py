@@ -55,7 +55,7 @@ from txlog.engine.session.sending.message import (
     too_many_properties,
 )
 from txlog.engine.store.appender import Call
-from txlog.engine.upkeep.delayed.buckets import tend_due
+from txlog.engine.upkeep.delayed import tend_due
 from txlog.errors import (
     AlreadyClosed,
     InvalidArgument,
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from txlog.engine.decide.sending.send import OutgoingBatch, SliceReceipt
     from txlog.engine.session.sending.message import Item
     from txlog.engine.store.store import Store
-    from txlog.engine.view.view import View
+    from txlog.engine.view import View
 
 # Failed messages whose errors an outbox keeps until a flush raises one.
 FAILED_MAX: Final = 1_000

@@ -57,8 +57,8 @@ from txlog.engine.session.sending.message import (
 )
 from txlog.engine.session.transactions import transaction
 from txlog.engine.store.store import Store
-from txlog.engine.upkeep.delayed.buckets import tend_due
-from txlog.engine.view.view import View
+from txlog.engine.upkeep.delayed import tend_due
+from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, InvalidArgument, InvalidMessage, NotAllowed
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from txlog.engine.decide.sending.producers import NamedProducer
     from txlog.engine.decide.sending.send import SliceReceipt
     from txlog.engine.decide.sending.watermark import WatermarkPlaced
-    from txlog.engine.decide.transactions.enter import Use
+    from txlog.engine.decide.transactions.transaction import Use
     from txlog.engine.session.sending.large import Value
     from txlog.engine.session.sending.message import Item, LargeReceipt, SendReceipt
     from txlog.engine.session.sending.outbox import (

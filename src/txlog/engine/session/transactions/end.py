@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from txlog.base.ids import TxnId
-from txlog.engine.decide.transactions import end as end_txn
 from txlog.engine.decide.transactions import keys
-from txlog.engine.decide.transactions.end import EndAnswer
+from txlog.engine.decide.transactions import transaction as end_txn
 from txlog.engine.decide.transactions.keys import KeyConnection, KeyedTxn
 from txlog.engine.decide.transactions.sweep import CallScope
+from txlog.engine.decide.transactions.transaction import EndAnswer
 from txlog.engine.plan.lookup import transaction as find_transaction
 from txlog.engine.session.reading.pause import until
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import OutcomeUnknown
 
 # --- by id -----------------------------------------------------------------------------------

@@ -18,14 +18,13 @@ from txlog.base.ids import TxnId
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending.send import REFUSALS
-from txlog.engine.decide.transactions import end as end_txn
-from txlog.engine.decide.transactions.end import EndAnswer
-from txlog.engine.decide.transactions.enter import NewTxn, Use
+from txlog.engine.decide.transactions import transaction as end_txn
 from txlog.engine.decide.transactions.sweep import CallScope
+from txlog.engine.decide.transactions.transaction import EndAnswer, NewTxn, Use
 from txlog.engine.session.transactions import end
 from txlog.engine.store.appender import NOTHING, Call, in_doubt
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import (
     ExpiredTransaction,
     InvalidTxnStatus,

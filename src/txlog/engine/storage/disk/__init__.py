@@ -2,10 +2,8 @@
 
 Contents:
 
-    handle       a descriptor of this process, which a forked child closes
     libc         functions of the C library that Python's `os` lacks
     locks        waiting for a lock, its holder, acts under it, the pid file of a server
-    posix        every file effect: descriptors, flushes, publication, locks, free space
+    posix        every file effect: descriptors, flushes, publication, locks, watches
     protocol     the protocols of a disk, the rule for paths, OSError as our errors
-    watch        notifications by the kernel when files of a store change
 """

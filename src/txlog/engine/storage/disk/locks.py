@@ -266,7 +266,8 @@ class FileLock:
         *,
         otherwise: object = None,
     ) -> object:
-        """Run an act under the lock.
+        """Run an act under the lock: it is the caller's, because the lock alone knows when to wait,
+        and whether an interrupt came before, during or after the act.
 
         timeout_ms: how long to wait for the lock; None: not at all
         meanwhile:  called before each further try; True: the act is no longer needed

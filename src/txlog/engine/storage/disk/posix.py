@@ -1,4 +1,4 @@
-"""Owns every file effect of the engine: descriptors, flushes, publication, locks, free space.
+"""Owns every file effect of the engine: descriptors, flushes, publication, locks, watches.
 
 The real `Disk`. In the engine only this module, `locks` and `user_files` (for files outside any
 store) call `os` or `fcntl` (spec/reliability R1).
@@ -23,16 +23,24 @@ import grp
 import importlib
 import os
 import pwd
+import select
 import stat
+import struct
 import threading
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from txlog.engine.storage.disk.handle import Handle
-from txlog.engine.storage.disk.libc import inode_of, sync_file_system
+from txlog.engine.storage.disk.libc import (
+    add_watch,
+    inode_of,
+    open_inotify,
+    remove_watch,
+    sync_file_system,
+)
 from txlog.engine.storage.disk.locks import Identity, PosixLock, find_holder, identity_of, read_proc
 from txlog.engine.storage.disk.protocol import (
     ACTING,
@@ -42,6 +50,7 @@ from txlog.engine.storage.disk.protocol import (
     IgnoringFailure,
     RootFate,
     Stream,
+    WatchEvent,
     as_views,
     compare,
     failure,
@@ -49,7 +58,6 @@ from txlog.engine.storage.disk.protocol import (
     number_of,
     split,
 )
-from txlog.engine.storage.disk.watch import PosixWatch
 from txlog.errors import (
     AlreadyExists,
     Corruption,
@@ -66,9 +74,63 @@ from txlog.errors import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-VECTOR_MAX = 1024  # buffers Linux takes in one pwritev (IOV_MAX)
+# --- descriptors ----------------------------------------------------------------------------------
+
+_CLOSED = 2**31 - 1  # no descriptor; some Python calls refuse -1 with their own error
+
+_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+
+
+class Handle:
+    """A descriptor that a forked child closes, as does the collector if no code refers to it."""
+
+    __slots__ = ("__weakref__", "fd", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.fd = fd
+        self.path = path
+        _handles.add(self)
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, _CLOSED  # a later use gets EBADF, never someone else's descriptor
+        try:  # no call in between: an interrupt there could leave a lock's descriptor open
+            os.close(fd)
+        except OSError as error:  # close promises nothing (R33)
+            if error.errno is None:
+                raise
+
+    def __reduce__(self) -> NoReturn:
+        """Two handles of one descriptor would close it twice, the second time someone else's."""
+        raise TypeError("an open store cannot be copied or pickled: open it again instead")
+
+    def __del__(self) -> None:
+        if getattr(self, "fd", _CLOSED) != _CLOSED:  # an interrupt may stop it half made
+            self.close()
+
+    def stat(self) -> os.stat_result:
+        try:
+            return os.fstat(self.fd)
+        except OSError as error:
+            raise failure(error, "look at", self.path) from error
+
+
+def call_in_child(act: Callable[[], None]) -> None:
+    """Have each child forked from now on call this first; it raises nothing."""
+    os.register_at_fork(after_in_child=act)
+
+
+def _close_inherited() -> None:
+    """In a forked child, close the descriptors of the parent. Never LOCK_UN: R27."""
+    for handle in list(_handles):
+        handle.close()
+
+
+call_in_child(_close_inherited)
+
 
 # --- open files ------------------------------------------------------------------------------
+
+VECTOR_MAX = 1024  # buffers Linux takes in one pwritev (IOV_MAX)
 
 
 class PosixFile(Handle):
@@ -852,3 +914,122 @@ def filesystem(path: str) -> str:
 def is_there(path: str, name: str) -> bool:
     """True when the directory has a file of any kind with that name."""
     return os.path.exists(os.path.join(path, name))
+
+
+# --- watching -------------------------------------------------------------------------------------
+#
+# One descriptor reports all watched files, to the thread that polls it. The caller's lock
+# (store/wakeups) allows one wait at a time; an event loop may poll it as well; a forked child
+# closes it like any other. Where the kernel, the file system or a limit of the machine refuses,
+# there is no watch, and the caller looks again from time to time.
+#
+# How a process dies does not matter: the kernel closes its files, and reports that. The event comes
+# a moment before the kernel frees their locks.
+
+_MODIFY, _ATTRIB, _CLOSE_WRITE, _MOVED_TO = 0x2, 0x4, 0x8, 0x80
+_CREATE, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x100, 0x200, 0x400, 0x800
+_OVERFLOW, _IGNORED = 0x4000, 0x8000
+_NO_LINKS = 0x2000000
+_MASKS: dict[WatchEvent, int] = {
+    "writes": _MODIFY | _ATTRIB | _DELETE_SELF | _MOVE_SELF | _NO_LINKS,
+    "names": _CREATE | _MOVED_TO | _DELETE_SELF | _NO_LINKS,
+    "closings": _CLOSE_WRITE | _DELETE | _ATTRIB | _DELETE_SELF | _NO_LINKS,
+    "moves": _MOVE_SELF | _DELETE_SELF,
+}
+_EVENT = struct.Struct("iIII")  # watch, what, cookie, length of the name
+_READ_BYTES = 1 << 16
+_WAIT_MS_MAX = 1 << 30
+
+
+class PosixWatch(Handle):
+    """`Watch` by inotify."""
+
+    __slots__ = ("_at", "_files", "_named", "_paths", "_root")
+
+    def __init__(self, root: Handle) -> None:
+        """raises: OSError: this machine cannot watch files"""
+        super().__init__(open_inotify(root.fd), "inotify")
+        self._root = root
+        self._paths: dict[int, str] = {}  # by number of the watch
+        self._at: dict[str, int] = {}
+        self._files: set[str] = set()
+        self._named: set[int] = set()  # watches that report names in their directory
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def add(self, path: str, what: WatchEvent) -> bool:
+        try:
+            # through the descriptor: the directory of the store may have been renamed
+            number = add_watch(self.fd, f"/proc/self/fd/{self._root.fd}/{path}", _MASKS[what])
+        except OSError as error:
+            number_of(error)
+            self.drop(path)
+            return False
+        old = self._at.get(path)
+        if old is not None and old != number:  # the name leads to another file now
+            self.drop(path)
+        self._paths[number], self._at[path] = path, number
+        if what == "writes":
+            self._files.add(path)
+        elif what == "closings":
+            self._named.add(number)
+        return True
+
+    def wait(self, seconds: float | None) -> frozenset[str]:
+        poll = select.poll()
+        poll.register(self.fd, select.POLLIN)
+        poll.poll(None if seconds is None else min(int(seconds * 1000) + 1, _WAIT_MS_MAX))
+        return self.take()
+
+    def take(self) -> frozenset[str]:
+        changed: set[str] = set()
+        try:
+            while data := os.read(self.fd, _READ_BYTES):
+                at = 0
+                while at < len(data):
+                    number, mask, _, length = _EVENT.unpack_from(data, at)
+                    at += _EVENT.size + length
+                    self._note(number, mask, changed, data[at - length : at])
+        except OSError as error:  # nothing more; or it is closed
+            number_of(error)
+        return frozenset(changed)
+
+    def _note(self, number: int, mask: int, changed: set[str], name: bytes) -> None:
+        if mask & _OVERFLOW:
+            changed.update(self._at)
+        path = self._paths.get(number, "")
+        if path and name and number in self._named:
+            if mask & ~_ATTRIB:  # a new mode of a file is no event
+                changed.add(f"{path}/{os.fsdecode(name.rstrip(bytes(1)))}")
+        else:
+            changed.add(path)
+        if mask & (_ATTRIB | _MOVE_SELF) and path in self._files:
+            changed.add("")  # it may have lost its name, while a process has it open
+        if mask & _IGNORED and path:
+            self._paths.pop(number, None)  # another thread may drop it at the same moment
+            self._named.discard(number)
+            if self._at.get(path) == number:
+                self._at.pop(path, None)
+
+    def drop(self, path: str) -> None:
+        number = self._at.pop(path, None)
+        if number is None:
+            return
+        self._paths.pop(number, None)
+        self._named.discard(number)
+        self._files.discard(path)
+        try:
+            remove_watch(self.fd, number)
+        except OSError as error:
+            number_of(error)
+
+    def has(self, path: str) -> bool:
+        return path in self._at
+
+    def ring(self) -> None:
+        try:  # the end of a watch is an event: no second descriptor is needed
+            here = f"/proc/self/fd/{self._root.fd}"
+            remove_watch(self.fd, add_watch(self.fd, here, _MOVE_SELF))
+        except OSError as error:
+            number_of(error)

@@ -33,7 +33,7 @@ from txlog.engine.upkeep.changes.rows import (
     snapshot,
     tables,
 )
-from txlog.engine.view.paths import topic_dir
+from txlog.engine.view import topic_dir
 from txlog.errors import IntegrityError
 
 DIRECTORIES: Final = {

@@ -67,7 +67,7 @@ from txlog.engine.model.ops import (
 from txlog.engine.model.schema import INSTANT
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.manifest import DumpRef, Manifest
-from txlog.engine.view.view import FOLDS, load_dump
+from txlog.engine.view import FOLDS, load_dump
 
 # At most this many acknowledgements, over at most this much time, are one row.
 MERGED_MAX: Final = 1_000

@@ -30,7 +30,7 @@ from txlog.engine.model.tail import Slice, Tail, TailRun
 from txlog.engine.plan.clock_trust import trusted
 from txlog.engine.storage import remote
 from txlog.engine.storage.disk.protocol import Disk, Stream
-from txlog.engine.storage.journal.file import list_journals
+from txlog.engine.storage.frame import list_journals
 from txlog.engine.storage.manifest import (
     Changes,
     DumpRef,
@@ -54,20 +54,23 @@ from txlog.engine.storage.segment import (
 from txlog.engine.store.appender import RESERVE_PATH
 from txlog.engine.store.confirmed import HINT, confirmed, place_in
 from txlog.engine.store.identity import COPIED
-from txlog.engine.store.pins import pinned, unpinned
+from txlog.engine.store.liveness import pinned, unpinned
 from txlog.engine.store.store import MAINTENANCE_PATH, Store
 from txlog.engine.upkeep.changes import log as changelog
 from txlog.engine.upkeep.changes import rows as changes
 from txlog.engine.upkeep.checkpoint import history
-from txlog.engine.view.paths import FilePlace, part_path, place_dir, place_of
-from txlog.engine.view.view import (
+from txlog.engine.view import (
     FOLDS,
     STATE_HEAD,
     STATE_MAGIC,
+    FilePlace,
     StateSources,
     View,
     dump_bytes,
     made,
+    part_path,
+    place_dir,
+    place_of,
 )
 from txlog.errors import Corruption, DiskFailed, IntegrityError, MissingFile, StoreFull, TxlogError
 

@@ -15,9 +15,15 @@ from txlog.base.ids import MessageId
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.storage.bucket import FOOTER_KEY, Head, decode_head
 from txlog.engine.storage.checked import said_by_arrow
-from txlog.engine.storage.journal.file import FILE_HEADER_BYTES, JournalName, RawFrame
-from txlog.engine.storage.journal.frame import HEADER_BYTES, decode_header, is_genuine
-from txlog.engine.storage.journal.witness import decode_record
+from txlog.engine.storage.frame import (
+    FILE_HEADER_BYTES,
+    HEADER_BYTES,
+    JournalName,
+    RawFrame,
+    decode_header,
+    decode_record,
+    is_genuine,
+)
 from txlog.engine.storage.manifest import ChangeRef, Manifest, changes_of
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.upkeep.changes.rows import SCHEMAS

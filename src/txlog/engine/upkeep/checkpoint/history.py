@@ -36,7 +36,7 @@ from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.manifest import HistoryRef
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import Corruption, MissingFile, SnapshotExpired
 
 HISTORY_DIR = "system/transaction_log"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from txlog.base.startup import compute as pc
-from txlog.engine.decide.topics import files
+from txlog.engine.decide.topics import ledgers
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import topic_of
 from txlog.engine.model.ops import LedgerSealed
@@ -29,8 +29,7 @@ from txlog.engine.storage.segment import GROUP_ROWS, FileRef, Records, SegmentSt
 from txlog.engine.storage.segment_reader import SegmentReader, take_spans
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint.quarantine import record_damage
-from txlog.engine.view.paths import ledger_dir, sealed_path
-from txlog.engine.view.view import View
+from txlog.engine.view import View, ledger_dir, sealed_path
 from txlog.errors import Corruption
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def _seal(
     ref = segment.ref(path, ledger, clean=role == "s")
     compare_rows(store, ref, pieces(), in_rows, records)
     op = LedgerSealed(partition, role, ref)
-    if store.write(lambda live, now: files.seal(live, op)):
+    if store.write(lambda live, now: ledgers.seal(live, op)):
         return True
     store.disk.unlink(path)
     return False

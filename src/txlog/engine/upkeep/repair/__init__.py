@@ -5,8 +5,6 @@ repair continues.
 
 Contents:
 
-    apply     one group of a plan, under the locks it needs
-    files     published files, from the journal, from older files, or salvaged
-    journal   continuing without durable frames that cannot be read
-    plan      the damage, the cost of each step, and the order of the steps
+    files   published files made again or salvaged; a journal that continues after a loss
+    plan    the damage, the cost and order of the steps; taking them under their locks
 """

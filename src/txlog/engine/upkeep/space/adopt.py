@@ -23,7 +23,7 @@ from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import adopt as flow
-from txlog.engine.decide.sending import exclusive
+from txlog.engine.decide.sending import producers
 from txlog.engine.decide.sending.adopt import AGAIN, DONE, Adoption
 from txlog.engine.folds.catalog import number_of
 from txlog.engine.model.schema import MESSAGE
@@ -40,8 +40,7 @@ from txlog.engine.store.liveness import holds_seat
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint.checkpoint import maintenance
 from txlog.engine.upkeep.space.sweep import below_topics, names_in, unlink_unnamed
-from txlog.engine.view.paths import ledger_dir, sealed_path, topic_dir
-from txlog.engine.view.view import View
+from txlog.engine.view import View, ledger_dir, sealed_path, topic_dir
 from txlog.errors import MissingFile, NotAllowed, OutcomeUnknown, TryAgain, TxlogError
 
 # Above this only length and footer are compared, because the task has read back the rest.
@@ -182,7 +181,7 @@ def _check_alone(store: Store, view: View, number: int) -> None:
     """Raise ProducerBusy while a topic has an exclusive producer: a batch is like a shared one."""
     topic = view.catalog.topics.get(number)
     if topic is not None:
-        exclusive.check(view, topic, 0, lambda epoch: holds_seat(store.disk, number, epoch))
+        producers.check(view, topic, 0, lambda epoch: holds_seat(store.disk, number, epoch))
 
 
 def _named(

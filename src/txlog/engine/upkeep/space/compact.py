@@ -25,13 +25,12 @@ from txlog.base.ids import txn_halves
 from txlog.base.startup import compute as pc
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
-from txlog.engine.decide.topics import files
-from txlog.engine.decide.topics.files import RowMove, SidecarReplacement
+from txlog.engine.decide.topics import ledgers
+from txlog.engine.decide.topics.ledgers import RowMove, SidecarReplacement
 from txlog.engine.folds import buffer as buffers
-from txlog.engine.folds.buffer import Buffer, Marker, SidecarLedger
+from txlog.engine.folds.buffer import Buffer, Marker, SidecarLedger, moved_row
 from txlog.engine.folds.catalog import topic_of
 from txlog.engine.model.ops import Compacted
-from txlog.engine.model.ranges import moved_row
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, conform
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.plan.records import records_for
@@ -39,8 +38,7 @@ from txlog.engine.storage.manifest import generations
 from txlog.engine.storage.segment import FileRef, encode_sealed, make_ref
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint.seal import compare_rows
-from txlog.engine.view.paths import ledger_dir, sealed_path
-from txlog.engine.view.view import View
+from txlog.engine.view import View, ledger_dir, sealed_path
 from txlog.errors import Corruption
 
 # Sorts rows of sealed files and other rows into PLACES; returns them and the total number of data
@@ -88,7 +86,7 @@ def roll_open(store: Store, numbers: list[int]) -> None:
     """Close the open ledgers of sidecars with dead rows, so that a compaction can drop these."""
 
     def decide(view: View, now: Instant) -> Decision[None]:
-        return files.roll_dead(view, numbers, Draft(view, store.settings, now.wall_ms))
+        return ledgers.roll_dead(view, numbers, Draft(view, store.settings, now.wall_ms))
 
     store.write(decide)
 
@@ -145,7 +143,7 @@ def _drop_dead(
     report.aborted_dropped += sum(
         1 if end.ledger in chunked else _data_rows(_stored(view, end)) for end in dead
     )
-    dropped = store.write(lambda now_live, now: files.drop_dead(now_live, number))
+    dropped = store.write(lambda now_live, now: ledgers.drop_dead(now_live, number))
     view.take(view.journal.read_durable())
     return bool(dropped)
 
@@ -255,7 +253,7 @@ def _compact_group(
     table, places = _built(view, number, group, report, arrange)
     if not table.num_rows:
         return False
-    ledger = store.write(lambda live, now: files.reserve_ledger(live, number))
+    ledger = store.write(lambda live, now: ledgers.reserve_ledger(live, number))
     if not ledger:
         return False
     records = records_for(topic_of(view.catalog, number))
@@ -269,7 +267,7 @@ def _compact_group(
     old = [(end.ledger, end.sealed) for end in group]
     size = _payload_bytes(view.buffer(number), {end.ledger for end in group})
     replacement = SidecarReplacement(number, old, ref, size, list(_moved(places)))
-    if store.write(lambda live, now: files.switch_sidecar(live, replacement)):
+    if store.write(lambda live, now: ledgers.switch_sidecar(live, replacement)):
         return True
     store.disk.unlink(path)
     return False

@@ -22,17 +22,17 @@ import msgspec
 
 from txlog.base.startup.crc32c import crc32c
 from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.topics import files as deciding
+from txlog.engine.decide.topics import ledgers as deciding
 from txlog.engine.storage import remote
 from txlog.engine.storage.checked import damaged
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.store.confirmed import HINT, confirm, confirmed, place_in
 from txlog.engine.store.identity import COPIED
-from txlog.engine.store.pins import pinned
+from txlog.engine.store.liveness import pinned
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.space.sweep import named_paths
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import DiskFailed
 
 

@@ -1,6 +1,6 @@
 """Retention and expiry: messages are removed only when a policy or a user asks for it.
 
-A trim is one frame (decide/topics/trim). The next checkpoint no longer names its files; they are
+A trim is one frame (decide/topics/ledgers). The next checkpoint no longer names its files; they are
 removed after the grace period of readers, or at once on a full disk (R18). A message past its time
 to live stays in a backlog until a consumer of the subscription asks for more, a checkpoint is
 written, or a user expires it.
@@ -15,13 +15,13 @@ from txlog.base.ids import TopicName
 from txlog.base.ranges import Bound
 from txlog.base.settings import Settings
 from txlog.clock import Instant
-from txlog.engine.decide.consuming.skip import expire
+from txlog.engine.decide.consuming.position import expire
 from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.topics.trim import TrimAnswer, trim
+from txlog.engine.decide.topics.ledgers import TrimAnswer, trim
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.policies import retention_policy
 from txlog.engine.store.store import Store
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 
 # --- trimming --------------------------------------------------------------------------------
 

@@ -26,14 +26,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-from txlog.engine.decide.sending.exclusive import epoch_of
+from txlog.engine.decide.sending.producers import epoch_of
 from txlog.engine.folds.catalog import has_partition
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk
 from txlog.engine.storage.manifest import Manifest, changes_of, generations, read_manifest
 from txlog.engine.storage.remote import is_far
 from txlog.engine.store.identity import COPIED
-from txlog.engine.store.liveness import CONSUMERS_DIR, is_held
-from txlog.engine.store.pins import PINS_DIR, pinned, pins, unpinned
+from txlog.engine.store.liveness import CONSUMERS_DIR, PINS_DIR, is_held, pinned, pins, unpinned
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.changes.log import CURSORS_DIR, DIRECTORIES
 from txlog.engine.upkeep.checkpoint.checkpoint import (
@@ -44,17 +43,17 @@ from txlog.engine.upkeep.checkpoint.checkpoint import (
     unlink_free,
 )
 from txlog.engine.upkeep.checkpoint.history import HISTORY_DIR
-from txlog.engine.upkeep.delayed.buckets import delayed_partitions
-from txlog.engine.view.paths import (
+from txlog.engine.upkeep.delayed import delayed_partitions
+from txlog.engine.view import (
     COMPACTED_DIR,
     DELAYED_DIR,
     NOTE,
     FilePlace,
+    View,
     place_dir,
     place_of,
     topic_dir,
 )
-from txlog.engine.view.view import View
 from txlog.errors import Corruption, IntegrityError, MissingFile, TxlogError
 
 FIXED_DIRECTORIES = (

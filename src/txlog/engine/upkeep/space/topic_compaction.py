@@ -52,6 +52,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 import pyarrow as pa
@@ -59,7 +60,8 @@ from pyroaring import BitMap
 
 from txlog.base.ids import TopicName
 from txlog.base.startup import compute as pc
-from txlog.engine.decide.topics import files as deciding
+from txlog.base.startup.crc32c import crc32c
+from txlog.engine.decide.topics import ledgers as deciding
 from txlog.engine.folds.catalog import numbers, topic_of
 from txlog.engine.folds.topic import Compaction
 from txlog.engine.model.ops import Mark, PartitionCompacted
@@ -79,9 +81,8 @@ from txlog.engine.plan.reading.newest import (
 from txlog.engine.plan.reading.ranges import start_of
 from txlog.engine.plan.records import records_for
 from txlog.engine.storage.columns import conform
-from txlog.engine.storage.disk.protocol import Disk, Stream
+from txlog.engine.storage.disk.protocol import Disk, Stream, as_views
 from txlog.engine.storage.manifest import generations
-from txlog.engine.storage.scratch import Scratch, ScratchSlot
 from txlog.engine.storage.segment import (
     GROUP_ROWS,
     FileRef,
@@ -91,9 +92,58 @@ from txlog.engine.storage.segment import (
 )
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint.seal import compare_rows
-from txlog.engine.view.paths import ledger_dir, sealed_path
-from txlog.engine.view.view import View
-from txlog.errors import Corruption, PartitionUnavailable, TopicNotFound
+from txlog.engine.view import View, ledger_dir, sealed_path
+from txlog.errors import Corruption, DiskFailed, PartitionUnavailable, TopicNotFound
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+# --- temporary bytes ------------------------------------------------------------------------------
+
+
+class ScratchSlot(NamedTuple):
+    """The position of bytes in a scratch file."""
+
+    offset: int
+    length: int
+    crc: int
+
+
+class Scratch:
+    """A file for temporary bytes that no other process sees; for one thread.
+
+    It has no name, so it vanishes however the process ends, and it is never flushed. Bytes that are
+    read back are checked all the same: nothing reaches pyarrow unchecked (spec/reliability R5).
+    """
+
+    __slots__ = ("_file", "bytes")
+
+    def __init__(self, disk: Disk) -> None:
+        """Raises StoreFull, DiskFailed, NoResources."""
+        self._file = disk.scratch()
+        self.bytes = 0
+
+    def put(self, parts: Sequence[Buffer]) -> ScratchSlot:
+        """Write the joined parts; raises StoreFull, DiskFailed."""
+        views, crc = as_views(parts), 0
+        for view in views:
+            crc = crc32c(view, crc)
+        slot = ScratchSlot(self.bytes, sum(view.nbytes for view in views), crc)
+        self._file.pwrite(slot.offset, views)
+        self.bytes += slot.length
+        return slot
+
+    def get(self, slot: ScratchSlot) -> bytes:
+        """The bytes of an earlier `put`; raises DiskFailed."""
+        data = self._file.pread(slot.offset, slot.length)
+        if len(data) != slot.length or crc32c(data) != slot.crc:
+            raise DiskFailed("a temporary file reads back differently", offset=slot.offset)
+        return data
+
+    def close(self) -> None:
+        """Close and so remove the file; harmless when repeated."""
+        self._file.close()
+
 
 # --- the newest message of each key ---------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from txlog.engine.storage.bucket import BucketFile
 from txlog.engine.storage.checked import damaged, said_by_arrow
 from txlog.engine.storage.chunks import reassembled
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk
-from txlog.engine.storage.journal.journal import FLUSH_LOCK
+from txlog.engine.storage.journal import FLUSH_LOCK
 from txlog.engine.storage.manifest import (
     ChangeRef,
     DumpRef,
@@ -47,8 +47,7 @@ from txlog.engine.storage.remote import is_far, open_file
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.store.appender import RESERVE_PATH
-from txlog.engine.store.liveness import WRITE_LOCK, holder_of
-from txlog.engine.store.pins import PINS_LOCK, pins
+from txlog.engine.store.liveness import PINS_LOCK, WRITE_LOCK, holder_of, pins
 from txlog.engine.store.store import MAINTENANCE_PATH
 from txlog.engine.upkeep.changes.log import CURSORS_DIR, DIRECTORIES, decoded, newest, read
 from txlog.engine.upkeep.changes.log import HINT as CHANGES_HINT
@@ -57,8 +56,7 @@ from txlog.engine.upkeep.checkpoint.history import HISTORY
 from txlog.engine.upkeep.checkpoint.quarantine import DIRECTORY as QUARANTINE_DIR
 from txlog.engine.upkeep.space.sweep import below_topics, detached, every_directory, names_in
 from txlog.engine.upkeep.verify.findings import Findings
-from txlog.engine.view.paths import COMPACTED_DIR
-from txlog.engine.view.view import FOLDS, STATE_HEAD, STATE_MAGIC, View
+from txlog.engine.view import COMPACTED_DIR, FOLDS, STATE_HEAD, STATE_MAGIC, View
 from txlog.errors import MissingFile, TxlogError
 
 HINT: Final = "txlog admin repair says what can be rebuilt"

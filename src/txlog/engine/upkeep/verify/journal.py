@@ -13,20 +13,18 @@ from typing import Final
 
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.journal.file import (
+from txlog.engine.storage.frame import (
     FILE_HEADER_BYTES,
-    JournalFile,
-    JournalName,
-    list_journals,
-)
-from txlog.engine.storage.journal.frame import attested_lsn
-from txlog.engine.storage.journal.witness import (
     RECORD_BYTES,
     WITNESS_PATH,
+    JournalFile,
+    JournalName,
     Witness,
     WitnessRecord,
+    attested_lsn,
     boot_bytes,
     decode_record,
+    list_journals,
 )
 from txlog.engine.storage.manifest import Manifest, manifest_path
 from txlog.engine.store.liveness import WRITE_LOCK

@@ -34,9 +34,15 @@ from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model.ops import Component
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.journal.file import JOURNAL_DIR, JournalName, RawFrame, list_journals
-from txlog.engine.storage.journal.journal import JournalMoved
-from txlog.engine.storage.journal.witness import Witness, WitnessRecord
+from txlog.engine.storage.frame import (
+    JOURNAL_DIR,
+    JournalName,
+    RawFrame,
+    Witness,
+    WitnessRecord,
+    list_journals,
+)
+from txlog.engine.storage.journal import JournalMoved
 from txlog.engine.storage.late_values import LazyDict
 from txlog.engine.storage.manifest import (
     ChangeRef,
@@ -51,7 +57,7 @@ from txlog.engine.storage.manifest import (
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.store.identity import IDENTITY_PATH, Identity, read_identity
 from txlog.engine.upkeep.checkpoint.checkpoint import leading
-from txlog.engine.upkeep.delayed.buckets import delayed_partitions
+from txlog.engine.upkeep.delayed import delayed_partitions
 from txlog.engine.upkeep.space.sweep import paths_of
 from txlog.engine.upkeep.verify.files import (
     check_changes,
@@ -73,7 +79,7 @@ from txlog.engine.upkeep.verify.journal import (
     check_journals,
     check_witness,
 )
-from txlog.engine.view.view import FOLDS, View, load_dump
+from txlog.engine.view import FOLDS, View, load_dump
 from txlog.errors import Corruption, MissingFile, TxlogError
 
 # --- Law 1 ----------------------------------------------------------------------------------------

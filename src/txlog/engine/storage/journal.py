@@ -28,18 +28,24 @@ import msgspec
 from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.disk.locks import FileLock
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.journal.file import (
+from txlog.engine.storage.frame import (
     FILE_HEADER_BYTES,
     FILE_VERSION,
     FILL_BYTES,
+    FRAME_BYTES_MAX,
+    Buffer,
     JournalFile,
     JournalName,
     RawFrame,
+    Witness,
+    WitnessRecord,
+    attested_lsn,
+    boot_bytes,
+    encode,
+    joined,
     list_journals,
     publish_journal,
 )
-from txlog.engine.storage.journal.frame import FRAME_BYTES_MAX, Buffer, attested_lsn, encode, joined
-from txlog.engine.storage.journal.witness import Witness, WitnessRecord, boot_bytes
 from txlog.errors import (
     Corruption,
     LimitExceeded,

@@ -1,9 +1,19 @@
-"""Creating and changing topics, subscriptions, coordinators and settings; rolling ledgers over.
+"""Topics, subscriptions, coordinators and settings: created, changed, deleted; schemas of topics.
 
 Partitions are only ever added. A key's partition is crc32(key) mod partitions, so keys move when
 there are more. After the frame that adds partitions every send uses the new number, because a send
 looks under the lock; earlier messages stay where they are. A setting is checked together with all
 the others. A change is one op; an equal value is none.
+
+A deletion is one frame, which removes the messages and acknowledgements of transactions there, too.
+An open transaction commits without it and reports it as skipped; a decided one that waited for
+nothing else completes in the frame of the deletion (I-17). Files go as they do in a trim: the frame
+lets go of the ledgers, and the next checkpoint no longer names them.
+
+A version of a schema is added if it is compatible with the earlier ones. Deleting removes all. A
+deleted version's number is not used again, and its definition stays: messages name it.
+Source: spec/transactions 5.1, 9.3, 11; spec/schemas 1; Pulsar's schema registry and its
+compatibility strategies.
 """
 
 from __future__ import annotations
@@ -16,10 +26,13 @@ import msgspec
 
 from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import START, Bound
+from txlog.base.schemas import resolution
 from txlog.base.schemas.schema import Schema
 from txlog.base.settings import (
+    CHOICES,
     INSTANT_MS_MAX,
     PARTITIONS_MAX,
+    SCHEMAS_MAX,
     TOPICS_MAX,
     Settings,
     check_setting,
@@ -27,10 +40,19 @@ from txlog.base.settings import (
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.watermark import least_state
+from txlog.engine.decide.topics.buckets import all_gone
+from txlog.engine.decide.topics.ledgers import POLICIES
 from txlog.engine.decide.topics.policies import Policies
 from txlog.engine.decide.topics.policies import policy_ops as subscription_policies
-from txlog.engine.decide.topics.trim import POLICIES
-from txlog.engine.folds.catalog import Topic, consumers_of, numbers
+from txlog.engine.decide.transactions.transaction import finish_ops
+from txlog.engine.folds.catalog import (
+    SchemaVersion,
+    Subscription,
+    Topic,
+    consumers_of,
+    numbers,
+    policies_of,
+)
 from txlog.engine.folds.cursor import BEFORE_ALL
 from txlog.engine.folds.watermark import PAYLOAD_VERSION, Snapshot, encode_snapshot
 from txlog.engine.folds.watermark import START as FIRST_POSITION
@@ -38,27 +60,36 @@ from txlog.engine.model.ops import (
     ClockNoted,
     CursorOpened,
     IsolationSet,
+    Op,
     PartitionsAdded,
     PolicySet,
     SchemaAdded,
+    SchemasDeleted,
     SettingSet,
     SubscriptionCreated,
+    SubscriptionDeleted,
     TopicCreated,
+    TopicDeleted,
     WatermarkSnapshot,
 )
+from txlog.engine.plan.ack_sets import backlog
 from txlog.engine.plan.clock_trust import ClockVerdict, judge
 from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.participants import Participant, in_order, participants, waiting_for
 from txlog.engine.plan.reading.ranges import partition_of, resolve_bound
 from txlog.engine.plan.reading.uncommitted import check_isolation
-from txlog.engine.view.view import View
+from txlog.engine.plan.records import COMPATIBILITY, ENFORCE, MARK, VALIDATION, schema_in, word
+from txlog.engine.view import View
 from txlog.errors import (
     AlreadyExists,
     ConsumerBusy,
+    IncompatibleSchema,
     InvalidArgument,
     LimitExceeded,
     NotAllowed,
     NotFound,
+    StillInUse,
 )
 
 NO_POLICIES: Mapping[str, int | None] = MappingProxyType({})
@@ -386,3 +417,251 @@ def accept_clock(view: View, settings: Settings, now: Instant) -> Decision[Clock
     """Decide that the wall clock is right, durable; answers the verdict on it before."""
     judged = judge(view, settings, now)
     return Decision([ClockNoted(now.wall_ms, now.boot_id, now.boot_ms)], None, True, judged)
+
+
+# --- schemas --------------------------------------------------------------------------------------
+
+
+def add_schema(
+    view: View, settings: Settings, topic: Topic, schema: Schema, *, marks: bool = False
+) -> Decision[int]:
+    """Decide a new version; answers its number, or that of an existing equal schema.
+
+    marks: values that do not fit are stored, too, and counted: the topic gets this policy with its
+           first schema, unless it or its namespace has set one
+    raises: IncompatibleSchema, LimitExceeded
+    """
+    existing = find(topic, schema)
+    if existing is not None:
+        return Decision([], None, True, existing.version)
+    check(view, settings, topic, schema)
+    if len(topic.schemas) >= SCHEMAS_MAX:
+        raise LimitExceeded(
+            f"topic {_short(topic)} has had {SCHEMAS_MAX} schemas, the most there may be",
+            hint="make another topic",
+            limit=SCHEMAS_MAX,
+            value=SCHEMAS_MAX + 1,
+        )
+    version = len(topic.schemas) + 1
+    ops: list[Op] = [SchemaAdded(topic.number, version, schema.type, schema.definition)]
+    is_said = VALIDATION in policies_of(view.catalog, topic)
+    is_first = all(version_.deleted for version_ in topic.schemas)
+    if (
+        marks
+        and schema.is_record
+        and is_first
+        and not is_said
+        and settings.schema_validation == ENFORCE
+    ):
+        ops.append(PolicySet(topic.number, VALIDATION, CHOICES[VALIDATION].index(MARK)))
+    return Decision(ops, None, True, version)
+
+
+def find(topic: Topic, schema: Schema) -> SchemaVersion | None:
+    """The version of the topic that is this schema, if it is not deleted."""
+    for existing in reversed(topic.schemas):
+        if (
+            not existing.deleted
+            and existing.kind == schema.type
+            and _is_same(schema_in(existing), schema)
+        ):
+            return existing
+    return None
+
+
+def _is_same(existing: Schema, schema: Schema) -> bool:
+    """Whether two schemas of one type are the same.
+
+    For a declared schema only properties that name types count, such as key.schema.type: clients
+    change the others when they send a schema back.
+    """
+    if schema.is_record or existing.definition == schema.definition:
+        return existing.definition == schema.definition
+    existing_parts, parts = existing.declaration, schema.declaration
+    return existing_parts[1] == parts[1] and _types_in(existing_parts[2]) == _types_in(parts[2])
+
+
+def _types_in(properties: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in properties.items() if name.endswith(".type")}
+
+
+def check(view: View, settings: Settings, topic: Topic, schema: Schema) -> None:
+    """Raise IncompatibleSchema unless the schema may follow the topic's schemas."""
+    strategy = word(view, settings, topic, COMPATIBILITY)
+    older = [schema_in(version) for version in topic.schemas if not version.deleted]
+    why = resolution.check(strategy.upper(), schema, older)
+    if why is not None:
+        raise IncompatibleSchema(
+            f"the schema does not fit those of topic {_short(topic)}, which must stay {strategy}"
+            f" compatible: {why}",
+            hint="give a new field a default; or txlog policy schema set --compatibility"
+            if why.endswith("has no default")
+            else "txlog policy schema set --compatibility says what may follow",
+            topic=_short(topic),
+        )
+
+
+def delete_schemas(topic: Topic) -> Decision[int]:
+    """Decide that a topic takes bytes; answers how many schemas it had."""
+    count = sum(not version.deleted for version in topic.schemas)
+    return Decision([SchemasDeleted(topic.number)] if count else [], None, True, count)
+
+
+def _short(topic: Topic) -> str:
+    return TopicName.parse(topic.name).short
+
+
+# --- deletion -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedSubscription:
+    """The deleted subscription, and how many messages it had not acknowledged."""
+
+    topic: str
+    subscription: str
+    backlog: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """The counts of a deleted topic."""
+
+    topic: str
+    partitions: int
+    messages: int
+    size_bytes: int
+    subscriptions: int
+
+
+def delete_subscription(
+    view: View,
+    settings: Settings,
+    now: Instant,
+    topic: Topic,
+    subscription: Subscription,
+    *,
+    dead: Collection[int],
+    force: bool,
+) -> Decision[DeletedSubscription]:
+    """Decide to delete a subscription, with its acknowledgements, final and pending.
+
+    dead:    its consumers that the caller found dead; a live one prevents this, unless forced
+    returns: a DeletedSubscription, durable
+    raises:  ConsumerBusy
+    """
+    short = TopicName.parse(topic.name).short
+    consumers = {consumer.number for consumer in consumers_of(view.catalog, subscription.number)}
+    if not force and consumers - set(dead):
+        raise ConsumerBusy(
+            f"subscription {subscription.name} of {short} has a live consumer",
+            hint="close it, or --force",
+            topic=short,
+            subscription=subscription.name,
+        )
+    draft = Draft(view, settings, now.wall_ms)
+    ours = list(numbers(topic))
+    answer = DeletedSubscription(
+        short, subscription.name, sum(backlog(view, subscription.number, number) for number in ours)
+    )
+    clamped = [
+        number
+        for number in ours
+        if view.exists(("watermark", number, 0))
+        and subscription.number in view.watermark(number).clamps
+    ]
+    draft.ops.append(SubscriptionDeleted(subscription.number, ours, clamped))
+    _complete(draft, ours, [(number, subscription.number) for number in ours])
+    return draft.decision(answer, sync=True)
+
+
+def delete_topic(
+    view: View,
+    settings: Settings,
+    now: Instant,
+    topic: Topic,
+    *,
+    force: bool,
+    dead: Collection[int] | None = None,
+) -> Decision[DeletedTopic]:
+    """Decide to delete a topic, with its messages and subscriptions.
+
+    dead:    subscriptions that have no consumer but these do not count; None: all count
+    returns: a DeletedTopic, durable
+    raises:  StillInUse (408) with subscriptions or unfinished transactions, unless forced
+    """
+    short = TopicName.parse(topic.name).short
+    ours = list(numbers(topic))
+    states = [view.topic(number) for number in ours]
+    sides = [view.buffer(number) for number in ours]
+    subscriptions = list(topic.subscriptions)
+    txns = {
+        (coordinator, sequence)
+        for side in sides
+        for coordinator, sequences in side.held.items()
+        for sequence in sequences
+    }
+    consumed = [
+        number for number in subscriptions if dead is None or _is_consumed(view, number, dead)
+    ]
+    if not force and (consumed or txns):
+        raise StillInUse(
+            f"topic {short} has subscriptions ({len(consumed)}) or unfinished transactions "
+            f"({len(txns)})",
+            hint="--force deletes it anyway",
+            topic=short,
+        )
+    answer = DeletedTopic(
+        short,
+        topic.partitions,
+        sum(state.messages for state in states),
+        sum(state.payload_bytes for state in states),
+        len(subscriptions),
+    )
+    draft = Draft(view, settings, now.wall_ms)
+    draft.ops += [SubscriptionDeleted(number, ours) for number in subscriptions]
+    draft.ops += [op for number in ours for op in all_gone(view, number)]
+    ledgers = [end.ledger for state in states for end in state.ledgers]
+    ledgers += [end.ledger for side in sides for end in side.ledgers]
+    ledgers += [
+        ledger for state in states if state.compaction for ledger in state.compaction.ledgers
+    ]
+    draft.ops.append(TopicDeleted(topic.number, ours, ledgers))
+    deleted = [(number, subscription) for number in ours for subscription in (0, *subscriptions)]
+    _complete(draft, ours, deleted)
+    return draft.decision(answer, sync=True)
+
+
+def delete_unused(
+    view: View, settings: Settings, now: Instant, number: int
+) -> Decision[DeletedTopic]:
+    """Decide to delete a topic without stored messages; does nothing if it is deleted already.
+
+    raises: StillInUse (408): it has entries, a policy or a second schema, or as `delete_topic`
+    """
+    topic = view.catalog.topics.get(number)
+    if topic is None:
+        return Decision([])
+    states = [view.topic(partition) for partition in numbers(topic)]
+    is_used = any(
+        len(state.ledgers) > 1 or state.ledgers[0].entries or state.trimmed for state in states
+    )
+    if is_used or len(topic.schemas) > 1 or view.catalog.policies.get(number):
+        raise StillInUse(f"topic {TopicName.parse(topic.name).short} is used by others")
+    return delete_topic(view, settings, now, topic, force=False)
+
+
+def _is_consumed(view: View, subscription: int, dead: Collection[int]) -> bool:
+    return any(consumer.number not in dead for consumer in consumers_of(view.catalog, subscription))
+
+
+def _complete(draft: Draft, partitions: list[int], deleted: list[Participant]) -> None:
+    """Add the end of every decided transaction that waits only for the deleted participants."""
+    waiting = {
+        (txn.coordinator, txn.sequence): txn
+        for partition in partitions
+        for txn in waiting_for(draft.view, partition)
+    }
+    for txn in in_order(list(waiting.values())):
+        if not participants(draft.view, txn, deleted=deleted).waiting:
+            finish_ops(draft, txn, deleted=deleted)

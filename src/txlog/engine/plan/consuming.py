@@ -28,8 +28,8 @@ from txlog.base.settings import RECEIVE_BYTES_MAX, Settings
 from txlog.base.startup import compute as pc
 from txlog.clock import Instant
 from txlog.engine.folds.catalog import Consumer, Topic, consumers_of, index_of
-from txlog.engine.folds.cursor import Cursor, covers
-from txlog.engine.model.idset import Id, IdSet, before
+from txlog.engine.folds.cursor import Cursor
+from txlog.engine.model.idset import Id, IdSet, before, covers
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.plan.clock_trust import due_ms
 from txlog.engine.plan.delayed.due import DueScan, all_due, due_for_any, next_due
@@ -46,7 +46,7 @@ from txlog.engine.plan.reading.dispatch import (
 )
 from txlog.engine.plan.route import ORDERING_KEY, ordering_key_in
 from txlog.engine.plan.standing import ReadPosition, stands_at
-from txlog.engine.view.view import View
+from txlog.engine.view import View
 from txlog.errors import Corruption
 
 SHARED_TYPES = ("shared", "key-shared")

@@ -1,0 +1,572 @@
+"""One transaction: how an operation enters it, how it begins, and how it ends.
+
+The decision table of spec/transactions 5: the answer to an end depends only on (id, action) and the
+record, so a repeated end gets the same answer from every process and after every restart.
+
+An operation names a transaction by its id, or asks to open a new one. In that case the operation's
+own frame opens the transaction, which saves a frame and changes no answer. Pulsar's clients name a
+partition or subscription before they use it, and admin tools show it from then on. Messages and
+acknowledgements register their place themselves, so nothing depends on `register`: the end of a
+transaction skips a participant that holds nothing.
+
+One frame holds the decision, the markers, the cursor changes and the final status (Law 4):
+
+    StatusUpdated OPEN→COMMITTING · CommitMarker + BufferCommitted per partition with messages
+    · PendingCommitted per cursor with acknowledgements · StatusUpdated COMMITTING→COMMITTED
+    · KeyReleased, if it was begun under a key
+
+While a participant is unavailable, its part and the last status wait for a later frame
+(`finish_ops`): the frame that brings the partition back, or that of a later sweep.
+Source: PIP-31 "Begin transaction", "Add partition", "Add subscription", "End transaction";
+spec/transactions 4 to 6, 11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from txlog.base.ids import TopicName, TxnId
+from txlog.base.settings import Settings
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds import catalog as catalogs
+from txlog.engine.folds.catalog import Topic
+from txlog.engine.folds.coordinator import (
+    ABORTED,
+    ABORTING,
+    COMMITTED,
+    COMMITTING,
+    ENDED,
+    OPEN,
+    Txn,
+)
+from txlog.engine.model.ops import (
+    BufferAborted,
+    BufferCommitted,
+    CommitMarker,
+    CounterRaised,
+    Effect,
+    IdsReserved,
+    KeyReleased,
+    Op,
+    PartitionAdded,
+    PendingAborted,
+    PendingCommitted,
+    StatusUpdated,
+    SubscriptionAdded,
+    TxnOpened,
+)
+from txlog.engine.plan.ack_sets import pending_outcome
+from txlog.engine.plan.lookup import (
+    check_coordinator,
+    check_open,
+    check_owner,
+    ended_error,
+    is_overdue,
+    timed_out,
+    transaction,
+)
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.participants import Participant, Participants, participants
+from txlog.engine.view import View
+from txlog.errors import InvalidArgument, LimitExceeded
+
+# --- the ops of an end ----------------------------------------------------------------------------
+
+
+class EndOutcome(msgspec.Struct, frozen=True, gc=False):
+    """The progress of an end: markers as (partition, ledger, entry, messages)."""
+
+    status: str
+    reason: str | None
+    messages: int
+    acks: int
+    markers: list[tuple[int, int, int, int]]
+    waiting: list[Participant]
+    skipped: list[Participant]
+
+
+def commit_ops(draft: Draft, txn: Txn) -> EndOutcome:
+    """Add the ops that commit an OPEN transaction, as far as its participants are available."""
+    involved = participants(draft.view, txn)
+    body, markers = _commit_body(draft, txn, involved)
+    _decide(draft, txn, COMMITTING, None, involved, markers)
+    draft.ops += body
+    return _outcome(draft, txn, COMMITTING, None, involved, markers, [])
+
+
+def aborter(txn: Txn, uid: int) -> str:
+    """The reason of a requested abort: by the owner, or by root for another user."""
+    return "user" if uid == txn.owner_uid else "admin"
+
+
+def abort_ops(draft: Draft, txn: Txn, reason: str) -> EndOutcome:
+    """Add the ops that abort an OPEN transaction; nothing is written to a partition."""
+    involved = participants(draft.view, txn)
+    body = _abort_body(draft, txn, involved)
+    _decide(draft, txn, ABORTING, reason, involved, [])
+    draft.ops += body
+    return _outcome(draft, txn, ABORTING, reason, involved, [], [])
+
+
+def finish_ops(
+    draft: Draft, txn: Txn, back: int = 0, deleted: Collection[Participant] = ()
+) -> EndOutcome:
+    """Continue a decided transaction: end what is available now, and the whole if nothing waits.
+
+    back: a partition that the same frame makes available
+    deleted: participants that the same frame deletes
+    """
+    involved = participants(draft.view, txn, back, deleted)
+    if txn.status == ABORTING:
+        draft.ops += _abort_body(draft, txn, involved)
+        return _outcome(draft, txn, ABORTING, txn.reason, involved, [], [])
+    body, markers = _commit_body(draft, txn, involved)
+    draft.ops += body
+    late = sorted([*markers, *unrecorded_markers(draft.view, txn)])
+    return _outcome(draft, txn, COMMITTING, None, involved, sorted([*txn.markers, *late]), late)
+
+
+def unrecorded_markers(view: View, txn: Txn) -> list[tuple[int, int, int, int]]:
+    """Markers of a waiting transaction since its decision.
+
+    They enter its record with the last status.
+    """
+    out: list[tuple[int, int, int, int]] = []
+    recorded = {marker[0] for marker in txn.markers}
+    for partition in txn.partitions:
+        if partition not in recorded:
+            found_marker = buffers.marker_of(
+                view.buffer(partition), txn.coordinator, txn.sequence, txn.decision_lsn
+            )
+            if found_marker is not None:
+                ledger, placed = found_marker
+                out.append((partition, ledger, placed.entry, placed.count))
+    return out
+
+
+def _decide(
+    draft: Draft,
+    txn: Txn,
+    status: str,
+    reason: str | None,
+    involved: Participants,
+    markers: list[tuple[int, int, int, int]],
+) -> None:
+    """Add the point of no return."""
+    draft.ops.append(
+        StatusUpdated(
+            txn.coordinator,
+            txn.sequence,
+            OPEN,
+            status,
+            reason,
+            involved.messages,
+            involved.acks,
+            markers,
+        )
+    )
+
+
+def _outcome(
+    draft: Draft,
+    txn: Txn,
+    status: str,
+    reason: str | None,
+    involved: Participants,
+    markers: list[tuple[int, int, int, int]],
+    late: list[tuple[int, int, int, int]],
+) -> EndOutcome:
+    """Add the last status unless a participant waits; returns how far the end has come."""
+    if not involved.waiting:
+        expected, status = status, COMMITTED if status == COMMITTING else ABORTED
+        draft.ops.append(
+            StatusUpdated(
+                txn.coordinator,
+                txn.sequence,
+                expected,
+                status,
+                markers=late,
+                skipped=involved.skipped,
+            )
+        )
+        release_key(draft, txn)
+    of = txn if txn.decision_lsn else involved
+    return EndOutcome(
+        status, reason, of.messages, of.acks, markers, involved.waiting, involved.skipped
+    )
+
+
+def _commit_body(
+    draft: Draft, txn: Txn, involved: Participants
+) -> tuple[list[Op], list[tuple[int, int, int, int]]]:
+    """Markers and cursor changes at the available participants, and the markers for the record."""
+    pair = (txn.coordinator, txn.sequence)
+    body: list[Op] = []
+    markers: list[tuple[int, int, int, int]] = []
+    for partition, buffered in involved.partitions:
+        ledger, entry = draft.take_entries(partition, "p", 1)
+        side_ledger, side_entry = draft.take_entries(partition, "s", 1)
+        body += (
+            CommitMarker(
+                partition,
+                ledger,
+                entry,
+                *pair,
+                buffered.count,
+                buffered.payload_bytes,
+                delayed=buffered.delayed,
+                watermarks=_watermarks(draft.view, partition, pair) if buffered.watermarks else [],
+            ),
+            BufferCommitted(partition, *pair, side_ledger, side_entry, ledger, entry),
+        )
+        markers.append((partition, ledger, entry, buffered.count))
+    for subscription, partition, pending in involved.cursors:
+        settled = draft.settled(subscription, partition)
+        runs, mark = pending_outcome(draft.view, subscription, partition, pending, settled)
+        body.append(PendingCommitted(subscription, partition, *pair, runs, mark))
+    return body, markers
+
+
+def _watermarks(view: View, partition: int, pair: tuple[int, int]) -> list[Effect]:
+    """The net effect of the transaction's watermark rows in a partition."""
+    return view.watermark(partition).effects_of(*pair)
+
+
+def _abort_body(draft: Draft, txn: Txn, involved: Participants) -> list[Op]:
+    pair = (txn.coordinator, txn.sequence)
+    body: list[Op] = []
+    for partition, buffered in involved.partitions:
+        position = draft.take_entries(partition, "s", 1)
+        body.append(
+            BufferAborted(partition, *pair, *position, buffered.delayed, buffered.watermarks > 0)
+        )
+    for subscription, partition, _ in involved.cursors:
+        body.append(PendingAborted(subscription, partition, *pair))
+    return body
+
+
+def release_key(draft: Draft, txn: Txn) -> None:
+    """Add the release of a transaction's key to the frame that makes it COMMITTED or ABORTED."""
+    if txn.key is not None:
+        open_ms = max(0, draft.now_ms - txn.wall_ms)
+        draft.ops.append(
+            KeyReleased(txn.coordinator, txn.owner_uid, txn.key, txn.sequence, open_ms)
+        )
+
+
+def expire_if_due(draft: Draft, txn: Txn, now: Instant) -> Decision[Any] | None:
+    """The decision that aborts an overdue transaction and answers TransactionTimedOut, or None.
+
+    The sweep of the call may not have known its coordinator yet (spec/transactions 6).
+    """
+    if not is_overdue(txn, now):
+        return None
+    abort_ops(draft, txn, "timeout")
+    error = timed_out(txn)
+    return Decision(draft.ops, None, True, None, error)
+
+
+def recover_lossy(view: View, draft: Draft) -> int:
+    """Abort all OPEN transactions and skip ids that clients may have (R9, R10)."""
+    aborted = 0
+    for key in sorted(view.known()):
+        if key[0] != "coordinator":
+            continue
+        state = view.coordinator(key[1])
+        for txn in list(state.unfinished.values()):
+            if txn.status == OPEN:
+                abort_ops(draft, txn, "recovery")
+                aborted += 1
+        if state.next_sequence < state.reserved_below:
+            draft.ops.append(CounterRaised(key[1], state.reserved_below))
+    draft.sync = True
+    return aborted
+
+
+def reserve_ids(draft: Draft, number: int, sequence: int) -> None:
+    """Reserve a block of ids durably before the first of it is given out (R10)."""
+    draft.ops.append(IdsReserved(number, sequence + draft.settings.txn_ids_reserved))
+    draft.sync = True
+
+
+# --- entering -------------------------------------------------------------------------------------
+
+
+class NewTxn(msgspec.Struct, frozen=True, gc=False):
+    """A transaction to open; start: when the caller began it, from which its time-out counts.
+
+    owner: (uid, name) of the process; coordinator: None for the next in turn
+    """
+
+    owner: tuple[int, str]
+    start: Instant
+    timeout_ms: int
+    coordinator: int | None = None
+
+
+Use = TxnId | NewTxn
+
+
+def check_timeout(settings: Settings, timeout_ms: int | None) -> int:
+    """The time-out to use, in ms; raises InvalidArgument, LimitExceeded."""
+    timeout_ms = settings.txn_timeout_default_ms if timeout_ms is None else timeout_ms
+    if type(timeout_ms) is not int:
+        raise InvalidArgument(f"timeout_ms is {timeout_ms!r}, it must be an integer", code=203)
+    if timeout_ms <= 0:
+        raise InvalidArgument(
+            f"the time-out is {timeout_ms} ms, it must be positive", code=203, value=timeout_ms
+        )
+    if timeout_ms > settings.txn_timeout_max_ms:
+        raise LimitExceeded(
+            f"the time-out is {timeout_ms} ms, txn_timeout_max_ms is {settings.txn_timeout_max_ms}",
+            setting="txn_timeout_max_ms",
+            limit=settings.txn_timeout_max_ms,
+            value=timeout_ms,
+        )
+    return timeout_ms
+
+
+def open_txn(
+    draft: Draft, new: NewTxn, *, key: str | None = None, epoch: int = -1, freed: int = 0
+) -> Txn:
+    """Add the ops that open a transaction; returns the record it has from then on.
+
+    freed:  unfinished transactions of its coordinator that the same frame ends
+    raises: LimitExceeded (unfinished transactions), CoordinatorNotFound
+    """
+    view, settings = draft.view, draft.settings
+    number = new.coordinator
+    if number is None:
+        number = view.catalog.unkeyed_txns % settings.coordinators
+    check_coordinator(number, settings.coordinators)
+    state = view.coordinator(number)
+    if 0 < settings.txn_active_max <= len(state.unfinished) - freed:
+        raise LimitExceeded(
+            f"coordinator {number} has {len(state.unfinished)} unfinished transactions, "
+            f"txn_active_max is {settings.txn_active_max}",
+            hint="end some, or wait for their time-outs",
+            setting="txn_active_max",
+            limit=settings.txn_active_max,
+            value=len(state.unfinished) + 1,
+        )
+    sequence = state.next_sequence
+    if sequence >= state.reserved_below:
+        reserve_ids(draft, number, sequence)
+    (uid, name), start = new.owner, new.start
+    draft.ops.append(
+        TxnOpened(
+            number,
+            sequence,
+            uid,
+            name,
+            new.timeout_ms,
+            start.wall_ms,
+            start.boot_id,
+            start.boot_ms,
+            key,
+            epoch,
+        )
+    )
+    return Txn(
+        number,
+        sequence,
+        uid,
+        name,
+        new.timeout_ms,
+        start.wall_ms,
+        start.boot_id,
+        start.boot_ms,
+        key,
+        epoch,
+    )
+
+
+def enter(draft: Draft, now: Instant, uid: int, use: Use) -> Txn | Decision[Any]:
+    """The OPEN transaction to work in, or the decision that ends it because it timed out.
+
+    raises: TransactionNotFound, NotAllowed (owner), InvalidTxnStatus and the like; as open_txn
+    """
+    if isinstance(use, NewTxn):
+        return open_txn(draft, use)
+    txn = transaction(draft.view, use, draft.settings.coordinators)
+    check_owner(txn, uid)
+    expired = expire_if_due(draft, txn, now)
+    if expired is not None:
+        return expired
+    check_open(txn)
+    return txn
+
+
+# --- places that a client names before it uses them -----------------------------------------------
+
+
+# Places that a transaction may register ahead. A record grows by copying, so without a bound one
+# short command would cost every process seconds. Places beyond it register when they are used.
+AHEAD_MAX: Final = 1_000
+
+
+class TxnPlace(NamedTuple):
+    """A topic or partition; subscription: None for messages, else for acknowledgements on it."""
+
+    name: TopicName
+    subscription: str | None = None
+
+
+def register(
+    view: View, settings: Settings, now: Instant, uid: int, txn_id: TxnId, places: list[TxnPlace]
+) -> Decision[TxnId]:
+    """Decide which places take part in a transaction; a whole topic registers all its partitions.
+
+    A subscription that the store does not have is in memory only: it has nothing to register.
+
+    returns: its TxnId, not flushed
+    raises:  TransactionNotFound, NotAllowed (owner), InvalidTxnStatus and the like, TopicNotFound
+    """
+    draft = Draft(view, settings, now.wall_ms)
+    txn = enter(draft, now, uid, txn_id)
+    if isinstance(txn, Decision):
+        return txn
+    topics = [
+        (named_place, find_topic(view, named_place.name)) for named_place in dict.fromkeys(places)
+    ]
+    pair, registered = (txn.coordinator, txn.sequence), {*txn.partitions, *txn.subscriptions}
+    room = max(0, AHEAD_MAX - len(registered))
+    for named_place, topic in topics[:room]:
+        subscription = _subscription(view, topic, named_place)
+        for partition in _partitions(topic, named_place) if subscription is not None else ():
+            participant = (subscription, partition) if subscription else partition
+            if participant in registered or len(registered) >= AHEAD_MAX:
+                continue
+            registered.add(participant)
+            draft.ops.append(
+                SubscriptionAdded(*pair, subscription, partition)
+                if subscription
+                else PartitionAdded(*pair, partition)
+            )
+    return draft.decision(txn_id)
+
+
+def _partitions(topic: Topic, named_place: TxnPlace) -> Sequence[int]:
+    """The store-wide numbers of the partitions of a place."""
+    if named_place.name.partition is None:
+        return catalogs.numbers(topic)
+    return [catalogs.number_of(topic, named_place.name.partition)]
+
+
+def _subscription(view: View, topic: Topic, named_place: TxnPlace) -> int | None:
+    """The number of the subscription; 0: the place is for messages; None: it is not stored."""
+    if named_place.subscription is None:
+        return 0
+    subscription = catalogs.find_subscription(view.catalog, topic, named_place.subscription)
+    return None if subscription is None else subscription.number
+
+
+# --- the decision table ---------------------------------------------------------------------------
+
+
+class EndAnswer(msgspec.Struct, frozen=True, gc=False):
+    """How a transaction ended; markers as (partition number, ledger, entry, messages).
+
+    waiting: participants that are not available, with status COMMITTING or ABORTING
+    skipped: participants that were deleted
+    """
+
+    txn_id: TxnId
+    status: str
+    already: bool
+    reason: str | None
+    messages: int
+    acks: int
+    markers: list[tuple[int, int, int, int]]
+    open_ms: int
+    waiting: list[Participant] = []
+    skipped: list[Participant] = []
+
+
+def begin(view: View, settings: Settings, now: Instant, new: NewTxn) -> Decision[TxnId]:
+    """Decide a new transaction; written, not flushed: an OPEN one is aborted by a power cut.
+
+    returns: its TxnId
+    raises:  InvalidArgument, LimitExceeded (time-out, unfinished transactions),
+             CoordinatorNotFound
+    """
+    draft = Draft(view, settings, now.wall_ms)
+    txn = open_txn(draft, new)
+    return draft.decision(TxnId(txn.coordinator, txn.sequence))
+
+
+def end(
+    view: View, settings: Settings, now: Instant, uid: int, txn_id: TxnId, *, commit: bool
+) -> Decision[EndAnswer]:
+    """Decide how a transaction ends; the returned ops are its point of no return.
+
+    returns: an EndAnswer, with `already` and without ops when the same end was decided before
+    raises:  TransactionNotFound, NotAllowed (owner), TransactionTimedOut, ExpiredTransaction,
+             InvalidTxnStatus (ended the other way)
+    """
+    txn = transaction(view, txn_id, settings.coordinators)
+    check_owner(txn, uid)
+    draft = Draft(view, settings, now.wall_ms)
+    open_ms = now.wall_ms - txn.wall_ms
+    if is_overdue(txn, now):  # the sweep of the call has a bound
+        outcome = abort_ops(draft, txn, "timeout")
+        answer = _answer(txn_id, outcome, True, open_ms)
+        return Decision(draft.ops, None, True, answer, timed_out(txn) if commit else None)
+    if txn.status == OPEN:
+        outcome = commit_ops(draft, txn) if commit else abort_ops(draft, txn, aborter(txn, uid))
+        return draft.decision(_answer(txn_id, outcome, False, open_ms), sync=True)
+    same = (COMMITTING, COMMITTED) if commit else (ABORTING, ABORTED)
+    if txn.status not in same or txn.reason == "fenced":
+        raise ended_error(txn)
+    # the sweep has done everything. Another process may have written the end without flushing it
+    return Decision([], None, True, _recorded(view, txn_id, txn, open_ms))
+
+
+def _answer(txn_id: TxnId, outcome: EndOutcome, already: bool, open_ms: int) -> EndAnswer:
+    return EndAnswer(
+        txn_id,
+        outcome.status,
+        already,
+        outcome.reason,
+        outcome.messages,
+        outcome.acks,
+        outcome.markers,
+        open_ms,
+        outcome.waiting,
+        outcome.skipped,
+    )
+
+
+def _recorded(view: View, txn_id: TxnId, txn: Txn, open_ms: int) -> EndAnswer:
+    if txn.status in ENDED:
+        return EndAnswer(
+            txn_id,
+            txn.status,
+            True,
+            txn.reason,
+            txn.messages,
+            txn.acks,
+            list(txn.markers),
+            txn.ended_ms - txn.wall_ms,
+            [],
+            list(txn.skipped),
+        )
+    involved = participants(view, txn)
+    markers = sorted([*txn.markers, *unrecorded_markers(view, txn)])
+    return EndAnswer(
+        txn_id,
+        txn.status,
+        True,
+        txn.reason,
+        txn.messages,
+        txn.acks,
+        markers,
+        open_ms,
+        involved.waiting,
+        involved.skipped,
+    )
