@@ -1,7 +1,7 @@
 """Owns child processes of tests: a test runs one, reads its lines, kills it and starts it again.
 
 Their programs are the files of tests/children. `python` runs one in a new interpreter. `ready`
-runs one at once in a process that has imported txlog; only the program itself may kill that one.
+runs one at once in a process that has imported txlog; the test must not kill it there.
 Nothing sleeps: the test waits for a line or for an end, and after BOUND_S a child is killed.
 """
 
@@ -49,7 +49,7 @@ def txlog_of(store: object, *words: object) -> list[str]:
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a child: no settings but those of the test."""
+    """The environment of a child: the test sets TXLOG_… itself."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(UNWANTED)}
     return {**own, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)]), **(more or {})}
 
@@ -117,11 +117,11 @@ def kill_in_calls(
         yield str(nth), where
 
 
-# --- beside the test ------------------------------------------------------------------------------
+# --- while the test goes on -----------------------------------------------------------------------
 
 
 class Child:
-    """A process beside the test, which reads its lines; it ends with the `with` block.
+    """A process that runs while the test reads its lines; it ends with the `with` block.
 
     stream: stdout or stderr, whose lines are read; `other` has the text of the other one
     group:  its own children die with it
@@ -175,7 +175,7 @@ class Child:
 
     @property
     def other(self) -> str:
-        """What it has written to the stream whose lines are not read."""
+        """Its output to the stream whose lines are not read."""
         # opened again, as the child writes at the position of this descriptor
         return Path(f"/proc/self/fd/{self._other.fileno()}").read_text(errors="replace")
 
@@ -243,7 +243,7 @@ class Child:
 
 
 class Children(ExitStack):
-    """Processes beside the test; they end with the `with` block."""
+    """Starts processes, which end with the `with` block."""
 
     def start(self, command: Command, **options: Any) -> Child:
         """Start one."""
@@ -251,7 +251,7 @@ class Children(ExitStack):
 
 
 class Server(Child):
-    """`txlog serve` beside the test; urls: where it listens."""
+    """A process of `txlog serve`."""
 
     def __init__(self, store: object, *options: str, **more: Any) -> None:
         command = txlog_of(store, "--log-format", "json", "serve", *options)

@@ -1,9 +1,6 @@
 """Ends its process by SIGKILL: in the nth call that changes a file or a lock, or at a named step.
 
-dying.begin(nth)             # count these calls from now on
-dying.end(…)                 # stop counting; print how many there were, and answers
-dying.at(aim, nth)           # die at a step of this name,
-dying.step(name)             # of which this is one
+`begin` and `end` count such calls between them, `at` names the step to die at, `step` is a step.
 """
 
 from __future__ import annotations

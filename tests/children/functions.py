@@ -1,4 +1,4 @@
-"""Functions of `txlog run`; a file beside a copy of this one tells when to die or to wait."""
+"""Functions of `txlog run`; files in the folder of a copy say when to die or to wait."""
 
 from __future__ import annotations
 

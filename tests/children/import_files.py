@@ -1,4 +1,4 @@
-"""Import a folder, and die when it tells of its nth step: STORE FOLDER NTH."""
+"""Import a folder, and die at its nth report: STORE FOLDER NTH."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A task with a transaction key: it works in a transaction, waits for a line, and calls on.
 
-STORE NAME TIMEOUT_MS; what it tells are JSON lines.
+STORE NAME TIMEOUT_MS; it prints JSON lines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def tell(**fields: object) -> None:
 
 
 def attempt(name: str, call: Callable[[], object]) -> None:
-    """Make a call; tell what came of it."""
+    """Make a call; print its outcome."""
     try:
         call()
         tell(call=name, answer="done")

@@ -1,4 +1,4 @@
-"""A worker with a transaction key, which does a step for each line that it is told."""
+"""A worker with a transaction key, which does a step for each line of stdin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads and a load, each of which loses the executor of its last row once: FAR NEAR FLAGS."""
+"""Reads and a load; each loses the executor of its last row once: FAR NEAR FLAGS."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def told(what: str, frame: DataFrame) -> None:
 
 @F.udf(returnType="string", useArrow=False)
 def place(value: str) -> str:
-    """The Python of a worker, and what it sees of the store."""
+    """The Python of a worker, and the files that it sees of the store."""
     return f"{os.path.basename(sys.prefix)} {os.listdir(far)}"
 
 

@@ -16,7 +16,7 @@ from txlog.errors import OutcomeUnknown, TxlogError
 
 
 class Alarm(Exception):
-    """What a soft time limit raises."""
+    """The exception of a soft time limit."""
 
 
 path, seed, wanted = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -78,10 +78,10 @@ while interrupts < wanted:
 over = True
 for thread in threads:
     thread.join()
-held += store._file_lock.may_hold or len(mutex._waiting)
+held += store._file_lock.may_hold or len(mutex._waiting) or len(store._queue)
 held += not lock.try_acquire()
 lock.close()
-print(held, len(store._queue), interrupts, flush=True)
+print(held, interrupts, flush=True)
 store.flush()
 values = [message.value for message in txlog.open(path).reader("t")]
 assert len(values) == len(set(values)), "doubled"

@@ -1,6 +1,6 @@
 """Processes that work on one store at the same time: WORK STORE NAME COUNT, a line for each step.
 
-Each takes a client's store, a name for what it stores, and the number of its steps.
+NAME begins the values of its messages, COUNT is the number of its steps.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def consume(client: Client, name: str, count: int) -> None:
 
 
 def take(client: Client, name: str, count: int) -> None:
-    """Acknowledge messages in transactions; print those of each."""
+    """Acknowledge messages in transactions; print the messages of each transaction."""
     with client.consumer("t", "s") as consumer:
         for _ in range(count):
             table = consumer.receive_batch(5, timeout_ms=200)
@@ -81,7 +81,7 @@ def read(client: Client, name: str, count: int) -> None:
         except MessageNotFound as error:
             assert error.fields["last"] is not None
         except SnapshotExpired:
-            pass  # of what the read began with, something was trimmed before it was read
+            pass  # a message was trimmed after the read had begun
         print(*pairs, flush=True)
 
 

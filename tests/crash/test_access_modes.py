@@ -86,9 +86,9 @@ class Work:
         """Lose the lock, as by the death of its process."""
         assert self.producer is not None
         access = self.producer.access
-        assert access._lock is not None
-        access._lock.close()
-        access._lock = None
+        lock, access._lock = access._lock, None
+        assert lock is not None
+        lock.close()
 
     def checkpoint(self) -> None:
         """Write a checkpoint, which removes the files that nothing refers to."""
