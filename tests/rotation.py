@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 
 PARTS = 7
-SECONDS = 45.0  # a process that was in slow tests for so long begins no more of them
+SECONDS = 45.0  # then a process begins no further slow test
 
 
 def chosen(names: Iterable[str], day: int) -> list[str]:

@@ -237,7 +237,7 @@ def test_an_exception_at_some_instructions(name: str, error: type[BaseException]
 def test_an_exception_at_every_ninth_instruction(
     name: str, error: type[BaseException], first: int
 ) -> None:
-    """From the first or a later one: all of these tests together try every instruction."""
+    """From the first or a later one: together the tests try every instruction."""
     for nth in range(first, count(name) + 1, 9):
         interrupt(name, nth, error)
 

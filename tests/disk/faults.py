@@ -61,7 +61,7 @@ class FaultyDisk:
         self._points.clear()
 
     def reach(self, target: Any, call: str, path: str, *arguments: Any, **options: Any) -> Any:
-        """Make a call of a disk or file, with what happens at its fault points."""
+        """Make a call of a disk or file, and act at its fault points."""
         due = []
         for point in self._points:
             if point.call == call and fnmatchcase(path, point.path):

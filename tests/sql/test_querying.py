@@ -76,6 +76,7 @@ class History:
             free_bytes_min=0,
             reader_grace_ms=0,
             max_message_bytes=LARGE_BYTES,
+            txn_timeout_default_ms=86_400_000,  # a history with Spark takes minutes
             ledger_entries_max=rng.choice((3, 7, 20, 1000)),
         )
         self.client = self._open()
