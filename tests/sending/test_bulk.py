@@ -23,7 +23,7 @@ from txlog.base.rows.sending import BulkStored
 from txlog.client.sending.bulk import stage
 from txlog.engine.decide.sending import adopt as flow
 from txlog.engine.plan import staging
-from txlog.engine.plan.watermarks import WatermarkGenerator
+from txlog.engine.plan.reading.watermarks import WatermarkGenerator
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.disk.protocol import Draft
 from txlog.engine.storage.segment import GROUP_ROWS

@@ -47,7 +47,7 @@ from txlog.engine.plan.route import COLUMNS
 from txlog.engine.session.sending import future as futures
 from txlog.engine.session.sending.receipt import Stretch
 from txlog.engine.store.appender import Call
-from txlog.engine.upkeep.delayed import tend_due
+from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.errors import (
     AlreadyClosed,
     InvalidArgument,
