@@ -34,7 +34,7 @@ from txlog.client.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.folds import delayed as fold
 from txlog.engine.model.ops import Appended
-from txlog.engine.upkeep import delayed
+from txlog.engine.upkeep.delayed import buckets as delayed
 
 HERE = Path(__file__).resolve().parent
 HEADING = "## Delayed messages"

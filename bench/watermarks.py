@@ -35,7 +35,7 @@ from bench.results import command, put
 from txlog.base.ids import MessageId
 from txlog.client.client import Client
 from txlog.engine.folds.catalog import numbers, topic_of
-from txlog.engine.plan.watermarks import WatermarkGenerator
+from txlog.engine.plan.reading.watermarks import WatermarkGenerator
 
 HERE = Path(__file__).resolve().parent
 HEADING = "## Watermarks"

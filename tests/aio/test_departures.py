@@ -19,7 +19,7 @@ import txlog
 import txlog.aio
 from tests.engine_kit import begin, kill, lock_of
 from txlog.client.aio.waits import Found, Waits
-from txlog.engine.plan.consuming import slot_of, slots_of
+from txlog.engine.plan.consuming.choice import slot_of, slots_of
 from txlog.engine.session.consuming.membership import Membership
 from txlog.engine.session.reading import pause
 

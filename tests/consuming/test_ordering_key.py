@@ -7,7 +7,7 @@ import pytest
 
 from tests.engine_kit import Bench, session_of
 from txlog import Consumer
-from txlog.engine.plan.consuming import slot_of, slots_of
+from txlog.engine.plan.consuming.choice import slot_of, slots_of
 from txlog.engine.plan.route import ORDERING_KEY
 from txlog.errors import InvalidArgument
 

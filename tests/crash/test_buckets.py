@@ -36,7 +36,7 @@ from tests.tiers import graded
 from txlog import Client, Consumer, MessageId, messages
 from txlog.base.settings import Settings
 from txlog.clock import ManualClock
-from txlog.engine.upkeep import delayed
+from txlog.engine.upkeep.delayed import buckets as delayed
 from txlog.errors import MissingFile, TxlogError
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))

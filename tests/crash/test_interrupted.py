@@ -36,8 +36,9 @@ from txlog.engine.storage.disk import locks, posix
 from txlog.engine.storage.disk import posix as disk
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.store import appender, store
-from txlog.engine.upkeep import delayed, service
+from txlog.engine.upkeep import service
 from txlog.engine.upkeep.checkpoint import checkpoint
+from txlog.engine.upkeep.delayed import buckets as delayed
 from txlog.errors import OutcomeUnknown, TxlogError, is_noted
 
 START_MS = 1_700_000_000_000

@@ -15,7 +15,7 @@ from txlog.base.ids import TxnId
 from txlog.engine.folds.delayed import Delayed
 from txlog.engine.model.ops import Id
 from txlog.engine.storage.bucket import BucketFile
-from txlog.engine.upkeep.delayed import delayed_partitions
+from txlog.engine.upkeep.delayed.buckets import delayed_partitions
 from txlog.engine.view import View, delayed_dir
 
 DAY_MS = 86_400_000

@@ -28,7 +28,7 @@ from tests.engine_kit import kill, session_of
 from txlog.engine.folds.catalog import numbers as numbers_of
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.store.store import Store
-from txlog.engine.upkeep import delayed
+from txlog.engine.upkeep.delayed import buckets as delayed
 
 STEPS = 80
 WEIGHTS = {

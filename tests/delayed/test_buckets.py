@@ -25,8 +25,8 @@ from txlog import Client
 from txlog.base.ranges import END, START
 from txlog.engine.decide.topics import buckets as flow
 from txlog.engine.store.store import MAINTENANCE_PATH
-from txlog.engine.upkeep import delayed
 from txlog.engine.upkeep.checkpoint.dump import inspect_file
+from txlog.engine.upkeep.delayed import buckets as delayed
 from txlog.errors import Corruption, DiskFailed, MissingFile, StoreFull
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -264,7 +264,7 @@ def test_a_merge_streams_when_it_is_large(
 ) -> None:
     """Equal times stay in order of position, whether the merge keeps ids or reads them again."""
     monkeypatch.setattr(delayed, "KEPT_IDS", 1000 if is_kept else 0)
-    monkeypatch.setattr("txlog.engine.upkeep.delayed.ROWS_READ", 7)
+    monkeypatch.setattr("txlog.engine.upkeep.delayed.buckets.ROWS_READ", 7)
     bench = bench_of(
         tmp_path, max_num_buckets=0, max_indexes_per_snapshot_segment=2, mutable_ids_max=40
     )
@@ -414,7 +414,7 @@ def test_a_rebuild_gives_way(tmp_path: Path) -> None:
 def test_a_long_range_is_rebuilt_in_several_buckets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("txlog.engine.upkeep.delayed.ROWS_READ", 3)
+    monkeypatch.setattr("txlog.engine.upkeep.delayed.buckets.ROWS_READ", 3)
     bench = bench_of(tmp_path, mutable_ids_max=5, max_num_buckets=0)
     client = bench.client
     delay(client, *[DAY_MS + n for n in range(7)])

@@ -11,9 +11,9 @@ from tests.delayed.bucket_kit import index
 from tests.delayed.dispatch_kit import T0, Shop, mutable, place, pointer, strays, take, take_ids
 from tests.engine_kit import kill, session_of
 from txlog import Bound, MessageId
-from txlog.engine.plan import consuming
+from txlog.engine.plan.consuming import choice
 from txlog.engine.plan.reading.dispatch import Piece
-from txlog.engine.upkeep.delayed import drop_lost
+from txlog.engine.upkeep.delayed.buckets import drop_lost
 from txlog.engine.view import View
 from txlog.errors import Corruption, NotAllowed
 
@@ -181,7 +181,7 @@ def test_messages_that_do_not_fit_come_with_the_next_batch(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """7, step 5d: the pointer stays before messages that were polled and did not fit."""
-    monkeypatch.setattr(consuming, "RECEIVE_BYTES_MAX", 250)
+    monkeypatch.setattr(choice, "RECEIVE_BYTES_MAX", 250)
     shop.set(0)
     consumer = shop.consumer()
     ids = shop.send_all(*[(b"x" * 100, at) for at in (100, 100, 100, 200, 300)])
@@ -603,14 +603,14 @@ def test_key_shared_reads_only_the_keys_of_due_messages(
     own_rows = take(consumer)
     assert 0 < len(own_rows) < 100 and take(consumer) == []
     looked: list[int] = []
-    read = consuming._slots
+    read = choice._slots
 
     def note(view: View, pieces: list[Piece]) -> pa.Array:
         messages = read(view, pieces)
         looked.append(len(messages))
         return messages
 
-    monkeypatch.setattr(consuming, "_slots", note)
+    monkeypatch.setattr(choice, "_slots", note)
     shop.set(100)
     got = take(consumer, 10) + take(consumer)
     assert got == [value.replace(b"now", b"later") for value in own_rows]

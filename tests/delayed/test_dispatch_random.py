@@ -20,7 +20,7 @@ from txlog import Client, Message, MessageId, messages
 from txlog.client.consuming.consumer import Consumer
 from txlog.clock import ManualClock
 from txlog.engine.session.transactions.transaction import Transaction
-from txlog.engine.upkeep.delayed import merge_now, tend
+from txlog.engine.upkeep.delayed.buckets import merge_now, tend
 from txlog.engine.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

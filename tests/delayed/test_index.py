@@ -19,7 +19,7 @@ from txlog import Client
 from txlog.base.ranges import END
 from txlog.base.settings import Settings
 from txlog.clock import ManualClock
-from txlog.engine.upkeep import delayed
+from txlog.engine.upkeep.delayed import buckets as delayed
 from txlog.errors import MissingFile
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.engine_kit import Bench
-from txlog.engine.plan import consuming
+from txlog.engine.plan.consuming import choice
 from txlog.engine.plan.delayed.due import DueScan, all_due, due_for_any
 from txlog.engine.plan.standing import ReadPosition
 from txlog.engine.view import View
@@ -55,7 +55,7 @@ def test_the_short_path_equals_a_scan(
         counts[short is not None] += 1
         return short
 
-    monkeypatch.setattr(consuming, "all_due", compared)
+    monkeypatch.setattr(choice, "all_due", compared)
     producer = bench.client.producer("t")
     for step in range(300):
         draw = chance.random()

@@ -28,7 +28,7 @@ from txlog.engine.plan.delayed.index import (
 from txlog.engine.plan.reading.dispatch import IdsExcept
 from txlog.engine.storage.bucket import BucketFile, Columns
 from txlog.engine.store.store import MAINTENANCE_PATH
-from txlog.engine.upkeep.delayed import tend
+from txlog.engine.upkeep.delayed.buckets import tend
 from txlog.engine.view import View
 from txlog.errors import DiskFailed
 

@@ -24,7 +24,7 @@ from txlog.engine.model.ops import Id
 from txlog.engine.model.schema import MESSAGE, conform
 from txlog.engine.storage.bucket import IDS
 from txlog.engine.storage.segment import FileRef
-from txlog.engine.upkeep.delayed import INDEX_MAX, Search, looked_up
+from txlog.engine.upkeep.delayed.buckets import INDEX_MAX, Search, looked_up
 from txlog.errors import Corruption
 from txlog.lake.jobs.audit import audit
 from txlog.lake.jobs.local import Local

@@ -62,7 +62,7 @@ LARGE: dict[str, set[str]] = {
         "engine/decide/consuming/position:seek",
         "engine/decide/sending/large:_chunks",
         "engine/decide/topics/catalog:create_subscription",
-        "engine/plan/consuming:choose_keys",
+        "engine/plan/consuming/choice:choose_keys",
         "engine/plan/delayed/due:__init__",
         "engine/plan/reading/uncommitted:preview",
         "engine/storage/frame:encode",

@@ -17,7 +17,7 @@ from txlog import MessageId, Range
 from txlog.base.ranges import END, Bound
 from txlog.engine.decide.sending import adopt as flow
 from txlog.engine.plan import staging
-from txlog.engine.plan.watermarks import WatermarkGenerator
+from txlog.engine.plan.reading.watermarks import WatermarkGenerator
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.disk.protocol import Draft
 from txlog.engine.store.store import Store

@@ -18,7 +18,7 @@ import txlog
 from tests.serve.fuzz import BOMB
 from tests.serve.siege import Served, Wire, serving
 from txlog.client.aio import waits
-from txlog.engine.plan.consuming import active_consumer
+from txlog.engine.plan.consuming.choice import active_consumer
 from txlog.errors import InvalidMessage, SnapshotExpired
 from txlog.serve.core import catalog
 from txlog.serve.core.catalog import CatalogSnapshot

@@ -6,7 +6,7 @@ import pytest
 
 from tests.engine_kit import Bench, begin, kill, say
 from txlog import Client, Consumer, Message, TxnId
-from txlog.engine.plan.watermarks import WatermarkGenerator, tracking_position
+from txlog.engine.plan.reading.watermarks import WatermarkGenerator, tracking_position
 from txlog.engine.session.reading.watermark_session import Watermark
 
 pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 1}, [("t", "s")])]

@@ -17,7 +17,7 @@ from tests.engine_kit import Bench, begin, ids, say, values
 from tests.tiers import graded
 from txlog import Client, TxnId
 from txlog.engine.folds.watermark import Position
-from txlog.engine.plan.watermarks import WatermarkGenerator, tracking_position
+from txlog.engine.plan.reading.watermarks import WatermarkGenerator, tracking_position
 from txlog.engine.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

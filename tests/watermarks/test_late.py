@@ -13,7 +13,7 @@ from tests.engine_kit import START_MS, Bench, begin, read, say
 from tests.tiers import graded
 from txlog import Bound, MessageId, Position, TxnId
 from txlog.base.rows.watermarks import WatermarkRow
-from txlog.engine.plan import watermarks as watermark_rows
+from txlog.engine.plan.reading import watermarks as watermark_rows
 from txlog.errors import InvalidArgument
 
 pytestmark = [

@@ -19,7 +19,7 @@ from txlog.engine.folds import watermark as fold
 from txlog.engine.folds.watermark import Position, Snapshot, Watermark, net_effect, read_snapshot
 from txlog.engine.model.ops import Effect, read_effects
 from txlog.engine.model.schema import TXN_COMMIT, W_IDLE, W_SET
-from txlog.engine.plan.watermarks import WatermarkGenerator
+from txlog.engine.plan.reading.watermarks import WatermarkGenerator
 from txlog.engine.view import View
 from txlog.errors import Corruption
 

@@ -6,7 +6,7 @@
 Inputs are acknowledged and outputs produced in one transaction, so a crash at any moment loses
 and repeats nothing in the store. Other effects of a function may happen again.
 
-Door: handlers, options, runner, the package, watermarked, window_state, windows.
+Door: handlers, runner, the package, watermarked, window_state, windows.
 
 Contents:
 

@@ -23,7 +23,7 @@ from txlog.engine.plan.ack_sets import (
     runs_of_table,
     through,
 )
-from txlog.engine.plan.consuming import active_consumer
+from txlog.engine.plan.consuming.choice import active_consumer
 from txlog.engine.session.consuming.acknowledge import (
     Acknowledgeable,
     acknowledge_later,

@@ -23,7 +23,7 @@ from txlog.engine.plan.delayed.upcoming import (
     upcoming,
     upcoming_in_any_order,
 )
-from txlog.engine.upkeep.delayed import (
+from txlog.engine.upkeep.delayed.buckets import (
     INDEX_MAX,
     Search,
     delayed_partitions,

@@ -12,7 +12,7 @@ from txlog.engine.decide.sending.watermark import (
     take_snapshots,
 )
 from txlog.engine.folds.watermark import START, ActiveProducer, Position, Watermark, WatermarkState
-from txlog.engine.plan.watermarks import (
+from txlog.engine.plan.reading.watermarks import (
     Lateness,
     StoredWatermark,
     WatermarkGenerator,

@@ -8,7 +8,7 @@ SubscriptionDeleted of a subscription that received a value.
     W_SET in the sidecar ──> pending ──commit marker──┘        └──W_IDLE──> gone, its time forgotten
 
 `WatermarkState` is the value at one position and has all folding rules: the fold has the state at
-the end of the partition, a generator (plan/watermarks) a state at an earlier position.
+the end of the partition, a generator (plan/reading/watermarks) a state at an earlier position.
 
 Invariants
   1. The state at a position is a function of the partition's rows up to it.

@@ -7,7 +7,7 @@ Contents:
 
     ack_sets       ids as runs; acknowledged ids: which are valid, which pending
     clock_trust    how far to trust the wall clock before deleting or delivering by it
-    consuming      which consumer gets which message
+    consuming/     which consumer gets which message
     damage         damaged files: which messages of a partition readers still get
     delayed/       which delayed messages are due, and which are to come
     lookup         finding what a call names, or refusing what does not exist
@@ -18,5 +18,4 @@ Contents:
     route          which partition each message of a batch goes to
     staging        rows written as staged files, by any process that sees the directory
     standing       the position of a consumer in a partition
-    watermarks     how far a partition is in event time
 """

@@ -25,7 +25,7 @@ from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.model.ops import Mark
 from txlog.engine.model.schema import KIND_DATA, TXN_COMMIT
 from txlog.engine.plan.reading.ranges import check_retained, end_of, start_of, stop_after
-from txlog.engine.plan.watermarks import WatermarkGenerator
+from txlog.engine.plan.reading.watermarks import WatermarkGenerator
 from txlog.engine.relation.relation import RelationFilter, Span, above_lsn, spans_of
 from txlog.engine.view import View
 from txlog.errors import MessageNotFound

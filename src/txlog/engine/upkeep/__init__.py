@@ -6,7 +6,7 @@ Contents:
 
     changes/      changes of keys, cursors and the catalog, kept as rows
     checkpoint/   the journal into files
-    delayed       the buckets of the delayed index: built, merged, pruned, rebuilt
+    delayed/      the buckets of the delayed index
     repair/       repairing a damaged store, as far as its files allow
     service       when upkeep is due, and running its steps
     space/        compacting, offloading, trimming, sweeping

@@ -35,7 +35,7 @@ from txlog.engine.storage.manifest import (
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.changes import log
 from txlog.engine.upkeep.checkpoint import checkpoint, seal
-from txlog.engine.upkeep.delayed import tend_held
+from txlog.engine.upkeep.delayed.buckets import tend_held
 from txlog.engine.upkeep.space import adopt, compact, retention, sweep, topic_compaction
 from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, StoreFull, TxlogError, may_be_of_handler

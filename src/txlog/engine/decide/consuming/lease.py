@@ -6,7 +6,7 @@
     redeliver                  Returned: all leased messages, or these ids, of any consumer
     reap                       Returned + ConsumerDetached for dead consumers, and expired leases
 
-plan/consuming decides which messages are deliverable. Messages that a consumer took ahead
+plan/consuming/choice decides which messages are deliverable. Messages that a consumer took ahead
 and did not pass to its application come back without counting, and no time-out runs for them:
 callers report how far each application has got (Seen). The docstring of the package explains why
 leases are not flushed. Source: spec/transactions 9.1.
@@ -29,10 +29,10 @@ from txlog.engine.model.idset import IdSet, each, size
 from txlog.engine.model.leases import Seen, due_in
 from txlog.engine.model.ops import ConsumerDetached, Due, Leased, Op, Returned, Run
 from txlog.engine.plan.ack_sets import messages_in
-from txlog.engine.plan.consuming import SHARED_TYPES as SHARED_TYPES
-from txlog.engine.plan.consuming import PartitionDelivery as PartitionDelivery
-from txlog.engine.plan.consuming import active_consumer as active_consumer
-from txlog.engine.plan.consuming import choose, delays_of
+from txlog.engine.plan.consuming.choice import SHARED_TYPES as SHARED_TYPES
+from txlog.engine.plan.consuming.choice import PartitionDelivery as PartitionDelivery
+from txlog.engine.plan.consuming.choice import active_consumer as active_consumer
+from txlog.engine.plan.consuming.choice import choose, delays_of
 from txlog.engine.plan.delayed.due import IndexMissing
 from txlog.engine.plan.delayed.index import BucketLost
 from txlog.engine.plan.participants import unavailable_error

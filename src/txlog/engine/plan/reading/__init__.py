@@ -7,4 +7,5 @@ Contents:
     newest        the newest message of each key, by columns
     ranges        from `-10`, `@-1h`, `17:4` or `sub=billing` to positions
     uncommitted   READ_UNCOMMITTED: rows without a marker, after everything committed
+    watermarks    how far a partition is in event time
 """

@@ -25,7 +25,7 @@ from txlog.engine.decide.draft import Decision
 from txlog.engine.model.idset import Id, IdSet, covers
 from txlog.engine.model.leases import NOTHING_SEEN, Seen, is_due
 from txlog.engine.model.ops import Due, Op, Returned, Run
-from txlog.engine.plan.consuming import SHARED_TYPES
+from txlog.engine.plan.consuming.choice import SHARED_TYPES
 from txlog.engine.session.consuming.membership import Membership
 from txlog.engine.session.consuming.receive import Guard, Receiving
 from txlog.engine.session.reading.message import Decoder, Message, messages

@@ -51,7 +51,7 @@ from txlog.engine.session.reading.pause import APART_SECONDS_MAX, REST_SECONDS_M
 from txlog.engine.store.appender import is_sweep_due
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint import quarantine
-from txlog.engine.upkeep.delayed import drop_lost, rebuild_if_free
+from txlog.engine.upkeep.delayed.buckets import drop_lost, rebuild_if_free
 from txlog.engine.upkeep.space.retention import expire_due, is_timed
 from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, Corruption

@@ -21,7 +21,7 @@ from txlog.engine.folds.watermark import Position
 from txlog.engine.model.idset import Id, before
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.plan.ack_sets import resting
-from txlog.engine.plan.watermarks import tracking_position
+from txlog.engine.plan.reading.watermarks import tracking_position
 from txlog.engine.session.reading.message import Message
 from txlog.engine.store.store import Store
 from txlog.engine.view import View

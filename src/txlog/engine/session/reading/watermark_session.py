@@ -29,7 +29,7 @@ from txlog.engine.folds.catalog import topic_of
 from txlog.engine.folds.watermark import START
 from txlog.engine.model.ops import Mark
 from txlog.engine.plan.policies import policy
-from txlog.engine.plan.watermarks import WatermarkGenerator
+from txlog.engine.plan.reading.watermarks import WatermarkGenerator
 from txlog.engine.session.reading.message import Message
 from txlog.engine.session.reading.pause import REST_SECONDS_MAX
 from txlog.engine.session.reading.watermark_ground import Ground

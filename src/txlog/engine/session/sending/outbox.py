@@ -55,7 +55,7 @@ from txlog.engine.session.sending.message import (
     too_many_properties,
 )
 from txlog.engine.store.appender import Call
-from txlog.engine.upkeep.delayed import tend_due
+from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.errors import (
     AlreadyClosed,
     InvalidArgument,

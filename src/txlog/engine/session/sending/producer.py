@@ -57,7 +57,7 @@ from txlog.engine.session.sending.message import (
 )
 from txlog.engine.session.transactions import transaction
 from txlog.engine.store.store import Store
-from txlog.engine.upkeep.delayed import tend_due
+from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, InvalidArgument, InvalidMessage, NotAllowed
 

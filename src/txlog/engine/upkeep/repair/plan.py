@@ -70,7 +70,7 @@ from txlog.engine.upkeep.checkpoint.checkpoint import (
     restore_reserve,
 )
 from txlog.engine.upkeep.checkpoint.quarantine import check_files
-from txlog.engine.upkeep.delayed import rebuild_now
+from txlog.engine.upkeep.delayed.buckets import rebuild_now
 from txlog.engine.upkeep.repair.files import (
     LostFrames,
     SalvagedRows,

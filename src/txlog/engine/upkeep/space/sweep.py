@@ -43,7 +43,7 @@ from txlog.engine.upkeep.checkpoint.checkpoint import (
     unlink_free,
 )
 from txlog.engine.upkeep.checkpoint.history import HISTORY_DIR
-from txlog.engine.upkeep.delayed import delayed_partitions
+from txlog.engine.upkeep.delayed.buckets import delayed_partitions
 from txlog.engine.view import (
     COMPACTED_DIR,
     DELAYED_DIR,

@@ -35,8 +35,8 @@ from txlog.engine.model.ops import Run
 from txlog.engine.model.schema import KIND_DATA, TXN_COMMIT, W_IDLE, W_SET, W_SNAPSHOT
 from txlog.engine.plan.delayed.upcoming import TIMES, columns_of, later_in, scan
 from txlog.engine.plan.participants import contradictions
-from txlog.engine.plan.watermarks import StoredWatermark, moves_between, read_rows
-from txlog.engine.upkeep.delayed import ID_MAX, ID_MIN, delayed_partitions
+from txlog.engine.plan.reading.watermarks import StoredWatermark, moves_between, read_rows
+from txlog.engine.upkeep.delayed.buckets import ID_MAX, ID_MIN, delayed_partitions
 from txlog.engine.upkeep.verify.findings import Findings
 from txlog.engine.view import Request, View
 from txlog.errors import IntegrityError, TxlogError

@@ -57,7 +57,7 @@ from txlog.engine.storage.manifest import (
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.store.identity import IDENTITY_PATH, Identity, read_identity
 from txlog.engine.upkeep.checkpoint.checkpoint import leading
-from txlog.engine.upkeep.delayed import delayed_partitions
+from txlog.engine.upkeep.delayed.buckets import delayed_partitions
 from txlog.engine.upkeep.space.sweep import paths_of
 from txlog.engine.upkeep.verify.files import (
     check_changes,
