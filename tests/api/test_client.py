@@ -52,7 +52,7 @@ SHOWN = (
     "client.answers.metrics_text",
     "client.topics.subscription",
     "client.topics.watermarks",
-    *(f"functions.{name}" for name in ("outputs", "context", "windows", "loading", "runner")),
+    *(f"functions.{name}" for name in ("outputs", "context", "windows", "handlers", "runner")),
 )
 
 

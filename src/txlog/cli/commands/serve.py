@@ -110,12 +110,7 @@ def serve(
         sockets=_module("txlog.serve.core.sockets").systemd_sockets(os.environ, os.getpid()),
         tell=tell,
     )
-    guard = (
-        None
-        if auth is None
-        else _module("txlog.serve.auth.access").AuthProvider(Path(auth), call.clock)
-    )
-    authority = _module("txlog.serve.auth").AccessControl(guard)
+    authority = _module("txlog.serve.auth").AccessControl(_guard(call, auth))
     notify = _module("txlog.serve.core.sockets").notify
 
     def told(places: list[str]) -> None:
@@ -156,6 +151,13 @@ def _with_extra() -> Iterator[None]:
 
 def _module(name: str) -> Any:
     return importlib.import_module(name)
+
+
+def _guard(call: Call, auth: str | None) -> Any:
+    """Authentication by the rules of a file; None without."""
+    if auth is None:
+        return None
+    return _module("txlog.serve.auth.access").AuthProvider(Path(auth), call.clock)
 
 
 def _tls(cert: str | None, key: str | None, client_ca: str | None, *, has_auth: bool) -> Any:

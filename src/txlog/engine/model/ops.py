@@ -52,6 +52,10 @@ FILES: Component = ("files", 0, 0)
 RETURNS = "returns"
 
 
+class _Homed(Protocol):
+    def home(self) -> Component: ...
+
+
 class _Partitioned(Protocol):
     @property
     def partition(self) -> int: ...
@@ -97,9 +101,9 @@ def members(subscription: int) -> Component:
 class Routed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An op. If it has no home, its folds depend on its content: it names them itself."""
 
-    def components(self: Any) -> tuple[Component, ...]:
+    def components(self: _Homed) -> tuple[Component, ...]:
         """All folds that take it."""
-        return (self.home(), *(self.others() if hasattr(self, "others") else ()))
+        return (self.home(), *getattr(self, "others", tuple)())
 
 
 class OfCatalog(Routed, frozen=True):

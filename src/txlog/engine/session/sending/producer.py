@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
 
 import pyarrow as pa
 
@@ -505,6 +505,9 @@ class ProducerSession:
         if self._is_closed:
             raise AlreadyClosed("the producer is closed")
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an open store cannot be copied or pickled: open it again instead")
+
     # --- sending a message -----------------------------------------------------------------------
 
     def send(
@@ -665,7 +668,7 @@ class ProducerSession:
     def send_batch(self, data: pa.Table | pa.RecordBatch, txn: Txn | None = None) -> BatchReceipt:
         """Send rows in one frame: it stores all or none."""
         self.check_open()
-        if txn is None:
+        if txn is None and self._queues:
             self.settle()
         return self._send_rows(data, txn, self._shape.version)
 
