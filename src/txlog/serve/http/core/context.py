@@ -44,13 +44,19 @@ SAMPLE_AGE_MAX_MS: Final = 60_000  # an older sample says nothing about the curr
 class Rates:
     """How fast counters grow, from the values at two earlier samples.
 
-    They exist in this process only: after a restart the first sample has no rate yet.
+    They exist in this process only: after a restart the first sample has no rate yet. A counter
+    that nobody asks for is dropped after SAMPLE_AGE_MAX_MS: the names of producers have the
+    addresses of their clients, so there would be more of them with each reconnect.
     """
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[str, list[tuple[int, int]]] = {}
+        self._known: dict[str, list[tuple[int, int]]] = {}  # the one asked for last is last
+
+    def __len__(self) -> int:
+        """How many counters have samples."""
+        return len(self._known)
 
     def of(self, name: str, value: int, now_ms: int) -> float:
         """How much a counter grows in a second; 0 at the first sample, or after it was reset.
@@ -68,15 +74,16 @@ class Rates:
         )
         if not samples or now_ms - samples[-1][0] >= SAMPLE_GAP_MS:
             samples.append((now_ms, value))
+        self._known.pop(name, None)
         self._known[name] = samples[-3:]
+        self._drop_old(now_ms)
         if old is None or value < old[1]:
             return 0.0
         return (value - old[1]) * 1000 / (now_ms - old[0])
 
-    def forget(self, names: set[str]) -> None:
-        """Keep only these counters."""
-        for name in self._known.keys() - names:
-            del self._known[name]
+    def _drop_old(self, now_ms: int) -> None:
+        while now_ms - self._known[oldest := next(iter(self._known))][-1][0] > SAMPLE_AGE_MAX_MS:
+            del self._known[oldest]
 
 
 T = TypeVar("T")

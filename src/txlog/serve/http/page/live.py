@@ -119,7 +119,6 @@ class LivePage:
             row["topic"]: self._rates.of(row["topic"], row["messages"], now_ms)
             for row in figures["topic_list"]
         }
-        self._rates.forget({*by_topic})
         pace = Pace(now_ms, sum(by_topic.values()), by_topic)
         self._paces = [*self._paces, pace][-HISTORY:]
         self._shown = page.drawn(figures, self._paces)
