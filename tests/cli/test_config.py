@@ -266,3 +266,16 @@ def test_undo_is_a_command_that_restores_the_setting(
     assert {name: row["value"] for name, row in rows(capfd, "config", "show").items()} == {
         name: row["value"] for name, row in settings_before.items()
     }
+
+
+def test_a_relative_directory_of_settings_is_ignored(
+    config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The XDG standard says so; the file below HOME holds, as without the variable."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", "config")
+    monkeypatch.setenv("HOME", str(config.parents[2]))
+    own = config.parents[2] / ".config" / "txlog" / "config.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('lock_timeout = "7ms"\n', encoding="utf-8")
+    row = rows(capfd, "-S", "shop", "config", "show")["lock_timeout_ms"]
+    assert (row["value"], row["origin"]) == ("7", "config.toml")

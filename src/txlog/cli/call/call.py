@@ -468,7 +468,9 @@ def user_settings(profile: str | None) -> UserSettings:
 
     raises: InvalidArgument (201) for a bad file; NotFound (308) for a missing profile
     """
-    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    home = os.environ.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(home):  # the XDG standard ignores a relative path
+        home = os.path.expanduser("~/.config")
     if profile is None and not os.path.exists(os.path.join(home, "txlog", "config.toml")):
         return {}
     return environment.read_config(os.environ, profile)
