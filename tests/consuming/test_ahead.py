@@ -18,7 +18,8 @@ from tests.source_tree import ROOT
 from txlog import Client, Consumer, Message, MessageId
 from txlog.base.ranges import START
 from txlog.clock import ManualClock
-from txlog.errors import DiskFailed
+from txlog.engine.store.store import Store
+from txlog.errors import DiskFailed, StoreFull
 
 pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 1}, [("t", "s")])]
 SEED = int(os.environ.get("TXLOG_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
@@ -270,6 +271,23 @@ def test_a_consumer_gives_back_what_it_has_not_handed_out(bench: Bench) -> None:
         assert counted(bench) == {3: 1}
         assert consumer.redeliver_unacknowledged_messages().returned == 5
         assert counted(bench) == dict.fromkeys(range(4), 1)
+
+
+def test_messages_taken_ahead_survive_a_refused_redelivery(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: messages that the consumer has leased and never hands out."""
+    numbered(bench.client, 7)
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise StoreFull("no space is left")
+
+    with bench.client.consumer("t", "s", type="shared") as consumer:
+        values_of(consumer, 4)
+        with monkeypatch.context() as full, pytest.raises(StoreFull):
+            full.setattr(Store, "write", refuse)
+            consumer.redeliver_unacknowledged_messages()
+        assert values_of(consumer, 3) == [4, 5, 6]
 
 
 def test_a_batch_continues_after_the_received_messages(bench: Bench) -> None:

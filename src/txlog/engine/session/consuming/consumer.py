@@ -384,9 +384,10 @@ class ConsumerSession:
         """Return all received and unacknowledged messages, counted."""
         with self._turns.held():
             self.receiving.check_open()
-            self._ahead.clear()
+            answer = self.member.give_back(self._ahead.seen, detach=False)
+            self._ahead.clear()  # if the store refused, they are still to be handed out
             self.receiving.is_idle = False
-            return self.member.give_back(self._ahead.seen, detach=False)
+            return answer
 
     # --- leaving -----------------------------------------------------------------------------
 
