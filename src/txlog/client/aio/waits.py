@@ -35,9 +35,9 @@ NEVER: Final = 1 << 62
 
 
 class Found(NamedTuple):
-    """The news for resting tasks.
+    """The changes of the store since the tasks began to rest.
 
-    lsn, departures: what it covers: all frames up to this LSN, and so many departures of consumers
+    lsn, departures: it covers all frames up to this LSN, and this many departures of consumers
     changed: the components that changed; None: any component may have changed
     bereft:  the component `peers` of each subscription that may have lost a consumer
     """
