@@ -838,7 +838,7 @@ class Client(RelationReader):
         """Unfinished transactions; the fields of `txn list`.
 
         all:    also ended transactions that the store still has a record of
-        states: only these states
+        states: only these states, also of ended transactions
         """
         self.store.sweep_if_due()
         return self.store.ask(
