@@ -264,7 +264,10 @@ class Admin:
     def coordinator_stats(
         self, coordinator: int | None = None, *, internal: bool = False
     ) -> list[CoordinatorStats]:
-        """Figures of a coordinator, or of all. Raises CoordinatorNotFound."""
+        """Figures of a coordinator, or of all; internal: also log_stats, figures of its log.
+
+        raises: CoordinatorNotFound
+        """
         return self._store.ask(
             lambda view: transactions.coordinator_stats(
                 view, self._store, coordinator, internal=internal
@@ -296,8 +299,7 @@ class Admin:
     def transaction_log(self, txn_id: TxnId) -> list[TransactionLogRow]:
         """The steps of a transaction that its coordinator recorded; the fields of `txn log`.
 
-        They stay for the retention time of ended transactions, longer than the record of
-        `show_transaction`.
+        The retention settings of ended transactions decide how long the store keeps the steps.
         raises: TransactionNotFound, Corruption (a damaged history file)
         """
         self._store.settle()

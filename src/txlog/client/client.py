@@ -927,7 +927,7 @@ class Client(RelationReader):
         tell:    called with (bytes copied so far, bytes in all)
         returns: {path, uuid, lsn, files, size_bytes, offloaded, verified}
         raises:  AlreadyExists, InvalidArgument (`dest` is in the store), StoreLocked, Corruption.
-                 After an error `dest` has no store; the next copy there starts over
+                 After an error before `verify`, the next copy to `dest` starts over
         """
         return copying.copy_store(self.store, dest, verify=verify, tell=tell or copying.silent)
 

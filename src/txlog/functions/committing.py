@@ -122,7 +122,7 @@ class Work:
     # --- the key -----------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Take the key."""
+        """Connect the key; the store then refuses all calls of older instances."""
         with self._hooks.guard():
             self._epoch = self._client.connect(self._key)["epoch"]
 

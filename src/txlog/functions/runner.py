@@ -94,7 +94,7 @@ class Flow(Protocol):
         """Receive and process once; returns whether there was any work."""
 
     def ended(self) -> None:
-        """The run ends because the input is drained."""
+        """Note that the run ends: the input is drained, or the limit of messages is reached."""
 
     def close(self) -> None:
         """Release the resources other than the inputs."""

@@ -162,7 +162,7 @@ def _row(name: str, value: int, bounds: Bounds, detail: str, status: str | None 
 
 
 def _shared(view: View, store: Store, topics: Sequence[Topic]) -> Iterator[CheckRow]:
-    """The checks that monitors and the doctor share."""
+    """The rows partitions, space and hanging; the doctor judges these by the same functions."""
     numbers = [number_of(topic, index) for topic in topics for index in range(topic.partitions)]
     status, reasons = _unavailable(view, numbers)
     detail = ", ".join(f"{name} ({reason})" for name, reason in reasons.items()) or "all there"

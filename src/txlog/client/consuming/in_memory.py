@@ -2,7 +2,8 @@
 
 It works on top of a reader. It writes nothing and takes no lock, other processes do not see it, and
 it does not keep messages from being trimmed. This object holds the acknowledgements, the messages
-in hand and the redelivery counts. Source: Pulsar's SubscriptionMode.NonDurable.
+in hand (delivered, unacknowledged) and the redelivery counts.
+Source: Pulsar's SubscriptionMode.NonDurable.
 """
 
 from __future__ import annotations

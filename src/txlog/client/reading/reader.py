@@ -88,8 +88,8 @@ from txlog.errors import (
 )
 
 BATCH_MESSAGES = 1000
-# read_next reads so many messages ahead, and then ten times as many at each further read: most
-# callers of read_next want a single message.
+# read_next first reads AHEAD_FIRST messages ahead, and AHEAD_GROWTH times as many at each further
+# read, up to BATCH_MESSAGES: most callers of read_next want a single message.
 AHEAD_FIRST, AHEAD_GROWTH = 10, 10
 
 
@@ -527,7 +527,7 @@ class Reader(Watermarked):
     def _parts(
         self, view: View, partition: int, number: int, step: Plan, *, is_apart: bool
     ) -> list[Part]:
-        """Read the rows of a plan."""
+        """Read the rows of a plan, as one part; is_apart: as in `_read`."""
         if not step.pieces:
             return []
         names = self.columns
