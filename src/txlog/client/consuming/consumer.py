@@ -103,7 +103,7 @@ class Consumer(Watermarked):
 
     @property
     def kind(self) -> str:
-        """The type of the subscription: exclusive, failover, shared or key-shared. As `id`."""
+        """The subscription's type: exclusive, failover, shared or key-shared. Raises as `id`."""
         return self._single().member.kind
 
     @property

@@ -217,7 +217,7 @@ class Producer:
         return MessageBuilder(self, txn)
 
     def new_watermark(self, txn: Transaction | TxnId | None = None) -> WatermarkBuilder:
-        """A watermark to send: a promise that later messages of this producer are not older.
+        """A watermark to send: a promise that the producer's later messages are not older than it.
 
         txn: the watermark takes effect at its commit, together with its messages
         All producers without a name count as one producer; if there are several, name each.
