@@ -1,6 +1,6 @@
 """txlog: exactly-once event streaming in a directory of files, without a broker.
 
-Names are loaded when first used, so that importing txlog costs nothing.
+Each public name is loaded on its first use, so that `import txlog` is fast.
 
 >>> import tempfile, txlog
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -16,8 +16,8 @@ Contents:
     aio          the Python API for programs built on an event loop, by its public name
     base/        words, values and their text: what every room may import
     cli/         the command line, and the programs behind it
-    client/      the Python API: client, admin and the handles they give out
-    clock        wall time and boot time: the only module that reads a clock
+    client/      the Python API: Client, Admin and their handles, blocking and asynchronous
+    clock        wall time and boot time: no other module reads these two clocks
     engine/      the store itself: bytes, facts, state, questions, decisions, upkeep
     errors       the error tree: one class for each thing a caller would do differently
     functions/   user code between topics, exactly once
@@ -34,8 +34,8 @@ import importlib
 
 from txlog.base.startup import lazy
 
-# Not from typing, which takes longer than all the rest here: until the program `txlog` has set its
-# interrupt handler, an interrupt ends in a traceback.
+# Not from typing, which takes longer to load than all the rest here. Until the program `txlog` has
+# set its interrupt handler, Ctrl-C ends in a traceback.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any

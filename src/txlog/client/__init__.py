@@ -1,5 +1,6 @@
-"""The Python API, modelled on Pulsar's: the client, its administration, and one package of handles
-per subject.
+"""The Python API, modelled on Pulsar's: Client, Admin, and a package of handles for each subject.
+
+Users import it as `txlog` and `txlog.aio`. Other rooms import only the modules listed next.
 
 Door: aio, aio/client, aio/handles, aio/worker, answers/changes, answers/delayed, answers/health,
 answers/inspect, answers/integrity, answers/keys, answers/lists, answers/metric_family,

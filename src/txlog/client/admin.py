@@ -264,7 +264,10 @@ class Admin:
     def coordinator_stats(
         self, coordinator: int | None = None, *, internal: bool = False
     ) -> list[CoordinatorStats]:
-        """Figures of a coordinator, or of all. Raises CoordinatorNotFound."""
+        """Figures of a coordinator, or of all; internal: also log_stats, figures of its log.
+
+        raises: CoordinatorNotFound
+        """
         return self._store.ask(
             lambda view: transactions.coordinator_stats(
                 view, self._store, coordinator, internal=internal
@@ -296,8 +299,7 @@ class Admin:
     def transaction_log(self, txn_id: TxnId) -> list[TransactionLogRow]:
         """The steps of a transaction that its coordinator recorded; the fields of `txn log`.
 
-        They stay for the retention time of ended transactions, longer than the record of
-        `show_transaction`.
+        The retention settings of ended transactions decide how long the store keeps the steps.
         raises: TransactionNotFound, Corruption (a damaged history file)
         """
         self._store.settle()
@@ -321,7 +323,7 @@ class Admin:
     def transaction_buffer_stats(
         self, topic: str, partition: int | None = None, *, txn: TxnId | None = None
     ) -> list[BufferStats]:
-        """The sidecars of a topic. Raises TopicNotFound, TransactionNotFound."""
+        """The sidecars: messages of transactions. Raises TopicNotFound, TransactionNotFound."""
         name = TopicName.parse(topic, allow_partition=True)
         return self._store.ask(
             lambda view: partitionstats.buffer_stats(view, self._store, name, partition, txn),
@@ -350,7 +352,7 @@ class Admin:
     def position_in_pending_ack(
         self, topic: str, subscription: str, position: MessageId
     ) -> PendingPosition:
-        """The state of a message on a subscription.
+        """Whether a message is acknowledged, held by a transaction, or neither; {state, txn, …}.
 
         raises: TopicNotFound, SubscriptionNotFound
         """
@@ -491,8 +493,7 @@ class Admin:
     def set_online(self, topic: str, partition: int | None = None) -> PartitionSwitched:
         """Make a partition available again and finish the transactions that waited for it.
 
-        All of that is one frame.
-
+        One frame does all of this.
         returns: {topic, partition, online, changed, finished_list}
         raises:  TopicNotFound; Corruption: one of its files is damaged, and it stays offline
         """
@@ -576,7 +577,7 @@ class Admin:
         dry_run: bool = False,
         arrange: Arrange | None = None,
     ) -> Compacted:
-        """Rewrite the sidecars of a topic in commit order, without dead rows.
+        """Rewrite the sidecars of a topic in commit order, without aborted and trimmed rows.
 
         arrange: a function that reads and sorts the rows; jobs pass one that uses Spark
         raises: TopicNotFound, StoreLocked (another process runs maintenance), StoreFull;
@@ -656,7 +657,7 @@ class Admin:
         )
 
     def accept_clock(self) -> ClockAccepted:
-        """Declare the wall clock of this machine right, even if it is far ahead of the expected.
+        """Trust the wall clock of this machine, even if it is far ahead of the expected time.
 
         Expiry by time then follows it.
         returns: {ahead_ms, was_believed}: how the store judged the clock before
@@ -688,7 +689,7 @@ class Admin:
     ) -> PoliciesChanged:
         """Set how messages wait for delivery: for a topic, a namespace, else the store.
 
-        active:     False: deliver all messages at once
+        active:     False: ignore delivery times, no message waits
         tick_time_ms: unless `strict`, a message may come this much too early
         max_delivery_delay_ms: refuse longer delays (InvalidMessage); 0: no limit
         fixed_delivery_delay_ms: the delay of every message, instead of its own; 0: its own

@@ -165,8 +165,8 @@ class Client(RelationReader):
     def reading(self) -> RowsRead:
         """Rows read since the client was opened: {rows_read, row_groups_decoded, handed_out}.
 
-        handed_out counts messages returned to callers, so rows_read / handed_out is the read
-        amplification; 1 is the optimum. A key-shared consumer also reads keys.
+        handed_out counts messages read for callers, including those read ahead. The read
+        amplification is rows_read / handed_out, at best 1. A key-shared consumer also reads keys.
         """
         tally = self.store.tally
         return {
@@ -176,14 +176,14 @@ class Client(RelationReader):
         }
 
     def close(self) -> None:
-        """Close the client and its consumers, after storing all messages sent without waiting.
+        """Store all messages sent without waiting, then close the consumers and the client.
 
-        It waits for a running checkpoint, and writes a due one if this client has changed the
-        store. If the checkpoint fails, that is a note in `reports`, and no data is lost. If
-        `__del__` or a signal handler calls this inside another call on the store, it takes effect
-        when that call has ended.
-        raises: the first error of a message sent without waiting that the caller has not got from
-                its future; the client is closed all the same
+        The call waits for a running checkpoint, and writes a due one if this client has changed the
+        store. A failed checkpoint only adds a note to `reports`, and no data is lost. If `__del__`
+        or a signal handler calls this inside another call on the store, it takes effect when that
+        call has ended.
+        raises: the first send error that no caller has taken from a future; the client is closed
+                all the same
         """
         sent: Outbox | None = self._parts.get("outbox")
         if self.store.put_off(self.close) or (sent is not None and sent.put_off(self.close)):
@@ -195,11 +195,11 @@ class Client(RelationReader):
                 sent.close()
         finally:
             for handle in list(self._handles):
-                with suppress(TxlogError):  # its peers consider it dead
+                with suppress(TxlogError):  # peers then treat it as a dead consumer
                     handle.close()
-            with suppress(AlreadyClosed):  # closed by another thread, or the parent's
+            with suppress(AlreadyClosed):  # another thread closed it, or it is the parent's
                 self._checkpoints.close(self.store)
-                if self.store.has_written:  # a reader changes nothing
+                if self.store.has_written:  # a client that only read leaves no work
                     tend_due(self.store, closing=True)
             super().close()
 
@@ -394,8 +394,8 @@ class Client(RelationReader):
     def plan_stage(self, topic: str, tag: str = "") -> StagePlan:
         """A place for staged files of a batch whose key and name come later (`plan.named`).
 
-        tag: hex digits shared by the jobs of one stream; when a job ends, the staged files of
-             earlier ones are removed
+        tag: hex digits shared by the jobs of one stream; a job that ends removes the staged files
+             of earlier ones
         """
         return bulks.planned(self.store, topic, "", 0, tag)
 
@@ -412,9 +412,9 @@ class Client(RelationReader):
         schema: object = None,
         **options: Unpack[ProducerOptions],
     ) -> Producer:
-        """A producer.
+        """A producer for a topic, or for one partition of it (`orders/2`).
 
-        name:          makes sends idempotent
+        name:          makes sends idempotent: a repeated sequence id is stored once
         chunking:      allows messages above max_message_bytes
         message_router: function of a message and the number of partitions; returns the partition
                        for messages that name none. Runs in the sending thread
@@ -512,8 +512,8 @@ class Client(RelationReader):
     ) -> Consumer:
         """A consumer of a subscription on a topic, on several, or on a pattern (re.compile).
 
-        type, isolation: must be those of the subscription; None: any
-        create:          create the subscription if it is missing, starting at `position`
+        type, isolation: must match the subscription; None: any
+        create:          create it if missing, at `position`, by default exclusive and committed
         partitions:      of one topic; by default all
         priority:        with failover, the consumer with the lowest priority is active
         name:            of the consumer; by default the user's name and the process id
@@ -603,8 +603,8 @@ class Client(RelationReader):
     ) -> Iterator[pa.Table]:
         """The messages of a range of one or more topics, as of one LSN.
 
-        It ends where the log ended when the call began. A transaction that commits later is in none
-        of the topics.
+        The first `next` begins the read, which ends where the log ended then. A transaction that
+        commits later is in none of the topics.
 
         isolation: as in `reader`
         follow:    do not end: continue up to a later LSN, and so on. All messages of a transaction
@@ -838,7 +838,7 @@ class Client(RelationReader):
         """Unfinished transactions; the fields of `txn list`.
 
         all:    also ended transactions that the store still has a record of
-        states: only these states
+        states: only these states, also of ended transactions
         """
         self.store.sweep_if_due()
         return self.store.ask(
@@ -927,7 +927,7 @@ class Client(RelationReader):
         tell:    called with (bytes copied so far, bytes in all)
         returns: {path, uuid, lsn, files, size_bytes, offloaded, verified}
         raises:  AlreadyExists, InvalidArgument (`dest` is in the store), StoreLocked, Corruption.
-                 After an error `dest` has no store; the next copy there starts over
+                 After an error before `verify`, the next copy to `dest` starts over
         """
         return copying.copy_store(self.store, dest, verify=verify, tell=tell or copying.silent)
 
@@ -935,7 +935,7 @@ class Client(RelationReader):
         """Make everything durable that any process has written so far.
 
         Messages that producers of this client sent without waiting are stored first.
-        raises: the first error of such a message that the caller has not got from its future
+        raises: the first error of such a message that no caller has taken from a future
         """
         if "outbox" in self._parts:
             self._outbox().flush()
@@ -943,7 +943,7 @@ class Client(RelationReader):
 
 
 def _finder(topic: str, subscription: str) -> Find:
-    """A function that finds a subscription by name in the view of the decision."""
+    """A function that returns the topic and the subscription with these names in a view."""
     name = TopicName.parse(topic, allow_partition=True)
 
     def find(view: View) -> tuple[Topic, Subscription]:

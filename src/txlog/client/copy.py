@@ -7,8 +7,8 @@
 
 The copy is the same store: same uuid, same ids, same bytes in every file. The file `copied` is
 written first and txlog.toml last, so an interrupted copy is not a store, and the next copy to that
-place starts over. The witness of the copy names a boot id that never existed. So the first writer
-aborts all open transactions, as after a power cut: their programs use the original.
+place starts over. The copy's `journal/witness` names a boot id that never existed. So its first
+writer aborts all open transactions, as after a power cut: their programs use the original.
 """
 
 from __future__ import annotations
@@ -236,9 +236,9 @@ class _Progress:
 def _publish(
     source: Disk, target: Disk, path: str, length: int | None = None, ref: FileRef | None = None
 ) -> int:
-    """Copy a file, or its first bytes; returns how many bytes. Reads it back before renaming it.
+    """Copy a file, or its first `length` bytes, and read it back; returns how many bytes.
 
-    raises: Corruption when length or checksum differ from the reference; MissingFile
+    raises: Corruption when length or checksum differ from those of `ref`; MissingFile
     """
     size = 0
 

@@ -3,23 +3,23 @@
     inputs ── receive ── function ── outputs ┐
                   └───── acknowledge ────────┴── one transaction a batch
 
-Inputs are acknowledged and outputs produced in one transaction, so a crash at any moment loses
+One transaction acknowledges the inputs and produces the outputs, so a crash at any moment loses
 and repeats nothing in the store. Other effects of a function may happen again.
 
 Door: handlers, runner, the package, watermarked, window_state, windows.
 
 Contents:
 
-    attempt        one attempt at one transaction; inputs that fail repeatedly
+    attempt        one attempt at one transaction; inputs that finally fail
     committing     the transactions of a run, under a key that fences earlier runs
     context        Context: a function's second argument
-    handlers       loading a function; ways to call it: with a message, or with a table
-    inputs         the consumers
+    handlers       loading a function by name; calling it with a message, or with a table
+    inputs         the consumers of a run: receiving and acknowledging its inputs
     options        the options, results and callbacks of a run
     outputs        results of functions, as one Arrow batch per topic
-    runner         the loop
+    runner         `run`: the loop that receives, calls the function and commits
     watermarked    windows of event time that close when the watermark passes them
-    window_state   the messages of such windows while they wait: a topic of its own
+    window_state   the messages of such open windows, in a topic of their own and in memory
     windows        tumbling windows, by count and by event time
 """
 

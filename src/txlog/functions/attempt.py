@@ -1,8 +1,8 @@
-"""Owns one attempt at one transaction: its outputs, and the inputs that finally fail.
+"""Owns one attempt at one transaction: its outputs, and the inputs that finally fail (on_error).
 
-stop         the attempt is aborted without effects, and the run ends
-skip         the input is acknowledged and has no other effect
-dead-letter  it is acknowledged and copied to a topic, in the transaction of the batch
+stop         the run aborts the transaction and ends
+skip         the run acknowledges the input, without an output
+dead-letter  the run acknowledges the input and copies it to a topic, in the batch's transaction
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Tell = Callable[[str, Mapping[str, object]], object]
 
 
 class GivenUp(Exception):
-    """An input has finally failed and on_error is stop; the error to raise is its cause."""
+    """An input has finally failed and on_error is stop; error: what `run` then raises."""
 
     def __init__(self, error: TxlogError) -> None:
         super().__init__(str(error))
@@ -43,11 +43,10 @@ class Unsettled(Exception):
 
 
 class Attempt:
-    """The outputs of one transaction, and the inputs given up in it.
+    """The outputs of one transaction, and counts of its inputs.
 
-    decoder: decodes the messages for the function
-    late:  number of messages whose window was closed
-    aside: rows in the outbox that are not outputs of the function: inputs that it did not take
+    late:  messages whose window was closed
+    aside: rows in the outbox that are copies of inputs: dead letters, and messages for a late topic
     """
 
     __slots__ = (
@@ -81,9 +80,9 @@ class Attempt:
     def repeat(
         self, rows: pa.Table, call: Callable[[], None], mark: Mark, error: BaseException
     ) -> None:
-        """Retry these failed rows; give them up when no attempts remain.
+        """Repeat a call that failed for these rows; give the rows up when no attempts remain.
 
-        mark:   state of the outbox before the first attempt
+        mark:   end of the outbox before the first attempt; error: what that attempt raised
         raises: GivenUp
         """
         attempts = 1

@@ -1,13 +1,13 @@
 """Owns the transactions of a run: one per batch, under a key that fences earlier runs.
 
-    connect     the transaction key: this aborts an older instance's open transaction and refuses
-                all its later calls
+    connect     the transaction key, once: the store aborts an older instance's open transaction and
+                refuses all its later calls
     begin       under the key
     call        the handler calls the user's function
     send, acknowledge, commit     one frame
 
-A batch may fail without naming the failing input. Then it is retried in parts, so that the good
-inputs succeed; an input that fails alone as often as allowed is given up.
+A batch may fail without naming the failing input. Then the run retries it in parts, so that the
+good inputs succeed. It gives an input up that has failed alone as often as allowed.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Work:
     # --- the key -----------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Take the key."""
+        """Connect the key; the store then refuses all calls of older instances."""
         with self._hooks.guard():
             self._epoch = self._client.connect(self._key)["epoch"]
 

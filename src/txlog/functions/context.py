@@ -30,9 +30,9 @@ class Window(NamedTuple):
 class Context:
     """Facts about a function and its input, and the way to publish.
 
-    The names are those of Pulsar Functions without `get_`. `message` and its parts are None in a
-    function of batches; `window` is None outside of windows, `watermark` (ms) except for windows
-    that close on watermarks.
+    The names are those of Pulsar Functions without `get_`. In a function of batches, `message` and
+    its parts are None, its properties {}. `window` is None in a function without windows, and
+    `watermark` (ms since 1970 UTC) without windows that close on watermarks.
 
     >>> from txlog.functions import Context
     >>> def total(message, context):

@@ -1,8 +1,8 @@
 """Owns the calls of a function: a message at a time, or once per batch with an Arrow table.
 
 A handler takes rows. It returns the rows it has finished, the rows it holds back for the next
-batch, and the rows it did not reach. In a function of messages the failing input is known, so it is
-retried and given up in place; in a function of batches it must be searched.
+batch, and the rows it did not reach. If a call with one message fails, the handler retries it or
+gives it up at once. If a call with a batch fails, the run splits the batch to find the bad input.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ UserFunction: TypeAlias = Callable[..., object]
 
 
 class Handled(NamedTuple):
-    """The result for each group of rows; None: the group is empty.
+    """The rows of a batch by result; None: no rows.
 
+    done: to be acknowledged; kept: those of them that move to the state of windows
     held: they come first in the next batch; left: the handler did not reach them
-    kept: finished rows that go to the state of windows
     """
 
     done: pa.Table

@@ -60,7 +60,7 @@ class Inputs:
         self.has_moved = False
 
     def open(self, work: Work) -> None:
-        """Subscribe; an older instance has time to release the subscriptions."""
+        """Subscribe; wait up to take_over_ms for an older instance to release a subscription."""
         until = time.monotonic() + self._options.take_over_ms / 1000
         for topic in self._topics:
 
@@ -100,7 +100,7 @@ class Inputs:
 
     @property
     def watermark(self) -> int | None:
-        """The lowest watermark of the topics; idle ones count if all are idle; None: unknown."""
+        """The lowest watermark of the topics; idle topics count only if all are; None: unknown."""
         watermarks = [
             (consumer.watermark_status == "idle", consumer.get_last_watermark())
             for consumer in self._consumers
@@ -112,7 +112,7 @@ class Inputs:
         return min(times) if times and len(times) == len(counted) else None
 
     def receive(self) -> tuple[pa.Table, bool]:
-        """The next messages, and whether the input is drained."""
+        """(the next messages, whether there were fewer than asked for: the input is drained)."""
         batch_max = self._options.txn_size
         if self._options.limit is not None:
             batch_max = min(batch_max, self._options.limit - self.received)
@@ -154,7 +154,7 @@ class Inputs:
                 consumer.acknowledge_async(topic_rows, txn=txn)
 
     def settled(self, handled: Handled, txn: Transaction) -> int:
-        """All rows of the transaction were consumed."""
+        """How many inputs the committed transaction consumed: all handled rows."""
         rows: int = handled.done.num_rows
         return rows
 

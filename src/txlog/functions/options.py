@@ -28,16 +28,15 @@ class FunctionOptions:
     txn_time_ms:      a transaction of single messages takes no more messages after this time
     txn_timeout_ms:   the store aborts a transaction open longer; None: the store's setting
     transaction_key:  instead of `function:NAME:INSTANCE`
-    limit:            total number of messages
+    limit:            end after this many messages
     follow:           continue when the input is drained
-    max_wait_ms:      wait this long for the next message first
-    on_error:         stop, skip, or dead-letter
+    max_wait_ms:      without follow, end when no message has come for this long
+    on_error:         what to do with an input that finally fails: stop, skip, or dead-letter
     dead_letter_topic: topic for failed inputs
     retries:          attempts after the first
-    allow_loop:       an output may also be an input: the function gets its own messages, forever.
-                      The run checks its output, dead-letter and late topics for this. It does not
-                      check a topic that the function itself sets in an Output: sending a message
-                      round again a few times is a valid use
+    allow_loop:       an output topic may also be an input: the function gets its own messages,
+                      forever. The run checks its output, dead-letter and late topics for this, not
+                      a topic that the function sets in an Output: such a loop may well end
     take_over_ms:     how long to wait for an older instance to release the subscription
     """
 
@@ -74,7 +73,7 @@ class FunctionOptions:
 
 @dataclass(slots=True)
 class Summary:
-    """The results of a run so far; it counts messages of committed transactions.
+    """The results of a run so far: messages of committed transactions, and aborted transactions.
 
     late: number of messages that came after watermarks closed their window
     """

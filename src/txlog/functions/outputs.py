@@ -58,9 +58,8 @@ class Output:
     event_time:    ms since 1970 UTC, None for none; by default the event time of the input
     deliver_at:    earliest delivery, ms since 1970 UTC
     deliver_after: earliest delivery, ms after the message was stored
-    topic:         by default the output topic of the function; an input is allowed, but the
-    function
-                   must make sure that the loop ends
+    topic:         by default the output topic of the function. It may be an input topic, but then
+                   the function must make sure that the loop ends
 
     >>> Output({"total": 3}, key="ana", topic="totals").topic
     'totals'
@@ -123,7 +122,7 @@ class Outbox:
             raise InvalidMessage(f"a function cannot return {type(returned).__name__}")
 
     def add_table(self, topic: str | None, rows: pa.Table | pa.RecordBatch) -> None:
-        """Add messages as columns: value, and key, properties, event_time and a delivery."""
+        """Add messages as columns named like fields of Output; an input's origin is dropped."""
         if "value" not in rows.schema.names:
             raise InvalidMessage("a table of outputs has no column named value")
         unknown = [n for n in rows.schema.names if n not in _COLUMNS and n not in _ORIGIN]
@@ -197,7 +196,7 @@ class Outbox:
         self._items.append((self._resolve(topic), row))
 
     def _resolve(self, topic: str | None) -> str:
-        """The topic in its short form; it is known to exist."""
+        """The topic in its short form, once `check` has accepted it."""
         topic_name = self._topic if topic is None else topic
         if topic_name is None:
             raise InvalidMessage("an output names no topic, and the function has no output topic")

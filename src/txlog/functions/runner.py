@@ -1,8 +1,8 @@
 """Owns the run of a function: receive, call, produce and acknowledge, until the end.
 
-    inputs      the messages, at most txn_size at once, as soon as some arrive
+    inputs      receives messages, at most txn_size at once, as soon as some arrive
     a flow      processes them: `Batches` here, windows on watermarks in `watermarked`
-    committing  each batch in a transaction
+    committing  runs one transaction for each batch
 
 Messages that the function holds back stay unacknowledged and come first in the next batch.
 """
@@ -94,7 +94,7 @@ class Flow(Protocol):
         """Receive and process once; returns whether there was any work."""
 
     def ended(self) -> None:
-        """The run ends because the input is drained."""
+        """Note that the run ends: the input is drained, or the limit of messages is reached."""
 
     def close(self) -> None:
         """Release the resources other than the inputs."""
@@ -164,7 +164,7 @@ class Runner:
             self._flow = Batches(client, handler, context, self._inputs, self.work)
 
     def open(self) -> None:
-        """Take the key, then subscribe; an older instance has time to release the subscriptions."""
+        """Connect the key, which fences older instances; then wait for their subscriptions."""
         self.work.connect()
         self._flow.open()
         self._inputs.open(self.work)

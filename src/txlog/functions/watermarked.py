@@ -1,17 +1,17 @@
 """Owns windows of event time that close when the watermark has passed their end.
 
 A subscription's watermark waits for its oldest unacknowledged message. So these windows cannot
-hold their messages back: they would wait for themselves. The messages move instead:
+leave their messages unacknowledged: they would wait for themselves. The messages move instead:
 
-    receive   in one transaction the inputs are acknowledged and sent to the state (window_state);
-              messages whose window is closed are late: they go to the late topic, or the function
-              is called at once with them alone
-    w         each window with end + lateness <= w is closed, in the order of their starts: in one
-              transaction the function is called, its outputs are sent, its messages in the state
-              are acknowledged, and w is stored there
+    receive   one transaction acknowledges the inputs and sends them to the state (window_state).
+              Messages whose window is closed are late: they go to the late topic, or the run calls
+              the function at once with them alone
+    close     a watermark w closes each window with end + lateness <= w, in the order of their
+              starts. One transaction sends the function's outputs, acknowledges the window's
+              messages in the state, and stores w there
 
 So a processed window never opens again, whatever watermark comes first after a restart. To process
-the inputs again, delete the topic of the state with the subscription's seek.
+the inputs again, delete the topic of the state and seek the subscription.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class WatermarkedWindows:
         self._give = _Give(windowed, options, hooks.stop)
 
     def open(self) -> None:
-        """Take the state exclusively; afterwards all changes of an older instance are visible."""
+        """Subscribe to the state exclusively, then read it: an older instance no longer writes."""
         with self._hooks.guard():
             self._state.make()
         until = time.monotonic() + self._options.take_over_ms / 1000
@@ -97,7 +97,7 @@ class WatermarkedWindows:
             self._state.close()
 
     def turn(self) -> bool:
-        """Process closed windows; without any, receive."""
+        """Process closed windows, or receive if there are none; True if it did or got anything."""
         self._context.watermark = self._closed
         rows = self._state.take_until(self._last_closed(), self._options.txn_size)
         if rows is not None:
@@ -115,7 +115,7 @@ class WatermarkedWindows:
         return bool(rows.num_rows) or self._inputs.has_moved
 
     def _last_closed(self) -> int:
-        """The last start of a closed window."""
+        """Windows that start at or before this are closed."""
         return _NONE_MS if self._closed is None else max(_NONE_MS, self._closed - self._span_ms)
 
 

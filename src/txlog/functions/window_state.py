@@ -2,7 +2,7 @@
 
     <topic>-<subscription>-WINDOWS     one partition; for instance I from 1 on: ...-WINDOWS-I
       messages of open windows         unchanged; the last property holds their origin
-      the value that windows are closed up to      one row, the one before is acknowledged
+      the watermark up to which windows are closed      one row; a new one replaces it
 
 The state is all messages that the subscription of the same name has not acknowledged there. The
 runner reads it once without receiving it, so that it may be larger than unacked_max. From then on
@@ -48,7 +48,7 @@ class WindowState:
     """The messages of open windows.
 
     topic:  the topic that stores them
-    closed: the stored value; None: no window was closed yet
+    closed: the stored watermark up to which windows are closed; None: no window was closed yet
     """
 
     __slots__ = (

@@ -6,9 +6,9 @@ the state of windows: after a restart the messages come again, and the window is
 transaction that produces the outputs of a window acknowledges its messages.
 
 A window of time closes when a message has an event time at or after its end plus the allowed
-lateness. While more messages are waiting, every partition must have such a message, so that a
-partition that is read ahead closes nothing. A message that comes later makes another window with
-the same bounds: nothing is lost. A message without event time counts by its publish time.
+lateness. While more messages are waiting, every partition must have such a message, so that no
+partition closes windows of one that is read later. A message for a closed window opens another
+window with the same bounds: nothing is lost. Without an event time, the publish time counts.
 
 With `watermarks`, windows of time close when the watermark passes them: `watermarked`.
 """
@@ -115,7 +115,7 @@ def tumbling(
 
 
 class WindowHandler:
-    """Calls a function once per full window.
+    """Calls a function once per full or closed window.
 
     partitions: the topics to read, with their numbers of partitions
     """
@@ -139,7 +139,7 @@ class WindowHandler:
         return [rows]
 
     def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
-        """Call it for each full window, in order; other rows are held back."""
+        """Call it for each full or closed window, in order; hold the other rows back."""
         count = self._windowed.count
         if count is not None:
             full = rows.num_rows // count
@@ -177,7 +177,7 @@ class WindowHandler:
         return starts_of(times, duration)
 
     def _closed_up_to(self, is_quiet: bool) -> int:
-        """The last start of a closed window."""
+        """Windows that start at or before this are closed."""
         windowed, newest = self._windowed, self._newest
         assert windowed.duration_ms is not None
         if is_quiet:

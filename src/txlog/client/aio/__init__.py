@@ -1,4 +1,4 @@
-"""An asynchronous client: the nouns of `txlog` for programs built on an event loop.
+"""The asynchronous client, for programs built on an event loop; users import it as `txlog.aio`.
 
     async with txlog.aio.open("shop") as client, client.consumer("orders", "billing") as consumer:
         async for message in consumer:
@@ -11,10 +11,10 @@ worker thread. Tasks that wait for messages sleep in the event loop, which watch
 for all of them: a thousand waiting consumers need no thread and cost nothing until a commit.
 
 **Cancellation** at any `await` leaves nothing half done. If the call has not begun, it never runs.
-If it has, it runs to its end, and then undoes itself: a message goes back and comes again at once,
-a new handle is closed. A cancelled `send` or `commit` may have taken effect, as after any lost
-answer: look it up, or repeat it with the same producer name and sequence id. If the block of a
-transaction is cancelled, the transaction is aborted.
+If it has, it runs to its end, and then the client undoes it: it returns a message, which comes
+again at once, or closes a new handle. A cancelled `send` or `commit` may have taken effect, as
+after any lost answer: look it up, or repeat it with the same producer name and sequence id. If the
+block of a transaction is cancelled, the transaction is aborted.
 
 Contents:
 

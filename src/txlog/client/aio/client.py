@@ -42,7 +42,7 @@ H = TypeVar("H", bound=Closable[Any])
 
 
 class Options(ConsumerOptions, total=False):
-    """The options of `Client.consumer`; see txlog.Client.consumer."""
+    """The options of `Client.consumer`: those of txlog.Client.consumer, without the listeners."""
 
     durable: bool
     start: Where | None
@@ -140,7 +140,7 @@ class Client(Handle[Synchronous]):
         timeout_ms: int | None = None,
         **conditions: Unpack[Conditions],
     ) -> Waited:
-        """Wait until all of these are true; see txlog.Client.wait."""
+        """Wait until all conditions are met; see txlog.Client.wait."""
         waiting = await self.worker.run(partial(self.sync._wait, topics, **conditions))
         await self.waits.until(waiting.look, timeout_ms, waiting.rest)
         return waiting.answer()

@@ -83,7 +83,7 @@ def awaited(
 def direct(
     function: Callable[Concatenate[S, P], T],
 ) -> Callable[Concatenate[Handle[Any], P], T]:
-    """Offer a call of the synchronous handle without `await`; it only reads memory of the loop."""
+    """Offer a call of the synchronous handle without `await`: it uses memory of the loop only."""
 
     @wraps(function)
     def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -196,7 +196,7 @@ class Producer(Closable[Producing]):
     async def send(
         self, value: Value | str | None, *, txn: Txn = None, **options: Unpack[SendOptions]
     ) -> SendReceipt:
-        """Send one message; durable when it returns, in a transaction with the commit.
+        """Send one message, which is durable on return; with txn, it is durable after the commit.
 
         Messages that tasks send during a flush share the next frame and flush. While the queue of
         the producer is full, the task waits.
@@ -217,7 +217,7 @@ class Producer(Closable[Producing]):
     async def send_batch(
         self, batch: pa.Table | pa.RecordBatch, *, txn: Txn = None
     ) -> BatchReceipt:
-        """Send the rows of a batch; durable when it returns, in a transaction with the commit."""
+        """Send rows in one frame, durable on return; with txn, durable after the commit."""
         return await self.worker.run(partial(self.sync.send_batch, batch, txn=plain(txn)))
 
     async def send_later(
@@ -247,12 +247,12 @@ class Consumer(Closable[Consuming]):
 
     def __init__(self, sync: Consuming, worker: Worker, waits: Waits) -> None:
         super().__init__(sync, worker, waits)
-        # Returned by cancelled tasks, for the next receive: previews, which have no lease to give
-        # back, and None for a watermark.
+        # What cancelled tasks had received, for the next receive: messages without an id, which no
+        # lease can return (previews of open transactions), and None for a new watermark.
         self._kept: deque[Message | None] = deque()
 
     async def acknowledge(self, what: Acknowledgeable, *, txn: Txn = None) -> AckAnswer:
-        """Acknowledge messages; in a transaction with its commit."""
+        """Acknowledge messages; in a transaction, its commit does so."""
         act = partial(self.sync.acknowledge, what, txn=plain(txn))
         return await self.worker.run(act)
 
@@ -434,6 +434,6 @@ class TableView(Closable[Viewing]):
         return 0
 
     async def close(self) -> None:
-        """Free the memory, and wake the tasks that wait in it."""
+        """Free the memory. Tasks that wait in the view get AlreadyClosed."""
         self.sync.close()
         self.waits.end_all()

@@ -35,9 +35,9 @@ NEVER: Final = 1 << 62
 
 
 class Found(NamedTuple):
-    """The news for resting tasks.
+    """The changes of the store since the tasks began to rest.
 
-    lsn, departures: what it covers: all frames up to this LSN, and so many departures of consumers
+    lsn, departures: it covers all frames up to this LSN, and this many departures of consumers
     changed: the components that changed; None: any component may have changed
     bereft:  the component `peers` of each subscription that may have lost a consumer
     """
@@ -75,7 +75,7 @@ class Waits:
         self._bereft = set[asyncio.Future[None]]()  # rests during which a peer may have died
         self._heard = EventCounts()  # the events handled so far
         self._followed = BY_TIME.lsn  # tasks have been woken for all changes up to this LSN
-        self._asked = NEVER  # and for so many departures
+        self._asked = NEVER  # and for this many departures of consumers
         self._following: asyncio.Task[None] | None = None
         self._is_behind = False  # another event came while `_pass_on` was reading
         self._is_closed = False
@@ -268,7 +268,7 @@ class Waits:
                 _end(resting)
 
     def _changed_since(self, lsn: int, departures: int) -> Found:
-        """In the worker: the news since an LSN and since so many departures."""
+        """The changes after an LSN and after this many departures; runs in the worker."""
         store = self._store
         tally = store.wakeups.tally.copy()
         closed_locks = tally.gone_since(departures)
@@ -292,7 +292,7 @@ class Waits:
         return store.read(look)
 
     def _mind_flush(self) -> None:
-        """Watch over a running flush: if its process dies meanwhile, no event reports that."""
+        """Set a timer for a running flush: if its process dies, no event reports the frames."""
         flushing = self._store.wakeups.flushing
         if flushing and self._stall is None and self._loop is not None:
             self._stall = self._loop.call_later(STALL_SECONDS, self._look_after, flushing)

@@ -6,9 +6,8 @@ calls of one store handle run one at a time anyway, so one thread is enough for 
     task      ──run──▶ queue ──▶ worker thread: act ──▶ outcome ──▶ task
     cancelled          dropped                     undone
 
-A call that waits by itself would hold up all others, so it runs *aside*, in a thread of its own.
-
-A call runs in a copy of its task's context, so it acts for the same user as the task.
+A call that waits by itself would block all others, so it runs *aside*, in a thread of its own.
+Every call runs in a copy of its task's context, so it acts for the same user as the task.
 
 A task may be cancelled while it waits for its call. If the call has not begun, it never runs. If it
 has, nothing can stop it half way: it runs to its end, and then the same thread undoes it, which

@@ -1,7 +1,7 @@
 """Descriptions of a store as plain values.
 
 Commands that show something print these answers, and the API methods of the same name return them.
-No function here changes a store, except those of `integrity` and `space`, which call upkeep.
+`space`, `integrity.repair` and `topics_and_txns.expire` change a store; all else here only reads.
 
 Contents:
 
@@ -12,7 +12,7 @@ Contents:
     inspect           a topic, transaction, message or file, found by its name
     integrity         verify and repair
     keys              transaction keys
-    lists             Arrow tables with a row for each message or frame
+    lists             Arrow tables with a row for each acknowledgement or frame
     locks             the locks of a store, and the processes that hold them
     metric_family     one metric as a plain value
     metrics           every metric of a store, computed from its state
@@ -20,7 +20,7 @@ Contents:
     overview          the figures that `txlog report` draws, all as of one LSN
     partitions        sidecars, pending acknowledgements, one position
     space             compaction, trims, offloading and garbage collection
-    topics_and_txns   list, describe, show and status
+    topics_and_txns   topics, subscriptions, transactions and the status of the store; expire
     transactions      coordinators and transactions
     watermarks        watermarks of topics and subscriptions, and the producers that assert them
 """

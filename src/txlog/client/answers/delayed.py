@@ -157,7 +157,10 @@ def _with_messages(view: View, scope: Scope, times: pa.Table) -> pa.Table:
 
 
 def histogram(now_ms: int, tables: Iterable[pa.Table]) -> list[DueWithin]:
-    """How many messages are due within some times: [{due_within_ms, messages}]; null: later."""
+    """[{due_within_ms, messages}]: messages due within this time, but not within the one before.
+
+    The last row has due_within_ms None, for all later messages.
+    """
     counts = [0] * (len(WITHIN) + 1)
     for times in tables:
         below = 0
@@ -176,7 +179,7 @@ def histogram(now_ms: int, tables: Iterable[pa.Table]) -> list[DueWithin]:
 
 
 class DelayCounts:
-    """Counts of delayed messages, at one time, by the policies of the topics."""
+    """Counts of the messages that are delayed now, by the policies of their topics."""
 
     __slots__ = ("_note", "_now_ms", "_settings", "_view")
 

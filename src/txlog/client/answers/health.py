@@ -5,14 +5,15 @@ A monitor gets values with bounds; a value above a bound is a warning, or critic
     partitions     how many are unavailable; quarantined is critical, taken offline a warning
     space          bytes free on the file system; below free_bytes_min nothing can be produced
     hanging        transactions that will not end by themselves; critical if the cause is corrupt
+    clock          only while the store does not trust the wall clock
     txn-age        age of the oldest unfinished transaction, ms
     backlog T/S    messages in the backlog of each subscription
-    lag T          for each topic with a watermark: ms from the watermark until now; idle: none
+    lag T          for each topic with a watermark: ms from it until now; 0 while it has no value
 
-The doctor gives a row for each question about the store and its machine, with advice. An error
-while it answers one question is the answer to that question, and the others go on. The doctor takes
-no lock, changes nothing, and reads only the files that opening a store reads; `txlog verify` reads
-every byte.
+The doctor answers questions about the store and its machine, a row each, with advice. An error
+becomes the answer to its question, and the next question follows; only a store that cannot be
+opened ends the rows. The doctor takes no lock, changes nothing, and reads only the files that
+opening a store reads; `txlog verify` reads every byte.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def _row(name: str, value: int, bounds: Bounds, detail: str, status: str | None 
 
 
 def _shared(view: View, store: Store, topics: Sequence[Topic]) -> Iterator[CheckRow]:
-    """The checks that monitors and the doctor share."""
+    """The rows partitions, space and hanging; the doctor judges these by the same functions."""
     numbers = [number_of(topic, index) for topic in topics for index in range(topic.partitions)]
     status, reasons = _unavailable(view, numbers)
     detail = ", ".join(f"{name} ({reason})" for name, reason in reasons.items()) or "all there"

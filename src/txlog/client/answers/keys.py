@@ -56,7 +56,7 @@ def opened(view: View, answer: KeyedTxn, store: Store) -> TransactionBegun:
 
 
 def coordinators(view: View) -> tuple[int, ...]:
-    """Coordinators that have keys; callers sweep their transactions before they show keys."""
+    """The coordinators that have keys, living or deleted."""
     return tuple(sorted(number for kind, number, _ in view.known() if kind == "key"))
 
 

@@ -1,4 +1,4 @@
-"""The locks of a store and their holders: writer, maintenance, pinning readers, consumers."""
+"""The locks of a store, and the processes that hold them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def locks(view: View, store: Store) -> list[LockRow]:
     """Every lock: {name, path, held, pid, command, since_time, subscription}.
 
-    The lock of an exclusive producer is named producer, with topic and epoch. The lock of a
-    consumer is listed while the catalog has the consumer, and held while its process lives.
+    name is write, flush, maintenance, pin, producer (of an exclusive producer) or consumer. A
+    consumer has a row while it is in the catalog, and its process holds the lock while it lives.
     """
     out = [
         _row(store, "write", WRITE_LOCK, None, None),

@@ -1,9 +1,9 @@
-"""The metrics of a store as plain values, computed from the folds of a view.
+"""The metrics of a store as plain values, computed from the folds (the state) of a view.
 
 There is one Family for each metric, in the order of spec/transactions 16. Names and types are
-Pulsar's where the meaning is the same. Counters are fields of folds, so they survive processes and
-never fall. Counters of this process (marked *) begin at 0 when it opens the store. No label is a
-transaction id. `metrics_text` turns the families into text.
+Pulsar's where the meaning is the same. Most counters are stored in folds, so they outlive processes
+and never fall. Counters of this process (marked *) begin at 0 when it opens the store. No label is
+a transaction id. `metrics_text` turns the families into text.
 
 Delayed delivery. The index belongs to the partition, so a topic sums partitions and not
 subscriptions:

@@ -1,7 +1,7 @@
 """The figures that `txlog report` draws, all as of one LSN.
 
-It counts nothing itself that another answer counts: topics, sizes and transactions come from status
-and list, durations from metrics.
+Figures that another answer has are taken from it: topics, sizes and transactions from status and
+list, ended transactions and durations from metrics.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def problem(error: TxlogError) -> Problem:
 
 
 def transactions(view: View, store: Store) -> TransactionsOverview:
-    """How many transactions each state has, how long ended ones took, and the oldest open ones.
+    """How many transactions each state has, how long ended ones took, the oldest unfinished ones.
 
     returns: {state_list: [{state, reason, transactions}], duration_list: [{up_to_ms, committed,
              aborted}] with up_to_ms None in the last, open_list: rows of `txn list`}
@@ -127,7 +127,7 @@ def _sum(samples: Iterable[tuple[str, dict[str, str], float]]) -> int:
 
 
 def _durations(samples: Iterable[tuple[str, dict[str, str], float]]) -> list[TransactionDurations]:
-    """A row per bucket: transactions that took up to this long, and longer than the one before."""
+    """A row per bucket: transactions that took at most up_to_ms, and longer than the row before."""
     rows: dict[int | None, TransactionDurations] = {}
     committed = aborted = 0
     for suffix, labels, value in samples:
@@ -144,10 +144,7 @@ def _durations(samples: Iterable[tuple[str, dict[str, str], float]]) -> list[Tra
 
 
 def delayed(view: View, store: Store, topic: Topic) -> list[DelayedOverview]:
-    """How many messages of a topic are due within some times: [{topic, due_within_ms, messages}].
-
-    Empty if none is delayed.
-    """
+    """The rows of `histogram` in `delayed`, each with the topic; [] if no message is delayed."""
     scope = delayreport.Scope(topic, range(topic.partitions), store.clock.now().wall_ms, store.note)
     ahead = delayreport.ahead(view, scope, in_order=False)
     rows = delayreport.histogram(scope.now_ms, ahead)

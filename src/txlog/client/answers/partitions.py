@@ -1,5 +1,6 @@
 """Admin answers about partitions: sidecars, pending acknowledgements, one position.
 
+The sidecar of a partition is its ledgers with messages sent in transactions (Pulsar's buffer).
 Source: spec/transactions 15; Pulsar's transactionBufferStats, pendingAckStats and
 positionInPendingAck.
 """
@@ -28,10 +29,9 @@ NONE, READY, ERROR = "None", "Ready", "Error"
 def buffer_stats(
     view: View, store: Store, topic: TopicName, partition: int | None, txn_id: TxnId | None
 ) -> list[BufferStats]:
-    """The sidecar of each partition, or of one.
+    """The figures of the sidecar of each partition, or of one.
 
     txn_id: also the messages of this transaction there
-
     raises: TopicNotFound, TransactionNotFound
     """
     record = lookup.topic(view, topic)
@@ -173,10 +173,10 @@ def _pending_row(
 def position_in_pending_ack(
     view: View, topic: TopicName, subscription: str, position: MessageId
 ) -> PendingPosition:
-    """The state of a message on a subscription.
+    """The state of a message on a subscription; {topic, subscription, position, state, txn}.
 
-    PendingAck (with its transaction), MarkDelete (acknowledged), NotInPendingAck,
-    PendingAckNotReady (its partition is not available), InvalidPosition.
+    state: PendingAck (`txn` has acknowledged it and is open), MarkDelete (acknowledged),
+    NotInPendingAck, PendingAckNotReady (its partition is unavailable) or InvalidPosition.
     A marker's own id is PendingAck when a transaction holds any of its messages.
     raises: TopicNotFound, SubscriptionNotFound
     """

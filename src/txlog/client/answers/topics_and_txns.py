@@ -1,4 +1,4 @@
-"""The answers of list, describe, show and status as plain values.
+"""Topics, subscriptions, transactions and the status of a store, as plain values.
 
 Ids are TxnId and MessageId, instants are ms since 1970 UTC. The keys are the fields that the
 commands print.
@@ -163,7 +163,7 @@ def topic(view: View, record: Topic, store: Store) -> TopicDescription:
 
 
 def _horizon(state: TopicState) -> MessageId | None:
-    """The last entry that a compaction by key has read."""
+    """The last entry that the newest compaction by key has read; None: it read none."""
     compaction = state.compaction
     return (
         None if compaction is None or compaction.horizon[1] < 0 else MessageId(*compaction.horizon)
@@ -269,7 +269,7 @@ def _marker_row(view: View, marker: tuple[int, int, int, int]) -> CommitMarker:
 
 
 def waiting(view: View) -> list[WaitingTransaction]:
-    """Decided transactions that wait for partitions, and which ones they wait for."""
+    """Decided, unfinished transactions, each with the participants that it waits for."""
     view.load_coordinators()
     return [
         {"txn": TxnId(*_pair(txn)), "waiting_list": waiting_list(view, txn)}
@@ -301,7 +301,7 @@ def waiting_list(view: View, txn: Txn) -> list[str]:
 def transactions(
     view: View, store: Store, every: bool, states: Sequence[str] | None
 ) -> list[TransactionRow]:
-    """Unfinished transactions, oldest first; every: also ended ones that still have a record."""
+    """Unfinished transactions, oldest first; every, or any states: ended ones on record, too."""
     out: list[TransactionRow] = []
     lowered = None if states is None else {state.lower() for state in states}
     for number in view.known_coordinators():

@@ -2,8 +2,8 @@
 
     materialized   the lowest time of an active producer, at the mark-delete of a subscription, or
                    at the end of the log without one; it may fall
-    emitted        the highest watermark that a consumer of the subscription received; it never
-                   falls
+    emitted        the highest watermark that a consumer of the subscription received since the
+                   last seek (in this epoch of its cursor); until the next one it never falls
     history        the rows that took effect, in journal order: watermark rows, snapshots, and at a
                    marker the assertions of its transaction, idle first. Assertions in open
                    transactions have no position yet
@@ -55,8 +55,8 @@ UNAVAILABLE = "unavailable"
 class Standing(NamedTuple):
     """The watermark of one partition at a place; state: None if it is unreadable.
 
-    If the partition is unavailable, `status` says so, and the value stays: it holds the watermark
-    of its consumer back.
+    While the partition is unavailable, `status` says so, also if `state` is readable. Consumers get
+    no new watermark then.
     """
 
     partition: int
@@ -117,10 +117,10 @@ def show(
 
 
 def reached(places: Sequence[Standing]) -> int | None:
-    """The event time reached at the places: the materialized value, or a higher emitted one.
+    """The event time reached at the places: each has its materialized or a higher emitted value.
 
-    Partitions without an active producer are left out. If no partition has one, the emitted value
-    stays. None: unknown, or no time was asserted yet.
+    The lowest of these counts, without partitions that have no active producer. If no partition has
+    one, the emitted values count. None: unknown, unavailable, or no value yet.
     """
     if status_of(places) in (UNAVAILABLE, "unknown"):
         return None

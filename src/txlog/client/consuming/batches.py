@@ -1,9 +1,9 @@
 """Owns BatchReceivePolicy: when a batch of messages is full.
 
 A call with its own limit returns the messages that are available. Under a policy, several turns
-fill a batch; the messages in it are leased meanwhile. Sizes are known only after rows were read. So
-rows above the byte limit go back, uncounted, and the next turn asks for as many rows as fit if they
-have the size of the previous ones.
+(calls of `Session.take`) fill a batch, whose messages stay leased meanwhile. Sizes are known only
+after rows were read. So the batch returns rows above the byte limit, uncounted. It asks the next
+turn for as many rows as fit if they have the size of the previous ones.
 Source: Pulsar's BatchReceivePolicy.
 """
 

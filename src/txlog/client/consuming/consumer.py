@@ -103,7 +103,7 @@ class Consumer(Watermarked):
 
     @property
     def kind(self) -> str:
-        """The type of the subscription: exclusive, failover, shared or key-shared."""
+        """The subscription's type: exclusive, failover, shared or key-shared. Raises as `id`."""
         return self._single().member.kind
 
     @property
@@ -123,7 +123,7 @@ class Consumer(Watermarked):
 
     @property
     def blocked(self) -> str | None:
-        """Why the last receive returned nothing although there may be messages: unacked_max."""
+        """unacked_max, if that limit kept messages from the last receive; else None."""
         return self.session.blocked
 
     # --- receiving ---------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Consumer(Watermarked):
     def acknowledge(
         self, what: Acknowledgeable, *, txn: Transaction | TxnId | None = None
     ) -> AckAnswer:
-        """Acknowledge messages, ids or received rows; in a transaction they become PENDING_ACK.
+        """Acknowledge messages, ids or received rows; in a transaction, its commit does so.
 
         It acknowledges all of the messages or none, also with several topics.
         raises: AlreadyClosed, MessageNotFound, PartitionUnavailable; in a transaction also
@@ -272,7 +272,7 @@ class Consumer(Watermarked):
         self.session.unsubscribe()
 
     def close(self) -> None:
-        """Leave the subscription; unacknowledged messages go back, counted if received.
+        """Leave the subscription; its unacknowledged messages come again, counted if received.
 
         If `__del__` or a signal handler calls this inside another call on the store, it takes
         effect when that call has ended.

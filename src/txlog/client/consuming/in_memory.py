@@ -2,7 +2,8 @@
 
 It works on top of a reader. It writes nothing and takes no lock, other processes do not see it, and
 it does not keep messages from being trimmed. This object holds the acknowledgements, the messages
-in hand and the redelivery counts. Source: Pulsar's SubscriptionMode.NonDurable.
+in hand (delivered, unacknowledged) and the redelivery counts.
+Source: Pulsar's SubscriptionMode.NonDurable.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ class MemorySession:
                     self._returned.append((now_ms, number, held))
 
     def take(self, limit: int, is_thorough: bool) -> pa.Table | None:
-        """At most `limit` messages; None: none; without rows: there is a new watermark."""
+        """At most `limit` messages; None if there are none; no rows: there is a new watermark."""
         with self._turns.held():
             watermarks, ground = self.watermarks, self._ground
             self._put_back()  # so that buffered messages come in order of position
@@ -169,7 +170,7 @@ class MemorySession:
             return watermarks.marked(table)
 
     def next(self, is_thorough: bool) -> tuple[Message | None] | None:
-        """The next message; None: none; (None,): there is a new watermark."""
+        """(the next message,); None if there is none; (None,): there is a new watermark."""
         with self._turns.held():
             watermarks = self.watermarks
             self._reader._settle(is_thorough)

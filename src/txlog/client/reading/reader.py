@@ -88,8 +88,8 @@ from txlog.errors import (
 )
 
 BATCH_MESSAGES = 1000
-# read_next reads so many messages ahead, and then ten times as many at each further read: most
-# callers of read_next want a single message.
+# read_next first reads AHEAD_FIRST messages ahead, and AHEAD_GROWTH times as many at each further
+# read, up to BATCH_MESSAGES: most callers of read_next want a single message.
 AHEAD_FIRST, AHEAD_GROWTH = 10, 10
 
 
@@ -216,7 +216,7 @@ class Reader(Watermarked):
         return bool(self._previews)
 
     def start(self, view: View) -> None:
-        """Find the positions of its range, and begin the first round."""
+        """Find the range's positions in each partition, and begin the first round."""
         bounds, partitions = self._wanted, self._partitions
         record = find_topic(view, self.topic)
         self._topic_number = self._decoder.number = record.number
@@ -285,7 +285,7 @@ class Reader(Watermarked):
         return live_topic(view, self._topic_number, self.short)
 
     def standing(self, view: View) -> dict[tuple[int, int], Mark]:
-        """Its place in each partition: (index, number in the store) -> mark."""
+        """The reader's place in each partition: {(index, store-wide number): mark}."""
         self._notice(view)
         record = self._found(view)
         return {(index, number_of(record, index)): mark for index, mark in self._places.items()}
@@ -527,7 +527,7 @@ class Reader(Watermarked):
     def _parts(
         self, view: View, partition: int, number: int, step: Plan, *, is_apart: bool
     ) -> list[Part]:
-        """Read the rows of a plan."""
+        """Read the rows of a plan, as one part; is_apart: as in `_read`."""
         if not step.pieces:
             return []
         names = self.columns
@@ -802,10 +802,10 @@ class Reader(Watermarked):
                 return
 
     def close(self) -> None:
-        """Stop reading; nothing is held. A thread that waits here gets AlreadyClosed."""
+        """Stop reading. A thread that waits in this reader gets AlreadyClosed."""
         self._is_closed = True
         self._store.wakeups.ring()
-        self._unread = Unread(self._decoder)  # a thread that is reading has the other
+        self._unread = Unread(self._decoder)  # a thread that is reading keeps the old one
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -152,17 +152,17 @@ class Bulk:
         return _staged(Stager(self._store.disk, self.plan, task), rows)
 
     def commit(self, staged: Sequence[Staged], *, rows_if_small: bool = False) -> BulkStored:
-        """Store the whole batch in one frame; durable when it returns. No files: it stores nothing.
+        """Store the whole batch in one frame, durably. Without files it stores nothing.
 
         rows_if_small: a batch of up to 20,000 messages and 1 MiB becomes rows of the open ledgers,
                  without files of its own: `files` is 0, and its txn has no messages
         returns: {topic, key, batch, already, messages, size_bytes, files, lsn, time, txn,
                  partitions}; partitions: {partition, ledger (the first), messages}; a number below
                  the last one gets only the first four
-        raises:  NotAllowed (a file of another job, or a missing one; partitions were added),
-                 Corruption (a file differs from its task's report), TopicNotFound,
-                 PartitionUnavailable, StoreLocked, StoreFull: the store is unchanged;
-                 OutcomeUnknown: look at `stored`, or repeat
+        raises:  InvalidArgument (a file of another job, or one file twice), NotAllowed (a file is
+                 missing; partitions were added; the key has batches of another topic or stream),
+                 Corruption (a file differs from its task's report), TopicNotFound, StoreLocked,
+                 PartitionUnavailable, StoreFull: the store is unchanged; OutcomeUnknown: repeat
         """
         store, plan = self._store, self.plan
         paths = [part.file.path for part in staged]

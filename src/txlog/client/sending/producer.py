@@ -1,6 +1,6 @@
 """Owns the handles of a producer: Producer, MessageBuilder and WatermarkBuilder.
 
-They hold no state of their own between calls: `ProducerSession` (engine/session/sending) does.
+A Producer has no state of its own: its `ProducerSession` (engine/session/sending) holds it.
 """
 
 from __future__ import annotations
@@ -106,17 +106,17 @@ class Producer:
         partition: int | None = None,
         txn: Transaction | TxnId | None = None,
     ) -> SendReceipt:
-        """Send one message; durable when it returns, in a transaction with the commit.
+        """Send one message, which is durable on return; with txn, it is durable after the commit.
 
-        value:                  bytes, or a record of the topic's schema: an object of its class, or
-                                a dict; with chunking also a binary file or an iterable of bytes,
-                                read a few chunks at a time
-        value, key:             a str becomes its UTF-8
-        ordering_key:           Key_Shared keeps messages of an ordering key in order; the key still
-                                chooses the partition. A property of the message (ORDERING_KEY)
-        event_time:             ms since 1970 UTC
-        deliver_at:             not before this, ms since 1970 UTC; a past instant is no delay
-        deliver_after:          not before this many ms after the message was stored
+        value:         bytes, or a record of the topic's schema: an object of its class, or a dict;
+                       with chunking also a binary file or an iterable of bytes, read a few chunks
+                       at a time
+        value, key:    a str becomes its UTF-8
+        ordering_key:  Key_Shared keeps messages of an ordering key in order; the key still chooses
+                       the partition. A property of the message (ORDERING_KEY)
+        event_time:    ms since 1970 UTC
+        deliver_at:    deliver no earlier, ms since 1970 UTC; a past instant is no delay
+        deliver_after: deliver no earlier than this many ms after the message was stored
         raises: InvalidMessage, InvalidArgument, LimitExceeded, ProducerFenced,
                 TransactionNotFound, ...
         """
@@ -169,9 +169,9 @@ class Producer:
 
         A thread of the client sends the queued messages in order, with messages of other producers
         in one frame: after batching_max_publish_delay_ms, at batching_max_messages, at
-        batching_max_allowed_size_in_bytes, or when `flush`, `close` or `send` waits. The future has
-        the receipt once it is durable, or the error. The next `flush` or `close` raises the first
-        error that no caller has got from its future.
+        batching_max_allowed_size_in_bytes, or when `flush`, `close` or `send` waits. The future
+        gets the receipt once the message is durable, or the error. The next `flush` or `close`
+        raises the first error that no caller has taken from a future.
         txn:    send it in a transaction instead: as send_batch_async
         raises: InvalidArgument (a type); ProducerQueueIsFull, unless block_if_queue_full;
                 ReadOnlyStore, AlreadyClosed. The future has every other error
@@ -217,10 +217,10 @@ class Producer:
         return MessageBuilder(self, txn)
 
     def new_watermark(self, txn: Transaction | TxnId | None = None) -> WatermarkBuilder:
-        """A watermark to send: from here on nothing of this producer is older than a time.
+        """A watermark to send: a promise that the producer's later messages are not older than it.
 
-        txn: with it the watermark takes effect at the commit, together with the messages
-        Producers without a name count as one; if there are several, name each.
+        txn: the watermark takes effect at its commit, together with its messages
+        All producers without a name count as one producer; if there are several, name each.
 
         >>> import tempfile, txlog
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -237,13 +237,13 @@ class Producer:
 
     @property
     def watermarks_ahead(self) -> int:
-        """Watermarks that were ahead of messages in open transactions of this producer."""
+        """How many of its watermarks were later than a message in one of its open transactions."""
         return self.session.watermarks.ahead
 
     def send_batch(
         self, data: pa.Table | pa.RecordBatch, *, txn: Transaction | TxnId | None = None
     ) -> BatchReceipt:
-        """Send rows; one frame, so all or none.
+        """Send rows in one frame: all of them are stored, or none.
 
         data:   value binary, optionally key binary, properties map<string,string>, event_time and
                 deliver_at timestamp[ms, UTC], deliver_after int64 (ms), sequence_id int64,
@@ -257,25 +257,25 @@ class Producer:
     ) -> Later[BatchReceipt]:
         """Send rows in a transaction, together with its next call that waits for an answer.
 
-        Invalid rows raise here. If the store refuses them, `result()` raises the error, or else the
-        commit does, which then aborts. Until one of these calls the handle keeps the rows without a
-        copy, so the caller must not write to their buffers.
+        Invalid rows raise here. If the store refuses the rows, `result()` raises the error. If no
+        caller asks for the result, the commit raises it and aborts. Until then the handle keeps the
+        rows without a copy, so the caller must not write to their buffers.
         """
         return self.session.send_batch_async(data, txn)
 
     def flush(self) -> None:
         """Wait until all messages sent without waiting are stored; every write is then durable.
 
-        raises: the first error that no caller has got from its future
+        raises: the first error that no caller has taken from a future
         """
         self.session.flush()
 
     def close(self) -> None:
-        """Stop sending; waits for messages sent without waiting, and raises as `flush`.
+        """Store the messages sent without waiting, then stop. Raises as `flush`.
 
-        Consumers keep waiting for its watermarks, so that the last one of a finished job counts
-        when they get there; not with idle_on_close, which asserts that it is idle. From `__del__`
-        or a signal handler, inside a call on the store: once that has ended.
+        A closed producer still holds watermarks back at the last time that it asserted. With
+        idle_on_close, `close` declares it idle, so it holds nothing back. If `__del__` or a signal
+        handler calls this inside another call on the store, it takes effect after that call.
         """
         self.session.close()
 
@@ -291,7 +291,7 @@ class Producer:
         if kind is None:
             self.close()
             return
-        self.session.idle_on_close = False  # consumers wait for a failed job until it comes back
+        self.session.idle_on_close = False  # a failed job holds watermarks back until it resumes
         with suppress(TxlogError):  # the first error is the cause
             self.close()
 
@@ -342,17 +342,17 @@ class MessageBuilder:
         return self
 
     def deliver_at(self, deliver_at: int | None) -> MessageBuilder:
-        """Not before this, ms since 1970 UTC; a past instant is no delay."""
+        """Deliver no earlier than this, ms since 1970 UTC; a past instant is no delay."""
         self._fields["deliver_at"] = deliver_at
         return self
 
     def deliver_after(self, deliver_after: int | None) -> MessageBuilder:
-        """Not before this many ms after the message was stored."""
+        """Deliver no earlier than this many ms after the message was stored."""
         self._fields["deliver_after"] = deliver_after
         return self
 
     def sequence_id(self, sequence_id: int | None) -> MessageBuilder:
-        """Its number, for a producer with a name."""
+        """The sequence id, by which the store recognizes a repeated send of a named producer."""
         self._fields["sequence_id"] = sequence_id
         return self
 
@@ -413,8 +413,8 @@ class WatermarkBuilder:
 
     It promises that every message of the producer that becomes visible after it is not older than
     t. In a transaction it takes effect with the commit, and the transaction's own messages may be
-    older. A plain one affects the open transactions of the producer: t should not be above the
-    least event time there (the policy watermark_open_transaction_check).
+    older. Outside of one, t should not be above the lowest event time in the producer's open
+    transactions; see the policy watermark_open_transaction_check.
 
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -439,7 +439,7 @@ class WatermarkBuilder:
         self._is_idle = False
 
     def event_time(self, event_time: int) -> WatermarkBuilder:
-        """From here on nothing of this producer is older than this, in ms since 1970 UTC.
+        """Promise that later messages of this producer are not older than this, ms since 1970 UTC.
 
         A time below its last one changes nothing. 2^63 - 1 is the end of its stream.
         """
@@ -452,9 +452,9 @@ class WatermarkBuilder:
         return self
 
     def send(self) -> WatermarkId:
-        """Append it to every partition of the topic, in one frame; durable, or with the commit.
+        """Append it to every partition of the topic, in one frame; durable now, or at the commit.
 
-        Sending again is harmless. The producer of one partition asserts for every partition, too.
+        Sending again is harmless. A producer of one partition also asserts for every partition.
         returns: its positions
         raises:  InvalidArgument (neither a time nor idle, or both; a time that is none), NotAllowed
                  (ahead of an open transaction, where that is refused), LimitExceeded (producers),

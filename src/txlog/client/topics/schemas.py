@@ -108,7 +108,7 @@ class TopicSchemas:
         self._store.ask(look)
 
     def delete(self) -> int:
-        """Delete all versions; returns how many there were. From then on the topic takes any bytes.
+        """Delete all versions; returns how many there were. The topic then accepts any bytes.
 
         Existing messages keep their version and can still be decoded.
         """

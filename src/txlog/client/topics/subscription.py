@@ -115,9 +115,9 @@ class SubscriptionHandle:
     # --- moving ------------------------------------------------------------------------------
 
     def seek(self, to: Where, *, force: bool = False, dry_run: bool = False) -> Sought:
-        """Move to before a bound, a message, or an instant in ms; the fields of `sub seek`.
+        """Move just before a bound, a message, or an instant in ms; the fields of `sub seek`.
 
-        Then everything before the position is acknowledged, and nothing from it on; redelivery
+        Then everything before that position is acknowledged, and nothing from it on. Redelivery
         counts start at 0.
         force:   abort transactions that hold acknowledgements here; `aborted_list` names them
         dry_run: only report what would move
@@ -263,7 +263,7 @@ class SubscriptionHandle:
         """Redeliver messages that a consumer holds, counted; the fields of `sub nack`.
 
         Messages that no consumer holds are skipped.
-        delay_ms: the least delay; None: that of the subscription
+        delay_ms: None: that of the subscription, doubled with each redelivery
         raises:   MessageNotFound, PartitionUnavailable, InvalidArgument
         """
         if delay_ms is not None and delay_ms < 0:

@@ -59,7 +59,7 @@ Ask = Callable[[View, Settings, Instant, Find, DelayedSelection], Decision[Promo
 
 @checked
 class TopicHandle:
-    """The delayed messages of a topic, or of one partition of it.
+    """The delayed messages, throughput, watermarks and schemas of a topic, or of one partition.
 
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -114,7 +114,7 @@ class TopicHandle:
 
     @property
     def numbers(self) -> list[int]:
-        """The store-wide numbers of its partitions, which commit and abort return."""
+        """The store-wide numbers of its partitions, as in the outcome of a transaction."""
 
         def numbers(view: View) -> list[int]:
             topic = self._topic(view)
@@ -124,7 +124,7 @@ class TopicHandle:
 
     @property
     def watermarks(self) -> TopicWatermarks:
-        """Its event-time watermarks: show them, set that of a producer, declare a producer idle."""
+        """Its event-time watermarks: show them, assert a producer's time, declare it idle."""
         return of_watermarks.TopicWatermarks(self._store, self._asked)
 
     @property
