@@ -106,7 +106,7 @@ class Subscribed:
 
 
 class HandedOut:
-    """The messages that a reader has handed out. Messages it only read ahead do not count yet.
+    """The messages that a reader has handed out, without those that it only read ahead.
 
     find: returns where the reader is now: (index of the partition, its number) -> mark
     """
@@ -242,7 +242,7 @@ class HandedOut:
         return any(self._ahead.values())
 
     def gone(self, index: int, run: Run) -> None:
-        """Stop waiting for these messages: they were received, or never will be."""
+        """Drop these messages from those read ahead: they were received, or never will be."""
         ledger, first, last, index_first, index_last = run
         ahead = self._ahead.get(index)
         if ahead and (ledger, last, index_last) >= ahead[0]:
