@@ -173,7 +173,7 @@ def check_producer(view: View, topic: Topic, producer: NamedProducer) -> None:
 
 
 def last_sent(draft: Draft, now: Instant, number: int, name: str) -> ProducerState | None:
-    """The sequences of the name in a partition; None: none, or it was idle too long: forget it."""
+    """The sequences of a name in a partition; None: none, or too long idle: it forgets them."""
     sent = draft.view.topic(number).producers.get(name)
     if sent is None or (number, name) in draft.forgotten:
         return None

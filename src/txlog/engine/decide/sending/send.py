@@ -6,8 +6,8 @@
 A row is a repetition if its sequence is stored under its producer's name, in the scope of the send
 (model/sequences): the call succeeds and does not store the row. If it repeats the producer's newest
 message, the answer has the original id. The other rows are stored, whichever sequences came before
-them. A slice with a sequence that the producer has forgotten is refused as a whole: a receipt for
-it could be a lie.
+them. A slice with a sequence that the store has forgotten is refused as a whole, because the row
+may be stored or not.
 
 Rows that a key or the turn sent to several partitions have one numbering. If their batch has each
 number between its lowest and its highest, every partition of it takes the whole range as stored: a
@@ -272,8 +272,11 @@ class DedupResult(NamedTuple):
 class SliceReceipt(msgspec.Struct, frozen=True, gc=False):
     """The result of one slice of a routed batch.
 
-    repeats:    rows of the slice that were stored before; `original` is the (row, id) whose id is
-                known. In a transaction only its index counts
+    partition:  its index in the topic
+    row_start:  the slice's first row in the routed batch; rows: how many it has
+    repeats:    rows of the slice that were stored before
+    original:   the repeated (row, id) whose id is known; in a transaction only its index counts
+    ledger, first_entry, first_index: of its first stored row; the index only in a transaction
     beyond_ttl: marks the stored rows that will expire before they are due
     """
 
@@ -736,7 +739,7 @@ def next_sequence(producer: str, sent: Sequences | None, count: int) -> int:
 
 
 def check_known(producer: str, sent: Sequences | None, lowest: int) -> None:
-    """Raise LimitExceeded for a sequence so old that nobody can tell whether it is stored."""
+    """Raise LimitExceeded for a sequence so old that the store forgot whether it has it."""
     if sent is not None and lowest <= sent.unknown:
         raise LimitExceeded(
             f"sequence {lowest} of producer {producer} may be stored or not: the producer left out "

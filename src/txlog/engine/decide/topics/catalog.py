@@ -113,7 +113,11 @@ def create_topic(
     policies: Mapping[str, int | None] = NO_POLICIES,
     schema: Schema | None = None,
 ) -> Decision[bool]:
-    """Decide a new topic; answers whether it was created. Raises LimitExceeded, AlreadyExists."""
+    """Decide a new topic; durable; answers whether it was created.
+
+    if_not_exists: a topic of this name is no error
+    raises: InvalidArgument, LimitExceeded, AlreadyExists
+    """
     if partitions < 1:
         raise InvalidArgument(f"a topic has at least 1 partition, not {partitions}", code=203)
     if partitions > PARTITIONS_MAX:
@@ -212,7 +216,11 @@ def create_subscription(
     if_not_exists: bool,
     policies: Policies = NO_POLICIES,
 ) -> Decision[bool]:
-    """Decide a new subscription; answers whether it was created. Raises AlreadyExists."""
+    """Decide a new subscription; durable; answers whether it was created.
+
+    position: where it starts; None: the start of each partition. An id selects its own partition
+    raises: InvalidArgument, AlreadyExists (unless if_not_exists), as resolve_bound
+    """
     check_type(type)
     check_isolation(isolation)
     folded = name.casefold()

@@ -350,7 +350,11 @@ RowMove = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class SidecarReplacement:
-    """A published file and the ledgers that it replaces; old: (ledger, was it sealed)."""
+    """A published file and the ledgers that it replaces.
+
+    old:   (ledger, whether it was sealed when the file was made)
+    moved: as in ops.Compacted
+    """
 
     partition: int
     old: list[tuple[int, bool]]

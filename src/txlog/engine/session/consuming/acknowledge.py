@@ -82,7 +82,7 @@ def acknowledge_runs(
 ) -> AckAnswer:
     """Acknowledge runs on a subscription, in a transaction if one is given.
 
-    standing: the consumer's state; the default is for callers that are no consumer, as commands
+    standing: the consumer's state; by default the caller is no consumer but, say, a command
     """
     if not runs:
         return AckAnswer(0, 0, 0)

@@ -307,7 +307,7 @@ class ConsumerSession:
         return runs_of(what) if kept is None else kept
 
     def acknowledge(self, what: Acknowledgeable, txn: Transaction | TxnId | None) -> AckAnswer:
-        """Acknowledge messages; in a transaction they become PENDING_ACK."""
+        """Acknowledge messages; in a transaction they are PENDING_ACK until it ends."""
         return self._acknowledge(what, txn, cumulative=False)
 
     def acknowledge_cumulative(
@@ -381,7 +381,7 @@ class ConsumerSession:
         return reconsume_later(self.store, self.receiving.target, message_id, postponed)
 
     def redeliver(self) -> ReturnResult:
-        """Return all received and unacknowledged messages, counted."""
+        """Return all received and unacknowledged messages, counted as redelivered."""
         with self._turns.held():
             self.receiving.check_open()
             self._ahead.clear()

@@ -208,7 +208,7 @@ class Membership:
         return decide
 
     def reap(self, *, now: bool) -> bool:
-        """Return the messages of dead or late peers to the subscription; True if a peer was so.
+        """Return the messages of dead or late peers to the subscription; True if there was one.
 
         A peer is late when its last message has outlived the acknowledgement time-out: its process
         may hang, so the messages that it took ahead go back.

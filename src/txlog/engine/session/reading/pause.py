@@ -215,7 +215,10 @@ class Waiting:
         return max(0.0, self._wake_at - time.monotonic())
 
     def rest(self, until_s: float | None = None) -> float:
-        """Begin a rest: the seconds to wait, unless an event comes after `seen`. As `pause`."""
+        """Begin a rest; returns the seconds to wait for an event after `seen`, 0: look again now.
+
+        until_s, raises: as `pause`
+        """
         store, pause = self._store, self._pause
         wakeups = store.wakeups
         wakeups.begin()

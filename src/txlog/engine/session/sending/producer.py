@@ -610,7 +610,11 @@ class ProducerSession:
         partition: int | None = None,
         txn: Transaction | None = None,
     ) -> SendFuture | Later[SendReceipt]:
-        """Queue one message, or in a transaction defer it until that transaction writes."""
+        """Queue one message, or defer it in a transaction; returns a future, or the later answer.
+
+        raises: InvalidArgument, InvalidMessage, AlreadyClosed, ReadOnlyStore, ProducerQueueIsFull.
+                An error that refuses the message later comes with the answer
+        """
         version = self._shape.version
         if type(value) is not bytes:
             value, version = self._encoded_whole(value)
