@@ -301,7 +301,7 @@ def _used(view: View, topic: Topic) -> Iterator[int]:
 
 
 def declare_idle(draft: Draft, silent: Iterable[tuple[int, str]]) -> None:
-    """Add the W_IDLE rows."""
+    """Add a W_IDLE row for each (partition, producer)."""
     for number, name in silent:
         where = draft.take_entries(number, "p", 1)
         draft.ops.append(WatermarkIdled(number, *where, name, BY_TIMEOUT))

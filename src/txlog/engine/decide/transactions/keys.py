@@ -50,14 +50,14 @@ class KeyConnection(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeyedTxn(msgspec.Struct, frozen=True, gc=False):
-    """The answer of begin under a key."""
+    """The answer of begin; fenced: as in KeyConnection."""
 
     txn_id: TxnId
     fenced: TxnId | None
 
 
 class DeletedKey(msgspec.Struct, frozen=True):
-    """The answer of delete; epoch: the tombstone keeps it."""
+    """The answer of delete: the epoch that the tombstone keeps, and the transactions it aborted."""
 
     key: str
     owner_uid: int

@@ -289,7 +289,10 @@ class ConsumerSession:
             receiving.begin_again()
 
     def seek_partition(self, to: Where, partition: int) -> None:
-        """Move one partition of the subscription, by its index in the topic."""
+        """Move one partition, by its index in the topic, for a caller that takes nothing ahead.
+
+        It does not hold the mutex: the caller makes no turn meanwhile.
+        """
         seek_to(self.store, self.receiving.target, to, [partition])
         self.receiving.begin_again()
 
@@ -343,7 +346,7 @@ class ConsumerSession:
         )
 
     def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None) -> ReturnResult:
-        """Return received messages, counted; see Consumer.negative_acknowledge."""
+        """Return received messages, counted as redelivered; see Consumer.negative_acknowledge."""
         if delay_ms is not None and delay_ms < 0:
             raise InvalidArgument(f"delay_ms is {delay_ms}, it must not be negative", code=203)
         runs, store = self._runs(what), self.store

@@ -393,7 +393,7 @@ class TopicsSession:
         )
 
     def redeliver(self) -> ReturnResult:
-        """Return all received and unacknowledged messages of all topics, counted."""
+        """Return the received and unacknowledged messages of all topics, counted as redelivered."""
         with self._turns.held():
             self.check_open()
             return _together([session.redeliver() for session in self._sessions.values()])

@@ -28,7 +28,9 @@ LastIds: TypeAlias = dict[Any, Any]
 
 
 class Session(Protocol):
-    """One consumer between calls. Each call is safe from many threads.
+    """One consumer between calls. Many threads may call it at once.
+
+    A message that goes back uncounted does not count as redelivered.
 
     is_thorough, of `next` and `take`: False if no event has come since a turn that found nothing.
     The session may then rely on that turn and skip the search.
@@ -110,7 +112,7 @@ class Session(Protocol):
         """Return all messages that were received and not acknowledged, counted as redelivered."""
 
     def seek(self, to: Where) -> None:
-        """Continue from a message, an instant or a bound."""
+        """Move the subscription to before a message, an instant or a bound."""
 
     def unsubscribe(self) -> None:
         """Delete the subscription and leave it."""
