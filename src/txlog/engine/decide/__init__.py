@@ -1,11 +1,11 @@
-"""Decisions: the ops and rows that a request appends.
+"""Decisions: functions that check a request and return the frame that the store appends for it.
 
-Each is a function (view, now) -> Decision. It checks the request against the state at one LSN and
-returns the frame to append; it changes nothing itself.
+Each takes a view (the state at one LSN) and the request, and returns a Decision; it changes nothing
+itself. Code outside the engine imports decisions from `engine/door`.
 
 Contents:
 
-    consuming/      delivering, acknowledging, seeking, skipping
+    consuming/      leasing, acknowledging, moving to dead letters, seeking, skipping
     draft           the frame that a decision builds
     sending/        messages, watermarks and adopted files
     topics/         topics, subscriptions, policies, trimming, upkeep of their files

@@ -1,7 +1,7 @@
 """The draft of a frame: the ops that one decision appends, checked against the view.
 
-A decision is a function (view, now) -> Decision. It changes nothing: the entries and ledger numbers
-it takes are counted here, so that several outcomes in one frame follow each other without gaps.
+A decision does not change the view, so the view does not show the entries and ledger ids that it
+takes. The draft counts them, so that the rows of one frame follow each other without gaps.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Decision(msgspec.Struct, Generic[T_co]):
-    """The outcome of a decision; Law 3: it is appended, applied, flushed, then answered.
+    """The frame that the store appends, applies and flushes, and its answer after that (Law 3).
 
-    ops, batch: what to append; no ops: nothing
-    sync:       durable before the answer
-    answer: returned to the caller, unless there is an error
-    error:      raised after the append, for an effect with an error (a conflict aborts its
-                transaction)
+    ops, batch: the ops of the frame, and their rows; without ops nothing is appended
+    sync:       the frame is durable before the caller gets its answer
+    answer:     returned to the caller, unless there is an error
+    error:      raised after the append: a conflict, for example, also aborts a transaction
     """
 
     ops: list[Op]
@@ -100,7 +99,7 @@ class Draft:
         del self.ops[count:]
 
     def new_ledger(self) -> int:
-        """A ledger id that was never used; such a frame must be durable (R10)."""
+        """Take a ledger id that was never used; this makes the frame durable (R10)."""
         if not self._next_ledger:
             self._next_ledger = self.view.catalog.next_ledger
         self._next_ledger += 1
@@ -115,7 +114,8 @@ class Draft:
     def take_entries(self, partition: int, role: str, rows: int) -> tuple[int, int]:
         """(ledger, first entry) for the next rows of a partition (p) or its sidecar (s).
 
-        Rolls over when the open ledger is full by entries, bytes or age; makes the sidecar.
+        Opens a ledger if there is none, or if the open one is full by entries, bytes or age. Adds
+        a snapshot of watermarks before them if one is due.
         """
         key = (partition, role)
         end = self._ends.get(key)
@@ -154,9 +154,9 @@ class Draft:
         return entries > 0
 
     def roll(self, partition: int, role: str, old: int) -> tuple[int, int]:
-        """Close a ledger (0: there is none) and open one; its next entry.
+        """Close a ledger (0: there is none) and open one; returns (its id, its next entry).
 
-        After a partition's first watermark a ledger begins with the state before it.
+        Once a partition has had a watermark, each new ledger begins with a snapshot of the state.
         """
         ledger = self.new_ledger()
         self.ops.append(LedgerRolled(partition, role, old, ledger))
@@ -177,7 +177,7 @@ class Draft:
             self._snapshot(partition, ledger, 0, last, 0)
 
     def _behind_snapshot(self, partition: int, ledger: int, entry: int) -> tuple[int, int]:
-        """The next entry, after a snapshot of watermarks."""
+        """Add a snapshot of watermarks at this entry; returns (ledger, the entry after it)."""
         last = self.view.topic(partition).ledgers[-1]
         self._snapshot(partition, ledger, entry, (ledger, entry - 1), last.payload_bytes)
         return (ledger, entry + 1)
@@ -198,10 +198,7 @@ class Draft:
         self.ops.append(WatermarkSnapshot(partition, ledger, entry, payload, ledger_bytes))
 
     def settled(self, subscription: int, partition: int) -> CursorEffect:
-        """The effect of the ops so far on a cursor.
-
-        Several commits in one frame build on each other.
-        """
+        """The effect on a cursor of the commits so far in this frame; the next one builds on it."""
         key = (subscription, partition)
         if self._settled is None:
             self._settled = {}

@@ -19,7 +19,7 @@ Contents:
     identity       creating a store, and the file that identifies it
     integrity      damage: finding it, recording it, repairing it
     journal        the journal and its witness, byte by byte
-    keys           transaction keys: connecting a key, which fences its previous holder
+    keys           transaction keys: connecting, which fences the previous holder; finding, deleting
     liveness       processes that hold a lock of the store, and clocks that can be trusted
     reading        messages, ranges of a topic, and waiting for new messages
     relation       the files and rows that hold the committed messages of a topic

@@ -1,4 +1,4 @@
-"""Transaction keys: connecting one, which fences its previous holder, and listing them."""
+"""Transaction keys: connecting one, which fences its previous holder; finding and deleting one."""
 
 from txlog.engine.decide.transactions.keys import (
     KeyConnection,

@@ -1,11 +1,11 @@
-"""What a producer, a consumer, a reader or a transaction keeps between calls.
+"""Sessions: the state that one producer, consumer, reader or transaction keeps between calls.
 
-A session belongs to one handle of one process. It keeps sequence numbers, send queues, leases,
-messages taken ahead and watermarks in memory, and it turns each call of its handle into a decision
-or a question. What must survive the process is in the store, never here: a consumer that dies
-loses its session, and its peers return what it had leased.
+A session belongs to one handle of one process. It keeps send queues, positions, messages taken
+ahead and watermarks in memory, and it turns each call of its handle into a decision or a question.
+State that must survive the process is in the store. When a consumer dies, its session is lost, and
+its peers return the messages that were leased to it.
 
-The Python library (`txlog.client`) and the server (`txlog.serve`) are both written over sessions.
+The Python library (`txlog.client`) and the server (`txlog.serve`) import them from `engine/door`.
 
 Contents:
 

@@ -36,10 +36,10 @@ Four events end a lease:
  2. The consumer gives the message back: at once, or as a negative acknowledgement after a delay,
     which doubles with each redelivery if the policy says so.
  3. The consumer dies. Each one holds a flock on `consumers/<id>.lock` for as long as it lives. If
-    another process can lock the file, the kernel has ended the consumer's process. A heartbeat
-    would call a process dead that only swaps, and both would then work on the message; the kernel
-    may give a process number to another program. Consumer ids are used once, so an old lock never
-    speaks for a new consumer.
+    another process can lock the file, the consumer's process has ended. With a heartbeat, a process
+    that only swaps would seem dead, and two would work on the message. A process id would not do,
+    because the kernel gives it to other programs later. Consumer ids are used once, so an old lock
+    file never stands for a new consumer.
  4. The ack time-out runs out, if there is one. It is measured on the clock since boot, which users
     cannot set.
 
@@ -59,7 +59,7 @@ Which of the deliverable messages a consumer gets depends on the type of the sub
 
     exclusive, failover   one consumer is active; after a return it goes back to the lowest returned
                           message and takes everything from there again, in order
-    shared                anyone gets the next message that is in no hand
+    shared                the consumer that asks gets the next message that is in no hand
     key-shared            each consumer owns a share of the keys; a key waits while an earlier
                           message with it is in another hand, so that its order survives a change
 

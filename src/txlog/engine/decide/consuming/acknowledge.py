@@ -44,9 +44,10 @@ Find = Callable[[View], tuple[Topic, Subscription]]
 
 
 class AckAnswer(msgspec.Struct, frozen=True, gc=False):
-    """How many messages an acknowledgement changed.
+    """How many messages it acknowledged, and how many were acknowledged already.
 
-    stale: cumulative requests that were refused, because earlier messages were returned meanwhile
+    dropped: not acknowledged, because a transaction holds them
+    stale:   cumulative requests refused, because earlier messages were returned meanwhile
     """
 
     acked: int
@@ -98,9 +99,9 @@ def _distinct(runs: list[Run]) -> list[Run]:
 def _held_by_overdue(
     view: View, subscription: Subscription, partitions: Iterable[int], now: Instant
 ) -> bool:
-    """True when a holder is past its time-out (I-18).
+    """True when a transaction that holds messages there is past its time-out (I-18).
 
-    Its coordinator is loaded now, so the sweep before the repeated call ends it.
+    This has loaded its coordinator, so the sweep before the repeated call ends it.
     """
     is_overdue_found = False
     for partition in partitions:
@@ -122,10 +123,10 @@ def acknowledge(
 ) -> Decision[AckAnswer | None]:
     """Decide a plain acknowledgement; best effort, written but not flushed, as in Pulsar.
 
-    standing: the consumer it comes through
-    returns: an AckAnswer, None: repeat the call (its sweep has something to end); messages
-             that a transaction holds are dropped, not an error
-    raises:  MessageNotFound, NotAllowed (cumulative on a shared type), what find raises
+    standing: the state of the consumer that sends it
+    answers:  an AckAnswer, which counts messages held by a transaction as dropped; None: repeat
+              the call, because the sweep before it will end an overdue transaction
+    raises:   MessageNotFound, NotAllowed (cumulative on a shared type), as find
     """
     topic, subscription = find(view)
     _check_cumulative(view, subscription, runs, cumulative)
@@ -190,7 +191,7 @@ def acknowledge_in_txn(
 ) -> Decision[tuple[TxnId, AckAnswer] | None]:
     """Decide an acknowledgement in a transaction: PENDING becomes PENDING_ACK.
 
-    returns: (its TxnId, an AckAnswer), not flushed: the commit carries it; None: call again
+    answers: (its TxnId, an AckAnswer), flushed by the commit; None: repeat the call
     raises:  TransactionNotFound, NotAllowed, InvalidTxnStatus and the like, MessageNotFound; and
              TransactionConflict as the error of a decision that aborts the transaction
     source:  PIP-31 "Acknowledge in a transaction", spec/transactions 9.3

@@ -71,7 +71,7 @@ class MoveResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class RetryOptions(msgspec.Struct, frozen=True, gc=False):
-    """How to postpone a message; consumer: its number, 0 for a call by message id."""
+    """How to postpone a message; consumer: the number of the caller, 0: it is no consumer."""
 
     delay_ms: int = 0
     properties: dict[str, str] = {}
@@ -82,9 +82,9 @@ class RetryOptions(msgspec.Struct, frozen=True, gc=False):
 
 
 def home(view: View, topic: Topic, subscription: Subscription) -> tuple[Topic, Subscription]:
-    """The subscription whose retry topic this is, or the subscription itself.
+    """The topic and subscription whose retry topic this is, or these two themselves.
 
-    cost: O(subscriptions of the store) where no derived name tells
+    cost: O(subscriptions of the store), unless the name of the retry topic is derived
     """
     derived = _derived_home(view, topic, subscription)
     if derived is not None:
@@ -118,10 +118,10 @@ def _derived_home(
 
 
 def policies(view: View, topic: Topic, subscription: Subscription) -> Policies:
-    """The policies of a subscription; on a retry topic with a derived name, over those of its home.
+    """The policies of a subscription. On a retry topic with a derived name, those of its home, too.
 
-    A retry topic with another name copies them once, when it is created. cost: O(1), because every
-    receive calls it
+    The subscription on a retry topic with another name got a copy of them when it was created.
+    cost: O(1), because every receive calls it
     """
     derived = _derived_home(view, topic, subscription)
     return (
@@ -149,7 +149,7 @@ def target_name(base: tuple[Topic, Subscription], kind: str) -> TopicName:
 def due(view: View, topic: Topic, subscription: Subscription, partition: int) -> list[Run]:
     """PENDING messages without a lease that were redelivered too often, in order of position.
 
-    cost: O(messages with a redelivery count), nothing without the policy
+    cost: O(messages with a redelivery count); O(1) without the policy
     """
     most = policies(view, topic, subscription).get("max_redeliver_count")
     cursor = view.cursor(subscription.number, partition)
@@ -214,8 +214,8 @@ def postpone(
 ) -> Decision[MoveResult]:
     """Decide to move messages to the retry topic, with a delay; durable.
 
-    A message postponed max_redeliver_count times goes to the dead-letter topic, as in Pulsar. rows,
-    answers, raises: as bury; all messages have been postponed equally often.
+    A message already postponed max_redeliver_count times goes to the dead-letter topic, as in
+    Pulsar; the row postponed most often decides for all. rows, answers, raises: as bury.
     """
     topic, subscription = find(view)
     allowed = {
@@ -234,7 +234,7 @@ def made_target(
     rows: dict[int, pa.Table],
     how: RetryOptions | None,
 ) -> Decision[tuple[Topic, str]]:
-    """Decide to create the topic that messages are moved to; answers (its record, DLQ or RETRY)."""
+    """Decide to create the target of a move if it is missing; answers (the topic, DLQ or RETRY)."""
     topic, subscription = find(view)
     base = home(view, topic, subscription)
     kind = _kind(base, rows, how)
@@ -246,7 +246,7 @@ def made_target(
 def copies(
     view: View, find: Find, table: pa.Table, kind: str, how: RetryOptions | None
 ) -> pa.RecordBatch:
-    """The rows as they will be sent to the target, for callers that do not use `bury`."""
+    """The rows as the target gets them, for a caller that sends them itself."""
     topic, subscription = find(view)
     return _copies(table, (topic, subscription), home(view, topic, subscription), kind, how)
 
@@ -380,7 +380,7 @@ def _copies(
     kind: str,
     how: RetryOptions | None,
 ) -> pa.RecordBatch:
-    """The rows to append: key, value and event time as before, and properties with their source."""
+    """The rows to append: the same key, value and event time, and properties with their source."""
     is_retried = source[0].number != base[0].number
     columns = [table.column(name).to_pylist() for name in ("ledger", "entry", "index")]
     properties: list[list[tuple[str, str]]] = []

@@ -4,12 +4,12 @@
     give_back                  Returned: all messages that a consumer has in hand
     negative_acknowledge       Returned, at once or after a delay that doubles with each redelivery
     redeliver                  Returned: all leased messages, or these ids, of any consumer
-    reap                       Returned + ConsumerDetached for dead consumers, and expired leases
+    reap_ops                   Returned + ConsumerDetached for dead consumers, and expired leases
 
 plan/consuming/choice decides which messages are deliverable. Messages that a consumer took ahead
-and did not pass to its application come back without counting, and no time-out runs for them:
-callers report how far each application has got (Seen). The docstring of the package explains why
-leases are not flushed. Source: spec/transactions 9.1.
+and did not pass to its application are not counted as redelivered when they come back, and no
+time-out runs for them: callers report how far each application has got (Seen). The docstring of the
+package explains why leases are not flushed. Source: spec/transactions 9.1.
 """
 
 from __future__ import annotations
@@ -49,10 +49,9 @@ NO_LIMITS: Mapping[int, int] = {}
 
 
 class ReceiveRequest(msgspec.Struct, frozen=True, gc=False):
-    """The request of a consumer; it tries the partitions in this order.
+    """The request of a consumer; the decision tries the partitions in this order.
 
-    make_do: work without a missing index, which costs reads; else the answer names the index to
-        build
+    make_do: do without a missing index, at the cost of reads; else the answer names that index
     ahead:   0: the application gets all messages at once; else the consumer takes them ahead, and
              this is the number of the first batch (one per partition); the next batch has the next
              number
@@ -80,9 +79,10 @@ class ReceiveRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delivery(msgspec.Struct, gc=False):
-    """The answer of receive; blocked: why it is empty although there may be messages.
+    """The answer of receive.
 
-    is_more: the caller asks again, because the search ended early
+    blocked: `unacked_max` if that limit of leased messages was reached
+    is_more: the search ended early, so the caller must repeat the request
     wanting: an index to be built, or dropped, before anything is delivered
     due_ms:  if it is empty: when the next message is due, by the wall clock
     timeout_ms: the ack time-out, 0 for none
@@ -114,9 +114,9 @@ def attached(view: View, consumer: int) -> Consumer:
 def receive(
     view: View, settings: Settings, now: Instant, wants: ReceiveRequest
 ) -> Decision[Delivery | None]:
-    """Decide what a consumer gets next; flushed only if it delivers messages that are not durable.
+    """Decide which messages a consumer gets next; flushed only if some of them are not durable yet.
 
-    returns: Delivery; None: the caller reaps first, because leases have expired
+    answers: a Delivery; None: leases have expired, so the caller must reap first
     raises:  AlreadyClosed, PartitionUnavailable when no partition is available
     """
     me = attached(view, wants.consumer)
@@ -193,9 +193,7 @@ def _hand_over(ops: list[Op], parts: list[PartitionDelivery], due: Due | None) -
 
 
 def _seen_ops(view: View, wants: ReceiveRequest) -> list[Op]:
-    """Leases with a time-out for messages that the application received since the last frame
-    and still has.
-    """
+    """Leases with a time-out for messages that the application got since the last frame and has."""
     ops: list[Op] = []
     for number, runs, due in wants.seen:
         lease = view.cursor(wants.subscription, number).leases.by_consumer.get(wants.consumer)
@@ -223,7 +221,7 @@ def _in_hand(view: View, me: Consumer, wants: ReceiveRequest, now: Instant) -> i
 
 
 def _is_durable(view: View, piece: Piece) -> bool:
-    """True when the frame that made the piece visible is; a dead writer may leave others.
+    """True when the frame that made the piece visible is durable; a dead writer may leave others.
 
     Positions rise with the LSN, so the last piece of a partition decides for those before it.
     """
@@ -248,11 +246,10 @@ def reap_ops(
     now: Instant,
     late: Mapping[int, Seen] = NOBODY,
 ) -> list[Op]:
-    """Return the messages of dead consumers and of expired leases; messages that the
-    application saw count as redelivered.
+    """The ops that return the messages of dead consumers and of expired leases.
 
-    dead: consumers whose lock file the caller could lock; consumer ids are used once, so they never
-        come back
+    Messages that the application saw count as redelivered.
+    dead: consumers whose lock file the caller could lock. Ids are used once: they stay dead
     late: live consumers whose last message has outlived its time-out
     """
     ops: list[Op] = []
@@ -294,8 +291,7 @@ def give_back(
 ) -> Decision[ReturnResult]:
     """Decide to return all messages leased to a consumer, and with detach to remove the consumer.
 
-    returns: ReturnResult
-    seen: how far its application has got; messages it never received come back uncounted
+    seen: how far its application has got: messages it never received do not count as redelivered
     """
     ops: list[Op] = []
     total = 0
@@ -311,9 +307,7 @@ def give_back(
 
 
 def give_back_unseen(view: View, subscription: int, consumer: int, seen: Seen) -> Decision[None]:
-    """Decide to return the messages that a consumer took ahead and its application did not
-    receive.
-    """
+    """Decide to return the messages that a consumer took ahead and its application did not get."""
     record = view.catalog.subscriptions.get(subscription)
     if record is None:
         return Decision([])
@@ -340,9 +334,7 @@ def give_back_parts(
 def give_back_runs(
     view: View, subscription: int, consumer: int, parts: Iterable[tuple[int, list[Run]]]
 ) -> Decision[None]:
-    """Decide to return the leased messages of some runs; they do not count as
-    redelivered.
-    """
+    """Decide to return the leased messages of these runs; they do not count as redelivered."""
     if subscription not in view.catalog.subscriptions:
         return Decision([])
     ops: list[Op] = []
@@ -366,14 +358,14 @@ def negative_acknowledge(
     nack_delay_ms: int | None = None,
     seen: Mapping[int, Seen] = NOBODY,
 ) -> Decision[ReturnResult]:
-    """Decide that leased messages come again after a delay; others are left alone.
+    """Decide that leased messages come again after a delay, and count as redelivered.
 
-    delay_ms: for all of them; None: the delay of the subscription, doubled with each redelivery
-    consumer: only leases of this consumer; 0: of all consumers
-    nack_delay_ms: instead of the subscription's
-    seen: how far applications came in the batches that their consumers took ahead; messages that no
-                   application received come again at once, uncounted
-    returns:       ReturnResult; raises MessageNotFound, PartitionUnavailable, what find raises
+    delay_ms:      for all; None: nack_delay_ms, doubled per redelivery up to nack_backoff_max_ms
+    consumer:      return only leases of this consumer; 0: of all consumers
+    nack_delay_ms: None: the policy of the subscription
+    seen:          how far each application has got in the messages that its consumer took ahead;
+                   messages that no application received come again at once, uncounted
+    raises:        MessageNotFound, PartitionUnavailable, as find
     """
     topic, subscription = find(view)
     base = nack_delay_ms
@@ -444,9 +436,9 @@ def redeliver(
     runs: list[Run] | None,
     seen: Mapping[int, Seen] = NOBODY,
 ) -> Decision[ReturnResult]:
-    """Decide to redeliver messages at once, whichever consumer has them; None: all leased messages.
+    """Decide to redeliver messages at once, whichever consumer has them.
 
-    returns: ReturnResult; seen: as in negative_acknowledge
+    runs: None: all leased messages; seen: as in negative_acknowledge
     """
     if runs is not None:
         return negative_acknowledge(view, settings, now, find, runs, 0, seen=seen)

@@ -102,7 +102,7 @@ class SoughtPartition:
 
 @dataclass(slots=True)
 class SeekAnswer:
-    """The changes of a seek; aborted: transactions aborted because of their acknowledgements."""
+    """The changes of a seek; aborted: the transactions it aborted for their acknowledgements."""
 
     partitions: list[SoughtPartition] = field(default_factory=list)
     aborted: list[TxnId] = field(default_factory=list)
@@ -149,7 +149,7 @@ def seek(
             abort_ops(draft, txn, aborter(txn, uid))
             answer.aborted.append(TxnId(*pair))
         else:
-            finish_ops(draft, txn)  # decided; already decided; the bounded sweep has not reached it
+            finish_ops(draft, txn)  # it is decided, and the bounded sweep has not reached it
     for index, number in zip(moved, numbers, strict=True):
         mark = resting(view, number, resolve_bound(view, topic, index, to))
         answer.partitions.append(_moved(view, topic, subscription, index, mark))
@@ -218,10 +218,10 @@ ALL = 1 << 62
 
 
 class SkipLimit(msgspec.Struct, frozen=True, gc=False):
-    """How much to skip: this many messages of each partition, if they are older than an instant.
+    """How much to skip: at most so many messages of each partition.
 
-    before_ms: None, whatever their age
-    due_ms: their age also counts from deliver_at; messages with a later deliver_at are not due yet
+    before_ms: only messages older than this instant; None: any age
+    due_ms:    set if their age counts from a later deliver_at: the instant up to which it is due
     """
 
     messages: int = ALL
@@ -241,7 +241,7 @@ def skip(
     """Decide to acknowledge the next messages of a subscription.
 
     indexes: the partitions, None for all
-    returns: how many messages, durable
+    answers: how many messages; durable
     raises:  PartitionUnavailable
     """
     draft = Draft(view, settings, now.wall_ms)
@@ -340,9 +340,7 @@ def _skip(draft: Draft, subscription: int, number: int, amount: SkipLimit) -> in
 
 
 def _left_alone(view: View, number: int, cursor: Cursor, amount: SkipLimit) -> Skip:
-    """Ids that a skip does not read: acknowledged, held by a transaction, or not due where
-    deliver_at counts.
-    """
+    """Ids that a skip passes over: acknowledged, held by a transaction, or (due_ms) not due."""
     if amount.due_ms is None or view.delayed(number).is_empty:
         return (cursor.acked, cursor.held)
     index = index_of_partition(view, number, amount.due_ms)
@@ -351,7 +349,7 @@ def _left_alone(view: View, number: int, cursor: Cursor, amount: SkipLimit) -> S
 
 
 def _delivered_before(view: View, number: int, pieces: list[Piece], before_ms: int) -> list[Piece]:
-    """The messages without a deliver_at, or with an earlier one."""
+    """The messages without a deliver_at, or with one before this instant."""
     delayed = view.delayed(number)
     if not pieces or (delayed.is_empty and delayed.passed_ms < before_ms):
         return pieces  # no message there can have such a time
@@ -411,7 +409,7 @@ Find = Callable[[View], tuple[Topic, Subscription | None]]
 
 
 class DelayedSelection(msgspec.Struct, frozen=True, gc=False):
-    """Which delayed messages a caller means: named messages, those before an instant, or all.
+    """Which delayed messages a caller means: named ones, those due before an instant, or all.
 
     indexes: the partitions; note: called with each bucket of the index that could not be read
     """
@@ -423,8 +421,9 @@ class DelayedSelection(msgspec.Struct, frozen=True, gc=False):
 
 
 class PromotionResult(msgspec.Struct, frozen=True, gc=False):
-    """The number of messages that changed; first_ms, last_ms: the least and greatest of their
-    times.
+    """How many messages changed, and how many named ones are not delayed.
+
+    first_ms, last_ms: the least and the greatest time of delivery of the former
     """
 
     messages: int
@@ -438,9 +437,9 @@ def promote(
 ) -> Decision[PromotionResult]:
     """Decide to release delayed messages, on one subscription, or on all of a type that waits.
 
-    returns: PromotionResult, durable
+    answers: PromotionResult; durable
     raises:  NotAllowed (another type of subscription; a transaction holds one), MessageNotFound,
-             PartitionUnavailable, what find raises; nothing is changed then
+             PartitionUnavailable, as find
     """
     topic, only = find(view)
     if only is not None and only.type not in HONOURING:
@@ -528,9 +527,7 @@ def _change(
 def _delayed(
     view: View, now: Instant, topic: Topic, which: DelayedSelection
 ) -> tuple[dict[int, pa.Table], int]:
-    """The delayed messages that the caller means, by partition, and how many named messages are
-    not delayed.
-    """
+    """(delayed messages that the caller means, by partition; how many named are not delayed)."""
     numbers = [number_of(topic, index) for index in which.indexes]
     if which.runs is None:
         out: dict[int, pa.Table] = {}

@@ -39,22 +39,20 @@ class PartitionWatermark(msgspec.Struct, frozen=True, gc=False):
 
 
 class WatermarkOffer(msgspec.Struct, frozen=True, gc=False):
-    """A value and its basis: the standing of every (subscription, partition) of the consumer."""
+    """A value, and the state of each (subscription, partition) that it was computed from."""
 
     event_time: int
     standings: dict[Pair, PartitionWatermark]
 
 
 def clamp_of(clamps: Mapping[int, Clamp], subscription: int, epoch: int) -> int | None:
-    """The value delivered in this epoch."""
+    """The greatest value handed out to the subscription in this epoch; None: there is none."""
     clamp = clamps.get(subscription)
     return clamp.event_time if clamp is not None and clamp.epoch == epoch else None
 
 
 def offer(standings: Mapping[Pair, PartitionWatermark], last: int | None) -> WatermarkOffer | None:
-    """The value to deliver to a consumer with these partitions; last: its value, None: it is
-    new.
-    """
+    """The next value for a consumer of these partitions, if any; last: its last value, or None."""
     if not standings or any(standing.status in HOLDING for standing in standings.values()):
         return None
     raws = [standing for standing in standings.values() if standing.raw is not None]
@@ -77,10 +75,9 @@ def _effective(standing: PartitionWatermark) -> int:
 
 
 def emit(view: View, offered: WatermarkOffer) -> Decision[bool]:
-    """Decide that a value is delivered; durable, with the acknowledgements below it.
+    """Decide to record a value before it is handed out; durable, with earlier acknowledgements.
 
-    Answers False if the value may be stale: a seek came between, or another consumer received a
-    greater one.
+    Answers False if the value may be stale: after a seek, or a value for another consumer.
     """
     ops: list[Op] = []
     for (subscription, partition), standing in offered.standings.items():

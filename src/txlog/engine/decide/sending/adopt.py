@@ -1,10 +1,10 @@
 """Adopting staged files: ids for them, then the one frame that makes them ledgers of a topic.
 
-    recorded   was this batch stored before? then nothing is written
-    reserve    an id for each file, in a durable frame; the files are linked under it
-    append     or one frame with the rows of a small batch: there are no files, nothing is reserved
+    recorded   finds a batch that was stored before: then nothing is written
+    reserve    an id for each file, in a durable frame; the caller links the files under it
     adopt      one frame: the key is connected, a transaction opened and committed, each file
                becomes a closed ledger after the open one, another is opened, the batch is noted
+    append     instead of the last two, one frame with the rows of a small batch, without files
 
 Ids are taken last, because positions compare by id: a ledger whose id was taken before others moved
 on could appear behind readers that have already passed it. An id that is below one of the
@@ -62,9 +62,8 @@ Owner = tuple[int, str]
 class StoredBatch:
     """A stored batch.
 
-    what: None if its number is below the last one
-
-    coordinator: of its transaction
+    coordinator: the number of its transaction's coordinator
+    what:        its record; None for a number below the last: only the last is kept
     """
 
     coordinator: int
@@ -75,7 +74,7 @@ class StoredBatch:
 class Adoption:
     """What to adopt: files in the order of their ledgers, with their final names.
 
-    topic: its number; query: of a stream, the id of its checkpoint
+    topic: its number; query: the id of the stream's checkpoint, empty without a stream
     """
 
     topic: int
@@ -134,10 +133,7 @@ def recorded(
 
 
 def _check_key(view: View, key_record: keys.Key, topic: int, key: str, batch: int | str) -> None:
-    """A key is for one topic.
-
-    Older versions allowed the names of a key several topics; those stay valid.
-    """
+    """Refuse a second topic for a key. Older versions allowed it for names; those stay valid."""
     if key_record.last is not None:
         _check_topic(view, key_record.last, topic, key, key_record.batch)
     if isinstance(batch, str) and batch in key_record.names:
@@ -149,9 +145,7 @@ def _check_key(view: View, key_record: keys.Key, topic: int, key: str, batch: in
 
 
 def _check_query(key_record: keys.Key, key: str, batch: int | str, query: str) -> None:
-    """Refuse a new checkpoint: its numbers begin at 0, so its first batches would count as
-    stored.
-    """
+    """Refuse another checkpoint: its numbers begin at 0, so its first batches would seem stored."""
     owners = [name for name in key_record.names if name.startswith(QUERY)]
     last = key_record.batch
     if owners:
@@ -169,7 +163,7 @@ def _check_query(key_record: keys.Key, key: str, batch: int | str, query: str) -
 
 
 def _check_topic(view: View, stored: Batch, topic: int, key: str, batch: int | str) -> None:
-    """One key for two topics would let the second batch of a number vanish."""
+    """Refuse a batch of another topic: the second batch of a number would be taken for stored."""
     if stored.topic == topic:
         return
     other = view.catalog.topics.get(stored.topic)
@@ -182,7 +176,7 @@ def _check_topic(view: View, stored: Batch, topic: int, key: str, batch: int | s
 
 
 def reserve(view: View, topic: int, staged: Sequence[Staged]) -> Decision[list[int]]:
-    """Decide an id for each file, rising in their order; durable before answered.
+    """Decide an id for each file, rising in their order; durable; answers the ids.
 
     raises: TopicNotFound, NotAllowed (partitions were added)
     """
@@ -198,9 +192,9 @@ def reserve(view: View, topic: int, staged: Sequence[Staged]) -> Decision[list[i
 def adopt(
     view: View, settings: Settings, now: Instant, caller: Owner, adoption: Adoption
 ) -> Decision[str]:
-    """Decide that the files are messages of the topic; durable before answered.
+    """Decide that the files are messages of the topic; durable.
 
-    returns: DONE, BEFORE (already stored), or AGAIN (an id has become too low)
+    answers: DONE, BEFORE (stored already), or AGAIN (an id has become too low: reserve again)
     raises:  TopicNotFound, NotAllowed (partitions were added, a batch of another topic),
              PartitionUnavailable, InvalidMessage (a delay above the maximum), LimitExceeded
              (unfinished transactions, names of batches)
@@ -227,10 +221,7 @@ def adopt(
 
 
 def _count_mismatched(draft: Draft, topic: Topic, partition: int, staged: Staged) -> None:
-    """Count the messages that do not fit the schema.
-
-    Raises NotAllowed where the policy refuses them.
-    """
+    """Count messages that do not fit the schema; raises NotAllowed if the policy refuses them."""
     typing = typing_of(draft.view, draft.settings, topic) if topic.schemas else None
     if typing is None:
         return
@@ -284,13 +275,12 @@ def append(
     adoption: Adoption,
     routed: Routed,
 ) -> Decision[str]:
-    """Decide that the rows of a small batch are messages of the topic; durable before answered.
+    """Decide that the rows of a small batch are messages of the topic; durable.
 
-    They are plain messages after the existing ones, in the same ledgers. A file for each small
+    They are plain messages after the existing ones, in the same ledgers: a file for each small
     batch would stay as long as its messages do. The transaction of the batch holds no messages.
-    wanted:  without files
-    returns: DONE or BEFORE
-    raises:  as adopt
+    adoption: without files
+    answers:  DONE or BEFORE; raises as adopt
     """
     key, batch = adoption.key, adoption.batch
     if recorded(view, settings, caller, adoption.topic, key, batch, adoption.query) is not None:
@@ -320,7 +310,7 @@ def _commit(
     adoption: Adoption,
     places: dict[int, tuple[int, int]],
 ) -> None:
-    """Add the ops: the transaction, the files, its end, the record."""
+    """Add the ops that open a transaction, adopt the files, commit it and note the batch."""
     txn = _opened(draft, now, holder, adoption)
     pair = (txn.coordinator, txn.sequence)
     draft.ops += [PartitionAdded(*pair, partition) for partition in sorted(places)]

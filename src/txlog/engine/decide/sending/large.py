@@ -101,7 +101,7 @@ class LargeOutcome(msgspec.Struct, frozen=True, gc=False):
 def reserve(
     view: View, settings: Settings, now: Instant, topic: Topic, to: LargeTarget
 ) -> Decision[LargeOutcome]:
-    """Decide the ledger of a plainly sent message, unless stored already; a LargeOutcome.
+    """Decide the ledger for the file of a plainly sent message; answers LargeOutcome; durable.
 
     raises: ProducerFenced, PartitionUnavailable, InvalidMessage
     """
@@ -122,7 +122,7 @@ def append(
     chunks: PublishedChunks,
     owner: tuple[int, str],
 ) -> Decision[LargeOutcome]:
-    """Decide that the file is a message, in a transaction opened and committed for it.
+    """Decide that the file is a message, in its own transaction; answers LargeOutcome; durable.
 
     raises: as reserve; LimitExceeded (unfinished transactions)
     """
@@ -173,7 +173,9 @@ def append(
 def _plain(
     draft: Draft, now: Instant, topic: Topic, to: LargeTarget
 ) -> tuple[int, int, LargeOutcome | None, Sequences | None]:
-    """(partition, sequence or -1, the stored message, the producer's sequences) of a plain send."""
+    """Of a plain send: (partition, sequence or -1, its outcome if it is a duplicate, stored
+    sequences).
+    """
     view, number = draft.view, numbers(topic)[to.partition]
     if to.named is not None:
         check_producer(view, topic, to.named)
@@ -197,7 +199,7 @@ def _plain(
 def reserve_in_txn(
     view: View, settings: Settings, now: Instant, uid: int, topic: Topic, to: LargeTarget, use: Use
 ) -> Decision[tuple[TxnId, LargeOutcome]]:
-    """Decide the ledger of a message in a transaction; (its TxnId, a LargeOutcome).
+    """Decide the ledger for a message in a transaction; answers (its TxnId, LargeOutcome); durable.
 
     raises: TransactionNotFound, NotAllowed, InvalidTxnStatus and the like, PartitionUnavailable,
             ProducerFenced, LimitExceeded
@@ -226,9 +228,9 @@ def append_in_txn(
     chunks: PublishedChunks,
     use: Use,
 ) -> Decision[tuple[TxnId, LargeOutcome]]:
-    """Decide that the file is a message of the transaction; (its TxnId, a LargeOutcome).
+    """Decide that the file is a message of the transaction; answers (its TxnId, LargeOutcome).
 
-    Written, not flushed, like every send in a transaction: the commit carries it.
+    Written, not flushed, like every send in a transaction: the commit flushes it.
     raises: as reserve_in_txn
     """
     draft = Draft(view, settings, now.wall_ms)
@@ -256,7 +258,7 @@ def append_in_txn(
 def _in_txn(
     draft: Draft, txn: Txn, topic: Topic, to: LargeTarget
 ) -> tuple[int, int, LargeOutcome | None]:
-    """(partition, sequence or -1, the stored message); the scope is the transaction."""
+    """(partition, sequence or -1, its outcome if the transaction has it already)."""
     view, number = draft.view, numbers(topic)[to.partition]
     if to.named is not None:
         check_producer(view, topic, to.named)
@@ -324,7 +326,7 @@ def _chunks(
     *,
     plain: bool,
 ) -> None:
-    """Add the message. Its ledger comes before the open ledger of the sidecar, which must exist."""
+    """Add the message. Its ledger comes before the sidecar's open one; that is opened if needed."""
     count_large(draft, topic_of(draft.view.catalog, number), number)
     draft.take_entries(number, "s", 0)
     draft.ops.append(

@@ -1,4 +1,4 @@
-"""Named producers, and exclusive ones: the newest of a name fences the others.
+"""Named producers, and exclusive ones: the newest producer of a name fences the earlier ones.
 
 The first partition of a topic keeps the epoch of a name; each partition keeps the last sequence
 that the name sent there. A name is forgotten after being idle for dedup_idle_ms; a partition with
@@ -74,7 +74,7 @@ def after(epoch: int) -> int:
 
 
 def look(view: View, topic: Topic, mode: str, lives: Lives) -> Decision[int]:
-    """Whether a producer of this mode may be opened; answers the epoch. Raises ProducerBusy."""
+    """Answer the seat's epoch, if a producer of this mode may be opened; else ProducerBusy."""
     epoch = epoch_of(view, topic)
     if mode != FENCING and is_taken(epoch) and lives(epoch):
         raise busy(topic, epoch)
@@ -82,9 +82,9 @@ def look(view: View, topic: Topic, mode: str, lives: Lives) -> Decision[int]:
 
 
 def take(view: View, topic: Topic, mode: str, epoch: int, lives: Lives) -> Decision[int | None]:
-    """Decide to take the seat after an epoch; durable.
+    """Decide to take the seat after this epoch; durable. Raises ProducerBusy.
 
-    None: another producer was faster, look again.
+    Answers the new epoch; None: another producer took it first, so look again.
     """
     if epoch_of(view, topic) != epoch:
         return Decision([])
@@ -94,10 +94,7 @@ def take(view: View, topic: Topic, mode: str, epoch: int, lives: Lives) -> Decis
 
 
 def leave(view: View, topic: Topic, epoch: int) -> Decision[None]:
-    """Decide that the holder of an epoch leaves, unless it was fenced.
-
-    Durable, so that waiters see it.
-    """
+    """Decide to free the seat, unless its holder was fenced; durable, so that waiters see it."""
     if epoch_of(view, topic) != epoch:
         return Decision([])
     return Decision([ProducerOpened(number_of(topic, 0), SEAT, epoch + 1)], None, True)
@@ -149,7 +146,7 @@ class NamedProducer(NamedTuple):
 def open_producer(
     view: View, settings: Settings, now: Instant, topic: Topic, name: str
 ) -> Decision[NamedProducer]:
-    """Decide that a producer takes the name over; written, not flushed. Returns NamedProducer."""
+    """Decide that a new producer has the name, and fence the earlier; written, not flushed."""
     draft = Draft(view, settings, now.wall_ms)
     number = number_of(topic, 0)
     sent = last_sent(draft, now, number, name)
@@ -176,10 +173,7 @@ def check_producer(view: View, topic: Topic, producer: NamedProducer) -> None:
 
 
 def last_sent(draft: Draft, now: Instant, number: int, name: str) -> ProducerState | None:
-    """The last message of the name in a partition.
-
-    Forgets the name first if it was idle too long.
-    """
+    """The sequences of a name in a partition; None: none, or too long idle: it forgets them."""
     sent = draft.view.topic(number).producers.get(name)
     if sent is None or (number, name) in draft.forgotten:
         return None

@@ -6,8 +6,8 @@
 A row is a repetition if its sequence is stored under its producer's name, in the scope of the send
 (model/sequences): the call succeeds and does not store the row. If it repeats the producer's newest
 message, the answer has the original id. The other rows are stored, whichever sequences came before
-them. A slice with a sequence that the producer has forgotten is refused as a whole: a receipt for
-it could be a lie.
+them. A slice with a sequence that the store has forgotten is refused as a whole, because the row
+may be stored or not.
 
 Rows that a key or the turn sent to several partitions have one numbering. If their batch has each
 number between its lowest and its highest, every partition of it takes the whole range as stored: a
@@ -89,10 +89,7 @@ AFTER, AT = "deliver_after", "deliver_at"
 
 
 class DeliveryTimes:
-    """The delivery times of one send to a topic: those requested, refused and warned about.
-
-    number_of_refused and beyond_ttl are by partition (its store-wide number)
-    """
+    """Sets the delivery times of one send to a topic; counts refused and expiring messages."""
 
     __slots__ = (
         "_beyond",
@@ -124,7 +121,7 @@ class DeliveryTimes:
     # --- what is stored ----------------------------------------------------------------------
 
     def resolved(self, routed: Routed) -> Routed:
-        """The rows with the instants that are stored; without a time they stay as they are."""
+        """The rows with the instants to store; the same rows if none has a time of delivery."""
         if not self._fixed_ms and not routed.has_times:
             return routed
         batch = routed.batch
@@ -170,11 +167,8 @@ class DeliveryTimes:
     # --- refusals and warnings --------------------------------------------------------------
 
     def check(self, number: int, rows: pa.RecordBatch) -> pa.Array | None:
-        """Check rows that a partition will store.
-
-        Returns a mask of rows that will expire before they are due.
-
-        rows: resolved; None: no row expires before it is due
+        """Check resolved rows for a partition; returns a mask of rows that will expire before
+        they are due, None if there is no such row.
         """
         if self._latest_ms is None and self._ttl_latest_ms is None:
             return None
@@ -189,7 +183,7 @@ class DeliveryTimes:
             self._checked(number, times)
 
     def check_one(self, number: int, deliver_at: int | None) -> bool:
-        """Check one message to be stored; returns whether it will have expired."""
+        """Check one message for a partition; returns whether it will expire before it is due."""
         return self._checked(number, pa.array([deliver_at], pa.int64())) is not None
 
     def _checked(self, number: int, times: pa.Array) -> pa.Array | None:
@@ -229,9 +223,7 @@ class DeliveryTimes:
         )
 
     def warnings(self) -> list[DelaysCounted]:
-        """The ops that count messages that expire before they are due; they go with the
-        messages.
-        """
+        """The ops that count messages which will expire before they are due; for the same frame."""
         return [DelaysCounted(number, beyond_ttl=count) for number, count in self._beyond.items()]
 
 
@@ -261,9 +253,9 @@ Rows = tuple[int, int]
 
 
 class DedupResult(NamedTuple):
-    """Which rows of a slice are stored.
+    """Which rows of a slice the decision stores.
 
-    rows:          without the repetitions; `repeats` says which rows of the slice these are
+    rows:          the rows to store; `repeats`: the rows of the slice that are left out
     original:      the row of the slice that repeats the message whose position the fold knows
     last_sequence: for the op that appends the rows; -1: none, or `runs` has it
     runs, row:     for an op about the sequences, as it has them; None: none is needed
@@ -280,8 +272,11 @@ class DedupResult(NamedTuple):
 class SliceReceipt(msgspec.Struct, frozen=True, gc=False):
     """The result of one slice of a routed batch.
 
-    repeats:    rows of the slice that were stored before; `original` is the (row, id) whose id is
-                known. In a transaction only its index counts
+    partition:  its index in the topic
+    row_start:  the slice's first row in the routed batch; rows: how many it has
+    repeats:    rows of the slice that were stored before
+    original:   the repeated (row, id) whose id is known; in a transaction only its index counts
+    ledger, first_entry, first_index: of its first stored row; the index only in a transaction
     beyond_ttl: marks the stored rows that will expire before they are due
     """
 
@@ -342,7 +337,7 @@ def send(
     routed: Routed,
     sender: NamedProducer | None,
 ) -> Decision[list[SliceReceipt]]:
-    """Decide a plain send; durable before answered. Returns SliceReceipts.
+    """Decide a plain send; durable; answers a SliceReceipt for each slice.
 
     raises: ProducerFenced, PartitionUnavailable, InvalidMessage (also: a delay above the maximum)
     """
@@ -359,9 +354,9 @@ def send_together(
 ) -> Decision[list[list[SliceReceipt] | TxlogError]]:
     """Decide plain sends of several producers, to any topics, as one frame; durable.
 
-    Returns for each batch its SliceReceipts, or the error that refused it. A refused batch stores
-    nothing; the others are stored. Each producer may have one batch. The delays of a refused batch
-    are counted only if it has one message: the sender of more repeats them one by one.
+    Answers for each batch its SliceReceipts, or the error that refused it. A refused batch stores
+    nothing; the others are stored. Each producer may have one batch. Delays that refuse a batch are
+    counted only if it has one message: its sender repeats the messages of a larger one singly.
     raises: errors of the store, such as Corruption
     """
     draft = Draft(view, settings, now.wall_ms)
@@ -401,7 +396,9 @@ class SendResult(NamedTuple):
 def send_into(
     draft: Draft, now: Instant, outgoing: OutgoingBatch, row_start: int
 ) -> SendResult | Decision[Any]:
-    """Decide a plain send whose rows begin at a row of the frame; or the decision to refuse it."""
+    """Add a plain send to a frame whose earlier rows end at row_start; returns its result, or the
+    decision that refuses it for its delays. Raises as `send`.
+    """
     topic, routed, sender = outgoing
     view = draft.view
     producer = _checked(view, topic, sender)
@@ -464,9 +461,9 @@ def send_in_txn(
     sender: NamedProducer | None,
     use: Use,
 ) -> Decision[tuple[TxnId, list[SliceReceipt]]]:
-    """Decide a send in a transaction; written, not flushed: the commit carries it.
+    """Decide a send in a transaction; written, not flushed: the commit flushes it.
 
-    returns: (its TxnId, SliceReceipts with first_index)
+    answers: (its TxnId, SliceReceipts with first_index)
     raises:  TransactionNotFound, NotAllowed, InvalidTxnStatus and the like, PartitionUnavailable,
              ProducerFenced, LimitExceeded, InvalidMessage
     """
@@ -588,9 +585,9 @@ def count_mismatched(
     *,
     is_moved: bool = False,
 ) -> None:
-    """Count the rows whose values do not fit the schema of a topic that has one.
+    """Count the rows whose values do not fit the topic's schema, if it has one.
 
-    is_moved: the rows come from another topic and are stored in any case
+    is_moved: the rows come from another topic, and are never refused
     raises:   InvalidMessage where the policy refuses such rows
     """
     typing = typing_of(draft.view, draft.settings, topic)
@@ -606,9 +603,10 @@ def count_mismatched(
 
 
 def count_large(draft: Draft, topic: Topic, partition: int | None) -> None:
-    """Count a message in chunks, which is never checked; partition: None, it is not stored yet.
+    """Count a message in chunks as one that does not fit the topic's schema, if it has one.
 
-    raises: InvalidMessage where each value must fit a schema
+    partition: None: it is not stored yet, so only check
+    raises:    InvalidMessage where the policy refuses such messages
     """
     typing = typing_of(draft.view, draft.settings, topic) if topic.schemas else None
     if typing is None:
@@ -668,7 +666,7 @@ def _concatenated(pieces: list[pa.RecordBatch]) -> pa.RecordBatch | None:
 
 
 def check_room(view: View, txn: Txn, messages: int) -> None:
-    """A transaction holds at most TXN_MESSAGES_MAX messages, so that its end stays one frame."""
+    """Raise LimitExceeded above TXN_MESSAGES_MAX: the end of a transaction must fit one frame."""
     messages_held = 0
     for partition in txn.partitions:
         buffered = buffers.find_held(view.buffer(partition), txn.coordinator, txn.sequence)
@@ -694,10 +692,10 @@ def fresh_rows(
     sent: Sequences | None,
     series: list[int] | None,
 ) -> DedupResult:
-    """Decide which rows of a slice are stored.
+    """Which rows of a slice to store.
 
-    sent: the sequences that the producer has stored in the scope; None: none
-    series: of `series_of`
+    sent:   the sequences that the producer has stored in the scope; None: none
+    series: from `series_of`
     raises: InvalidMessage, LimitExceeded (a sequence that was forgotten)
     """
     rows = routed.batch.slice(piece.row_start, piece.rows)
@@ -741,10 +739,7 @@ def next_sequence(producer: str, sent: Sequences | None, count: int) -> int:
 
 
 def check_known(producer: str, sent: Sequences | None, lowest: int) -> None:
-    """Refuse a sequence that is too old to tell whether it is stored.
-
-    Raises LimitExceeded.
-    """
+    """Raise LimitExceeded for a sequence so old that the store forgot whether it has it."""
     if sent is not None and lowest <= sent.unknown:
         raise LimitExceeded(
             f"sequence {lowest} of producer {producer} may be stored or not: the producer left out "
@@ -756,7 +751,7 @@ def check_known(producer: str, sent: Sequences | None, lowest: int) -> None:
 
 
 def series_of(routed: Routed) -> list[int] | None:
-    """The lowest and highest sequence of rows that were spread, if each between is among them."""
+    """[lowest, highest] sequence of rows spread over partitions, if none between is missing."""
     if not routed.is_spread:
         return None
     rows = routed.batch
@@ -787,9 +782,7 @@ def repeated(repeats: Sequence[Rows]) -> int:
 
 
 def _runs_of(column: pa.Array, partition: int) -> list[int]:
-    """The sequences of rows as runs; raises InvalidMessage if one is missing or they do not
-    rise.
-    """
+    """The sequences of rows as runs; raises InvalidMessage if one is missing or does not rise."""
     if column.null_count or (pc.min(column).as_py() or 0) < 0:
         raise InvalidMessage("a sequence id is missing or negative", hint="number every message")
     first, last, count = column[0].as_py(), column[-1].as_py(), len(column)

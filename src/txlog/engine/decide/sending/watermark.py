@@ -49,9 +49,10 @@ class Assertion(msgspec.Struct, frozen=True, gc=False):
 
 
 class WatermarkPlaced(msgspec.Struct, frozen=True, gc=False):
-    """Where an assertion is: partition (from 0) -> (ledger, entry), else its transaction.
+    """Where the rows of an assertion are.
 
-    numbers: partition (from 0) -> its number in the store
+    positions: partition (from 0) -> (ledger, entry); empty in a transaction
+    numbers:   partition (from 0) -> its number in the store
     """
 
     positions: dict[int, tuple[int, int]]
@@ -80,7 +81,7 @@ def assert_watermark(
     assertion: Assertion,
     sender: NamedProducer | None = None,
 ) -> Decision[WatermarkPlaced]:
-    """Decide a plain watermark; durable before answered. Returns WatermarkPlaced.
+    """Decide a plain watermark; durable; answers WatermarkPlaced.
 
     raises: InvalidArgument, ProducerFenced, PartitionUnavailable, LimitExceeded (producers)
     """
@@ -108,9 +109,9 @@ def assert_in_txn(
     sender: NamedProducer | None,
     use: Use,
 ) -> Decision[tuple[TxnId, WatermarkPlaced]]:
-    """Decide a watermark in a transaction; written, not flushed: the commit carries it.
+    """Decide a watermark in a transaction; written, not flushed: the commit flushes it.
 
-    returns: (its TxnId, WatermarkPlaced)
+    answers: (its TxnId, WatermarkPlaced)
     raises:  as assert_watermark; TransactionNotFound, InvalidTxnStatus and the like
     """
     draft = Draft(view, settings, now.wall_ms)
@@ -135,12 +136,12 @@ def _indexes(topic: Topic) -> dict[int, int]:
 
 
 def is_active(view: View, topic: Topic, producer: str) -> bool:
-    """True while the producer holds a partition's watermark back, apart from open transactions."""
+    """True while the producer is active in a partition; rows in open transactions do not count."""
     return any(producer in view.watermark(number).state.active for number in numbers(topic))
 
 
 def regresses(view: View, topic: Topic, assertion: Assertion, txn: TxnId | None) -> bool:
-    """True when the time is below the last one of the producer, so that it changes nothing."""
+    """True if the time is below the producer's last one in a partition: there it has no effect."""
     if assertion.event_time is None:
         return False
     for number in numbers(topic):
@@ -199,9 +200,9 @@ def take_snapshots(view: View, settings: Settings, now: Instant, topic: Topic) -
 
 
 def least_state(view: View, topic: Topic) -> WatermarkState | None:
-    """The first state of a new partition: by producer the least time in the others.
+    """The first state of a new partition: for each producer its least time in the others.
 
-    None: there is none.
+    None: no producer has asserted anything.
     """
     states = [view.watermark(number).state for number in numbers(topic)]
     if not any(state.seen for state in states):
@@ -226,7 +227,7 @@ NEVER_MS: Final = 1 << 62
 
 
 class SilentProducers(NamedTuple):
-    """(partition, producer) to be declared idle, and after how many ms there may be others."""
+    """(partition, producer) pairs to declare idle, and after how many ms there may be others."""
 
     silent: list[tuple[int, str]]
     again_ms: int
@@ -300,7 +301,7 @@ def _used(view: View, topic: Topic) -> Iterator[int]:
 
 
 def declare_idle(draft: Draft, silent: Iterable[tuple[int, str]]) -> None:
-    """Add the W_IDLE rows."""
+    """Add a W_IDLE row for each (partition, producer)."""
     for number, name in silent:
         where = draft.take_entries(number, "p", 1)
         draft.ops.append(WatermarkIdled(number, *where, name, BY_TIMEOUT))

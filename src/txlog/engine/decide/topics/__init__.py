@@ -4,7 +4,7 @@ Creating and deleting them, their policies, and the files that hold them.
 
 Contents:
 
-    availability   taking a partition away, and bringing it back with all waiting ends
+    availability   taking a partition away; bringing it back with the transactions that wait for it
     buckets        which changes upkeep of the delayed index may make
     catalog        topics, subscriptions, coordinators, settings: created, changed, deleted; schemas
     ledgers        trimming the oldest; switches to other files

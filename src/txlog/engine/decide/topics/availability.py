@@ -26,10 +26,7 @@ from txlog.errors import Corruption, InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class AvailabilityChange:
-    """The state of a partition after the switch.
-
-    finished: the transactions that its return completed.
-    """
+    """Whether a partition is online, whether that changed, and which transactions this ended."""
 
     online: bool
     changed: bool
@@ -53,7 +50,7 @@ def partition_number(view: View, name: TopicName) -> int:
 
 
 def set_offline(view: View, name: TopicName) -> Decision[AvailabilityChange]:
-    """Decide that a partition is not available; an AvailabilityChange. Raises TopicNotFound."""
+    """Decide to take a partition away; answers AvailabilityChange. Raises as partition_number."""
     number = partition_number(view, name)
     if number in view.catalog.unavailable:
         return Decision([], None, True, AvailabilityChange(False, False))
@@ -63,7 +60,7 @@ def set_offline(view: View, name: TopicName) -> Decision[AvailabilityChange]:
 
 
 def quarantine(view: View, partition: int, ledger: int, row: int) -> Decision[bool]:
-    """Decide that a partition is damaged, if it still is; answers whether it is not available."""
+    """Decide to take a partition away if this row still cannot be read; answers whether it is."""
     if partition in view.catalog.unavailable:
         return Decision([], None, True, True)
     try:
@@ -76,7 +73,7 @@ def quarantine(view: View, partition: int, ledger: int, row: int) -> Decision[bo
 def set_online(
     view: View, settings: Settings, now: Instant, name: TopicName
 ) -> Decision[AvailabilityChange]:
-    """Decide the return of a partition whose files were found good; an AvailabilityChange."""
+    """Decide to bring back a partition whose files the caller has checked; as set_offline."""
     number = partition_number(view, name)
     if number not in view.catalog.unavailable:
         return Decision([], None, True, AvailabilityChange(True, False))

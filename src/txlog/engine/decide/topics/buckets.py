@@ -33,7 +33,7 @@ from txlog.engine.view import View
 
 
 def cutoff_of(view: View, settings: Settings, partition: int, now: Instant) -> int:
-    """The cutoff of a partition: messages with a time up to this are due."""
+    """The cutoff of a partition, ms since 1970 UTC: messages with a time up to this are due."""
     topic = topic_of(view.catalog, partition)
     return delay_policy(view, settings, topic).cutoff(due_ms(view, settings, now))
 
@@ -73,7 +73,7 @@ def is_overfull(view: View, settings: Settings, partition: int) -> bool:
 
 
 def doomed(view: View, partition: int, cutoff: int) -> list[BucketDeleted]:
-    """The buckets to delete, with an op for each cause."""
+    """The ops that delete buckets, one for each cause: due, trimmed, acknowledged."""
     state = view.delayed(partition)
     if not state.buckets:
         return []
@@ -114,8 +114,8 @@ def to_prune(state: Delayed, cutoff: int) -> list[Bucket]:
 def seal_through(state: Delayed, settings: Settings) -> Id | None:
     """The last id of the mutable bucket to seal; None: nothing.
 
-    Once an id arrives in a new ledger, the ids of earlier ledgers are sealed; at mutable_ids_max
-    all are.
+    At mutable_ids_max ids it is the last of all. Else it is the last before the newest ledger, if
+    ledger_step_per_bucket ledgers and min_index_count_per_bucket ids come before that ledger.
     """
     mutable = state.mutable
     count = len(mutable)
@@ -136,7 +136,7 @@ def seal_through(state: Delayed, settings: Settings) -> Id | None:
 
 
 def neighbours(state: Delayed) -> list[tuple[Bucket, Bucket]]:
-    """Pairs that may be merged: nothing between them is unindexed."""
+    """Pairs of neighbouring buckets that may be merged: no unindexed range is between them."""
     return [
         (low, high)
         for low, high in pairwise(state.buckets)
@@ -147,7 +147,7 @@ def neighbours(state: Delayed) -> list[tuple[Bucket, Bucket]]:
 def least_pair(
     pairs: list[tuple[Bucket, Bucket]], live: Mapping[int, int]
 ) -> tuple[Bucket, Bucket] | None:
-    """The pair with the fewest ids left, the earlier one of equals; live: by generation."""
+    """The pair with the fewest live ids, the earlier of equals; live: ids by generation."""
     return min(pairs, key=lambda pair: live[pair[0].gen] + live[pair[1].gen], default=None)
 
 
@@ -178,7 +178,7 @@ def to_rebuild(view: View, partition: int) -> Ranges:
 
 
 def delete(view: View, settings: Settings, now: Instant, partition: int) -> Decision[int]:
-    """Decide which buckets go; answers how many."""
+    """Decide to delete buckets that are not needed any more; answers how many."""
     if not is_tended(view, partition):
         return Decision([], None, True, 0)
     ops = doomed(view, partition, cutoff_of(view, settings, partition, now))
@@ -186,7 +186,7 @@ def delete(view: View, settings: Settings, now: Instant, partition: int) -> Deci
 
 
 def lose(view: View, partition: int, gens: Iterable[int]) -> Decision[int]:
-    """Decide that buckets cannot be read; answers how many were still there."""
+    """Decide to drop buckets that cannot be read; answers how many were still there."""
     if not has_partition(view.catalog, partition):
         return Decision([], None, True, 0)
     lost_gens = set(gens)

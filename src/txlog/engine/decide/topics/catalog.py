@@ -2,16 +2,16 @@
 
 Partitions are only ever added. A key's partition is crc32(key) mod partitions, so keys move when
 there are more. After the frame that adds partitions every send uses the new number, because a send
-looks under the lock; earlier messages stay where they are. A setting is checked together with all
-the others. A change is one op; an equal value is none.
+reads it under the lock; earlier messages stay where they are. A setting is checked together with
+all the others. A change of a setting is one op, an equal value none.
 
 A deletion is one frame, which removes the messages and acknowledgements of transactions there, too.
 An open transaction commits without it and reports it as skipped; a decided one that waited for
-nothing else completes in the frame of the deletion (I-17). Files go as they do in a trim: the frame
-lets go of the ledgers, and the next checkpoint no longer names them.
+nothing else completes in the frame of the deletion (I-17). Files go as in a trim: the frame drops
+the ledgers, and the next checkpoint no longer names them.
 
-A version of a schema is added if it is compatible with the earlier ones. Deleting removes all. A
-deleted version's number is not used again, and its definition stays: messages name it.
+A version of a schema is added if it is compatible with the earlier ones. A deletion deletes all of
+them. Their numbers are not used again, and their definitions stay, because messages name them.
 Source: spec/transactions 5.1, 9.3, 11; spec/schemas 1; Pulsar's schema registry and its
 compatibility strategies.
 """
@@ -97,7 +97,7 @@ SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key-shared")
 
 
 def nothing(view: View, now: Instant) -> Decision[None]:
-    """A call that only needs the sweep before every decision."""
+    """Decide nothing, for a call that only needs the sweep before it."""
     del view, now
     return Decision([], None, True)
 
@@ -113,7 +113,11 @@ def create_topic(
     policies: Mapping[str, int | None] = NO_POLICIES,
     schema: Schema | None = None,
 ) -> Decision[bool]:
-    """Decide a new topic; answers whether it was created."""
+    """Decide a new topic; durable; answers whether it was created.
+
+    if_not_exists: a topic of this name is no error
+    raises: InvalidArgument, LimitExceeded, AlreadyExists
+    """
     if partitions < 1:
         raise InvalidArgument(f"a topic has at least 1 partition, not {partitions}", code=203)
     if partitions > PARTITIONS_MAX:
@@ -212,7 +216,11 @@ def create_subscription(
     if_not_exists: bool,
     policies: Policies = NO_POLICIES,
 ) -> Decision[bool]:
-    """Decide a new subscription; answers whether it was created."""
+    """Decide a new subscription; durable; answers whether it was created.
+
+    position: where it starts; None: the start of each partition. An id selects its own partition
+    raises: InvalidArgument, AlreadyExists (unless if_not_exists), as resolve_bound
+    """
     check_type(type)
     check_isolation(isolation)
     folded = name.casefold()
@@ -263,7 +271,7 @@ def scale_coordinators(view: View, settings: Settings, now: Instant, count: int)
 
 
 def roll(view: View, settings: Settings, now: Instant, topics: list[Topic] | None) -> Decision[int]:
-    """Decide to close the open ledgers of these topics or of all (None), for sealing."""
+    """Decide to close the open ledgers of topics (None: all), for sealing; answers how many."""
     draft = Draft(view, settings, now.wall_ms)
     rolled = 0
     for topic in view.catalog.topics.values() if topics is None else topics:
@@ -300,9 +308,6 @@ def set_isolation(
 
 
 # --- changing a topic, or a setting ---------------------------------------------------------------
-
-
-# --- a topic ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,7 +419,7 @@ def current(settings: Settings, name: str) -> Value:
 
 
 def accept_clock(view: View, settings: Settings, now: Instant) -> Decision[ClockVerdict]:
-    """Decide that the wall clock is right, durable; answers the verdict on it before."""
+    """Decide that the wall clock is right; durable; answers the verdict on it before this."""
     judged = judge(view, settings, now)
     return Decision([ClockNoted(now.wall_ms, now.boot_id, now.boot_ms)], None, True, judged)
 
@@ -427,8 +432,8 @@ def add_schema(
 ) -> Decision[int]:
     """Decide a new version; answers its number, or that of an existing equal schema.
 
-    marks: values that do not fit are stored, too, and counted: the topic gets this policy with its
-           first schema, unless it or its namespace has set one
+    marks: with its first schema the topic gets the policy that values which do not fit are stored
+           and counted, unless it or its namespace has a policy for that
     raises: IncompatibleSchema, LimitExceeded
     """
     existing = find(topic, schema)
@@ -502,7 +507,7 @@ def check(view: View, settings: Settings, topic: Topic, schema: Schema) -> None:
 
 
 def delete_schemas(topic: Topic) -> Decision[int]:
-    """Decide that a topic takes bytes; answers how many schemas it had."""
+    """Decide to delete a topic's schemas, so that it takes any bytes; answers how many it had."""
     count = sum(not version.deleted for version in topic.schemas)
     return Decision([SchemasDeleted(topic.number)] if count else [], None, True, count)
 
@@ -586,7 +591,7 @@ def delete_topic(
 ) -> Decision[DeletedTopic]:
     """Decide to delete a topic, with its messages and subscriptions.
 
-    dead:    subscriptions that have no consumer but these do not count; None: all count
+    dead:    consumers found dead: a subscription with no others does not count; None: all count
     returns: a DeletedTopic, durable
     raises:  StillInUse (408) with subscriptions or unfinished transactions, unless forced
     """
@@ -656,7 +661,7 @@ def _is_consumed(view: View, subscription: int, dead: Collection[int]) -> bool:
 
 
 def _complete(draft: Draft, partitions: list[int], deleted: list[Participant]) -> None:
-    """Add the end of every decided transaction that waits only for the deleted participants."""
+    """Add the ends of decided transactions that wait for nothing but deleted participants."""
     waiting = {
         (txn.coordinator, txn.sequence): txn
         for partition in partitions

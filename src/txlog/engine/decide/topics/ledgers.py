@@ -64,10 +64,7 @@ POLICIES = (
 
 @dataclass(slots=True)
 class TrimmedPartition:
-    """The result of a trim for one partition.
-
-    Unacked: messages that a subscription has not deleted.
-    """
+    """The result of a trim for one partition; unacked: a subscription had not acknowledged them."""
 
     partition: int
     first_before: MessageId | None = None
@@ -100,12 +97,11 @@ def trim(
     force_unacked: bool = False,
     careful: bool = False,
 ) -> Decision[TrimAnswer]:
-    """Decide to trim the messages before a bound, or (None) those that the topic's policies do
-    not keep.
+    """Decide to trim whole ledgers before a bound; None: those that no policy of the topic keeps.
 
-    careful: stop before the first ledger with unacknowledged messages, instead of refusing
+    careful: stop before the first ledger with unacknowledged messages; skip unavailable partitions
     returns: a TrimAnswer, durable
-    raises:  Refused (902) if it would drop unacknowledged messages
+    raises:  Refused (902) if it would drop unacknowledged messages, PartitionUnavailable
     """
     draft = Draft(view, settings, now.wall_ms)
     answer = TrimAnswer(TopicName.parse(topic.name).short)
@@ -310,14 +306,14 @@ def dead_ledgers(
 
 
 def add_place(view: View, location: str) -> Decision[None]:
-    """Decide that files may be in a place; durable before the first file is there."""
+    """Decide that the store may put files into a place; durable before the first file is there."""
     if location in view.catalog.places:
         return Decision([], None, True)
     return Decision([PlaceAdded(location)], None, True)
 
 
 def offload(view: View, partition: int, old: FileRef, new: FileRef) -> Decision[bool]:
-    """Decide that a copy replaces its file; answers whether it does."""
+    """Decide that a copy in another place replaces the file; answers whether it does."""
     is_same = has_partition(view.catalog, partition) and view.files.of(old.ledger) == [old]
     if not is_same:
         return Decision([], None, True, False)
@@ -354,7 +350,11 @@ RowMove = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class SidecarReplacement:
-    """A published file and the ledgers that it replaces; old: (ledger, was it sealed)."""
+    """A published file and the ledgers that it replaces.
+
+    old:   (ledger, whether it was sealed when the file was made)
+    moved: as in ops.Compacted
+    """
 
     partition: int
     old: list[tuple[int, bool]]
@@ -379,9 +379,9 @@ def drop_dead(view: View, number: int) -> Decision[int]:
 
 
 def reserve_ledger(view: View, number: int) -> Decision[int]:
-    """Decide the id of a new sidecar ledger; it is used by the switch, or never.
+    """Decide the id of a new sidecar ledger, which only the switch uses.
 
-    returns: 0 when the topic was deleted since
+    answers: the id; 0 if the topic was deleted since
     """
     if not has_partition(view.catalog, number):
         return Decision([], None, True, 0)

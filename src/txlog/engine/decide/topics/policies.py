@@ -113,9 +113,7 @@ def derived_topic(topic: str, name: str, suffix: str) -> str:
 def set_policies(
     view: View, topic: Topic, subscription: Subscription, policies: Policies
 ) -> Decision[dict[str, int | str]]:
-    """Decide policies of a subscription, None to remove one; answers the policies that it then
-    has.
-    """
+    """Decide policies of a subscription, None to remove one; answers all that it then has."""
     ops = policy_ops(subscription.number, topic.name, subscription.name, policies)
     merged = {**subscription.policies, **policies}
     answer = {name: value for name, value in merged.items() if value is not None}
@@ -196,9 +194,7 @@ class PolicyScope(msgspec.Struct, frozen=True, gc=False):
 
 
 class ScopedPolicies(msgspec.Struct, frozen=True, gc=False):
-    """The policies in effect in a scope, and the scope that sets each: topic, namespace or
-    store.
-    """
+    """The policies in effect in a scope; origins: whose each is: topic, namespace or store."""
 
     scope: PolicyScope
     policies: dict[str, Value | None]
@@ -265,7 +261,7 @@ def set_scoped_policies(
 def remove_policies(
     view: View, settings: Settings, family: PolicyGroup, scope: PolicyScope, names: Collection[str]
 ) -> Decision[ScopedPolicies]:
-    """Decide that a scope inherits these policies (none named: all); answers as set_policies."""
+    """Decide that a scope inherits these policies (none named: all); as set_scoped_policies."""
     for name in names:
         _name(family, name)
     return _decided(view, settings, family, scope, dict.fromkeys(names or family.names))

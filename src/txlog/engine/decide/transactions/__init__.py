@@ -31,8 +31,8 @@ passed m2 would never get them, and two readers that looked at different times w
 The commit is one frame (`transaction` has the ops):
 
     T1  OPEN → COMMITTING                         the point of no return
-    marker in partition 1, sidecar of 1 told      a row in each partition that has messages
-    marker in partition 2, sidecar of 2 told
+    marker in partition 1, noted in its sidecar   a row in each partition that has messages
+    marker in partition 2, noted in its sidecar
     acknowledgements become final                 in each cursor that T1 acknowledged on
     T1  COMMITTING → COMMITTED
     the key is released                           if T1 was begun under one
@@ -42,9 +42,9 @@ marker and another does not. An abort is one frame too, and writes nothing into 
 sidecar records that the rows are dead, the cursors release the acknowledgements of T1, and sealing
 or compacting the ledger leaves the rows out.
 
-COMMITTING would never be seen if every participant were always there. A partition can be taken away
-(`admin offline`, or a damaged file). Then the frame has everything but that partition's part and
-the last status. The decision stands, no time-out reverses it, and the marker follows when the
+No caller would ever see COMMITTING if every participant were always there. But a partition can be
+taken away (`admin offline`, or a damaged file). Then the frame has all but that partition's part
+and the last status. The decision stands, no time-out reverses it, and the marker follows when the
 partition is back. The frame that brings the partition back has this and the other waiting markers,
 so no reader sees the partition without them.
 
@@ -79,12 +79,12 @@ transaction key does: the program connects under a name, and the connection has 
 One frame raises the epoch and aborts the open transaction of the earlier holder, so there is never
 a moment with two holders. From then on epoch 7 can begin nothing (ProducerFenced), and T5 cannot be
 committed. A transaction that was already decided is left to finish, since its owner may have seen
-the answer. Deleting a key keeps its epoch, for a copy of the program may sleep through that as
-well.
+the answer. A deleted key keeps its epoch, because a copy of the program may pause through the
+deletion, too.
 
-Every operation in a transaction enters by the same door (`enter`): find the transaction, check that
-it is open, that the caller owns it, and that it is not overdue. An operation may also be the first
-of a transaction and open it in the same frame.
+Every operation in a transaction begins with `enter`: it finds the transaction and checks that it is
+open, that the caller owns it, and that it is not overdue. The first operation may open the
+transaction in its own frame.
 
 Source: PIP-31; spec/transactions 4 to 6, 10, 11.
 

@@ -6,7 +6,7 @@
     tombstone        s+1, lives again  NotAllowed    NotAllowed   NotAllowed
 
 The frame that connects also aborts the OPEN transaction of the holder before, with reason `fenced`
-(Law 4). An overdue transaction has timed out rather than been fenced, since the sweep comes first.
+(Law 4). An overdue transaction is aborted with reason `timeout` instead, as a sweep would.
 A transaction that is already decided is left to finish.
 Source: "Transaction keys" (connection, fencing); spec/transactions 4, 10.
 """
@@ -39,7 +39,7 @@ Owner = tuple[int, str]
 
 
 class KeyConnection(msgspec.Struct, frozen=True, gc=False):
-    """The answer of connect; fenced is the transaction that it aborted."""
+    """The answer of connect; fenced: the transaction that it aborted with reason `fenced`."""
 
     key: str
     owner_uid: int
@@ -50,14 +50,14 @@ class KeyConnection(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeyedTxn(msgspec.Struct, frozen=True, gc=False):
-    """The answer of begin under a key."""
+    """The answer of begin; fenced: as in KeyConnection."""
 
     txn_id: TxnId
     fenced: TxnId | None
 
 
 class DeletedKey(msgspec.Struct, frozen=True):
-    """The answer of delete; epoch is the one that the tombstone keeps."""
+    """The answer of delete: the epoch that the tombstone keeps, and the transactions it aborted."""
 
     key: str
     owner_uid: int
@@ -75,7 +75,7 @@ def connect(
     epoch: int,
     owner: str | int | None = None,
 ) -> Decision[KeyConnection]:
-    """Decide that a holder takes a key; durable before answered. Returns KeyConnection.
+    """Decide that a holder takes a key; durable; answers KeyConnection.
 
     epoch:  the last epoch of this holder; -1 for a new holder, which always takes over
     owner:  the user that owns the key, by default the caller
@@ -99,9 +99,9 @@ def begin(
     epoch: int | None = None,
     owner: str | int | None = None,
 ) -> Decision[KeyedTxn]:
-    """Decide a new transaction under a key; its OPEN one, if any, is aborted. Returns KeyedTxn.
+    """Decide a new transaction under a key, and abort the key's OPEN one; answers KeyedTxn.
 
-    epoch:  of the connection; None or -1 connects in the same frame
+    epoch:  of the connection; None or -1: connect in the same frame
     raises: ProducerFenced (not the newest epoch, or the key was deleted), InvalidArgument,
             LimitExceeded, NotAllowed
     """
@@ -134,10 +134,10 @@ def delete(
     key: str,
     owner: str | int | None = None,
 ) -> Decision[DeletedKey]:
-    """Decide a tombstone, which keeps the epoch, so that no old holder matches a reborn key.
+    """Decide to delete a key; durable; answers DeletedKey.
 
-    returns: DeletedKey
-    raises:  TransactionKeyNotFound, NotAllowed (another's key)
+    A tombstone keeps the epoch, so that no old holder matches a key that is connected again.
+    raises: TransactionKeyNotFound, NotAllowed (another's key)
     """
     check_key(key)
     draft = Draft(view, settings, now.wall_ms)
@@ -185,7 +185,7 @@ def living(view: View, number: int, owner: Owner, key: str) -> Key:
 
 
 def living_keys(view: View, uid: int) -> Iterator[str]:
-    """The living keys of a user, of the coordinators that have any."""
+    """The living keys of a user at all coordinators."""
     for kind, number, _ in sorted(view.known()):
         if kind == "key":
             for key, key_record in view.keys(number).of.get(uid, {}).items():
@@ -261,9 +261,9 @@ def _check_epoch(epoch: int) -> None:
 def connect_ops(
     draft: Draft, now: Instant, holder: Owner, key: str, presented: int
 ) -> tuple[KeyConnection, int]:
-    """Add the ops of a connection; also how many transactions they end.
+    """Add the ops of a connection; returns it, and how many transactions the ops end.
 
-    holder: as find_owner answers
+    holder: from find_owner; presented: the epoch that the caller presents
     """
     uid, name = holder
     number = home(draft.view, draft.settings, uid, key)
@@ -281,7 +281,7 @@ def connect_ops(
 def _go_on(
     draft: Draft, now: Instant, holder: Owner, key: str, epoch: int
 ) -> tuple[KeyConnection, int]:
-    """The connection of this epoch, if it is the newest; its OPEN transaction is fenced."""
+    """As connect_ops, for a holder whose epoch must be the newest. Raises ProducerFenced."""
     uid, name = holder
     number = home(draft.view, draft.settings, uid, key)
     key_record = keys.find(draft.view.keys(number), uid, key)
@@ -301,7 +301,7 @@ def _go_on(
 
 
 def _fence(draft: Draft, now: Instant, number: int, key_record: Key) -> tuple[int, TxnId | None]:
-    """Abort the OPEN transaction of a key: (how many were aborted, the one that was fenced)."""
+    """Add the abort of a key's OPEN transaction: (how many: 0 or 1, its id unless it timed out)."""
     txn = draft.view.coordinator(number).unfinished.get(key_record.sequence)
     if txn is None or txn.status != OPEN:
         return 0, None

@@ -1,7 +1,7 @@
-"""The sweep before every call: it expires, drives on and forgets (spec/transactions 6).
+"""The sweep before every call: it aborts, continues and forgets (spec/transactions 6).
 
     overdue OPEN                         aborted, reason timeout
-    COMMITTING, ABORTING                 driven on at participants that are available by now
+    COMMITTING, ABORTING                 continued at participants that are available by now
     ended, older or more than retained   forgotten, by an op
 
 Nothing runs in the background. The sweep sees only loaded coordinators; a call names the places
@@ -39,14 +39,12 @@ Find = Callable[[View], tuple[Topic, Subscription]]
 
 
 class CallScope(msgspec.Struct, frozen=True, gc=False):
-    """The places that a call works with.
-
-    The sweep before the call resolves unfinished transactions there.
+    """The places that a call works with: the sweep before it ends unfinished transactions there.
 
     txn:     the transaction it names
     sends:   the number of the topic that it sends to in a transaction, and the routed slices
-    cursors: (subscription, partition) it receives on
-    acks:    what finds the subscription it acknowledges on, and the ledgers of the messages
+    cursors: (subscription, partition) pairs that it receives on
+    acks:    the function that finds the subscription, and the ledgers of acknowledged messages
     """
 
     txn: Pair | None = None
@@ -70,10 +68,10 @@ class SweepResult(msgspec.Struct, gc=False):
 
 
 def load_used(view: View, settings: Settings, now: Instant, uses: CallScope) -> bool:
-    """Load the coordinators of the places that a call uses.
+    """Load the coordinators of the places that a call uses, except of acknowledgements.
 
-    An acknowledgement checks holders itself, and is repeated if one is overdue.
-    returns: True when the transaction that it names has passed its retention
+    Those check holders themselves, and are repeated if one is overdue.
+    returns: True if the transaction that the call names has passed its retention
     """
     is_past = False
     if uses.txn is not None and uses.txn[0] < settings.coordinators:
@@ -93,9 +91,8 @@ def load_used(view: View, settings: Settings, now: Instant, uses: CallScope) -> 
 
 
 def concerned(view: View, uses: CallScope) -> set[Pair]:
-    """Transactions that are swept for a call whatever the bound.
-
-    returns: its own transaction, and the holders of messages that it asks for
+    """The transactions to sweep for a call even beyond the bound: its own, and those that hold
+    acknowledgements on its cursors.
     """
     out = set() if uses.txn is None else {uses.txn}
     for key in [*uses.cursors, *_acknowledged(view, uses)]:
@@ -104,7 +101,7 @@ def concerned(view: View, uses: CallScope) -> set[Pair]:
 
 
 def _acknowledged(view: View, uses: CallScope) -> set[tuple[int, int]]:
-    """(subscription, partition) that a call acknowledges on."""
+    """(subscription, partition) pairs that a call acknowledges on."""
     if uses.acks is None:
         return set()
     find, ledgers = uses.acks
@@ -119,16 +116,15 @@ def _acknowledged(view: View, uses: CallScope) -> set[tuple[int, int]]:
 def sweep(
     draft: Draft, now: Instant, first: Collection[Pair] = (), *, bounded: bool
 ) -> SweepResult:
-    """Add the ops that expire and continue transactions of loaded coordinators.
+    """Add the ops that abort overdue and continue decided transactions of loaded coordinators.
 
-    first:   transactions beyond the bound, too
-    bounded: at most sweep_max others, oldest first
+    first:   transactions to sweep in any case
+    bounded: at most sweep_max others: the decided ones first, then the oldest overdue ones
     """
     overdue, decided = _due(draft.view, now)
     limit = draft.settings.sweep_max if bounded else len(overdue) + len(decided)
     swept = SweepResult()
-    # markers are written in order of decision, so one beyond the bound brings all earlier ones
-    # along
+    # markers are written in order of decision, so one beyond the bound needs all earlier ones, too
     reach = [at + 1 for at, txn in enumerate(decided) if _pair(txn) in first]
     now_going_on = decided[: max([limit, *reach])]
     swept.left = len(decided) - len(now_going_on)
@@ -170,7 +166,7 @@ def is_anything_due(
     """True when a sweep of the loaded coordinators would write something.
 
     sure:  the instant with a wall clock that can be trusted (plan/clock_trust)
-    ended: also for ended transactions past their retention
+    ended: also look for ended transactions past their retention
     """
     return any(_due(view, now)) or (
         ended and bool(forgettable(view, settings, sure.wall_ms, thorough=True))
@@ -190,7 +186,7 @@ def forget_ended(
 def forgettable(
     view: View, settings: Settings, now_ms: int, first: Collection[Pair] = (), *, thorough: bool
 ) -> dict[int, set[int]]:
-    """Ended transactions past either bound of the retention, by coordinator.
+    """The sequences of ended transactions past either bound of the retention, by coordinator.
 
     first:    transactions to check in any case
     thorough: check all; else stop at the first of a coordinator that is young enough. A transaction
@@ -221,7 +217,7 @@ def forgettable(
 
 
 def horizon_ms(settings: Settings, now_ms: int) -> int:
-    """The instant before which ended transactions have passed their retention."""
+    """Transactions that ended before this instant have passed their retention; -1: none ever."""
     limit = settings.txn_ended_retention_ms
     if limit < 0:
         return -1

@@ -79,7 +79,7 @@ from txlog.errors import InvalidArgument, LimitExceeded
 
 
 class EndOutcome(msgspec.Struct, frozen=True, gc=False):
-    """The progress of an end: markers as (partition, ledger, entry, messages)."""
+    """How far a transaction's end has come; markers as (partition, ledger, entry, messages)."""
 
     status: str
     reason: str | None
@@ -100,7 +100,7 @@ def commit_ops(draft: Draft, txn: Txn) -> EndOutcome:
 
 
 def aborter(txn: Txn, uid: int) -> str:
-    """The reason of a requested abort: by the owner, or by root for another user."""
+    """The reason of an abort that a caller requests: `user` for the owner, else `admin`."""
     return "user" if uid == txn.owner_uid else "admin"
 
 
@@ -116,9 +116,10 @@ def abort_ops(draft: Draft, txn: Txn, reason: str) -> EndOutcome:
 def finish_ops(
     draft: Draft, txn: Txn, back: int = 0, deleted: Collection[Participant] = ()
 ) -> EndOutcome:
-    """Continue a decided transaction: end what is available now, and the whole if nothing waits.
+    """Add the ops that continue a decided transaction, at participants that are available now.
 
-    back: a partition that the same frame makes available
+    If none is left, the transaction ends.
+    back:    a partition that the same frame makes available
     deleted: participants that the same frame deletes
     """
     involved = participants(draft.view, txn, back, deleted)
@@ -132,10 +133,7 @@ def finish_ops(
 
 
 def unrecorded_markers(view: View, txn: Txn) -> list[tuple[int, int, int, int]]:
-    """Markers of a waiting transaction since its decision.
-
-    They enter its record with the last status.
-    """
+    """Markers of a waiting transaction since its decision; the last status puts them on record."""
     out: list[tuple[int, int, int, int]] = []
     recorded = {marker[0] for marker in txn.markers}
     for partition in txn.partitions:
@@ -157,7 +155,7 @@ def _decide(
     involved: Participants,
     markers: list[tuple[int, int, int, int]],
 ) -> None:
-    """Add the point of no return."""
+    """Add the op that decides the transaction: the point of no return."""
     draft.ops.append(
         StatusUpdated(
             txn.coordinator,
@@ -204,7 +202,7 @@ def _outcome(
 def _commit_body(
     draft: Draft, txn: Txn, involved: Participants
 ) -> tuple[list[Op], list[tuple[int, int, int, int]]]:
-    """Markers and cursor changes at the available participants, and the markers for the record."""
+    """(ops that write markers and change cursors where available, the markers for the record)."""
     pair = (txn.coordinator, txn.sequence)
     body: list[Op] = []
     markers: list[tuple[int, int, int, int]] = []
@@ -260,7 +258,7 @@ def release_key(draft: Draft, txn: Txn) -> None:
 
 
 def expire_if_due(draft: Draft, txn: Txn, now: Instant) -> Decision[Any] | None:
-    """The decision that aborts an overdue transaction and answers TransactionTimedOut, or None.
+    """The decision that aborts an overdue transaction and raises TransactionTimedOut, or None.
 
     The sweep of the call may not have known its coordinator yet (spec/transactions 6).
     """
@@ -272,7 +270,7 @@ def expire_if_due(draft: Draft, txn: Txn, now: Instant) -> Decision[Any] | None:
 
 
 def recover_lossy(view: View, draft: Draft) -> int:
-    """Abort all OPEN transactions and skip ids that clients may have (R9, R10)."""
+    """Add aborts of all OPEN transactions, and skip reserved ids (R9, R10); returns how many."""
     aborted = 0
     for key in sorted(view.known()):
         if key[0] != "coordinator":
@@ -298,9 +296,11 @@ def reserve_ids(draft: Draft, number: int, sequence: int) -> None:
 
 
 class NewTxn(msgspec.Struct, frozen=True, gc=False):
-    """A transaction to open; start: when the caller began it, from which its time-out counts.
+    """A transaction to open.
 
-    owner: (uid, name) of the process; coordinator: None for the next in turn
+    owner:       (uid, name) of the process
+    start:       when the caller began it; its time-out counts from here
+    coordinator: None: they take turns
     """
 
     owner: tuple[int, str]
@@ -334,9 +334,9 @@ def check_timeout(settings: Settings, timeout_ms: int | None) -> int:
 def open_txn(
     draft: Draft, new: NewTxn, *, key: str | None = None, epoch: int = -1, freed: int = 0
 ) -> Txn:
-    """Add the ops that open a transaction; returns the record it has from then on.
+    """Add the ops that open a transaction; returns its record.
 
-    freed:  unfinished transactions of its coordinator that the same frame ends
+    freed:  how many unfinished transactions of its coordinator the same frame ends
     raises: LimitExceeded (unfinished transactions), CoordinatorNotFound
     """
     view, settings = draft.view, draft.settings
@@ -387,7 +387,7 @@ def open_txn(
 
 
 def enter(draft: Draft, now: Instant, uid: int, use: Use) -> Txn | Decision[Any]:
-    """The OPEN transaction to work in, or the decision that ends it because it timed out.
+    """The OPEN transaction of an operation, or the decision that aborts it as timed out.
 
     raises: TransactionNotFound, NotAllowed (owner), InvalidTxnStatus and the like; as open_txn
     """
@@ -423,8 +423,7 @@ def register(
     """Decide which places take part in a transaction; a whole topic registers all its partitions.
 
     A subscription that the store does not have is in memory only: it has nothing to register.
-
-    returns: its TxnId, not flushed
+    answers: its TxnId, not flushed
     raises:  TransactionNotFound, NotAllowed (owner), InvalidTxnStatus and the like, TopicNotFound
     """
     draft = Draft(view, settings, now.wall_ms)
@@ -472,6 +471,7 @@ def _subscription(view: View, topic: Topic, named_place: TxnPlace) -> int | None
 class EndAnswer(msgspec.Struct, frozen=True, gc=False):
     """How a transaction ended; markers as (partition number, ledger, entry, messages).
 
+    already: an earlier call or a time-out had decided it
     waiting: participants that are not available, with status COMMITTING or ABORTING
     skipped: participants that were deleted
     """
@@ -489,11 +489,10 @@ class EndAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 def begin(view: View, settings: Settings, now: Instant, new: NewTxn) -> Decision[TxnId]:
-    """Decide a new transaction; written, not flushed: an OPEN one is aborted by a power cut.
+    """Decide a new transaction; answers its TxnId.
 
-    returns: its TxnId
-    raises:  InvalidArgument, LimitExceeded (time-out, unfinished transactions),
-             CoordinatorNotFound
+    Written, not flushed: after a power cut every OPEN transaction is aborted anyway.
+    raises: LimitExceeded (unfinished transactions), CoordinatorNotFound
     """
     draft = Draft(view, settings, now.wall_ms)
     txn = open_txn(draft, new)
@@ -503,9 +502,9 @@ def begin(view: View, settings: Settings, now: Instant, new: NewTxn) -> Decision
 def end(
     view: View, settings: Settings, now: Instant, uid: int, txn_id: TxnId, *, commit: bool
 ) -> Decision[EndAnswer]:
-    """Decide how a transaction ends; the returned ops are its point of no return.
+    """Decide how a transaction ends; durable; the frame is its point of no return.
 
-    returns: an EndAnswer, with `already` and without ops when the same end was decided before
+    answers: an EndAnswer, with `already` and without ops when the same end was decided before
     raises:  TransactionNotFound, NotAllowed (owner), TransactionTimedOut, ExpiredTransaction,
              InvalidTxnStatus (ended the other way)
     """

@@ -39,7 +39,7 @@ class Through(NamedTuple):
 
 
 def runs_of(what: Acknowledgeable) -> list[Run]:
-    """The ids of messages, as runs."""
+    """The ids of messages, as runs. Raises InvalidArgument."""
     if isinstance(what, pa.Table):
         check_received(what, "ledger", "entry", "index")
         return message_runs.runs_of_table(what)
@@ -80,9 +80,9 @@ def acknowledge_runs(
     cumulative: bool,
     standing: ConsumerState = OUTSIDE,
 ) -> AckAnswer:
-    """Acknowledge runs on a subscription.
+    """Acknowledge runs on a subscription, in a transaction if one is given.
 
-    standing: of the consumer; by default the caller is none, as in a command
+    standing: the consumer's state; by default the caller is no consumer but, say, a command
     """
     if not runs:
         return AckAnswer(0, 0, 0)
@@ -104,7 +104,7 @@ def acknowledge_runs(
 def acknowledge_later(
     store: Store, find: Find, runs: list[Run], txn: Transaction, standing: ConsumerState = OUTSIDE
 ) -> Later[AckAnswer]:
-    """Acknowledge runs in a transaction with its next call that waits for an answer."""
+    """Acknowledge runs in a transaction, together with its next call that waits for an answer."""
     decide, uses = _in_txn(store, find, runs, standing, cumulative=False)
     return txn.defer(decide, uses, lambda answer: answer)
 
@@ -138,10 +138,10 @@ def _uses(find: Find, runs: list[Run]) -> CallScope:
 def acknowledge_together(
     store: Store, parts: list[tuple[Through, list[Run]]], txn: Transaction | TxnId | None
 ) -> AckAnswer:
-    """Acknowledge on several subscriptions: all, or nothing if one of them refuses.
+    """Acknowledge on several subscriptions; returns the sum of their answers.
 
-    Without a transaction this is one frame. In a transaction each subscription gets its own frame,
-    and the commit makes them take effect together.
+    Without a transaction this is one frame: all, or nothing if one subscription refuses. In a
+    transaction each subscription gets its own frame, and all of them take effect at the commit.
     """
     if txn is not None or len(parts) == 1:
         return _summed(

@@ -79,7 +79,7 @@ class Ahead:
         self._fills = 0
         self._batches: dict[int, int] = {}  # of the last fill: partition -> batch number
         self._can_note: bool | None = None
-        self._handed: list[tuple[Due, int, Id]] = []  # handed out with a time-out since a frame
+        self._handed: list[tuple[Due, int, Id]] = []  # hand-outs with a time-out, in no frame yet
         self._due_ms = 0  # when the first time-out ends (ms since boot); 0: none runs
         self._back: list[
             tuple[int, int]
@@ -142,7 +142,7 @@ class Ahead:
         return min(self._most, 2 * self._size) if count >= self._size else self._size
 
     def said(self) -> None:
-        """Note that a frame now has the hand-outs that `spoken` returned."""
+        """Note that the hand-outs which `spoken` returned are in a frame now."""
         self._handed.clear()
 
     def spoken(self) -> list[tuple[int, list[Run], Due]]:
@@ -266,7 +266,7 @@ class Ahead:
     # --- checking the queue ------------------------------------------------------------------
 
     def look(self) -> None:
-        """Drop messages that are no longer leased to it; return the queue if others come first.
+        """Drop messages no longer leased to it; give the queue back if others come before it.
 
         It checks the head of the queue; later messages are checked when they have become the head.
         """
@@ -297,7 +297,7 @@ class Ahead:
         return is_any_due
 
     def _look(self, view: View) -> tuple[int, bool]:
-        """(messages at the head that are no longer leased to it, whether another comes before)."""
+        """(how many messages at the head are no longer leased, whether others come before them)."""
         receiving, member = self._receiving, self._member
         for at, message in enumerate(self._queue):
             message_id = id_of(message)

@@ -48,7 +48,7 @@ from txlog.errors import InvalidArgument, NotAllowed
 
 
 class ConsumerSession:
-    """What one consumer of one topic keeps between calls.
+    """The state of one consumer of one topic between calls.
 
     short:      the topic's name without public/default
     name:       of the consumer; by default the user's name and the process id
@@ -135,13 +135,13 @@ class ConsumerSession:
 
     @property
     def blocked(self) -> str | None:
-        """Why the last turn returned nothing although there may be messages: unacked_max."""
+        """`unacked_max` if that limit kept the last turn from leasing messages; else None."""
         return self.receiving.blocked
 
     # --- taking messages ---------------------------------------------------------------------
 
     def next(self, is_thorough: bool) -> tuple[Message | None] | None:
-        """The next message; None: there is none; (None,): there is a new watermark.
+        """(the next message,); (None,): there is a new watermark; None: there is neither.
 
         is_thorough: search even if the last turn found nothing and no event came since
         """
@@ -158,14 +158,14 @@ class ConsumerSession:
             return (None,) if has_moved else None
 
     def take(self, limit: int, is_thorough: bool) -> pa.Table | None:
-        """Lease at most `limit` messages; None: none; without rows: there is a new watermark."""
+        """Lease at most `limit` messages; no rows: a new watermark came; None: there is neither."""
         with self._turns.held():
             self.receiving.is_thorough = is_thorough
             table, has_moved = self._turn(limit)
         return table if table.num_rows or has_moved else None
 
     def _turn(self, limit: int) -> tuple[pa.Table, bool]:
-        """One turn, and whether there is a new watermark instead of messages."""
+        """(the rows of one turn, whether there is a new watermark instead)."""
         receiving, watermarks = self.receiving, self.watermarks
         if watermarks is None:
             return self._lease(limit), False
@@ -180,7 +180,7 @@ class ConsumerSession:
         return table, has_moved
 
     def lease(self, limit: int, guard: Guard | None = None) -> pa.Table | None:
-        """One turn without watermarks; None: there is no message, or the guard returned False."""
+        """The rows of one turn without watermarks; None: no message, or the guard refused it."""
         with self._turns.held():
             table = self._lease(limit, guard)
             return table if table.num_rows else None
@@ -204,7 +204,7 @@ class ConsumerSession:
         return NO_MESSAGES if watermarks is None else watermarks.marked(NO_MESSAGES)
 
     def rest(self, pause: float) -> Quiet:
-        """How long a waiting call may sleep, and which news wake it."""
+        """How long a waiting call may sleep, and which events wake it."""
         rests = [self.receiving.rest(pause), Quiet(self._ahead.rest(), concern=BY_TIME)]
         if self.watermarks is not None:
             rests.append(Quiet(self.watermarks.rest(), heeds_appends=True))
@@ -212,7 +212,7 @@ class ConsumerSession:
 
     @property
     def idle(self) -> Still | None:
-        """How long the last empty turn stays true; None: the next turn must look."""
+        """How long the next turn would find nothing, too; None: it must search."""
         return self.receiving.still
 
     def is_refused(self) -> bool:
@@ -220,11 +220,11 @@ class ConsumerSession:
         return self.receiving.is_refused
 
     def limit_to(self, limits: Mapping[int, int]) -> None:
-        """Lease from these partitions only, by index, and at most so many messages of each."""
+        """Lease only from these partitions (by index), in a turn at most so many messages each."""
         self.receiving.partitions, self.receiving.limits = list(limits), limits
 
     def set_thorough(self, is_thorough: bool) -> None:
-        """Whether the next turns look even if nothing seems to have changed."""
+        """Set whether the next turns search even if no event has come since an empty turn."""
         self.receiving.is_thorough = is_thorough
 
     def has_message_available(self) -> bool:
@@ -237,12 +237,12 @@ class ConsumerSession:
     # --- returning messages that no application has seen -----------------------------------------
 
     def give_back(self, table: pa.Table) -> None:
-        """Return rows of the last turn, uncounted."""
+        """Return rows of the last turn to the subscription, not counted as redelivered."""
         with self._turns.held():
             self.receiving.give_back(table)
 
     def give_back_runs(self, parts: Sequence[tuple[int, list[Run]]]) -> None:
-        """Return runs by store-wide partition number, uncounted."""
+        """Return runs by store-wide partition number, not counted as redelivered."""
         with self._turns.held():
             self.receiving.give_back_runs(parts)
 
@@ -289,7 +289,10 @@ class ConsumerSession:
             receiving.begin_again()
 
     def seek_partition(self, to: Where, partition: int) -> None:
-        """Move one partition of the subscription, by its index in the topic."""
+        """Move one partition, by its index in the topic, for a caller that takes nothing ahead.
+
+        It does not hold the mutex: the caller makes no turn meanwhile.
+        """
         seek_to(self.store, self.receiving.target, to, [partition])
         self.receiving.begin_again()
 
@@ -307,7 +310,7 @@ class ConsumerSession:
         return runs_of(what) if kept is None else kept
 
     def acknowledge(self, what: Acknowledgeable, txn: Transaction | TxnId | None) -> AckAnswer:
-        """Acknowledge messages; in a transaction they become PENDING_ACK."""
+        """Acknowledge messages; in a transaction they are PENDING_ACK until it ends."""
         return self._acknowledge(what, txn, cumulative=False)
 
     def acknowledge_cumulative(
@@ -343,7 +346,7 @@ class ConsumerSession:
         )
 
     def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None) -> ReturnResult:
-        """Return received messages, counted; see Consumer.negative_acknowledge."""
+        """Return received messages, counted as redelivered; see Consumer.negative_acknowledge."""
         if delay_ms is not None and delay_ms < 0:
             raise InvalidArgument(f"delay_ms is {delay_ms}, it must not be negative", code=203)
         runs, store = self._runs(what), self.store
@@ -381,7 +384,7 @@ class ConsumerSession:
         return reconsume_later(self.store, self.receiving.target, message_id, postponed)
 
     def redeliver(self) -> ReturnResult:
-        """Return all received and unacknowledged messages, counted."""
+        """Return all received and unacknowledged messages, counted as redelivered."""
         with self._turns.held():
             self.receiving.check_open()
             answer = self.member.give_back(self._ahead.seen, detach=False)

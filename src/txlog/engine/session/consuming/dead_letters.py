@@ -52,8 +52,8 @@ Seen = tuple[int, int, object]
 class DeadLetters:
     """Moves messages that were redelivered too often to the dead-letter topic; one per consumer.
 
-    A message can only become due when it is returned. A counted return changes the cursor's
-    figures, an uncounted one its round. So each partition is searched once per value of the two.
+    A message becomes due only when it is returned, which changes the cursor's figures (counted) or
+    its round (uncounted). So a partition is searched again only if these or the policy changed.
     """
 
     __slots__ = ("_damaged", "_find", "_seen", "_store")
@@ -118,7 +118,7 @@ class DeadLetters:
         return self._store.read(lambda view: self._rows(view, numbers, limit))
 
     def _rows(self, view: View, numbers: Sequence[int], limit: int) -> dict[int, pa.Table]:
-        """The first due messages of the first partition that has any."""
+        """The first due messages of the first partition that has any, as {its number: rows}."""
         topic, held = self._find(view)
         short = TopicName.parse(topic.name).short
         for number in numbers:
@@ -156,10 +156,10 @@ def _light(view: View, number: int, runs: list[Run]) -> list[Run]:
 
 
 def reconsume_later(store: Store, find: Find, what: MessageId, how: RetryOptions) -> MoveResult:
-    """Postpone a message: copy it to the retry topic and acknowledge it, in one frame.
+    """Postpone a message: copy it to the retry topic and acknowledge it, both or neither.
 
-    returns: the retry topic; moved is 0 if the message is already acknowledged, held by a
-             transaction, or leased to another consumer
+    returns: the topic: the dead-letter topic after too many times. moved is 0 if the message is
+             acknowledged, held by a transaction, leased to another consumer, or trimmed
     raises:  MessageNotFound, PartitionUnavailable, InvalidArgument, InvalidMessage
     """
     if not 0 <= how.delay_ms <= INSTANT_MS_MAX - store.clock.now().wall_ms:
@@ -188,7 +188,10 @@ def reconsume_later(store: Store, find: Find, what: MessageId, how: RetryOptions
 def _moved(
     store: Store, find: Find, rows: dict[int, pa.Table], how: RetryOptions | None
 ) -> MoveResult:
-    """Move messages in one frame; a message too large for a frame is moved in a transaction."""
+    """Move messages to the dead-letter topic, or as `how` says, in one frame.
+
+    A message that is too large for a frame moves alone, in a transaction.
+    """
     [(number, table)] = rows.items()
     if table.num_rows == 1 and table.nbytes > FRAME_BYTES_MOST:
         return _moved_large(store, find, number, table, how)

@@ -2,8 +2,8 @@
 
 It has a ConsumerSession for each topic and receives from them in turn. Each topic has its own
 subscription with that name, and keeps the guarantees of one: order, types, redelivery. There is no
-order between topics. The watermark is the least over all partitions of all topics, and it is the
-clamp of each subscription.
+order between topics. The watermark is the least over all partitions of all topics. Each
+subscription stores it as its clamp.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _GONE = (TopicNotFound, SubscriptionNotFound, AlreadyClosed)  # closed: another 
 
 
 class TopicsSession:
-    """What one consumer of several topics keeps between calls.
+    """The state of one consumer of several topics between calls.
 
     A pattern must match the whole name of a topic, in one of three forms: the short name,
     tenant/namespace/name, or persistent://tenant/namespace/name. Topics created later join at the
@@ -122,7 +122,7 @@ class TopicsSession:
 
     @property
     def blocked(self) -> str | None:
-        """Why the last turn returned nothing although there may be messages: unacked_max."""
+        """`unacked_max` if that limit kept the last turn from leasing messages; else None."""
         reasons = (session.blocked for session in list(self._sessions.values()))
         return next((reason for reason in reasons if reason), None)
 
@@ -174,7 +174,7 @@ class TopicsSession:
     # --- receiving ---------------------------------------------------------------------------
 
     def take(self, limit: int, is_thorough: bool) -> pa.Table | None:
-        """At most `limit` messages; None: none; without rows: there is a new watermark."""
+        """At most `limit` messages; no rows: there is a new watermark; None: there is neither."""
         with self._turns.held():
             self._begin(is_thorough)
             outcome = self._turn_of(partial(self._take, limit))
@@ -204,7 +204,7 @@ class TopicsSession:
                 session.give_back_ahead()
 
     def rest(self, pause: float) -> Quiet:
-        """How long a waiting call may sleep, over all topics, and which news wake it."""
+        """How long a waiting call may sleep, over all topics, and which events wake it."""
         rests = [session.rest(pause) for session in [*self._sessions.values()]]
         if self.watermarks is not None:
             rests.append(Quiet(self.watermarks.rest(), heeds_appends=True))
@@ -218,7 +218,7 @@ class TopicsSession:
             session.set_thorough(is_thorough)
 
     def next(self, is_thorough: bool) -> tuple[Message | None] | None:
-        """The next message of any topic; None: none; (None,): there is a new watermark."""
+        """(the next message of any topic,); (None,): there is a new watermark; None: neither."""
         with self._turns.held():
             self._begin(is_thorough)
             outcome = self._turn_of(self._next_in_turn)
@@ -384,7 +384,7 @@ class TopicsSession:
         return self._of(message).reconsume_later(message, delay_ms, properties)
 
     def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None) -> ReturnResult:
-        """Return received messages, counted."""
+        """Return received messages, counted as redelivered."""
         return _together(
             [
                 session.negative_acknowledge(part, delay_ms)
@@ -393,7 +393,7 @@ class TopicsSession:
         )
 
     def redeliver(self) -> ReturnResult:
-        """Return all received and unacknowledged messages of all topics, counted."""
+        """Return the received and unacknowledged messages of all topics, counted as redelivered."""
         with self._turns.held():
             self.check_open()
             return _together([session.redeliver() for session in self._sessions.values()])

@@ -149,7 +149,7 @@ class Membership:
         return member if lock is not None and lock.is_open else None
 
     def _dead(self, numbers: Sequence[int]) -> list[int]:
-        """The dead consumers among `numbers`; only for those of other handles it tests the lock."""
+        """The dead consumers among `numbers`. It tests locks only of those of other handles."""
         elsewhere = [number for number in numbers if self._here(number) is None]
         return dead_consumers(self._store.disk, elsewhere)
 
@@ -171,7 +171,7 @@ class Membership:
         return True
 
     def note(self, seen: Seen) -> None:
-        """Record in the lock file how far the application will be with its next message."""
+        """Write to the lock file how far the application is once it has its next message."""
         assert self._note is not None
         write_seen(self._note, seen)
         self.due_ms = seen.due_ms
@@ -208,7 +208,7 @@ class Membership:
         return decide
 
     def reap(self, *, now: bool) -> bool:
-        """Return the messages of dead or late peers to the subscription; True if there were any.
+        """Return the messages of dead or late peers to the subscription; True if there was one.
 
         A peer is late when its last message has outlived the acknowledgement time-out: its process
         may hang, so the messages that it took ahead go back.
@@ -236,7 +236,7 @@ class Membership:
         return True
 
     def _with_ahead(self, view: View, consumers: Sequence[int]) -> list[int]:
-        """The consumers among these that still have a lease on messages they took ahead."""
+        """Those of these consumers to which messages that they took ahead are still leased."""
         subscription = view.catalog.subscriptions.get(self.subscription)
         if subscription is None:
             return []

@@ -1,9 +1,9 @@
 """Owns Receiving: how one consumer leases messages, and its place in each partition.
 
 One turn leases a batch, in one unflushed frame (decide/consuming/lease). After a turn that found
-nothing, the next turn first looks without the lock. The threads of a consumer take turns; their
-caller holds a mutex. The rows are read after the frame that leased them. If a file turns out to be
-damaged, the consumer returns the messages it could not read.
+nothing, the next turn first looks without the lock. The caller holds the consumer's mutex, so its
+threads take turns. The rows are read after the frame that leased them. If a file is damaged, the
+consumer returns the messages it could not read.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ INDEX_TRIES_MAX = 3  # how often a turn builds a missing index before it reads r
 
 
 class Still:
-    """The result of a turn that found nothing, and how long another turn would find nothing, too.
+    """The result of a turn that found nothing, and how long another turn will find nothing, too.
 
     It holds until a frame changes certain components, a consumer leaves or a message is due. Other
     changes that time alone makes (a time to live, for example) are checked once a second. With
@@ -249,7 +249,7 @@ class Receiving:
     """The turns of one consumer.
 
     partitions: indexes in the topic that it receives from; None: all, including later ones
-    blocked:    why the last turn returned nothing although there may be messages: unacked_max
+    blocked:    `unacked_max` if that limit kept the last turn from leasing messages; else None
     is_idle:    the last turn found nothing
     is_thorough: the next turn also looks for dead peers and unflushed frames; set by the caller
     due_ms:     if the last turn found nothing: when the next message is due (ms since 1970 UTC)
@@ -378,7 +378,7 @@ class Receiving:
         most: int = 1,
         seen: Sequence[tuple[int, list[Run], Due]] = (),
     ) -> pa.Table:
-        """One turn: lease the next messages, at most `limit`, and return them as RECEIVED.
+        """One turn: lease at most `limit` messages; returns rows with the columns of RECEIVED.
 
         guard: checked under the lock before messages are leased; False: lease none
         ahead: None: the application gets the whole table; else the caller reports each message
@@ -517,9 +517,9 @@ class Receiving:
         return self._leased(wants, uses, guard)
 
     def _leased(self, wants: ReceiveRequest, uses: CallScope, guard: Guard | None) -> Delivery:
-        """Lease messages; if there are none, return those of dead peers first.
+        """Lease messages; if there are none, return those of dead peers and try again.
 
-        Then note which partition the next turn begins with, or how long no turn will find anything.
+        Then note which partition the next turn begins with, or how long turns will find nothing.
         """
         store, order = self._store, wants.partitions
         handed, looked = self._lease(wants, uses, guard)
@@ -740,7 +740,7 @@ class Receiving:
 
     @property
     def strays(self) -> int:
-        """How many messages it has to remember as not yet due, because no index lists them."""
+        """How many messages it has to remember as not yet due, since no index lists them."""
         places = [*self._places.values()] if self._member.is_open else ()
         return sum(len(place.strays) for place in places)
 

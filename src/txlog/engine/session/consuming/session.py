@@ -28,10 +28,12 @@ LastIds: TypeAlias = dict[Any, Any]
 
 
 class Session(Protocol):
-    """One consumer between calls. Each call is safe from many threads.
+    """One consumer between calls. Many threads may call it at once.
 
-    is_thorough, of `next` and `take`: False after a turn that found nothing, while no news came:
-    the session may then trust that turn and skip the look.
+    A message that goes back uncounted does not count as redelivered.
+
+    is_thorough, of `next` and `take`: False if no event has come since a turn that found nothing.
+    The session may then rely on that turn and skip the search.
     """
 
     @property
@@ -52,22 +54,22 @@ class Session(Protocol):
 
     @property
     def blocked(self) -> str | None:
-        """Why the last turn returned nothing although there may be messages: unacked_max."""
+        """`unacked_max` if that limit kept the last turn from leasing messages; else None."""
 
     def next(self, is_thorough: bool) -> tuple[Message | None] | None:
-        """The next message; None: none; (None,): there is a new watermark."""
+        """(the next message,); (None,): there is a new watermark; None: there is neither."""
 
     def take(self, limit: int, is_thorough: bool) -> pa.Table | None:
-        """At most `limit` messages; None: none; without rows: there is a new watermark."""
+        """At most `limit` messages; no rows: there is a new watermark; None: there is neither."""
 
     def empty(self) -> pa.Table:
         """The table that a call returns when there is no message."""
 
     def rest(self, pause: float) -> Quiet:
-        """How long a waiting call may sleep, and which news wake it."""
+        """How long a waiting call may sleep, and which events wake it."""
 
     def give_back(self, table: pa.Table) -> None:
-        """Return rows of the last turn, uncounted: no application got them."""
+        """Return rows of the last turn to the subscription, uncounted: no application got them."""
 
     def give_back_message(self, message: Message) -> None:
         """Return a message that `next` returned, uncounted."""
@@ -99,7 +101,7 @@ class Session(Protocol):
         """Acknowledge everything up to and including a message of its partition."""
 
     def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None) -> ReturnResult:
-        """Return received messages, counted; they come again after the delay."""
+        """Return received messages, counted as redelivered; they come again after the delay."""
 
     def reconsume_later(
         self, message: Message | MessageId, delay_ms: int, properties: dict[str, str] | None
@@ -107,10 +109,10 @@ class Session(Protocol):
         """Move a message to the retry topic and acknowledge it."""
 
     def redeliver(self) -> ReturnResult:
-        """Return everything that was received and not acknowledged, counted."""
+        """Return all messages that were received and not acknowledged, counted as redelivered."""
 
     def seek(self, to: Where) -> None:
-        """Continue from a message, an instant or a bound."""
+        """Move the subscription to before a message, an instant or a bound."""
 
     def unsubscribe(self) -> None:
         """Delete the subscription and leave it."""

@@ -129,7 +129,7 @@ class Message:
 
 
 class Decoder:
-    """Finds the schemas that decode the values of a topic; a pickled message has lost its store.
+    """Finds the schemas that decode values. After pickling it has no store, so it finds none.
 
     number: of the topic, since another topic may get its name later; None: find topics by name
     """

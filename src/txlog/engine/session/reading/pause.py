@@ -44,8 +44,8 @@ BY_TIME: Final = Concern(1 << 62)
 class Quiet(NamedTuple):
     """How long to rest, and which events end the rest early.
 
-    heeds_appends: appends do, flushed or not
-    concern:       which flushes do; None: all of them
+    heeds_appends: appends end it, flushed or not
+    concern:       which flushes end it; None: all
     """
 
     seconds: float
@@ -103,10 +103,10 @@ class Departures:
     A thread looks after every departure. For a task of the asynchronous client, client/aio/waits
     finds out which subscriptions lost a consumer, and calls `mourn` on the waits it may concern.
 
-    is_asked_for: client/aio/waits does this, whenever the rest has a concern
-    is_concerned: the present rest has one
-    asked:        how many departures have been dealt with
-    is_bereft:    a consumer that this wait may need to know about has gone since the last look
+    is_asked_for: client/aio/waits does this for the wait, whenever its rest has a concern
+    is_concerned: the present rest has a concern
+    asked:        how many departures the looks so far have taken into account
+    is_bereft:    since the last look a consumer has gone that may be a peer
     """
 
     __slots__ = ("asked", "is_asked_for", "is_bereft", "is_concerned")
@@ -215,7 +215,10 @@ class Waiting:
         return max(0.0, self._wake_at - time.monotonic())
 
     def rest(self, until_s: float | None = None) -> float:
-        """Begin a rest: the seconds to wait, unless an event comes after `seen`. As `pause`."""
+        """Begin a rest; returns the seconds to wait for an event after `seen`, 0: look again now.
+
+        until_s, raises: as `pause`
+        """
         store, pause = self._store, self._pause
         wakeups = store.wakeups
         wakeups.begin()

@@ -53,7 +53,7 @@ def table_of(parts: Sequence[Part]) -> pa.Table:
 
 
 class Unread:
-    """A queue of messages: first those that are Message objects already, then rows.
+    """A queue of messages: first those that are Message objects already, then those still rows.
 
     A signal handler can raise after any call of a C function, and when a Python function begins.
     So fields that must change together are set without a call between them. Then an interrupt
@@ -104,7 +104,7 @@ class Unread:
         return message
 
     def split(self, limit: int) -> tuple[pa.Table, Unread]:
-        """The next messages, at most `limit`, as a table of RECEIVED, and a queue of the parts."""
+        """(the next messages, at most `limit`, as a table of RECEIVED; a queue of the others)."""
         first, parts = [], []
         for part in self._left():
             rows = min(limit, part.num_rows)

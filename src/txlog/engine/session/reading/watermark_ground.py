@@ -40,7 +40,7 @@ class Ground(Protocol):
         ...
 
     def epoch(self, view: View, pair: Pair) -> int:
-        """How many seeks there have been."""
+        """The number of the epoch: each seek begins a new one."""
         ...
 
     def mark(self, view: View, pair: Pair) -> Mark:
@@ -106,7 +106,7 @@ class Subscribed:
 
 
 class HandedOut:
-    """The messages that a reader has handed out. Messages it only read ahead do not count yet.
+    """The messages that a reader has handed out, without those that it only read ahead.
 
     find: returns where the reader is now: (index of the partition, its number) -> mark
     """
@@ -178,11 +178,11 @@ class HandedOut:
     # --- reports of the reader ----------------------------------------------------------------
 
     def moved(self) -> None:
-        """The reader moved."""
+        """Note that the reader moved, which no frame records."""
         self.moves += 1
 
     def sought(self, indexes: Iterable[int]) -> None:
-        """The reader did a seek in these partitions: their clamps no longer apply."""
+        """Note a seek of the reader in these partitions: their clamps no longer apply."""
         moved = set(indexes)
         epochs = self._epochs | {index: self._epochs.get(index, 0) + 1 for index in moved}
         clamps = {index: value for index, value in self._clamps.items() if index not in moved}
@@ -192,7 +192,7 @@ class HandedOut:
         self._epochs, self._clamps, self._ahead, self._gone = epochs, clamps, ahead, handed
 
     def read_ahead(self, messages: Iterable[Message]) -> None:
-        """The reader fetched messages that follow those fetched before; none is handed out yet.
+        """Note that the reader fetched messages after those before; none is handed out yet.
 
         It notes all of them or none: an interrupt may come at any step, and then the reader
         fetches them again.
@@ -208,7 +208,7 @@ class HandedOut:
         self._ahead = ahead
 
     def handed_out(self, message: Message) -> None:
-        """The application received a message.
+        """Note that the application received a message.
 
         If the next message follows it directly, there is no watermark row between the two, and
         `moves` stays.
@@ -225,7 +225,7 @@ class HandedOut:
         self.moves += next_id is None or not _follows(message_id, next_id)
 
     def taken_back(self, message: Message) -> None:
-        """An interrupt kept a message from its caller, perhaps after `handed_out`: return to it."""
+        """Take back a message that an interrupt kept from its caller, even after `handed_out`."""
         message_id, index = _id(message), message.partition
         if message_id is None:
             return
@@ -242,7 +242,7 @@ class HandedOut:
         return any(self._ahead.values())
 
     def gone(self, index: int, run: Run) -> None:
-        """Stop waiting for these messages: they were received, or never will be."""
+        """Drop these messages from those read ahead: they were received, or never will be."""
         ledger, first, last, index_first, index_last = run
         ahead = self._ahead.get(index)
         if ahead and (ledger, last, index_last) >= ahead[0]:

@@ -119,7 +119,7 @@ class WatermarkSession:
         self.late_messages = 0
 
     def rest(self) -> float:
-        """For how many seconds only news can change the watermark: until the interval is over."""
+        """Seconds until time alone may change the watermark: the emit interval is over then."""
         if self._again_ms is None:
             return REST_SECONDS_MAX
         return max(self._again_ms - self._store.clock.now().boot_ms, 1) / 1000
@@ -131,7 +131,7 @@ class WatermarkSession:
 
     @property
     def status(self) -> str:
-        """unavailable, unknown, active or idle: the first that any partition had when it looked."""
+        """The first of unavailable, unknown, active, idle that a partition had at the last look."""
         present = {standing.status for standing in self._standings.values()}
         for status in ("unavailable", "unknown", "active", "idle"):
             if status in present:
@@ -158,7 +158,7 @@ class WatermarkSession:
                 return None, False
 
     def moved(self) -> bool:
-        """Deliver the next watermark if there is one; True if so. It is durable before `notify`."""
+        """Make the next watermark durable, then notify; True if there was a next one."""
         while (next_offer := self._offered()) is not None:
             self._seen = None  # if `emit` fails or is too late, the next call looks again
             if self._ground.emit(next_offer):

@@ -38,11 +38,11 @@ TAKE_PAUSE_SECONDS: Final = 0.002
 
 
 def topic_in_use(store: Store, name: TopicName) -> Topic:
-    """The topic; a store that allows it creates a missing one. Raises TopicNotFound.
+    """The topic; a missing one is created if the store's settings allow that, else TopicNotFound.
 
-    For producers, and for consumers that create their subscription or keep it in memory. Readers
-    and administration get TopicNotFound. It is a setting of the store and not of the program, since
-    a misspelt name would create a topic, too.
+    Producers call this, and consumers that create their subscription or keep it in memory. Readers
+    and administration do not. The store and not the program has the setting, because a misspelt
+    name creates a topic, too.
     Source: Pulsar's allowAutoTopicCreation and defaultNumPartitions.
     """
     try:
@@ -97,7 +97,7 @@ class Access:
         return Target(self.number, self.topic)
 
     def close(self) -> None:
-        """Free the topic, if this producer holds it alone."""
+        """Free the topic, if this producer holds it exclusively."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
@@ -160,7 +160,7 @@ class Access:
 
 
 class Opening(Generic[T]):
-    """A producer that is being opened; waits: it may have to wait until it is alone."""
+    """A producer that is being opened; waits: it waits until no other producer holds the topic."""
 
     __slots__ = ("_epoch", "_lock_path", "_store", "_topic", "make", "waits")
 
@@ -186,15 +186,15 @@ class Opening(Generic[T]):
             return None
 
     def rest(self, pause: float) -> Quiet:
-        """How long to sleep: until a change, or for the pause while the holder is closing.
+        """How long to sleep: until an event, or for the pause while the holder is closing.
 
-        No change reports that a lock is free after its file was closed.
+        No event reports that a lock is free after its file was closed.
         """
         is_closing = self._lock_path in self._store.wakeups.tally.going()
         return Quiet(pause) if is_closing else until_told(pause)
 
     def wait(self) -> T:
-        """Open the producer, once it can be alone if it must; raises the errors of opening it."""
+        """Open the producer, with mode wait-for-exclusive once the topic is free."""
         if not self.waits:
             return self.make()
         producer = until(self._store, self.look, None, self.rest)

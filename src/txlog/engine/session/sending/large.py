@@ -62,7 +62,7 @@ DELIVERY = (AT, AFTER)
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A large message that is not read yet: its chunks as they arrive."""
+    """A large value that is not read yet, as an iterator of its chunks."""
 
     chunks: Iterator[memoryview]
 

@@ -1,4 +1,4 @@
-"""Owns messages on their way to a store, as rows, and the answers to them, as receipts.
+"""Owns the messages of a send as rows, and its answers as receipts.
 
 A single message becomes a row with the columns that its caller gave; a batch is a table already.
 Both then go the same way (`producer`). Receipts are made when a caller reads them, so that a batch
@@ -59,7 +59,7 @@ def attributes_of(
     deliver_at: int | None,
     deliver_after: int | None,
 ) -> dict[str, object]:
-    """The columns of a message besides its value, without those that its caller left out.
+    """The columns of a message besides its value, only those that its caller gave.
 
     raises: InvalidMessage, InvalidArgument
     """
@@ -148,6 +148,7 @@ def too_many_properties(properties: Mapping[str, str]) -> InvalidMessage:
 class SendReceipt(NamedTuple):
     """The place of a message: its id, or in a transaction its index (from 1) in the partition.
 
+    duplicate:  it was stored before; its place is None unless the store still knows it
     beyond_ttl: the message will expire before it is due, since the topic's time to live is shorter
     """
 

@@ -8,8 +8,9 @@
 
 1. The messages of a producer are stored in the order of its `put` calls. A call that waits (`send`,
    a watermark) comes after all earlier ones.
-2. A refused message fails alone. When the store fails, every queued message fails, too: if a later
-   one were stored, a repetition of an earlier one would look like a duplicate.
+2. A refused message fails alone, unless the error concerns its producer (_REFUSE_ALL). When the
+   store fails, every queued message fails: if a later one were stored, a repetition of an earlier
+   one would look like a duplicate.
 3. A future is done once the flush is done, so a process that is killed loses only messages without
    an answer.
 4. The first message starts the thread. It sleeps while nothing is queued. It ends with the client,
@@ -79,7 +80,7 @@ if TYPE_CHECKING:
 # Failed messages whose errors an outbox keeps until a flush raises one.
 FAILED_MAX: Final = 1_000
 OPEN, CLOSING, ENDED = range(3)
-# Errors that refuse every queued message of a producer.
+# Errors that refuse all messages that a producer has in the frame.
 _REFUSE_ALL: Final = (ProducerBusy, ProducerFenced, TopicNotFound)
 # Errors of rows that cannot be encoded or routed.
 _REFUSE_ROWS: Final = (*storing.REFUSALS, pa.ArrowException, TypeError, ValueError, OverflowError)
@@ -770,10 +771,7 @@ class _Sender:
             future.call_back()
 
     def _fail(self, parts: list[_Part], error: BaseException) -> None:
-        """The store has failed: refuse the messages of the frame, and those queued after them.
-
-        Rule 2.
-        """
+        """The store has failed: refuse the messages of the frame and all queued ones (rule 2)."""
         queued: list[_Part] = []
         with self.lock:
             for queue in list(self.queues):
@@ -819,7 +817,7 @@ def _closed() -> AlreadyClosed:
 
 
 class Outbox:
-    """The queues of a client's producers, and their sender, which the first queue starts."""
+    """The queues of a client's producers, and their sender, which the first queue makes."""
 
     __slots__ = ("__weakref__", "_is_closed", "_sender", "_store", "lock")
 

@@ -107,7 +107,7 @@ class Router:
     __slots__ = ("_choose", "_step", "_topic", "_turn")
 
     def __init__(self, choose: Choose | None, mode: str, topic: str, seed: str) -> None:
-        """seed: chooses the one partition of this producer. Raises InvalidArgument."""
+        """seed: its hash is the partition in mode single-partition. Raises InvalidArgument."""
         if mode not in ROUTING_MODES:
             raise InvalidArgument(
                 f"message_routing_mode is {mode!r}, it must be one of {', '.join(ROUTING_MODES)}"
@@ -397,10 +397,10 @@ class ProducerSession:
     """The state of one producer between calls.
 
     topic:         as its caller named it, perhaps one partition
-    name:          sends under a name are stored once, by their sequence ids; None: no deduplication
+    name:          the store deduplicates the sends of a name by sequence id; None: no deduplication
     chunking:      a message may be larger than max_message_bytes, and come from a file
     access:        its right to send to the topic
-    watermarks:    its assertions
+    watermarks:    the watermarks that it asserts
     idle_on_close: closing it asserts that it is idle
     """
 
@@ -433,7 +433,7 @@ class ProducerSession:
         *,
         chunking: bool = False,
     ) -> None:
-        """Take the place of a producer on a topic; a name fences older producers of that name.
+        """Open a producer on a topic; with a name it fences older producers of that name.
 
         make_outbox: returns the outbox that the producers of a client share
         options:     for messages that are sent without waiting
@@ -610,7 +610,11 @@ class ProducerSession:
         partition: int | None = None,
         txn: Transaction | None = None,
     ) -> SendFuture | Later[SendReceipt]:
-        """Queue one message, or defer it in a transaction."""
+        """Queue one message, or defer it in a transaction; returns a future, or the later answer.
+
+        raises: InvalidArgument, InvalidMessage, AlreadyClosed, ReadOnlyStore, ProducerQueueIsFull.
+                An error that refuses the message later comes with the answer
+        """
         version = self._shape.version
         if type(value) is not bytes:
             value, version = self._encoded_whole(value)
@@ -808,7 +812,7 @@ class ProducerSession:
     # --- encoding --------------------------------------------------------------------------------
 
     def write_by(self, version: int) -> None:
-        """Encode records by this version of the topic's schema; else by the newest."""
+        """From now on encode records by this version of the topic's schema, not by the newest."""
         self._shape = self._shape._replace(version=version, is_stated=True)
         self._shape = self._refreshed(self._shape)
 
@@ -874,7 +878,7 @@ class ProducerSession:
             queue.settle()
 
     def flush(self) -> None:
-        """Settle, and raise the first error that no caller has seen; written frames are durable."""
+        """Settle, and raise the first error that no caller has seen; else flush the store."""
         self.check_open()
         self._flush_queues()
         self.store.flush()

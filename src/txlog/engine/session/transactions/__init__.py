@@ -2,6 +2,6 @@
 
 Contents:
 
-    end           ending a transaction by its id, waiting for its end, connecting a key
+    end           calls by id or key: end a transaction, wait for its end, connect a key, begin
     transaction   Transaction: a handle on an open transaction, and its builder
 """

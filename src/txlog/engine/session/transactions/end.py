@@ -1,4 +1,4 @@
-"""Calls that name a transaction by its id or key: end it, wait for it, connect, begin."""
+"""Calls that name a transaction by its id or key: end it, wait for its end, connect, begin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from txlog.errors import OutcomeUnknown
 
 
 def end(store: Store, txn_id: TxnId, *, commit: bool) -> EndAnswer:
-    """Commit or abort; durable when it returns. OutcomeUnknown names the transaction to look up."""
+    """Commit or abort; durable on return. OutcomeUnknown has the id and a hint how to ask again."""
     uid = store.disk.owner()[0]
     try:
         answer = store.write(
@@ -31,7 +31,7 @@ def end(store: Store, txn_id: TxnId, *, commit: bool) -> EndAnswer:
 
 
 def unknown_end(txn_id: TxnId, error: OutcomeUnknown) -> OutcomeUnknown:
-    """A new OutcomeUnknown whose hint says how to find out; several callers may share the old."""
+    """A copy of the error for one transaction: several callers may share the original."""
     ours = OutcomeUnknown(error.message, hint=how_to_ask(txn_id))
     ours.fields = {**error.fields, "txn": txn_id}
     return ours
@@ -43,7 +43,7 @@ def how_to_ask(txn_id: TxnId) -> str:
 
 
 def await_end(store: Store, txn_id: TxnId, wait_ms: int) -> None:
-    """Wait, without a lock, until a transaction has ended or time runs out."""
+    """Wait, without a lock, until a transaction has ended, but at most wait_ms."""
     until(store, lambda _: has_ended(store, txn_id), wait_ms)
 
 
@@ -61,10 +61,7 @@ def has_ended(store: Store, txn_id: TxnId) -> bool | None:
 
 
 def connect(store: Store, key: str, epoch: int, owner: str | int | None) -> KeyConnection:
-    """Connect a transaction key, which fences its previous holder.
-
-    raises: NotAllowed, InvalidArgument
-    """
+    """Connect a transaction key, as decide/transactions/keys: this fences its previous holder."""
     caller = store.disk.owner()
     answer = store.write(
         lambda view, now: keys.connect(view, store.settings, now, caller, key, epoch, owner)
@@ -75,11 +72,9 @@ def connect(store: Store, key: str, epoch: int, owner: str | int | None) -> KeyC
 def begin(
     store: Store, timeout_ms: int | None, key: str, epoch: int | None, owner: str | int | None
 ) -> KeyedTxn:
-    """Begin a keyed transaction now, not at its first send.
+    """Begin a keyed transaction now, not at its first send; as decide/transactions/keys.
 
-    So the open transaction that the key's previous holder left behind is aborted at once.
-
-    raises: ProducerFenced, NotAllowed, InvalidArgument, LimitExceeded
+    An open transaction that the key's previous holder left behind is aborted at once.
     """
     caller = store.disk.owner()
     answer = store.write(

@@ -39,14 +39,14 @@ Item: TypeAlias = tuple[Any, ...]  # one message: as in engine/session/sending/m
 ROWS_MAX = 1_000  # messages per batch; a queued message has at most 64 KiB, so 64 MB
 A = TypeVar("A")
 DecideIn = Callable[[View, Instant, Use], Decision[tuple[TxnId, T] | None]]
-# The decision of a call that has to wait until the calls before it are repeated: no effect.
+# The decision of a call whose earlier calls must be repeated first: it has no effect.
 AGAIN: Decision[None] = Decision([])
 
 
 class Together(NamedTuple):
-    """A batch of one producer's messages.
+    """The call that writes a batch of one producer's messages.
 
-    decide:   writes the batch
+    decide:   the decision; uses: its scope, for the sweep before it
     answered: turns the answer of `decide` into the answer of the batch
     """
 
@@ -105,11 +105,11 @@ class Later(Generic[T]):
         self._finish = finish
 
     def done(self) -> bool:
-        """True once it was written or refused."""
+        """True once the operation was written or refused."""
         return self._call.done
 
     def result(self) -> T:
-        """Its answer. Writes the operations deferred so far. Raises the error that refused it."""
+        """Its answer, after writing the operations deferred so far; raises the error of its own."""
         if not self._call.done:
             self._txn._write_queued()
         if self._call.answer is None and self._call.error is None:
@@ -346,7 +346,7 @@ class Transaction:
         return None
 
     def _tell(self, call: Call) -> None:
-        """Its caller gets the refusal of this call, so the commit need not fail because of it."""
+        """Note that the caller gets the error of this call: the commit need not fail for it."""
         if self._failed is call:
             self._failed = None
 
@@ -361,7 +361,7 @@ class Transaction:
         return Call(decide, then=self._opened)
 
     def _opened(self, decision: Decision[Any]) -> None:
-        """Take over the id from the operation that opened the transaction."""
+        """Take the id from the decision of the call that opened the transaction."""
         if isinstance(self.use, TxnId):
             return
         answer, error = decision.answer, decision.error
