@@ -83,10 +83,9 @@ GOING_SECONDS: Final = 10.0
 
 
 class EventCounts:
-    """The events that a handle has got so far.
+    """The events that a handle has got so far, as counts that only rise.
 
-    count:      all events
-    news:       all but appends
+    count:      all events; appends: those of the journal; news: all others
     known:      the news for which a caller can find out which waiters they concern: they only say
                 that something became durable, or which consumer left
     gone:       how often a consumer has left or died; and for the newest of these, lock file and
