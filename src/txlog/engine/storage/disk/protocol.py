@@ -241,7 +241,7 @@ class Disk(Protocol):
     def publishing(
         self, path: str, parts: Sequence[Buffer] | Stream
     ) -> AbstractContextManager[None]:
-        """Publish, and hold the file's lock during the body, so that the sweeper leaves it (R19).
+        """Publish, and hold the file's lock during the body: upkeep's sweep leaves it (R19).
 
         raises: as publish; an exception of the body passes through, and the file stays
         """
