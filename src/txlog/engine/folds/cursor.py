@@ -1,6 +1,6 @@
 """The cursor fold: the acknowledgements of one subscription in one partition.
 
-Ledger: _cursors/<subscription>. Ops
+Log of its changes: system/cursors, or _cursors/<subscription> of a large one. Ops
   CursorOpened, Acked, PendingAcked, PendingCommitted, PendingAborted, AckConflicted,
   CursorTrimmed, Leased, Returned, Sought, DeadLettered, Promoted.
 
@@ -14,7 +14,7 @@ messages of a transaction (marker:I) are a bitmap per marker; when all are ackno
 of the marker replaces it.
 
 A PENDING message may be leased to a consumer, or wait after a nack (model/leases). Any
-acknowledgement ends both. Every return raises `round`.
+acknowledgement ends both. A return raises `round`, unless its messages wait for an instant.
 
 Invariants
   1. Only a seek moves mark-delete back; a mark (ledger, entry, index) with index > 0 is inside

@@ -82,7 +82,7 @@ class IdSet:
         return [key for key in self.inner if key[0] == ledger and first <= key[1] <= last]
 
     def empty(self, runs: Iterable[Run]) -> None:
-        """Remove all ids, which are these runs; keeps the bitmaps: the next id is likely near."""
+        """Empty the set, whose ids are these runs; keep the bitmaps: the next id is likely near."""
         for run in runs:
             entries = None if run[3] else self.entries.get(run[0])
             if entries is not None:
