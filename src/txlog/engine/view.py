@@ -165,7 +165,7 @@ def sealed_path(directory: str, ledger: int, generation: int) -> str:
 # anew for every batch.
 KEPT_BYTES_MAX = 256 << 20
 SCAN_ROWS = 64  # a caller that reads fewer may need the same row group again
-# For a caller that takes one batch after another, one table is built for so many batches, and each
+# For a caller that takes one batch after another, one table is built for several batches, and each
 # batch is a slice: building a table of twenty columns takes longer than slicing one, however few
 # rows it has.
 BATCHES_AHEAD, ROWS_AHEAD_MAX = 16, 16_384

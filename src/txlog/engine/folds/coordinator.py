@@ -282,7 +282,7 @@ class EndedTxns:
         return out + [txn.sequence for txn in self._newest.values() if txn.ended_ms < ms]
 
     def survey(self, most: int) -> bool:
-        """Decode the times of so many blocks; returns whether there are more."""
+        """Decode the end times of at most `most` blocks; returns whether others remain."""
         unsurveyed = (block for block in self._blocks if not block.is_surveyed)
         for block in islice(unsurveyed, most):
             block.survey()

@@ -124,11 +124,11 @@ class Cursor:
         self._lowest_counts: list[Id] = []  # a heap of its keys: mark-delete removes the lowest
         self.round = 0
         self.rewinds: list[tuple[int, Mark]] = []
-        self.acked_count = 0  # messages DELETED by acknowledgement, for the backlog
+        self.acked_count = 0  # messages DELETED by acknowledgement since the beginning; only grows
         self.last_ack_ms = 0
         self.figures = CursorCounts()
         self.epoch = 0  # raised by each seek; values delivered in earlier epochs are void
-        self.released = IdSet()  # delivered regardless of their time: delivered before, or promoted
+        self.released = IdSet()  # delivered whatever their time: returned by a lease, or promoted
 
     def count_again(self, ids: Iterable[Id]) -> None:
         """Count one more redelivery for each id."""

@@ -26,7 +26,7 @@ class IdSet:
         self.inner: dict[tuple[int, int], BitMap] = {}
 
     def __bool__(self) -> bool:
-        if not self.entries and not self.inner:  # mostly
+        if not self.entries and not self.inner:  # the usual case
             return False
         return any(self.entries.values()) or any(self.inner.values())
 
@@ -143,7 +143,7 @@ class IdSet:
 
     def drop_through(self, mark: Mark) -> None:
         """Remove all ids at or below a mark."""
-        if not self.entries and not self.inner:  # mostly
+        if not self.entries and not self.inner:  # the usual case
             return
         ledger, entry, index = mark
         for number in [n for n in self.entries if n <= ledger]:

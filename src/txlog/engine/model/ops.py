@@ -89,7 +89,7 @@ def returns(subscription: int, partition: int) -> Component:
 
 
 def peers(subscription: int) -> Component:
-    """The facet of waits that end when a peer dies; no op changes it."""
+    """The facet of waits that the death of a peer may end; no op changes it."""
     return ("peers", subscription, 0)
 
 
@@ -99,7 +99,7 @@ def members(subscription: int) -> Component:
 
 
 class Routed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An op. If it has no home, its folds depend on its content: it names them itself."""
+    """An op; a class without a home names its folds in `components`."""
 
     def components(self: _Homed) -> tuple[Component, ...]:
         """All folds that take it."""

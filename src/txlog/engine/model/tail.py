@@ -66,7 +66,7 @@ BATCH_BYTES_KEPT_MAX = 32 << 20
 # stay in memory. Rows of a single frame of ROWS_UNCOPIED_BYTES stay in their buffer.
 PACK_BYTES = 1 << 20
 ROWS_UNCOPIED_BYTES = 256 << 10
-# So many runs moved by a checkpoint are freed with each frame: freeing all at once takes 30 ms.
+# Runs moved by a checkpoint that each frame frees: freeing all at once takes 30 ms.
 FREED_A_FRAME = 64
 BESIDE_BYTES = 1 << 20  # for frames of this size together, rows are assumed to be equally large
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"

@@ -359,8 +359,8 @@ class JournalFile:
     def _bytes(self, offset: int, length: int) -> memoryview:
         at = offset - self._window_at
         if at < 0 or at + length > len(self._window):
-            # the first look mostly finds nothing, and then come mostly a frame or two; in a window
-            # with large frames, a part of the last frame would be read twice
+            # usually the first look finds nothing, or there are one or two frames; in a window with
+            # large frames, a part of the last frame would be read twice
             ahead = self._ahead if length < _LARGE_BYTES else length + HEADER_BYTES
             self._window = memoryview(self.file.pread(offset, max(length, ahead)))
             self._window_at = offset

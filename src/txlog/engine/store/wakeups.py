@@ -120,7 +120,7 @@ class EventCounts:
         return self.gone[0]
 
     def gone_since(self, departures: int) -> frozenset[str]:
-        """The lock files that closed since there were so many departures; values as in `gone`."""
+        """The lock files that closed since `departures` had this value; values as in `gone`."""
         count, last = self.gone
         new = count - departures
         if new <= 0:
@@ -285,7 +285,7 @@ class Wakeups:
         self.is_told = is_told  # last: a thread that sees it also sees the new beginning
 
     def heed_appends(self) -> bool:
-        """Make the next append an event, too; False if that is impossible."""
+        """Make the next append raise `count`, too; False if appends cannot be watched."""
         watch = self._watch
         return self.is_told and watch is not None and self._heard.heed(watch)
 
@@ -296,9 +296,9 @@ class Wakeups:
             return None
 
     def wait(self, seen: int, seconds: float) -> bool:
-        """Wait until `count` differs from SEEN, at most so many seconds; returns whether it does.
+        """Wait until `count` differs from `seen`, or time is up; returns whether it differs.
 
-        seen: taken before the caller looked
+        seen: the count that the caller took before it looked
         """
         watch, is_inside = self._watch, self._is_inside()
         if (

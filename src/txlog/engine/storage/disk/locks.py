@@ -77,7 +77,7 @@ NAP_SHARE = 50  # after a long wait a nap is this part of it
 # A caller that has waited this many usual waits, and at least so long, naps like this until twice
 # that time.
 NAP_NEXT_S, USUAL_WAITS, USUAL_MIN_S = 150e-6, 2.0, 3e-3
-USUAL_OF = 8  # about so many waits are averaged
+USUAL_OF = 8  # about this many waits are averaged
 
 
 def naps(timeout_ms: int, usual_s: float = 0.0) -> Iterator[float]:

@@ -198,7 +198,7 @@ KEPT_MAX = 128  # descriptors of directories kept by one disk, of files kept by 
 KEPT_SHARE = 8  # and at most this share of the soft limit: a process has other files and views
 COMMAND_CHARS_MAX = 200  # of the lock holder's command line, shown in an error
 
-LOOKS_BY_LSTAT = 32  # so many looks use lstat; after that, statx is cheaper
+LOOKS_BY_LSTAT = 32  # the first looks use lstat; after that, statx is cheaper
 NO_STATX = -(1 << 62)  # a count of looks that never reaches that
 GROUP_FLUSHES_MIN = 8  # from this many on, one flush of the file system is cheaper
 
