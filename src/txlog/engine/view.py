@@ -1,9 +1,9 @@
 """The view: the state of a store at one LSN, over the newest checkpoint and the frames after it.
 
 Every question and every decision reads a view. It owns the loaded folds, the ops that wait for
-folds no call has used yet, the tail and the open segment files. Only `apply` changes a fold (Law
-3). A component is loaded at its first use: its dump, if the manifest names one, then the ops that
-waited. So opening a store costs the catalog and the journal's tail, whatever the number of topics.
+folds no call has used yet, the tail and the open segment files. Only ops change a fold (Law 3). A
+component is loaded at its first use: its dump, if the manifest names one, then the ops that waited.
+So opening a store costs the catalog and the journal's tail, whatever the number of topics.
 
 Dumps lie one after another in a state file, after its head. The manifest has the offset and
 checksum of each (DumpRef), so a component is loaded without the others.
@@ -165,7 +165,7 @@ def sealed_path(directory: str, ledger: int, generation: int) -> str:
 # anew for every batch.
 KEPT_BYTES_MAX = 256 << 20
 SCAN_ROWS = 64  # a caller that reads fewer may need the same row group again
-# For a caller that takes one batch after another, one table is built for so many batches, and each
+# For a caller that takes one batch after another, one table is built for several batches, and each
 # batch is a slice: building a table of twenty columns takes longer than slicing one, however few
 # rows it has.
 BATCHES_AHEAD, ROWS_AHEAD_MAX = 16, 16_384
@@ -213,7 +213,7 @@ class ReadCounters:
 class OpenFiles:
     """The open files: those used last stay open. For one thread at a time.
 
-    The owner of a file gives a key and a function that closes it, and opens it again when needed.
+    The owner of a file gives a key, and a function that closes the file; it opens it again itself.
     """
 
     __slots__ = ("_closes", "_disk")
@@ -226,7 +226,7 @@ class OpenFiles:
         return len(self._closes)
 
     def open(self, key: object, path: str, close: Callable[[], None]) -> File:
-        """Open a file in the store or outside, and close the least recently used.
+        """Open a file in the store or outside, after closing those used least recently if needed.
 
         raises: MissingFile, DiskFailed, ...; NoResources when closing all files does not help
         """
@@ -425,11 +425,11 @@ class Files:
         return [sealed] if sealed is not None else self.manifest.files.get(ledger, [])
 
     def sealed_since(self) -> dict[int, FileRef]:
-        """Ledgers sealed by frames above the manifest's cut."""
+        """The files that frames above the manifest's cut gave to ledgers, by ledger."""
         return dict(self._sealed)
 
     def gone_since(self) -> set[int]:
-        """Ledgers trimmed or compacted by frames above the manifest's cut."""
+        """Ledgers removed by frames above the manifest's cut: trimmed, compacted or deleted."""
         return set(self._gone)
 
     def reader(self, ref: FileRef) -> SegmentReader:
@@ -662,7 +662,7 @@ class _Takes(dict[str, Take]):
     """The functions that apply an op of one type, by kind of fold; looked up at first use.
 
     is_rule:    its home is the catalog, and it belongs to no facet
-    is_special: the view itself takes a part of it, or it has no home
+    is_special: the view itself notes something of it, or it has no home
     has_others: it may concern other folds than its home
     has_facet:  it may belong to a facet of its home
     """
@@ -919,7 +919,7 @@ class View:
             self.apply(raw, decode_ops(raw.ops, lsn=raw.lsn))
 
     def apply(self, raw: RawFrame, ops: list[Op]) -> None:
-        """Apply one frame; Law 3: nothing else mutates a fold."""
+        """Apply one frame. Law 3: only its ops mutate a fold."""
         self.take_frame(raw, ops)
         self.take_ops(raw.lsn, raw.time_ms, ops)
 
@@ -1114,9 +1114,9 @@ class View:
         return sorted(self._changed)
 
     def stamps(self, keys: Iterable[Component]) -> tuple[int, ...]:
-        """The LSN of the last op of each component or facet, 0 for one before the checkpoint.
+        """The manifest's generation, then for each component or facet the LSN of its last op.
 
-        While the stamps are the same, and no checkpoint was adopted, so are the components. Two
+        0: no op since the checkpoint. While the stamps are the same, so are the components. Two
         changes do not raise the stamp of the catalog: transactions counted, and consumers that come
         or leave; the latter have a facet of their own.
         """
@@ -1154,7 +1154,7 @@ class View:
         return out
 
     def waiting(self, kind: str) -> list[tuple[Component, list[tuple[int, int, Op]]]]:
-        """(LSN, time, op) since the checkpoint, for components of a kind that are not loaded."""
+        """(component, its (LSN, time, op) since the checkpoint) of a kind, where not loaded."""
         return [(key, items) for key, items in sorted(self._waiting.items()) if key[0] == kind]
 
     def exists(self, key: Component) -> bool:

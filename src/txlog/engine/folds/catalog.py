@@ -1,16 +1,16 @@
 """The catalog fold: topics, partitions, subscriptions, settings, and the owner of each ledger.
 
-Ledger: system/catalog. Ops SettingSet, TopicCreated, SubscriptionCreated, ConsumerAttached,
-  ConsumerDetached, LedgerRolled, SubscriptionTypeSet, PartitionOffline, PartitionAvailable,
-  LedgerReserved, PolicySet, IsolationSet, PartitionsAdded, TopicDeleted, SubscriptionPolicySet,
-  SubscriptionDeleted, NamespacePolicySet, PlaceAdded, LossAccepted, ClockNoted, LedgerTrimmed (role
-  s), Compacted (each large message is a ledger, whose owner would otherwise stay),
-  PartitionCompacted (removes the ledgers of the earlier compaction), SchemaAdded, SchemasDeleted,
-  TxnOpened (counts the transactions without a key, which go round robin over the coordinators).
+Log of its changes: system/catalog. Ops SettingSet, TopicCreated, SubscriptionCreated,
+  ConsumerAttached, ConsumerDetached, LedgerRolled, SubscriptionTypeSet, PartitionOffline,
+  PartitionAvailable, LedgerReserved, PolicySet, IsolationSet, PartitionsAdded, TopicDeleted,
+  SubscriptionPolicySet, SubscriptionDeleted, NamespacePolicySet, PlaceAdded, LossAccepted,
+  ClockNoted, LedgerTrimmed (role s), Compacted (each large message is a ledger, whose owner would
+  otherwise stay), PartitionCompacted (removes the ledgers of the earlier compaction), SchemaAdded,
+  SchemasDeleted, TxnOpened (counts those without a key: they go round robin over coordinators).
 
 Invariants
   1. A number of a topic, partition, subscription, ledger or consumer is never used twice (Law 6).
-  2. Names are unique after case folding.
+  2. Names of topics are unique after case folding.
   3. Trimmed ledgers of a partition keep their owner, because message ids name them. In a sidecar
      and in compacted rows (role c), only existing ledgers have one.
 """
@@ -165,7 +165,7 @@ class Catalog(msgspec.Struct, array_like=True, dict=True):
     consumers: dict[int, Consumer] = {}
     namespace_policies: dict[str, dict[str, int]] = {}  # tenant/namespace -> name -> value
     places: list[str] = []  # where files outside of the store may be
-    losses: list[Loss] = []  # kept for later readers
+    losses: list[Loss] = []  # accepted by repairs
     clock: ClockNoted | None = None  # the clocks when the wall clock was last trusted
 
 

@@ -1,6 +1,6 @@
 """The coordinator fold: an id counter and the status of its transactions.
 
-Ledger: system/transaction_log/<coordinator>. Ops
+History of its ops: system/transaction_log, for all coordinators. Ops
   IdsReserved, CounterRaised, TxnOpened, PartitionAdded, SubscriptionAdded, StatusUpdated,
   TxnsForgotten.
 
@@ -166,7 +166,7 @@ class EndedTxns:
 
     They are rarely read again, and never change. But a dump contains all of them, and a sweep
     searches for those past their retention. So they stay encoded, in blocks with the times of their
-    ends. Only the newest, fewer than a block, are objects.
+    ends. Only the newest are objects, usually fewer than a block.
     """
 
     __slots__ = ("_blocks", "_highest", "_last_lsn", "_newest")
@@ -282,7 +282,7 @@ class EndedTxns:
         return out + [txn.sequence for txn in self._newest.values() if txn.ended_ms < ms]
 
     def survey(self, most: int) -> bool:
-        """Decode the times of so many blocks; returns whether there are more."""
+        """Decode the end times of at most `most` blocks; returns whether others remain."""
         unsurveyed = (block for block in self._blocks if not block.is_surveyed)
         for block in islice(unsurveyed, most):
             block.survey()
@@ -302,8 +302,8 @@ _ONE: Final = map_head(1)
 class Coordinator(msgspec.Struct, array_like=True):
     """State; `unfinished`: OPEN, COMMITTING, ABORTING; `ended` in order of their decision.
 
-    The figures below `timed_out_count` only grow: aborts by reason; ops applied; for each final
-    status a histogram over DURATION_BOUNDS_MS (then those above, then the sum in ms); ends whose
+    Counts only grow. log_ops: ops applied; aborted_by: by reason; durations: for each end status a
+    histogram over DURATION_BOUNDS_MS, then those above, then the sum in ms; rolled_*: ends whose
     decision was in an earlier frame.
     """
 

@@ -1,6 +1,6 @@
 """The cursor fold: the acknowledgements of one subscription in one partition.
 
-Ledger: _cursors/<subscription>. Ops
+Log of its changes: system/cursors, or _cursors/<subscription> of a large one. Ops
   CursorOpened, Acked, PendingAcked, PendingCommitted, PendingAborted, AckConflicted,
   CursorTrimmed, Leased, Returned, Sought, DeadLettered, Promoted.
 
@@ -14,7 +14,7 @@ messages of a transaction (marker:I) are a bitmap per marker; when all are ackno
 of the marker replaces it.
 
 A PENDING message may be leased to a consumer, or wait after a nack (model/leases). Any
-acknowledgement ends both. Every return raises `round`.
+acknowledgement ends both. A return raises `round`, unless its messages wait for an instant.
 
 Invariants
   1. Only a seek moves mark-delete back; a mark (ledger, entry, index) with index > 0 is inside
@@ -124,11 +124,11 @@ class Cursor:
         self._lowest_counts: list[Id] = []  # a heap of its keys: mark-delete removes the lowest
         self.round = 0
         self.rewinds: list[tuple[int, Mark]] = []
-        self.acked_count = 0  # messages DELETED by acknowledgement, for the backlog
+        self.acked_count = 0  # messages DELETED by acknowledgement since the beginning; only grows
         self.last_ack_ms = 0
         self.figures = CursorCounts()
         self.epoch = 0  # raised by each seek; values delivered in earlier epochs are void
-        self.released = IdSet()  # delivered regardless of their time: delivered before, or promoted
+        self.released = IdSet()  # delivered whatever their time: returned by a lease, or promoted
 
     def count_again(self, ids: Iterable[Id]) -> None:
         """Count one more redelivery for each id."""

@@ -4,7 +4,7 @@ Ops: Appended, Adopted, BufferAppended, ChunksAppended and CommitMarker, BufferA
 with a time; BucketSealed, BucketsMerged, BucketDeleted; LedgerTrimmed.
 
     sent in a transaction ──> pending ──commit──> mutable ──seal──> bucket ──merge──> bucket
-    sent plainly, or past its time at commit ─────┘ (past: not here at all)
+    sent plainly ─────────────────────────────────┘ (not here: due when sent or committed)
 
 The log decides what exists and the cursor what is left, so an id missing here costs time, never a
 message. `unindexed` are the ranges where ids are missing although they may not be due.
@@ -196,7 +196,7 @@ class Delayed:
 
     @property
     def is_empty(self) -> bool:
-        """True when the partition has no delayed message."""
+        """True when the index has no message; those of open transactions do not count."""
         return not (self.buckets or self.mutable or self.unindexed)
 
 
@@ -368,7 +368,7 @@ def _united(ranges: Ranges, first: Id, last: Id, buckets: list[Bucket]) -> Range
 
 
 def without(ranges: Ranges, first: Id, last: Id) -> Ranges:
-    """The ranges without a closed range; the remains of a range keep whole entries."""
+    """The ranges without a closed range; of a range that it cuts, what lies before and after."""
     out: Ranges = []
     for low, high in ranges:
         if high < first or last < low:

@@ -185,7 +185,7 @@ def _adopted(state: Topic, lsn: int, time_ms: int, op: Adopted) -> None:
 
 
 def _sent(state: Topic, lsn: int, time_ms: int, producer: str, sequence: int, where: Mark) -> None:
-    """Store the last of consecutive sequences without a gap."""
+    """Note that all sequences from a producer's highest so far up to this one are stored."""
     sent = state.producers.get(producer)
     if sent is None:
         state.producers[producer] = ProducerState(
@@ -214,7 +214,7 @@ def _sequences_stored(state: Topic, lsn: int, time_ms: int, op: SequencesStored)
 
 
 def _forget(state: Topic) -> None:
-    """Make the producer with the most gaps, and those with half as many, forget a quarter."""
+    """Make the producer with the most gaps, and any with half as many, forget a quarter."""
     most = max([len(sent.gaps) for sent in state.producers.values()])
     for sent in state.producers.values():
         if 2 * len(sent.gaps) >= most:

@@ -1,6 +1,6 @@
 """The transaction-key fold: the keys of one coordinator, their holders and epochs.
 
-Ledger: system/__transaction_key/<coordinator>. Ops
+Log of its changes: system/__transaction_key, for all coordinators. Ops
   KeyConnected, KeyBound, KeyReleased, KeyDeleted, BatchRecorded.
 
     none ──connect──> living, epoch 0 ──connect──> living, epoch + 1 ──delete──> tombstone

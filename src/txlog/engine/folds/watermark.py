@@ -48,8 +48,8 @@ PAYLOAD_VERSION = 1
 
 
 class ActiveProducer(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A producer that holds the watermark back: its time, the row that set it, and the row's
-    time.
+    """A producer that holds the watermark back: its greatest event time, the row of its last
+    assertion (ledger, entry), and that row's publish time.
     """
 
     event_time: int
@@ -65,9 +65,9 @@ class WatermarkState(msgspec.Struct, array_like=True):
     seen: bool = False
 
     def raise_to(self, producer: str, event_time: int, where: Position, time_ms: int) -> bool:
-        """W_SET.
+        """Apply a W_SET row.
 
-        Returns whether the time would fall; then only the time of the last assertion changes.
+        Returns whether the time would fall; it then stays, and only row and time_ms change.
         """
         self.seen = True
         active = self.active.get(producer)
@@ -77,7 +77,7 @@ class WatermarkState(msgspec.Struct, array_like=True):
         return fell
 
     def leave(self, producer: str) -> None:
-        """W_IDLE."""
+        """Apply a W_IDLE row: the producer no longer holds the watermark back."""
         self.seen = True
         self.active.pop(producer, None)
 
@@ -98,7 +98,7 @@ class WatermarkState(msgspec.Struct, array_like=True):
 
     @property
     def status(self) -> str:
-        """unknown, active or idle."""
+        """active; idle: all producers have left; unknown: no watermark row so far."""
         return "active" if self.active else "idle" if self.seen else "unknown"
 
     def copy(self) -> WatermarkState:
@@ -205,7 +205,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def read_snapshot(payload: bytes | None) -> Snapshot | None:
-    """A payload; None when this version cannot read it; then the caller uses an earlier one."""
+    """Decode a payload; None: this version cannot read it, so the caller uses an earlier one."""
     try:
         snapshot = _snapshots.decode(payload or b"")
     except (msgspec.DecodeError, ValueError):

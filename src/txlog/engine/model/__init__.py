@@ -1,6 +1,6 @@
 """The facts of a store: what a row is, what an op is, and how ops are folded into state.
 
-Every module here has values and pure functions over values; none touches a file.
+Modules here have values and pure functions over values; only `tail` reads, from the journal.
 
 Contents:
 

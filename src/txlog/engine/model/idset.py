@@ -26,7 +26,7 @@ class IdSet:
         self.inner: dict[tuple[int, int], BitMap] = {}
 
     def __bool__(self) -> bool:
-        if not self.entries and not self.inner:  # mostly
+        if not self.entries and not self.inner:  # the usual case
             return False
         return any(self.entries.values()) or any(self.inner.values())
 
@@ -82,7 +82,7 @@ class IdSet:
         return [key for key in self.inner if key[0] == ledger and first <= key[1] <= last]
 
     def empty(self, runs: Iterable[Run]) -> None:
-        """Remove all ids, which are these runs; keeps the bitmaps: the next id is likely near."""
+        """Empty the set, whose ids are these runs; keep the bitmaps: the next id is likely near."""
         for run in runs:
             entries = None if run[3] else self.entries.get(run[0])
             if entries is not None:
@@ -143,7 +143,7 @@ class IdSet:
 
     def drop_through(self, mark: Mark) -> None:
         """Remove all ids at or below a mark."""
-        if not self.entries and not self.inner:  # mostly
+        if not self.entries and not self.inner:  # the usual case
             return
         ledger, entry, index = mark
         for number in [n for n in self.entries if n <= ledger]:

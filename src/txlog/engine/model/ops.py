@@ -18,8 +18,8 @@ A component is one fold of a store: (kind, number, number), the numbers being a 
 coordinator, or a subscription and a partition. The folds of an op follow from the op alone, so a
 replay needs to load no fold that the frames do not change.
 
-Most ops have a *home*, a fold that takes every op of the class, and only some of these classes have
-others: the view asks only for the home where the class has no `others`. `components` returns all.
+Most ops have a *home*, a fold that takes every op of the class. Some of these classes also have
+`others`; where a class has none, the view asks for the home alone. `components` returns all folds.
 
 A *facet* is a part of a component that a consumer may wait for: messages that return to a cursor,
 the consumers of a subscription. It has a name like a component, and an op names the facet that it
@@ -89,7 +89,7 @@ def returns(subscription: int, partition: int) -> Component:
 
 
 def peers(subscription: int) -> Component:
-    """The facet of waits that end when a peer dies; no op changes it."""
+    """The facet of waits that the death of a peer may end; no op changes it."""
     return ("peers", subscription, 0)
 
 
@@ -99,7 +99,7 @@ def members(subscription: int) -> Component:
 
 
 class Routed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An op. If it has no home, its folds depend on its content: it names them itself."""
+    """An op; a class without a home names its folds in `components`."""
 
     def components(self: _Homed) -> tuple[Component, ...]:
         """All folds that take it."""
@@ -977,8 +977,8 @@ class TxnsForgotten(OfCoordinator, tag="forg", frozen=True):
 class Appended(OfTopic, tag="app", frozen=True):
     """Plain messages: rows row_start.. of the frame are entries first_entry.. of the ledger.
 
-    last_sequence: of the last message; all below it that were not stored before are stored now. -1:
-                   the SequencesStored after this op has them
+    last_sequence: of the last message; all from the producer's highest so far up to it are stored.
+                   -1: the SequencesStored after this op has them
     times: int64 little endian, the deliver_at of each, NO_TIME for none; null: none has one
     """
 

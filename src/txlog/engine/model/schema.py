@@ -97,8 +97,8 @@ def frame_schema(mask: int) -> pa.Schema:
 def encode_rows(rows: pa.RecordBatch | pa.Table) -> tuple[int, pa.Buffer]:
     """The mask and bytes of a batch of user columns, without columns that are all null.
 
-    Runs for each frame: a batch with only values takes the short way, some 2 us; one with columns
-    in a frame's form takes some 8.
+    cost:   2 us for a batch with only values, 8 us for other columns in a frame's form
+    raises: InvalidArgument: unknown columns or types
     """
     if not isinstance(rows, pa.RecordBatch):
         rows = _one_batch(rows)

@@ -14,7 +14,7 @@ unknown whether a number up to `unknown` was stored, and a send with such a numb
 Invariants
   1. `gaps` is flat: first and last number of each gap, rising, with a stored number between two.
   2. The last gap ends below `sequence`; the first begins above `unknown`.
-  3. A run of numbers is flat in the same way, and is stored once.
+  3. `runs`, the numbers to store, are flat in the same way; each number is stored once.
 Source: PIP-6; spec/transactions 7.
 """
 

@@ -66,7 +66,7 @@ BATCH_BYTES_KEPT_MAX = 32 << 20
 # stay in memory. Rows of a single frame of ROWS_UNCOPIED_BYTES stay in their buffer.
 PACK_BYTES = 1 << 20
 ROWS_UNCOPIED_BYTES = 256 << 10
-# So many runs moved by a checkpoint are freed with each frame: freeing all at once takes 30 ms.
+# Runs moved by a checkpoint that each frame frees: freeing all at once takes 30 ms.
 FREED_A_FRAME = 64
 BESIDE_BYTES = 1 << 20  # for frames of this size together, rows are assumed to be equally large
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
@@ -76,7 +76,7 @@ _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 class FrameRef(msgspec.Struct, frozen=True, gc=False):
-    """The position of a frame with rows."""
+    """A frame with rows: its place in a journal file, that of its rows, and their column mask."""
 
     journal: JournalName
     offset: int
@@ -216,8 +216,9 @@ class FrameRows:
 
 
 class TailRun(msgspec.Struct, frozen=True, gc=False):
-    """Rows first..first+rows of a ledger; txn is (coordinator, sequence); index of the first.
+    """Consecutive rows of a ledger, from `first` on, which are row_start.. of a frame's batch.
 
+    txn: (coordinator, sequence); first_index: the index of the first row in it; count: of a marker
     made: the user columns of a row that is not data but has some
     """
 
@@ -335,7 +336,7 @@ class Tail:
         return slices[0][0].first + slices[0][0].rows if slices else row
 
     def beside(self, ledger: int, row: int) -> tuple[int, int, int]:
-        """Some runs from a row's run on: the first row, the one after the last, bytes of one."""
+        """A row and those after it in a few runs: the row, the end, about the bytes of one row."""
         runs = self.runs.get(ledger, [])
         at = max(0, bisect_right(runs, row, key=lambda run: run.first) - 1)
         stop, size = row, 0

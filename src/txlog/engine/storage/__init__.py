@@ -1,6 +1,6 @@
-"""The bytes of a store: every file, its header, how it is written and checked.
+"""The bytes of a store: the format of every file, and how it is written, read and checked.
 
-No module here interprets messages.
+Modules here know files, frames and rows; `model` and `folds` know what an op means.
 
 Contents:
 

@@ -65,7 +65,7 @@ def check_size(file: File, path: str, expected: int, hint: str = HINT) -> None:
 
 
 def group_bounds(footer: FileMetaData) -> list[tuple[int, int, int]]:
-    """Rows, start and end of each row group; without gaps; the first includes the magic."""
+    """(rows, start, end) of each row group, without gaps; the first starts at 0, with the magic."""
     out: list[tuple[int, int, int]] = []
     start = 0
     for number in range(footer.num_row_groups):

@@ -85,10 +85,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class FrameHeader(msgspec.Struct, frozen=True, gc=False):
-    """The decoded header of an unchecked frame.
-
-    Reading makes one for each frame: a frozen dataclass would take 2 us to build.
-    """
+    """The decoded header of a frame that is not checked yet."""
 
     columns: int
     is_awaited: bool
@@ -225,7 +222,7 @@ def attested_lsn(data: bytes, base: int, salt: bytes) -> int:
 
 
 def joined(parts: Sequence[Buffer]) -> bytes:
-    """The parts as one bytes object: a small frame is written by one plain pwrite."""
+    """The parts as one bytes object, so that one plain pwrite writes a small frame."""
     return b"".join(parts)
 
 
@@ -316,7 +313,7 @@ class JournalFile:
     def __init__(
         self, disk: Disk, name: JournalName, salt: bytes, *, chain_crc: int | None = None
     ) -> None:
-        """chain_crc: of the frame before the first, overriding the header; None: the header's."""
+        """chain_crc: of the frame before the first; no header is read. None: that of the header."""
         self._disk = disk
         self.salt = salt
         self._rows_budget = 0
@@ -362,8 +359,8 @@ class JournalFile:
     def _bytes(self, offset: int, length: int) -> memoryview:
         at = offset - self._window_at
         if at < 0 or at + length > len(self._window):
-            # the first look mostly finds nothing, and then come mostly a frame or two; in a window
-            # with large frames, a part of the last frame would be read twice
+            # usually the first look finds nothing, or there are one or two frames; in a window with
+            # large frames, a part of the last frame would be read twice
             ahead = self._ahead if length < _LARGE_BYTES else length + HEADER_BYTES
             self._window = memoryview(self.file.pread(offset, max(length, ahead)))
             self._window_at = offset
@@ -611,7 +608,7 @@ class Witness:
         return self.last
 
     def is_last(self, record: WitnessRecord) -> bool:
-        """True while the record is the newest: the next write replaces the other record."""
+        """True while the record is the newest: the other slot still has the bytes last read."""
         slot = (record.seq + 1) % 2
         written = self._slots[slot]
         return (

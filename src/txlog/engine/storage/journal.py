@@ -184,9 +184,9 @@ class Flusher:
         return self._file_lock.run(lambda: self._informed(act), timeout_ms)
 
     def run_unless(self, act: Callable[[], T], otherwise: U, is_done: Callable[[], bool]) -> T | U:
-        """Run an act as for a written frame, unless it is done before this gets the lock.
+        """Run an act, waiting as for a written frame; skip it if the work is done meanwhile.
 
-        is_done: called while waiting
+        is_done: called while waiting; True: the work is done
         returns: the result of the act, or `otherwise`
         """
         timeout_ms = self.written_timeout_ms
@@ -893,9 +893,9 @@ class Journal:
         return self.awaited_lsn > self.durable_lsn
 
     def follow(self) -> list[RawFrame]:
-        """Frames after the last one read, flushed or not, without a lock; changes nothing.
+        """Read the frames after the last one read, flushed or not, without a lock; writes nothing.
 
-        Their writer may still take them back; catch_up makes sure. raises: JournalMoved, Corruption
+        Their writer may still take them back; catch_up checks. raises: JournalMoved, Corruption
         """
         self.current.forget_window()
         if self.current.is_blank(self.end):

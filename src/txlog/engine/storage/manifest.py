@@ -34,7 +34,7 @@ assert _HEAD.size == 32
 
 
 class DumpRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The position of the dump of one fold: a slice of a published state file."""
+    """The dump of the component (kind, a, b): a slice of a published state file."""
 
     kind: str
     a: int
@@ -46,7 +46,7 @@ class DumpRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class HistoryRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A part of the transaction log's history: rows of these LSNs and instants."""
+    """A part of the transaction log's history: rows of these LSNs and wall-clock ms."""
 
     path: str
     rows: int
@@ -59,7 +59,7 @@ class HistoryRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ChangeRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A segment of the changes of keys, cursors, or the catalog: rows of these LSNs and instants.
+    """A segment of the changes of keys, cursors, or the catalog: rows of these LSNs and times.
 
     kind:      key, cursor, catalog
     subscription, partition: for a segment of one cursor alone, else 0

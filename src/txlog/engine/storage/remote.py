@@ -390,9 +390,9 @@ def trust(places: Iterable[str]) -> None:
 
 
 def place_in(places: Iterable[str], uuid: str, far: str) -> str | None:
-    """The first of these places that this outside file belongs to, by a store's naming; or None.
+    """The first of these places that has this address, if a store names files so; else None.
 
-    uuid: of the store, in whose directory of the place the file must be
+    uuid: of the store; the file must be below the directory of this name in the place
     """
     for place in places:
         base, _, options = place.partition("?")

@@ -85,10 +85,10 @@ class FileRef(msgspec.Struct, frozen=True, array_like=True):
 
     first, last: the least and greatest entry; lsn_first, lsn_last: of the LSN, 0 when the rows have
                  none. An empty file has 0, -1. A part is one group and no footer. An adopted file
-                 is a sealed file whose rows have no LSN column: lsn_first is the LSN of all rows.
-                 messages: how many rows of a sealed file are of kind data; -1 if not counted.
-                 record: the version of the schema whose type the column `record` of a Parquet file
-                 has; 0: it has no such column.
+                 is a sealed file whose rows have no LSN column: lsn_first is the LSN of all rows
+    clean:       of a sidecar or compacted: committed messages only, in the order of the markers
+    messages:    how many rows of a sealed file are of kind data; -1: not counted
+    record:      the version of the schema of the column `record`; 0: there is no such column
     """
 
     path: str
@@ -486,7 +486,7 @@ DICTIONARY_BYTES: Final = 256 << 10
 
 
 def gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Join consecutive tables until they make a row group; none is empty."""
+    """Yield the tables of row groups, joined from consecutive tables; none is empty."""
     waiting: list[pa.Table] = []
     rows = size = groups = 0
     for table in tables:

@@ -1,6 +1,6 @@
-"""Files outside any store that users name: replaced at once, durable, or left as they were.
+"""Files outside any store that users name: replaced whole and durably, or left as they were.
 
-A reader sees the old bytes or the new ones, and never part of them.
+Another process sees the old bytes or the new ones, and never part of them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def replace_file(path: str, data: bytes) -> None:
 
 @contextmanager
 def replacing(path: str, *, only_new: bool = False) -> Iterator[BinaryIO]:
-    """A file that takes its place, durable, when the block ends; an error leaves the old one.
+    """Yield a temporary file that replaces `path` durably when the block ends; not if it raises.
 
     The temporary is in the same directory, as a rename is atomic only within a file system;
     collectors ignore its name, which has none of their suffixes.
-    only_new: nothing is replaced
+    only_new: an existing file is not replaced
     raises:   DiskFailed; AlreadyExists
     """
     target = Path(os.path.realpath(path))
@@ -90,7 +90,7 @@ def real_path(path: str) -> str:
 
 
 def read_file(path: str, bytes_max: int) -> bytes | None:
-    """The bytes of a file of this user; None if it is missing, too large, or another user's.
+    """The bytes of a file of this user or root; None: missing, not readable, too large, foreign.
 
     raises: DiskFailed
     """
@@ -108,7 +108,7 @@ def read_file(path: str, bytes_max: int) -> bytes | None:
 
 
 def names_in(path: str, most: int) -> list[str]:
-    """Names in a directory, in order, at most so many; none if it is missing or not readable.
+    """The first `most` names in a directory, sorted; none if it is missing or not readable.
 
     raises: DiskFailed
     """
@@ -137,7 +137,7 @@ def remove_files(paths: Iterable[str]) -> None:
 
 
 def rename_file(path: str, name: str) -> None:
-    """Give a file another name in its directory, durable; a missing file has that name already.
+    """Give a file another name in its directory, durably; a missing file may have it already.
 
     raises: DiskFailed
     """

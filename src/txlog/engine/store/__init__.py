@@ -100,8 +100,8 @@ Python. Four rules make that harmless:
  2. Append and apply both happen, or the caller gets OutcomeUnknown, unless it is certain that
     nothing was written. An exception that is no TxlogError, as signal handlers raise, passes
     through with a note.
- 3. A call that leaves frees mutex and locks twice. It checks what the thread really holds, not a
-    flag: an interrupt can come between taking a lock and setting the flag.
+ 3. A call that leaves frees mutex and locks twice. It asks the mutex whether its thread holds it,
+    and unlocks every lock file that it may hold: an interrupt can come before a flag is set.
  4. A caller that leaves takes its undecided call out of the queue. If a leader took a call and
     could not finish it, the call goes back to its own thread, which leads next.
 

@@ -1,10 +1,10 @@
 """Owns Appender: it turns decided calls into frames of the journal, which the folds then take.
 
-Before them comes the frame of a sweep; transactions/sweep defines what it does, Sweeper when. A
-search is not free, so the sweeper waits for a reason. Reasons are the first time-out of the loaded
-coordinators, a decided transaction that it can drive on, the first producer that may have been
-silent for too long, and a number of frames or a time since it last looked through ended
-transactions. A call that names a transaction which is due waits for no other reason.
+A sweep may precede them, in a frame of its own: decide/transactions/sweep defines what it does,
+Sweeper when. A search costs time, so the sweeper waits for a reason: the first time-out in the
+loaded coordinators is reached, a decided transaction can be completed, a producer may have been
+silent for too long, or the last search for ended transactions to forget was long ago, in frames or
+in time. A call that names an ended transaction past its retention is a reason as well.
 
 A decision has a frame of its own. The appender encodes it, which may refuse it, then appends and
 applies it; both happen, or the view must be thrown away (R28). Decisions that *join* share a frame:
@@ -79,8 +79,9 @@ class Sweeper:
         *,
         thorough: bool,
     ) -> Draft | None:
-        """The frame of the sweep, None when nothing can be due.
+        """Draft the frame of a sweep, which may have no ops; None: nothing can be due.
 
+        uses:     what the waiting calls use; it is swept first, whatever the bound
         thorough: every coordinator, without a bound
         """
         in_doubt, sure = False, now  # forgetting and silence cannot be undone
@@ -142,8 +143,6 @@ def is_sweep_due(view: View, settings: Settings, now: Instant, uses: CallScope |
     return False
 
 
-# --- frames ---------------------------------------------------------------------------------------
-
 # --- room on the disk ----------------------------------------------------------------------------
 
 
@@ -163,7 +162,7 @@ class DiskSpace:
         self._frames = CHECK_FRAMES
 
     def check(self, rows_bytes: int, free_bytes_min: int) -> None:
-        """Before a send: raises StoreFull while abort, ack and delete still have room."""
+        """Before a send: raise StoreFull while abort, ack and delete still have room."""
         self._frames += 1
         if self._frames < CHECK_FRAMES and rows_bytes < CHECK_BYTES:
             return
@@ -381,7 +380,7 @@ class Call:
     Calls submitted together belong to one transaction and share a frame: without its commit they
     have no effect.
 
-    coordinators: coordinators that it names; they are loaded, so that the sweep sees them
+    coordinators: those that the call names; they are loaded, so that the sweep sees them
     uses:         the other state that it uses; the sweep ends overdue transactions there
     thorough:     first sweep every coordinator, without a bound
     then:         called with the decision once it is applied, before the next one decides

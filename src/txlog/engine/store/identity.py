@@ -238,10 +238,10 @@ _FATES: Final[dict[RootFate, tuple[str, str]]] = {
 def need_there(
     disk: Disk, identity: Identity, path: str = WITNESS_PATH, file: File | None = None
 ) -> None:
-    """Raise StoreNotFound (301) if the store was removed, moved away or replaced since it was open.
+    """Raise StoreNotFound (301) if the store was removed, moved or replaced since it was opened.
 
     path, file: the witness or newest journal file as this process has it open, to compare; without
-                a file, look closely
+                a file, check directory and identity
     cost:       with a file, one stat
     """
     if file is not None and disk.leads_to(path, file):

@@ -122,7 +122,7 @@ def holder_of(disk: Disk, path: str) -> tuple[bool, int | None, str | None]:
 
 
 def writer(disk: Disk) -> dict[str, object] | None:
-    """The process that holds the write lock, or None."""
+    """pid and command of the process that holds the write lock, since_time always None; or None."""
     lock = disk.lock_file(WRITE_LOCK, create=False)
     try:
         holder = lock.holder()
@@ -199,7 +199,7 @@ def pins(disk: Disk) -> list[str]:
 
 
 def pinned(disk: Disk, salt: bytes) -> IsFree:
-    """Return a function that tells whether no living process has pinned a path; pins may change."""
+    """Return a function: True for a path that no living process had pinned when this was called."""
     pinned_paths: set[str] = set()
     for path in pins(disk):
         if not is_held(disk, path):

@@ -198,7 +198,7 @@ class Mutex:
     def _wake(self) -> None:
         """Open the gate of each waiter whose work is done, and of the first other waiter."""
         has_next = False
-        # list() allocates before it copies, so no finalizer can change the row meanwhile
+        # list() allocates before it copies, so no finalizer can change the dict meanwhile
         for gate in list(self._waiting):
             is_done = self._waiting.get(gate)
             if is_done is None or not gate.locked() or (has_next and not is_done()):
@@ -208,9 +208,9 @@ class Mutex:
                 gate.release()
 
     def held(self) -> AbstractContextManager[object]:
-        """Return the lock for `with`; its thread may enter again: for turns whose steps are calls.
+        """Return the lock for a `with` block of several steps; its thread may take it again.
 
-        Python takes and frees it in one C step each, which no signal can interrupt.
+        Python takes and frees it in one C step each. The block must not call `run`: that frees it.
         """
         if self._pid() != self._owner:
             self._refuse_child()
@@ -275,7 +275,7 @@ SUCCEEDED, FAILED = "succeeded", "failed"
 
 
 class DelayedReader(Protocol):
-    """A reader of partitions on behalf of a subscription."""
+    """A consumer's reader, as far as the counters need it."""
 
     @property
     def strays(self) -> int:
@@ -288,7 +288,7 @@ class DeliveryCounters:
     popped:   messages delivered whose time came after they became visible
     lateness: counts of popped messages by how long they were overdue: by bound, and beyond the last
     rewinds:  a consumer began again at mark-delete, as the index may have lost something
-    standers: the consumers of this process
+    standers: the readers of this process's consumers
     """
 
     __slots__ = ("lateness", "lateness_ms", "popped", "rewinds", "standers")
@@ -322,10 +322,10 @@ class DeliveryCounters:
 
 
 class BucketCounters:
-    """counts: by (seal, merge, prune, delete, rebuild, lost or tend; succeeded or failed).
+    """Counts and times of this process's work on buckets, and the pause after a failure.
 
-    seconds: time spent, by kind; rest_until_ms: after a failure, no automatic retry before this
-    delivered: counters of the process's consumers
+    counts: by (seal, merge, prune, delete, rebuild, lost or tend; succeeded or failed)
+    seconds: spent, by kind; rest_until_ms: no automatic retry before; delivered: its consumers'
     """
 
     __slots__ = ("counts", "delivered", "rest_until_ms", "seconds")
@@ -358,7 +358,7 @@ MAINTENANCE_PATH = "maintenance.lock"
 
 
 class Upkeep(Protocol):
-    """Maintenance of a store as its own calls make the journal long."""
+    """Automatic maintenance, for a process whose writes have made the journal long."""
 
     def look(self, store: Store) -> None:
         """Called after a write that found the journal long, outside every lock; raises nothing."""
@@ -467,7 +467,7 @@ class Store:
     # --- following and reading --------------------------------------------------------------------
 
     def _load(self) -> View:
-        """A fresh view at the visible end; loads again if a checkpoint overtakes it."""
+        """A new view at the witness (dry run: after every valid frame); retries if overtaken."""
         while True:
             view = View.open(
                 self.disk, self.identity.salt, self.clock.now().boot_id, up_to_damage=True
@@ -690,7 +690,7 @@ class Store:
 
     @property
     def length(self) -> float:
-        """The length of the journal after the newest checkpoint; from 1 on the next one is due.
+        """The journal after the newest checkpoint, as a share of what makes the next one due (1).
 
         cost: two divisions; no lock, so it may be slightly out of date
         """
@@ -993,8 +993,7 @@ class Store:
     def _run_one(self, call: Call, now: Instant, *, is_own: bool) -> bool:
         """Run a call in a frame of its own; returns whether the frame must be durable.
 
-        `decide` is the caller's function, so the call goes back into the module that it came from:
-        only under the lock is the view known on which the caller decides.
+        `decide` is the caller's function: which view it decides on is known under the lock only.
         """
         view = self._view
         try:
@@ -1032,8 +1031,7 @@ class Store:
     def _is_stray(self, error: Exception) -> bool:
         """True for an error that no decision raises: a signal handler of this thread may have.
 
-        This thread raises it; a call of another thread goes back to that thread, which decides it
-        again.
+        If the call is another thread's, this thread raises it, and that thread decides again.
         """
         return not isinstance(error, TxlogError) or self._mutex.has_refused
 
@@ -1265,7 +1263,7 @@ class Store:
     # --- for maintenance ---------------------------------------------------------------------
 
     def locked(self, act: Callable[[View], T]) -> T:
-        """Run an act of maintenance on the journal under the write lock, after following."""
+        """Follow the journal under the write lock, run an act of maintenance, return its result."""
         return self._mutex.run(partial(self._locked, act))
 
     def _locked(self, act: Callable[[View], T]) -> T:

@@ -83,10 +83,9 @@ GOING_SECONDS: Final = 10.0
 
 
 class EventCounts:
-    """The events that a handle has got so far.
+    """The events that a handle has got so far, as counts that only rise.
 
-    count:      all events
-    news:       all but appends
+    count:      all events; appends: those of the journal; news: all others
     known:      the news for which a caller can find out which waiters they concern: they only say
                 that something became durable, or which consumer left
     gone:       how often a consumer has left or died; and for the newest of these, lock file and
@@ -121,7 +120,7 @@ class EventCounts:
         return self.gone[0]
 
     def gone_since(self, departures: int) -> frozenset[str]:
-        """The lock files that closed since there were so many departures; values as in `gone`."""
+        """The lock files that closed since `departures` had this value; values as in `gone`."""
         count, last = self.gone
         new = count - departures
         if new <= 0:
@@ -286,7 +285,7 @@ class Wakeups:
         self.is_told = is_told  # last: a thread that sees it also sees the new beginning
 
     def heed_appends(self) -> bool:
-        """Make the next append an event, too; False if that is impossible."""
+        """Make the next append raise `count`, too; False if appends cannot be watched."""
         watch = self._watch
         return self.is_told and watch is not None and self._heard.heed(watch)
 
@@ -297,9 +296,9 @@ class Wakeups:
             return None
 
     def wait(self, seen: int, seconds: float) -> bool:
-        """Wait until `count` differs from SEEN, at most so many seconds; returns whether it does.
+        """Wait until `count` differs from `seen`, or time is up; returns whether it differs.
 
-        seen: taken before the caller looked
+        seen: the count that the caller took before it looked
         """
         watch, is_inside = self._watch, self._is_inside()
         if (

@@ -1,4 +1,4 @@
-"""The disk: the one door to the operating system's files.
+"""The disk: the only way to the files of a store, and the locks on them.
 
 Contents:
 

@@ -12,9 +12,9 @@ lead to the locked file (R26).
 An interrupt may end any step here. `release` does not trust bookkeeping: after it, no descriptor
 that this handle has ever opened holds the lock.
 
-FileLock runs acts under a lock file of the store, one process at a time. It frees the lock twice,
-as an interrupt may end the first attempt anywhere, and whenever it may hold it: an interrupt can
-come between taking it and setting a flag. `release` does no harm where the handle holds nothing.
+FileLock runs acts under a lock file of the store, one process at a time. It sets `may_hold` before
+it tries the lock, since an interrupt can come right after, and then frees the lock in any case:
+`release` does no harm if nothing is held. It frees twice: an interrupt may end the first attempt.
 
 PidFile is a file outside any store with the id of the server that holds its flock. The lock shows
 whether that server runs; the number does not: in two containers that share a volume, both servers
@@ -77,7 +77,7 @@ NAP_SHARE = 50  # after a long wait a nap is this part of it
 # A caller that has waited this many usual waits, and at least so long, naps like this until twice
 # that time.
 NAP_NEXT_S, USUAL_WAITS, USUAL_MIN_S = 150e-6, 2.0, 3e-3
-USUAL_OF = 8  # about so many waits are averaged
+USUAL_OF = 8  # about this many waits are averaged
 
 
 def naps(timeout_ms: int, usual_s: float = 0.0) -> Iterator[float]:
@@ -100,7 +100,7 @@ def naps(timeout_ms: int, usual_s: float = 0.0) -> Iterator[float]:
 
 
 class PosixLock:
-    """`LockFile` by flock; one system call for a free lock that this handle took before."""
+    """`LockFile` by flock; a free lock that this handle took before costs one system call."""
 
     __slots__ = (
         "_descriptor",
@@ -266,8 +266,7 @@ class FileLock:
         *,
         otherwise: object = None,
     ) -> object:
-        """Run an act under the lock: it is the caller's, because the lock alone knows when to wait,
-        and whether an interrupt came before, during or after the act.
+        """Run the caller's act under the lock, and free the lock however the act ends.
 
         timeout_ms: how long to wait for the lock; None: not at all
         meanwhile:  called before each further try; True: the act is no longer needed

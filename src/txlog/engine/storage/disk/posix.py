@@ -1,7 +1,7 @@
 """Owns every file effect of the engine: descriptors, flushes, publication, locks, watches.
 
-The real `Disk`. In the engine only this module, `locks` and `user_files` (for files outside any
-store) call `os` or `fcntl` (spec/reliability R1).
+The real `Disk`. In the engine only this module, `libc`, `locks` and `user_files` (for files outside
+any store) call `os` or `fcntl` (spec/reliability R1).
 
 1. The root is opened once; every other call uses a directory descriptor and one name, and never
    follows a link. Anything but a regular file, and a file with an unexpected owner, is Corruption.
@@ -198,7 +198,7 @@ KEPT_MAX = 128  # descriptors of directories kept by one disk, of files kept by 
 KEPT_SHARE = 8  # and at most this share of the soft limit: a process has other files and views
 COMMAND_CHARS_MAX = 200  # of the lock holder's command line, shown in an error
 
-LOOKS_BY_LSTAT = 32  # so many looks use lstat; after that, statx is cheaper
+LOOKS_BY_LSTAT = 32  # the first looks use lstat; after that, statx is cheaper
 NO_STATX = -(1 << 62)  # a count of looks that never reaches that
 GROUP_FLUSHES_MIN = 8  # from this many on, one flush of the file system is cheaper
 
@@ -416,7 +416,7 @@ class PosixDisk:
                 raise failure(error, "make", "a temporary file") from error
         name = TEMPORARY_PREFIX + os.urandom(8).hex()
         file = PosixFile(self._open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL), name)
-        self._discard(name)  # if that fails, or this process dies first, the sweeper removes it
+        self._discard(name)  # if that fails, or this process dies first, upkeep's sweep removes it
         return file
 
     def publish_all(self, files: Iterable[tuple[str, Sequence[Buffer]]]) -> None:
@@ -497,7 +497,7 @@ class PosixDisk:
             self.sync_dir(path)
 
     def _discard(self, temporary: str) -> None:
-        with suppress(TxlogError):  # the sweeper removes what stays
+        with suppress(TxlogError):  # upkeep's sweep removes what stays
             self.unlink(temporary)
 
     def write_fresh(self, path: str, data: Buffer) -> None:
@@ -690,7 +690,7 @@ class PosixDraft:
             own = f"{self._directory}/{name}" if self._directory else name
         self._disk, self.path, self._own = disk, path, own
         self._what: Sequence[Buffer] | Stream = Stream()
-        self._is_left = False  # True: its own path stays, or is the sweeper's to remove
+        self._is_left = False  # True: its own path stays, or upkeep's sweep removes it
         disk.make_dirs(self._directory)
         self._file = Handle(disk._open(own, os.O_RDWR | os.O_CREAT | os.O_EXCL), own)
         try:
@@ -759,7 +759,7 @@ class PosixDraft:
             raise
 
     def _discard(self, directory: int) -> None:
-        self._is_left = True  # no second try: the sweeper removes what stays
+        self._is_left = True  # no second try: upkeep's sweep removes what stays
         with IgnoringFailure():
             os.unlink(split(self._own)[1], dir_fd=directory)
 

@@ -43,7 +43,7 @@ ACTING: ContextVar[Callable[[], tuple[int, str] | None] | None] = ContextVar("AC
 TEMPORARY_PREFIX = ".tmp-"
 """Prefix of an unpublished name: readers of a directory ignore it, the sweeper removes it."""
 
-GROUP_FILES = 128  # files published together: so many descriptors are open at once
+GROUP_FILES = 128  # files published together: one descriptor is open for each
 READ_BACK_BYTES = 1 << 20  # compared at a time when reading back, to bound memory
 
 _ERRORS: dict[int, type[TxlogError]] = {
@@ -241,7 +241,7 @@ class Disk(Protocol):
     def publishing(
         self, path: str, parts: Sequence[Buffer] | Stream
     ) -> AbstractContextManager[None]:
-        """Publish, and hold the file's lock during the body, so that the sweeper leaves it (R19).
+        """Publish, and hold the file's lock during the body: upkeep's sweep leaves it (R19).
 
         raises: as publish; an exception of the body passes through, and the file stays
         """
