@@ -1,9 +1,9 @@
 """The checkpoint and recovery: how the journal becomes files, and how a store opens again.
 
-The journal has all ops, and state is the fold over them. That is easy to get right and gets slower
-every day: opening the store would replay its whole history. A checkpoint writes the state and the
-rows of the journal up to one LSN, the cut, into files of their own. From then on opening costs the
-live state and the journal since the cut.
+The journal has all ops, and state is the fold over them. With the journal alone, opening the store
+would replay its whole history, slower every day. A checkpoint writes the state and the rows of the
+journal up to one LSN, the cut, into files of their own. From then on opening costs the live state
+and the journal since the cut.
 
                        cut
     journal  ───────────┼──────────────▶
