@@ -1,9 +1,9 @@
 """Message ids as runs; which ids may be acknowledged, and where mark-delete moves.
 
-Callers give the ids to acknowledge, cancel or promote as ids or as a table. This module makes runs
-of them: consecutive entries of a ledger, or consecutive messages of one commit marker. It computes
-with runs (model/idset), never with single messages, and changes nothing. The messages of a marker
-are acknowledged one by one; once all are, the set has the marker's entry instead.
+Callers give the ids to acknowledge, cancel or promote as ids or as a table. This module turns both
+into runs: consecutive entries of a ledger, or consecutive messages of one commit marker. It
+computes with runs (model/idset), never with single messages, and changes nothing. The messages of a
+marker are acknowledged one by one; once all are, the set has the marker's entry instead.
 Source: PIP-31 "Acknowledgement", spec/transactions 9.2.
 """
 

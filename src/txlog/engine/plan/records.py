@@ -258,7 +258,7 @@ def records_of_file(
 def decoded(
     schema: Schema, column: pa.ChunkedArray, as_of: Schema | None = None
 ) -> pa.ChunkedArray:
-    """Checked values of a schema as structs, of its type or that of `as_of`."""
+    """Checked values of a schema as structs, of its type or the type of `as_of`."""
     other = None if as_of == schema else as_of
     pieces = [values.decode(schema, chunk, as_of=other) for chunk in column.chunks]
     return pa.chunked_array(pieces, (as_of or schema).arrow)

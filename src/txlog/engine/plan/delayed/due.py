@@ -180,7 +180,7 @@ class DueScan:
         )
 
     def is_free(self, id_: Id) -> bool:
-        """True for a message that is not acknowledged, held or leased."""
+        """True for a message that is not acknowledged, held, leased or waiting after a nack."""
         return not covers(self.cursor.mark_delete, id_) and not any(id_ in ids for ids in self.busy)
 
     # --- below the mark ----------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Compacted rows for readers: the newest message of each key, before the log continues.
 
 A reader chooses the files when it begins, so that a later compaction does not change what it reads:
-that one has other messages, and lacks keys that were deleted in between. Replaced files stay on
-disk for `reader_grace_ms`.
+the later files have other messages, and lack keys that were deleted in between. Replaced files stay
+on disk for `reader_grace_ms`.
 
 Rows are in the order of their ids, so a position is a number of rows.
 """

@@ -276,7 +276,7 @@ def range_before(view: View, topic: Topic, message_id: MessageId, count: int) ->
 
 
 def _after_id(view: View, number: int, message_id: MessageId) -> Mark:
-    """The position after a message, also of a trimmed one; check_retained then tells what is gone.
+    """The position after a message, which may be trimmed; `check_retained` then reports the gap.
 
     raises: MessageNotFound for a message that does not exist, or not yet
     """
@@ -352,7 +352,7 @@ def last_compacted(view: View, number: int) -> MessageId | None:
 
 
 def stop_after(last: Mark) -> Mark:
-    """The first position after this one."""
+    """The position that follows a position."""
     ledger, entry, index = last
     return (ledger, entry, index + 1) if index else (ledger, entry + 1, 0)
 

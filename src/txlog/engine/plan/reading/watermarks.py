@@ -34,7 +34,7 @@ all together, or never. Otherwise a watermark could overtake the messages that i
 after.
 
 The value at a position (`WatermarkGenerator`) is a function of the rows up to it. Reading them all
-each time would cost the length of the log, so each ledger that is begun after the first assertion
+each time would cost the length of the log. So each ledger that is begun after the first assertion
 opens with a snapshot of all producers:
 
     ledger 7: S  m  m  W  m  W  m  m      ledger 8: S  m  W  m  m  m  W  m

@@ -3,9 +3,9 @@
 The docstring of the package has its time line. Its caller holds the maintenance lock. Another
 process waits only for the cut; threads of this process also wait for the dumps of loaded folds.
 
-It also removes files that no manifest names any more, in the store and outside it. It keeps those
-from which repair can rebuild the newest checkpoint's files, and those pinned by a live reader. A
-file that cannot be removed now is reported and left to `txlog admin gc`.
+It also removes files that no manifest names any more, in the store and outside it. It keeps files
+from which repair can rebuild the newest checkpoint, and files pinned by a live reader. A file that
+cannot be removed now is reported and left to `txlog admin gc`.
 Source: spec/reliability 2.4.
 """
 
@@ -539,7 +539,7 @@ def _pieces(tail: Tail, runs: list[TailRun], step: int) -> Iterator[pa.Table]:
 
 
 def write_state(view: View, cut: Cut, generation: int) -> list[DumpRef]:
-    """Publish one file with changed dumps, and those of mostly dead files; returns all dumps."""
+    """Publish one file with changed dumps, and dumps from mostly dead files; returns all dumps."""
     path = f"state/{generation:010d}.state"
     blobs: list[bytes] = []
     kept_dumps = {(ref.kind, ref.a, ref.b): ref for ref in cut.kept}
@@ -575,7 +575,7 @@ def dropped_files(
     lost: list[str],
     now_ms: int,
 ) -> list[tuple[str, int]]:
-    """(path, time) of files that only the old manifest names, and of those dropped before."""
+    """(path, time) of files that only the old manifest names, and of files dropped earlier."""
     new_paths = {ref.path for refs in files.values() for ref in refs} | {ref.path for ref in dumps}
     new_paths |= {ref.path for ref in log} | {ref.path for ref in change_logs.refs}
     old_paths = {ref.path for refs in old.files.values() for ref in refs}

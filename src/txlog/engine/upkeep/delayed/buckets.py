@@ -426,7 +426,7 @@ class Builder:
             return done
 
     def _is_source_lost(self, error: TxlogError) -> bool:
-        """Drop the bucket of which an error has the path; False when the error has no bucket."""
+        """Drop the bucket whose path an error has; False when it has the path of no bucket."""
         if not is_lost(error):
             return False
         path = error.fields.get("path")

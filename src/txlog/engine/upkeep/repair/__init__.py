@@ -6,5 +6,5 @@ anywhere the next repair continues.
 Contents:
 
     files   published files made again or salvaged; a journal that continues after a loss
-    plan    the damage, the steps and what they lose; running them under their locks
+    plan    the damage, the steps and their losses; running the steps under their locks
 """

@@ -15,9 +15,9 @@ A rebuilt file gets a new name; a manifest of the same cut names it. No file is 
 
 If durable frames of the journal cannot be read, the frames before the damage become a checkpoint.
 Its cut is the last LSN that any reader may have seen, so that no LSN is used twice. The journal
-continues there. No id that a lost frame may have given out is used again: every open ledger is
-closed and the next ones are far above it, sequences of transactions are skipped, every key gets a
-newer epoch, open transactions are aborted (R9).
+continues there. No id that a lost frame may have given out is used again. Every open ledger is
+closed, and the next ones are far above it. Sequences of transactions are skipped, every key gets a
+newer epoch, and open transactions are aborted (R9).
 
     journal K+1 published   with one frame: the loss, rolls, aborts, epochs (Law 4); unused so far
     manifest published      this puts all of it to use (Law 5)
@@ -158,7 +158,7 @@ def _replayed(disk: Disk, salt: bytes, boot_id: str, source: ReplayStart) -> Vie
 def led_to(
     disk: Disk, salt: bytes, boot_id: str, manifests: Sequence[Manifest], bad: Sequence[DumpRef]
 ) -> dict[Component, bytes]:
-    """Those of these dumps that a replay to the newest cut can make again; the others are lost."""
+    """The damaged dumps that a replay to the newest cut makes again; the others are lost."""
     out: dict[Component, bytes] = {}
     requested = [(ref.kind, ref.a, ref.b) for ref in bad]
     for source in sources(disk, manifests):
@@ -364,7 +364,7 @@ def _readable(disk: Disk, ref: FileRef, start: int, stop: int) -> pa.Table | Non
 
 
 def _stand_ins(view: View, ref: FileRef, start: int, stop: int, reason: str) -> pa.Table:
-    """Stand-ins for lost rows: what the folds know of their fields, and the reason of the loss."""
+    """Stand-ins for lost rows, with the fields that the folds have, and the reason of the loss."""
     partition, role = view.catalog.owners[ref.ledger]
     base = 0 if ref.form == "sealed" and role == "s" else ref.first
     count = stop - start

@@ -2,8 +2,8 @@
 
 A trim is one frame (decide/topics/ledgers). The next checkpoint no longer names its files; they are
 removed after the grace period of readers, or at once on a full disk (R18). A message past its time
-to live stays in a backlog until a consumer of the subscription receives, a checkpoint is written,
-or a user expires it.
+to live stays in the backlog until the subscription's consumer receives, a checkpoint is written, or
+a user expires it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The sweep of files that nothing names: leftovers of processes that died (R19, Law 5).
 
-Segment and state files are published by the holder of the maintenance lock, so a file that neither
+Only the holder of the maintenance lock publishes segment and state files. So a file that neither
 the two newest manifests nor a later frame names will never be named. Exceptions:
 
     a temporary      another process may be writing it: it is removed only if its flock is free

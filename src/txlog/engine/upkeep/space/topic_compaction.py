@@ -112,7 +112,7 @@ class ScratchSlot(NamedTuple):
 class Scratch:
     """A file for temporary bytes that no other process sees; for one thread.
 
-    It has no name, so it is gone however the process ends, and it is never flushed. Bytes that are
+    It has no name, so it vanishes however the process ends, and it is never flushed. Bytes that are
     read back are checked all the same: nothing reaches pyarrow unchecked (spec/reliability R5).
     """
 
@@ -535,7 +535,7 @@ class _TopicCompaction:
             keys.add(partition, pa.Table.from_arrays([key, number], schema=KEYED))
 
     def _note(self, group: Group) -> None:
-        """Note the newest messages of a group of keys, and those of keys in several partitions."""
+        """Note the newest messages of some keys, and the keys that are in several partitions."""
         for partition, table in group.items():
             self._newest[partition].add(table.column("number"))
         if len(group) < 2:

@@ -298,7 +298,7 @@ def verify(
     """Check the store, and add the problems to findings.
 
     topics:  only the files and components of these topics, and the shared ones
-    returns: what it could read, for a repair; None: the store's identity cannot be read
+    returns: the parts that it could read, for a repair; None: the identity cannot be read
     raises:  TopicNotFound
     """
 
