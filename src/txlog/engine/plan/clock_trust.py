@@ -48,7 +48,7 @@ class ClockVerdict(NamedTuple):
 
 
 def judge(view: View, settings: Settings, now: Instant) -> ClockVerdict:
-    """Whether the wall clock is trusted."""
+    """The verdict on the wall clock at this instant."""
     mark = _mark(view)
     is_same = mark.boot_id != "" and mark.boot_id == now.boot_id
     expected = mark.wall_ms + (max(0, now.boot_ms - mark.boot_ms) if is_same else 0)

@@ -63,7 +63,7 @@ class DelayPolicy(msgspec.Struct, frozen=True, gc=False):
 
 
 def delay_policy(view: View, settings: Settings, topic: Topic) -> DelayPolicy:
-    """The policies of a topic."""
+    """The delay policies that apply to a topic."""
     return _policies(view, settings, topic).delay
 
 
@@ -116,7 +116,7 @@ class RetentionPolicy(msgspec.Struct, frozen=True, gc=False):
 
 
 def retention_policy(view: View, settings: Settings, topic: Topic) -> RetentionPolicy:
-    """The policies of a topic."""
+    """The retention policies that apply to a topic."""
     return _policies(view, settings, topic).retention
 
 

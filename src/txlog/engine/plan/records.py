@@ -57,7 +57,7 @@ class ValueSchema(NamedTuple):
 
     @property
     def schema(self) -> Schema:
-        """The schema itself."""
+        """The schema, parsed."""
         return _schema(self.kind, self.definition)
 
 
@@ -67,7 +67,7 @@ def _schema(kind: str, definition: str) -> Schema:
 
 
 def schema_in(stored: SchemaVersion) -> Schema:
-    """A schema as the catalog has it."""
+    """A schema of the catalog, parsed."""
     return _schema(stored.kind, stored.definition)
 
 

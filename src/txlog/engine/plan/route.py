@@ -348,7 +348,7 @@ def _is_above(batch: pa.RecordBatch, shape: _Shape, total: int, most: int) -> bo
 
 
 def _check_sizes(batch: pa.RecordBatch, message_bytes_max: int) -> None:
-    """Refuse a message above the limits."""
+    """Refuse a message or key above the limits; raises InvalidMessage."""
     if "key" in batch.schema.names:
         longest = pc.max(pc.binary_length(batch.column("key"))).as_py() or 0
         if longest > KEY_BYTES_MAX:

@@ -130,7 +130,7 @@ class StagedFile:
 
     @property
     def is_full(self) -> bool:
-        """True when it should be published."""
+        """True when it has FILE_BYTES and should be published."""
         return self._written.bytes >= FILE_BYTES
 
     def spill(self, draft: Draft) -> None:

@@ -66,7 +66,7 @@ Stamp = tuple[int, int, int, int]  # CRC, bytes, time of the last change in ns, 
 
 
 class HasFile(Protocol):
-    """A file of a relation."""
+    """Anything with a FileRef, such as a FileSource."""
 
     @property
     def ref(self) -> FileRef: ...

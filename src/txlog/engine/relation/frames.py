@@ -67,7 +67,7 @@ class Journals:
         return journal_file
 
     def close(self) -> None:
-        """Close all."""
+        """Close all files."""
         for opened in self._files.values():
             opened.close()
         self._files.clear()

@@ -264,7 +264,7 @@ class RelationReader:
 
     @property
     def uuid(self) -> str:
-        """The identity of the store."""
+        """The UUID of the store."""
         return self.store.identity.uuid
 
     def scanned(

@@ -222,7 +222,7 @@ class _ScanBuilder:
             )
 
     def add_large(self, source: FileSource) -> None:
-        """Add a large message."""
+        """Add a scan with a large message."""
         relation = self._relation
         if self._has("partition", source.partition, source.partition):
             at = pc.index(relation.large.column("path"), source.ref.path).as_py()
@@ -242,7 +242,7 @@ class _ScanBuilder:
             )
 
     def add_rows(self, rows: pa.Table) -> None:
-        """Add messages that travel with the scan."""
+        """Add scans that carry these messages themselves."""
         if not rows.num_rows:
             return
         count = max(1, -(-rows.nbytes // self.size))
@@ -412,7 +412,7 @@ def _may_have(reader: SegmentReader, number: int, scan: Scan, ends: Ends) -> boo
 
 
 def _large(file: File, scan: Scan, names: Sequence[str]) -> pa.Table:
-    """A large message."""
+    """The large message of a scan, its value put together from its chunks."""
     assert scan.ref is not None
     row = _table(scan.rows)
     size = row.column("bytes")

@@ -149,7 +149,7 @@ class Checkpoints:
 
     @property
     def is_running(self) -> bool:
-        """True while the thread is working."""
+        """True while this process's checkpoint thread is working."""
         return not self._over.is_set() and self._owner == self._pid()  # a fork copies no thread
 
     def look(self, store: Store) -> None:

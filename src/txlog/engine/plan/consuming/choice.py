@@ -308,7 +308,7 @@ def _run(piece: Piece, first: int, last: int) -> Run:
 
 
 def slot_of(key: bytes) -> int:
-    """The slot of a key."""
+    """The slot of a key, below SLOTS."""
     return crc32(key) & (SLOTS - 1)
 
 

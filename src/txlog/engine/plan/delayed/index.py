@@ -385,7 +385,7 @@ class MutableBucket:
 
 
 class SealedBucket:
-    """The ids of one bucket."""
+    """The ids of one published bucket, read from its file when needed."""
 
     __slots__ = (
         "_cutoff",
@@ -597,7 +597,7 @@ class DelayedIndex:
             sealed.close()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files of the buckets."""
         for sealed in self._buckets:
             sealed.close()
 

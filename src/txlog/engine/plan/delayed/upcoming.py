@@ -73,11 +73,11 @@ class TimeFilter:
         return times.filter(is_match)
 
     def since(self, after_ms: int) -> TimeFilter:
-        """The same filter for later times only."""
+        """The same filter, only for times after an instant."""
         return TimeFilter(max(after_ms, self.after_ms), self.before_ms, self.first_ledger)
 
     def until(self, before_ms: int) -> TimeFilter:
-        """The same filter for earlier times only."""
+        """The same filter, only for times before an instant."""
         if self.before_ms is not None:
             before_ms = min(before_ms, self.before_ms)
         return TimeFilter(self.after_ms, before_ms, self.first_ledger)

@@ -446,12 +446,12 @@ def id_of(piece: Piece, offset: int) -> Id:
 
 
 def requests_of(pieces: list[Piece]) -> list[Request]:
-    """The locations of the rows of a plan, in order."""
+    """(ledger, first row, row after the last) where the rows of pieces are stored, in order."""
     return [request for piece in pieces for request in _requests(piece)]
 
 
 def _requests(piece: Piece) -> list[Request]:
-    """The locations of the rows of a piece."""
+    """(ledger, first row, row after the last) where the rows of a piece are stored, in order."""
     if piece.marker is None:
         return [(piece.ledger, piece.entry, piece.entry + piece.rows)]
     out: list[Request] = []
@@ -638,7 +638,7 @@ def _indexes(first: int, total: int) -> pa.Array:
 
 
 def _same(total: int, values: list[Any], kind: pa.DataType) -> pa.Array:
-    """The only value, in each row."""
+    """The first value in each row: all pieces have the same."""
     return pa.repeat(pa.scalar(values[0], kind), total)
 
 

@@ -57,7 +57,7 @@ class ScanSegment(NamedTuple):
     pieces: list[Piece]
 
     def keys(self, view: View) -> pa.ChunkedArray:
-        """The key of each message."""
+        """The key of each message, null without one."""
         return _read(view, self.requests, ("key",)).column("key")
 
     def places(self, view: View, names: Sequence[str] = ()) -> pa.Table:

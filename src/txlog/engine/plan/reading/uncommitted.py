@@ -71,7 +71,7 @@ class UnmarkedRows:
             stretches.sort()
 
     def is_of(self, view: View, state: Buffer, through_lsn: int | None) -> bool:
-        """True while nothing has changed since."""
+        """True when it was computed for this sidecar, view and LSN."""
         built_for = (self._lsn, self._through_lsn)
         return self._state is state and built_for == (view.lsn, through_lsn)
 

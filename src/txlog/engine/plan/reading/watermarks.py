@@ -112,7 +112,7 @@ class StoredWatermark(NamedTuple):
     effects: list[Effect]
 
     def take(self, state: WatermarkState) -> None:
-        """Fold it into the state before it."""
+        """Apply the row to the state, which changes in place."""
         if self.kind == W_SET:
             assert self.producer is not None and self.event_time is not None
             state.raise_to(self.producer, self.event_time, self.where, self.time_ms)
@@ -272,7 +272,7 @@ class WatermarkGenerator:
 
     @property
     def status(self) -> str:
-        """unknown, active or idle."""
+        """The status at this position: unknown, active or idle."""
         return self._state.status
 
     @property

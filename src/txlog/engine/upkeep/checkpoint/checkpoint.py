@@ -199,7 +199,7 @@ NOTHING = {kind: fold.dump(fold.new()) for kind, fold in FOLDS.items()}
 
 
 class CheckpointReport(msgspec.Struct, gc=False):
-    """The counts of a checkpoint."""
+    """The counts of a checkpoint; skipped: none was written."""
 
     generation: int = 0
     lsn: int = 0
@@ -558,7 +558,7 @@ def write_state(view: View, cut: Cut, generation: int) -> list[DumpRef]:
 
 
 def _worth_moving(disk: Disk, kept_dumps: dict[Component, DumpRef]) -> list[Component]:
-    """Dumps in state files with mostly dead bytes."""
+    """The dumps in state files with mostly dead bytes."""
     live: dict[str, int] = {}
     for ref in kept_dumps.values():
         live[ref.path] = live.get(ref.path, 0) + ref.length

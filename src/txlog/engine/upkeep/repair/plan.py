@@ -132,7 +132,7 @@ class RepairPlan:
     left: dict[str, SalvagedRows] = field(default_factory=dict)
 
     def close(self) -> None:
-        """Close its files."""
+        """Close the files of the evidence."""
         if self.known is not None:
             self.known.close()
 

@@ -102,7 +102,7 @@ if TYPE_CHECKING:
 
 
 class ScratchSlot(NamedTuple):
-    """The position of bytes in a scratch file."""
+    """The position of bytes in a scratch file, and their CRC."""
 
     offset: int
     length: int
@@ -124,7 +124,7 @@ class Scratch:
         self.bytes = 0
 
     def put(self, parts: Sequence[Buffer]) -> ScratchSlot:
-        """Write the joined parts; raises StoreFull, DiskFailed."""
+        """Write the joined parts; returns their slot; raises StoreFull, DiskFailed."""
         views, crc = as_views(parts), 0
         for view in views:
             crc = crc32c(view, crc)
@@ -348,7 +348,7 @@ class NumberSet:
 
 
 def _halves(numbers: pa.Array) -> Iterator[tuple[int, BitMap]]:
-    """Numbers by their upper bits."""
+    """(upper bits, a bitmap of the lower bits) for the numbers with the same upper bits."""
     uppers = pc.shift_right(numbers, NUMBER_BITS)
     for upper in pc.unique(uppers).to_pylist():
         of_upper = numbers.filter(pc.equal(uppers, upper))
@@ -445,7 +445,7 @@ def compact_due(store: Store) -> int:
 
 
 def compacted_bytes(view: View, partitions: list[int]) -> int:
-    """Bytes of the files of compacted rows."""
+    """Bytes of the files of compacted rows of partitions."""
     compactions = [view.topic(partition).compaction for partition in partitions]
     ledgers = [
         ledger
