@@ -1,9 +1,9 @@
-"""Message ids as runs; acknowledged ids: which are valid or PENDING, where mark-delete moves.
+"""Message ids as runs; which ids may be acknowledged, and where mark-delete moves.
 
-Ids to acknowledge, cancel or promote come as runs, consecutive entries of a ledger or inner indexes
-of one entry, whether the caller gave ids or a table. Arithmetic works on runs (model/idset), never
-on single messages, and changes nothing. The messages of a marker count one by one. Once all are
-acknowledged, the set has the entry instead.
+Callers give the ids to acknowledge, cancel or promote as ids or as a table. This module turns both
+into runs: consecutive entries of a ledger, or consecutive messages of one commit marker. It
+computes with runs (model/idset), never with single messages, and changes nothing. The messages of a
+marker are acknowledged one by one; once all are, the set has the marker's entry instead.
 Source: PIP-31 "Acknowledgement", spec/transactions 9.2.
 """
 
@@ -65,7 +65,7 @@ def merged(keys: set[tuple[int, int, int]]) -> list[Run]:
 
 
 def runs_of_table(table: pa.Table) -> list[Run]:
-    """The ids of received rows as runs, without an object a message.
+    """The ids of received rows as runs, without a Python object per message.
 
     table: columns ledger, entry int64 and index int32 (null for a plain message), in any order;
            rows of a preview, where ledger is null, have no id and are left out
@@ -147,9 +147,9 @@ def _has_message(silent: BitMap64, entry: int) -> bool:
 
 
 def checked_run(view: View, partition: int, run: Run) -> Run:
-    """The run in its normal form: all messages of a marker are its entry.
+    """The run; if it has all messages of a marker, the marker's entry. A trimmed run is unchanged.
 
-    raises: MessageNotFound when an entry or an index does not exist in the partition
+    raises: MessageNotFound when an entry or an index is not a message of the partition
     """
     ledger, first, last, index_first, index_last = run
     ends = view.topic(partition).ledgers
@@ -236,10 +236,7 @@ def subtract(view: View, partition: int, run: Run, ids: IdSet) -> list[Run]:
 
 
 def above_mark(view: View, partition: int, run: Run, mark: Mark) -> list[Run]:
-    """The part of the run after the mark.
-
-    If the mark is inside a marker, the later messages of the marker.
-    """
+    """The part of the run after the mark, which may be inside a marker; empty: there is none."""
     part = _after(view, partition, run, mark)
     if part is None:
         return []
@@ -287,9 +284,7 @@ def through(view: View, partition: int, mark: Mark, target: Mark) -> list[Run]:
 
 
 class CursorEffect:
-    """The effect of earlier ops in the same frame on a cursor: its new mark, and the ids they
-    delete.
-    """
+    """Mark-delete after earlier ops of the same frame, and the ids that they acknowledged."""
 
     __slots__ = ("extra", "mark")
 
@@ -305,10 +300,10 @@ def acked_outcome(
     runs: list[Run],
     settled: CursorEffect | None = None,
 ) -> tuple[list[Run], Mark]:
-    """The runs to record when these become DELETED, and the mark-delete position after that.
+    """(runs to record when these messages are acknowledged, mark-delete after that).
 
     A marker whose last message this acknowledges is recorded as its entry. Ids right after
-    mark-delete only move it, which is the usual case: acknowledging in order.
+    mark-delete only move it, and nothing is recorded: the usual case, acknowledging in order.
 
     settled: the effect of earlier ops of the frame on the cursor; this updates it
     """
@@ -363,13 +358,13 @@ def pending_outcome(
 
 
 def advanced(view: View, subscription: int, partition: int, mark: Mark) -> Mark:
-    """Where mark-delete comes to rest if it is moved to this mark."""
+    """Mark-delete after a move to this mark and over the acknowledged messages that follow it."""
     cursor = view.cursor(subscription, partition)
     return _advanced(view, partition, mark, cursor.acked, IdSet())
 
 
 def resting(view: View, partition: int, mark: Mark) -> Mark:
-    """Where a mark-delete position with nothing acknowledged after it comes to rest."""
+    """A mark moved over the rows after it that are not data; nothing after it is acknowledged."""
     return _advanced(view, partition, mark, IdSet(), IdSet())
 
 
@@ -402,7 +397,7 @@ def _advanced(view: View, partition: int, mark: Mark, acked: IdSet, extra: IdSet
 
 
 def _stretch(bits: BitMap64, start: int, stop: int) -> int:
-    """The first entry at or after start that is not in the bitmap."""
+    """The first entry at or after start that is not in the bitmap; at most stop."""
     if start >= stop or start not in bits:
         return start
     low, high = start + 1, stop
@@ -416,7 +411,7 @@ def _stretch(bits: BitMap64, start: int, stop: int) -> int:
 
 
 def backlog(view: View, subscription: int, partition: int) -> int:
-    """Messages that are visible and not DELETED; markers are never counted."""
+    """How many visible messages are not acknowledged; markers are not counted."""
     cursor = view.cursor(subscription, partition)
     ledger, entries = ledger_entries(view, partition)[-1]
     runs = through(view, partition, cursor.mark_delete, (ledger, entries - 1, 0))

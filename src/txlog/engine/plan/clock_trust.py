@@ -34,11 +34,10 @@ NOTE_MS: Final = HOUR_MS  # a mark is this old at most while the store is writte
 class ClockVerdict(NamedTuple):
     """The verdict on the wall clock.
 
-    ahead_ms: how far it is ahead of the expected time
-    is_believed: deleting by age may use it
-    is_set:      it was set in this boot: only a command makes it trusted
-    left_ms:     else how long it must still run without being set
-    expected_ms: the expected time
+    ahead_ms:    how far it is ahead of the expected time
+    is_believed: deletion by age may use it
+    is_set:      it was set in this boot, and only a user's command makes it trusted
+    left_ms:     else how long it must still run without being set, until it is trusted
     """
 
     ahead_ms: int
@@ -49,7 +48,7 @@ class ClockVerdict(NamedTuple):
 
 
 def judge(view: View, settings: Settings, now: Instant) -> ClockVerdict:
-    """Whether the wall clock is trusted."""
+    """The verdict on the wall clock at this instant."""
     mark = _mark(view)
     is_same = mark.boot_id != "" and mark.boot_id == now.boot_id
     expected = mark.wall_ms + (max(0, now.boot_ms - mark.boot_ms) if is_same else 0)
@@ -63,7 +62,7 @@ def judge(view: View, settings: Settings, now: Instant) -> ClockVerdict:
 
 
 def is_as_expected(view: View, settings: Settings, now: Instant) -> bool:
-    """True when the mark is of this boot and the wall clock is near it: nearly always; cheap."""
+    """True when the mark is of this boot and the wall clock is not too far ahead of it; cheap."""
     mark, bound = view.catalog.clock, settings.clock_jump_max_ms
     return (
         mark is not None
@@ -82,7 +81,7 @@ def trusted(view: View, settings: Settings, now: Instant) -> Instant:
 
 
 def due_ms(view: View, settings: Settings, now: Instant) -> int:
-    """The time that delayed messages wait for: the wall clock, unless it was set in this boot."""
+    """The time that deliver_at is compared with: the wall clock, unless it was set in this boot."""
     if is_as_expected(view, settings, now):
         return now.wall_ms
     judged = judge(view, settings, now)
@@ -90,7 +89,10 @@ def due_ms(view: View, settings: Settings, now: Instant) -> int:
 
 
 def note(view: View, settings: Settings, now: Instant) -> ClockNoted | None:
-    """The new mark; None: the old one is recent. The op joins another frame."""
+    """The op with a new mark, or with the first doubt of this boot; None: nothing to record.
+
+    The caller adds it to a frame that it writes anyway.
+    """
     mark = view.catalog.clock
     if is_as_expected(view, settings, now) and _stands(mark, now):
         return None
@@ -107,7 +109,7 @@ def note(view: View, settings: Settings, now: Instant) -> ClockNoted | None:
 
 
 def wants_frame(view: View, settings: Settings, now: Instant) -> bool:
-    """True when the clock of a new boot is in doubt for the first time: SETTLE_MS must begin."""
+    """True when a frame must record the first doubt of a new boot, so that SETTLE_MS begins."""
     if is_as_expected(view, settings, now):
         return False
     judged = judge(view, settings, now)

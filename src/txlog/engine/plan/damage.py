@@ -56,7 +56,7 @@ def find_damage(view: View, requests: Sequence[Request]) -> tuple[int, int] | No
 
 
 def wall(view: View, partition: int, ledger: int, row: int) -> Mark:
-    """The first position of a partition that is not shown, by the first bad row of a ledger."""
+    """The first position that readers do not get when `row` is the first bad row of a ledger."""
     if view.catalog.owners[ledger][1] == "p":
         return (ledger, row, 0)
     for number, markers in sorted(view.buffer(partition).markers.items()):
@@ -68,7 +68,7 @@ def wall(view: View, partition: int, ledger: int, row: int) -> Mark:
 
 
 def quarantine_wall(view: View, partition: int) -> Mark | None:
-    """The wall of a quarantined partition; None for any other."""
+    """The first position that readers of a quarantined partition do not get; None for any other."""
     why = view.catalog.unavailable.get(partition)
     if why is None or why.reason != "damage":
         return None

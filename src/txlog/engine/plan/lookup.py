@@ -35,7 +35,7 @@ ROOT_UID = 0
 
 
 def topic(view: View, name: TopicName) -> Topic:
-    """The topic; raises TopicNotFound, with a hint at a similar name."""
+    """The topic of a name; raises TopicNotFound, also for a partition that it does not have."""
     record = catalogs.find_topic(view.catalog, name.full)
     if record is None:
         twin_number = view.catalog.by_name.get(name.full.casefold())
@@ -56,7 +56,7 @@ def topic(view: View, name: TopicName) -> Topic:
 
 
 def _meant(short: str, names: tuple[str, ...]) -> str:
-    """The hint for a topic that does not exist; names: of the other topics, in full."""
+    """The hint for a topic that does not exist; names: full names of existing topics."""
     others = (TopicName.parse(name).short for name in names)
     return suggestion(short, others, f"create it: txlog topic create {short}")
 
@@ -132,9 +132,9 @@ def transaction(view: View, txn_id: TxnId, coordinator_count: int) -> Txn:
 
 
 def _never_issued(txn_id: TxnId) -> str:
-    """The hint.
+    """The hint for an id that was never issued.
 
-    Pulsar prints (3,18) for 3:18, and this command line reads it as a number above 2^64.
+    Pulsar prints (3,18) for 3:18; the command line reads that as one number above 2^64.
     """
     coordinator, sequence = txn_id.sequence >> 64, txn_id.sequence & ((1 << 64) - 1)
     if coordinator and not txn_id.coordinator:
@@ -157,7 +157,7 @@ def is_overdue(txn: Txn, now: Instant) -> bool:
 
 def left_ms(txn: Txn, now: Instant) -> int:
     """The time that an open transaction has left, in ms; below 0 it is overdue."""
-    if txn.boot_id and txn.boot_id == now.boot_id:  # unknown: each process is its own boot
+    if txn.boot_id and txn.boot_id == now.boot_id:  # empty: unknown, so the wall clock decides
         return txn.timeout_ms - (now.boot_ms - txn.boot_ms)
     return txn.timeout_ms - (max(now.wall_ms, txn.modified_ms) - txn.wall_ms)
 

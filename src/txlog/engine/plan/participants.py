@@ -1,14 +1,14 @@
 """The work left to end a transaction, where it can be done now, and transactions that hang.
 
-Nothing is flagged as done: a participant is done when it holds nothing of the transaction. A
-partition and its sidecar are one unit, and are unavailable while the catalog lists the partition
-so. A deleted participant is done as well, and is listed as skipped. Source: spec/transactions 5.1,
-11.
+No flag says that a participant is done: it is done when it holds nothing of the transaction. A
+partition and its sidecar are one unit, unavailable while the catalog lists the partition as such. A
+deleted participant is done as well, and is listed as skipped. Source: spec/transactions 5.1, 11.
 
-A transaction that does not end by itself has one of three reasons (spec/transactions 15). Age alone
-is none (KIP-664).
+A transaction that does not end by itself has one of three causes (spec/transactions 15). The age of
+an open transaction alone is no cause (KIP-664).
 
-    COMMITTING, ABORTING beyond the limit   unavailable: bring the partitions back
+    COMMITTING, ABORTING beyond the limit   unavailable: it waits for partitions, bring them back;
+                                            else overdue: nothing holds it up
     OPEN beyond its time-out                overdue: its coordinator was not loaded
     everything else                         corrupt: impossible by Law 4, reported, never repaired
 """
@@ -42,8 +42,9 @@ Participant = tuple[int, int]  # (partition, subscription); subscription 0: the 
 
 
 class Participants(msgspec.Struct, gc=False):
-    """The places that hold messages or acknowledgements of a transaction, in order of internal
-    ids.
+    """The participants of a transaction that are not done, in order of internal ids.
+
+    waiting: unavailable ones; skipped: deleted ones
     """
 
     partitions: list[tuple[int, OpenTxn]] = []
@@ -55,14 +56,14 @@ class Participants(msgspec.Struct, gc=False):
 
     @property
     def can_go_on(self) -> bool:
-        """True when an end has something to do: at a participant, or the last status."""
+        """True when ending can go on: at an available participant, or with the last status."""
         return bool(self.partitions or self.cursors or not self.waiting)
 
 
 def participants(
     view: View, txn: Txn, back: int = 0, deleted: Collection[Participant] = ()
 ) -> Participants:
-    """The participants of a transaction that are not done.
+    """The participants of a transaction that are not done, and the deleted ones.
 
     back: a partition that this frame makes available
     deleted: participants that this frame deletes
@@ -103,10 +104,7 @@ def participants(
 
 
 def skipped_by(view: View, txn: Txn) -> list[Participant]:
-    """Participants that were deleted before the end.
-
-    For an unfinished transaction, those deleted now.
-    """
+    """Participants that were deleted before the transaction ended, or up to now if unfinished."""
     is_ended = txn.status in coordinators.ENDED
     return list(txn.skipped) if is_ended else participants(view, txn).skipped
 
@@ -166,7 +164,7 @@ def participant_name(catalog: Catalog, participant: Participant) -> str:
 
 
 class HangingTxn(msgspec.Struct, frozen=True):
-    """A transaction that hangs: cause unavailable, overdue or corrupt; partition: where."""
+    """A transaction that hangs; cause: unavailable, overdue or corrupt; waiting: for which."""
 
     coordinator: int
     sequence: int
@@ -178,7 +176,10 @@ class HangingTxn(msgspec.Struct, frozen=True):
 
 
 def hanging(view: View, now: Instant, older_than_ms: int, topics: list[Topic]) -> list[HangingTxn]:
-    """The hanging transactions of these topics, one finding per transaction and cause, by id."""
+    """The hanging transactions of these topics, one per transaction and cause, in order of id.
+
+    older_than_ms: how long a decided transaction may take
+    """
     view.load_coordinators()
     numbers = {number for topic in topics for number in catalogs.numbers(topic)}
     is_all = len(topics) == len(view.catalog.topics)

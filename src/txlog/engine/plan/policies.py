@@ -1,8 +1,8 @@
 """Which policy applies: the topic's, else its namespace's, else the store's.
 
-Delayed delivery (spec/delayed 1, 10): as delayedDeliveryTickTimeMillis and its kin in Pulsar.
+Delayed delivery (spec/delayed 1, 10): as delayedDeliveryTickTimeMillis and its peers in Pulsar.
 
-Retention, as retention-policies and message-ttl in Pulsar. UNLIMITED ends the search, as a number
+Retention: as Pulsar's retention-policies and message-ttl. UNLIMITED ends the search, as a number
 does, so a topic can keep everything although its namespace has a bound.
 
     retention_ms, retention_bytes   ledgers whose newest message is older are trimmed, and ledgers
@@ -15,7 +15,7 @@ does, so a topic can keep everything although its namespace has a bound.
 Watermarks (spec/watermarks 7, 11):
 
     watermark_snapshot_bytes_max, watermark_snapshot_entries_max, watermark_snapshot_markers_max
-        the bound on appends since a partition's last snapshot; then the next row has one before it
+        once so much was appended since a partition's last snapshot, the next row gets one before it
     watermark_producers_max            the most producers, also of open transactions; 0: no bound
     watermark_producer_idle_timeout_ms a producer silent for this long is declared idle, 0: never
     watermark_open_transaction_check   count, refuse or off (0, 1, 2 as a policy)
@@ -63,7 +63,7 @@ class DelayPolicy(msgspec.Struct, frozen=True, gc=False):
 
 
 def delay_policy(view: View, settings: Settings, topic: Topic) -> DelayPolicy:
-    """The policies of a topic."""
+    """The delay policies that apply to a topic."""
     return _policies(view, settings, topic).delay
 
 
@@ -110,13 +110,13 @@ class RetentionPolicy(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def lets_go(self) -> bool:
-        """Ledgers may be trimmed automatically."""
+        """True when ledgers may be trimmed without a command."""
         bounds = (self.retention_ms, self.retention_bytes)
         return self.retention_acked or any(bound is not None for bound in bounds)
 
 
 def retention_policy(view: View, settings: Settings, topic: Topic) -> RetentionPolicy:
-    """The policies of a topic."""
+    """The retention policies that apply to a topic."""
     return _policies(view, settings, topic).retention
 
 
@@ -134,9 +134,9 @@ def _retention(lookup: Known, settings: Settings) -> RetentionPolicy:
 
 
 def is_compaction_due(view: View, settings: Settings, topic: Topic) -> bool:
-    """True when a topic received as many bytes as its threshold since it was compacted.
+    """True when a topic received at least its threshold of bytes since it was compacted by key.
 
-    This assumes that the bytes of a ledger are spread evenly over its entries.
+    The estimate assumes that the bytes of a ledger are spread evenly over its entries.
     """
     name = "compaction_threshold_bytes"
     threshold: int = policies_of(view.catalog, topic).get(name, getattr(settings, name))
@@ -156,7 +156,7 @@ def is_compaction_due(view: View, settings: Settings, topic: Topic) -> bool:
 
 # --- watermarks ------------------------------------------------------------------------------
 
-SNAPSHOT_SHARE = 10  # between two snapshots are at least this many times the size of the first
+SNAPSHOT_SHARE = 10  # at least this many times a snapshot's size is appended before the next one
 
 
 def policy(view: View, settings: Settings, topic: Topic, name: str) -> int:

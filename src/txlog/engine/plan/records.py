@@ -1,9 +1,9 @@
 """Values of typed topics: which schema a message is checked against, and values as columns.
 
-`schema_version` of a row names the schema of the topic that its writer has checked the value
-against; null means bytes. So code that makes columns of values may trust them. The type of `record`
-in a file is that of the newest schema when the file was written. A value with a schema that cannot
-be read as this type has no record. Source: spec/schemas 2 and 3; PIP-87 and "Schema evolution and
+`schema_version` of a row names the schema that its writer checked the value against; null means
+unchecked bytes. So code that makes columns of values need not check them. The type of `record` in a
+file is that of the newest schema when the file was written. A value whose schema cannot be read as
+this type has no record. Source: spec/schemas 2 and 3; PIP-87 and "Schema evolution and
 compatibility" of Pulsar.
 """
 
@@ -46,7 +46,7 @@ _NO_VALUE: Final = pa.scalar(None, pa.binary())
 class ValueSchema(NamedTuple):
     """The schema that values of a topic are checked against.
 
-    mode: ENFORCE or MARK; topic: its name.
+    mode:  ENFORCE or MARK; topic: its short name
     """
 
     topic: str
@@ -57,7 +57,7 @@ class ValueSchema(NamedTuple):
 
     @property
     def schema(self) -> Schema:
-        """The schema itself."""
+        """The schema, parsed."""
         return _schema(self.kind, self.definition)
 
 
@@ -67,12 +67,12 @@ def _schema(kind: str, definition: str) -> Schema:
 
 
 def schema_in(stored: SchemaVersion) -> Schema:
-    """A schema as the catalog has it."""
+    """A schema of the catalog, parsed."""
     return _schema(stored.kind, stored.definition)
 
 
 def word(view: View, settings: Settings, topic: Topic, name: str) -> str:
-    """The policy VALIDATION or COMPATIBILITY of a topic."""
+    """The policy VALIDATION or COMPATIBILITY (name) of a topic as a word, one of its CHOICES."""
     at = policies_of(view.catalog, topic).get(name)
     return getattr(settings, name) if at is None else CHOICES[name][at]
 
@@ -170,7 +170,7 @@ def stamped_copies(
     """Routed copies of messages of another topic, which are never refused for their values.
 
     table: the messages, with schema_version. Copies that fit the newest schema of the target get
-           its version. For Avro this holds only if the same schema wrote them
+           its version; Avro copies get it only if the same schema wrote them
     """
     typing = typing_of(view, settings, target)
     if typing is None:
@@ -243,11 +243,9 @@ def records_as(schemas: Sequence[SchemaVersion], version: int, table: pa.Table) 
 def records_of_file(
     schemas: Sequence[SchemaVersion], written: int, version: int, column: pa.ChunkedArray
 ) -> pa.ChunkedArray:
-    """The column `record` of a file, of the type of another version.
+    """The column `record` of a file with the type of another version; null: it cannot be read so.
 
-    Null if that version cannot read it.
-
-    written: FileRef.record
+    written: FileRef.record, the version that the file was written with
     """
     if written == version:
         return column
@@ -260,7 +258,7 @@ def records_of_file(
 def decoded(
     schema: Schema, column: pa.ChunkedArray, as_of: Schema | None = None
 ) -> pa.ChunkedArray:
-    """Checked values of a schema as structs; as_of: of the type of this schema."""
+    """Checked values of a schema as structs, of its type or the type of `as_of`."""
     other = None if as_of == schema else as_of
     pieces = [values.decode(schema, chunk, as_of=other) for chunk in column.chunks]
     return pa.chunked_array(pieces, (as_of or schema).arrow)

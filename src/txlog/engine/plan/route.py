@@ -1,9 +1,9 @@
 """Routing: which partition each message of a batch goes to, before any lock is taken.
 
-A key always goes to `crc32(key) mod partitions`; messages without a key go to one partition a
-batch, round robin. The batch is reordered so that each partition is one slice of it, in the order
-given. No Python object is made per message: each distinct key is hashed once. A row may have a
-delay instead of a time; deliver_at (decide/sending) makes it an instant.
+A key always goes to `crc32(key) mod partitions`; the messages of a batch without a key go to one
+partition, round robin by batch. `route` reorders the batch so that each partition is one slice of
+it, in the order given. It makes no Python object per message: each distinct key is hashed once. A
+row may have a delay instead of a time; decide/sending makes it an instant.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Routed(msgspec.Struct, frozen=True, gc=False):
 
     rows:      the batch, or a single message outside a batch
     has_times: it has a column of times of delivery, or of delays
-    is_spread: keys and the turn sent it to several partitions; its rows do not name them
+    is_spread: each row was routed by its own key or the turn, not by a partition column
     """
 
     rows: pa.RecordBatch | OneRow
@@ -273,7 +273,7 @@ def route(
 
 
 def _groups(target: pa.Array, partitions: int) -> list[tuple[int, int]] | None:
-    """(partition, row after its last) when the rows are in the order of partitions already."""
+    """(partition, row after its last) if the rows are in order of partition already; else None."""
     if len(target) <= FEW_ROWS:  # a kernel takes 17 us whatever its size
         return _few_groups(target.to_pylist())
     encoded = pc.run_end_encode(target)
@@ -348,7 +348,7 @@ def _is_above(batch: pa.RecordBatch, shape: _Shape, total: int, most: int) -> bo
 
 
 def _check_sizes(batch: pa.RecordBatch, message_bytes_max: int) -> None:
-    """Refuse a message above the limits."""
+    """Refuse a message or key above the limits; raises InvalidMessage."""
     if "key" in batch.schema.names:
         longest = pc.max(pc.binary_length(batch.column("key"))).as_py() or 0
         if longest > KEY_BYTES_MAX:
@@ -382,7 +382,7 @@ def check_numbers(name: str, column: pa.Array) -> None:
 
 
 def check_delays(batch: pa.RecordBatch | pa.Table) -> None:
-    """Refuse a negative delay, and a row that is to be delivered both at a time and after one."""
+    """Refuse a negative delay, and a row with both a time and a delay; raises InvalidArgument."""
     delays = batch.column("deliver_after")
     if len(delays) <= FEW_ROWS:
         least = min((delay for delay in delays.to_pylist() if delay is not None), default=None)

@@ -1,9 +1,9 @@
 """Staging: rows of a batch become files below `_stage`, in any process that sees the directory.
 
-    plan     by the driver: directory, number of partitions and time; it can be pickled
-    task     routes its rows as a producer does, and publishes a file for each partition (R3); files
-             that together are too large for memory are begun before they are whole
-    Staged   describes each file; only the driver's frame makes it part of the topic
+    StagePlan   made by the driver: directory, number of partitions and time; it can be pickled
+    Stager      a task's: routes its rows as a producer does, and publishes a file for each
+                partition (R3); files too large for memory are begun before they are whole
+    Staged      describes each file; only the driver's frame makes it part of the topic
 
 Nothing here reads the store. A task that fails or runs twice leaves files that nothing refers to;
 they are deleted with the directory of the job.
@@ -58,10 +58,10 @@ FILE_BYTES: Final = 128 << 20
 class StagedBytes(msgspec.Struct, frozen=True, gc=False):
     """A finished file: its bytes, and its description.
 
-    pieces: its bytes, without those that were spilled
-    ref:   without path and ledger
-    times: int64, the deliver_at of each row; None when no row has one
-    unchecked: rows whose value is not known to fit a schema
+    pieces:    its bytes, without those that were spilled
+    ref:       without path and ledger
+    times:     int64, the deliver_at of each row; None when no row has one
+    unchecked: how many values are not known to fit the schema
     """
 
     pieces: list[bytes]
@@ -74,8 +74,8 @@ class StagedBytes(msgspec.Struct, frozen=True, gc=False):
 class StagedFile:
     """One file being written, with rows of one producer.
 
-    draft: takes the bytes after a spill; None: they stay in memory
-    waiting_bytes: of rows that wait for their row group
+    draft:         takes the bytes after a spill; None: they stay in memory
+    waiting_bytes: bytes of rows that are not in a row group yet
     """
 
     __slots__ = (
@@ -130,7 +130,7 @@ class StagedFile:
 
     @property
     def is_full(self) -> bool:
-        """True when it should be published."""
+        """True when it has FILE_BYTES and should be published."""
         return self._written.bytes >= FILE_BYTES
 
     def spill(self, draft: Draft) -> None:
@@ -299,17 +299,16 @@ def times_bytes(times: pa.ChunkedArray | None, none: int) -> bytes | None:
 # --- a task ---------------------------------------------------------------------------------------
 
 STAGE_DIR = "_stage"
-# Encoded bytes that a task keeps in memory; beyond it the largest file is written out.
+# Encoded bytes that a task keeps in memory; beyond this the largest file is spilled to disk.
 KEPT_BYTES_MAX = 8 << 20
-# The same including rows that wait for their group; beyond it the largest file closes its group
-# early.
+# The same including rows not yet in a group; beyond this the largest file ends its group early.
 TASK_BYTES_MAX = 24 << 20
-# But so much of each file may always wait: many small row groups are slow to read.
+# But each file may always hold so many unencoded bytes: many small row groups are slow to read.
 GROUP_BYTES_MIN = 1 << 20
-# Files that are written before they are whole, a descriptor each; fewer where descriptors are few.
+# At most so many files are spilled, each with a descriptor; fewer if the disk allows fewer.
 DRAFTS_MAX = 64
-# The memory of all other files, if a task has more files than descriptors; beyond it the largest is
-# published. A file is a ledger for ever, so many small ones cost more than memory.
+# Bytes that a task with more files than descriptors keeps in memory; beyond this the largest file
+# is published. A published file stays a ledger, so many small ones cost more than memory.
 MANY_BYTES_MAX = 256 << 20
 # Rows routed at once.
 ROWS_AT_ONCE = 100_000
@@ -321,11 +320,12 @@ class StagePlan(msgspec.Struct, frozen=True):
     store:          the store's directory, as the driver names it
     topic, number:  its full name, and its number in the store
     directory:      of the job's files, below the store
+    key, batch:     the name of the batch: a transaction key, and the batch's name under it
     time_ms:        the publish_time of every row
     fixed_delay_ms: the policy of the topic; 0: messages are delivered at their own times
     tag:            in the name of the directory: jobs of one stream have the same tag
-    producer:       the name in every row
-    query: of a stream: its id, which is the id of its checkpoint
+    producer:       the producer in every row
+    query:          the id of a stream, which is the id of its checkpoint
     typing:         the schema that values are checked against
     """
 
@@ -350,7 +350,7 @@ class StagePlan(msgspec.Struct, frozen=True):
 
 
 class Staged(msgspec.Struct, frozen=True):
-    """A file that waits to be adopted; path and length are in `file`.
+    """A published file that is not part of the topic yet; `file` has its path and length.
 
     partitions:   how many the topic had when its rows were routed
     task, number: its place among the files of its partition
@@ -372,7 +372,7 @@ class Staged(msgspec.Struct, frozen=True):
 
 
 class Stager:
-    """Makes the files of one task; for one thread. Close it, as it may have begun files.
+    """Makes the files of one task; for one thread. The caller closes it: it may have begun files.
 
     disk: of the plan's store; task: its number among the tasks of the job
     """
@@ -389,10 +389,8 @@ class Stager:
     def add(self, data: pa.Table | pa.RecordBatch) -> None:
         """Add messages: the columns of Producer.send_batch.
 
-        Of a typed topic also `record`, a struct by its schema, in the place of `value`. Then
-        nothing decodes the value again.
-
-        Those without a key go to one partition, by the number of the task.
+        For a typed topic, `record` may take the place of `value`: a struct by the schema. Messages
+        without a key go to one partition, by the number of the task.
         raises: InvalidArgument, InvalidMessage: as send_batch; StoreFull, DiskFailed
         """
         if self._plan.producer is not None and data.schema.get_field_index("sequence_id") >= 0:
@@ -542,6 +540,6 @@ def is_tagged(name: str, tag: str) -> bool:
 
 
 def job_time(name: str) -> int | None:
-    """When a job began, by the name of its directory."""
+    """When a job began, in ms, by the name of its directory; None: the name has no time."""
     head = name.partition("-")[0]
     return int(head) if head.isdecimal() else None

@@ -1,7 +1,7 @@
 """The position of a consumer in a partition, and the effect of returned messages on it.
 
-A process keeps its own positions in memory. The rounds of the cursor show how far each must go
-back after a return. So a lease does not record a position, and a return costs other processes
+A process keeps its own positions in memory. The rounds of the cursor show how far each position
+must go back after a return. So a lease records no position, and a return costs other processes
 nothing until they read.
 Source: spec/transactions 9.1 (rounds, stale cumulative acknowledgements).
 """
@@ -44,10 +44,10 @@ class ReadPosition(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConsumerState(msgspec.Struct, frozen=True, gc=False):
-    """The consumer of a call, its place in each partition, and the last message it got there.
+    """The consumer of a call, and by partition its place and the last message it got (highest).
 
     consumer: its number; 0: the call is by message id, without a consumer
-    seen: how far its application has got, in partitions where it has taken messages ahead
+    seen:     how far its application has got, in partitions where it has taken messages ahead
     """
 
     consumer: int = 0
@@ -78,10 +78,9 @@ def stands_at(
 def is_stale(
     cursor: Cursor, standing: ConsumerState, partition: int, target: Mark, now: Instant
 ) -> bool:
-    """True when messages below a cumulative acknowledgement came back after the consumer
-    received it.
+    """True when messages below a cumulative acknowledgement came back after the consumer got it.
 
-    The consumer is below the message again, and the returned messages would be lost.
+    The consumer is below the message again; accepting it would lose the returned messages.
     """
     highest = standing.highest.get(partition)
     if highest is None or not covers(highest, target):

@@ -1,13 +1,13 @@
 """Builds the relation of a topic: the files and rows with its committed messages.
 
-This decides visibility for all readers that read files without the API. It goes through a partition
-ledger by ledger and assigns each file to the source whose rule it needs. Rows that are only in
-journal frames, and the rows of large messages, are made here. The result is a Relation.
+This decides visibility for all readers that read files without the API. The builder goes through a
+partition ledger by ledger, and adds each file to the source whose rule it needs (relation). It
+builds tables of the rows that are only in journal frames, and of large messages without values.
 
-`hidden` has the messages that no marker makes visible, of open and aborted transactions, and other
-rows. These are the rows that READ_UNCOMMITTED gives to a reader (plan/reading/uncommitted), all at
-once and with their place in the files. A row of an aborted transaction exists until its ledger is
-sealed or compacted; a row whose marker was trimmed was once visible, so it is excluded.
+`hidden` finds the messages that no marker makes visible, of open and aborted transactions. They are
+the rows that READ_UNCOMMITTED gives to a reader (plan/reading/uncommitted), all at once and with
+their place in the files. A row of an aborted transaction exists until its ledger is sealed or
+compacted. A row whose marker was trimmed was once visible, so it is excluded.
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ if TYPE_CHECKING:
 _TXN: Final = ("txn_most", "txn_least")
 _USER: Final = (*USER, "producer", "sequence_id", "schema_version")
 _READ: Final = ("txn_index", *_USER, "kind", *_TXN)
-# The columns of a committed message, of which place, LSN and visible time are null; and the storage
-# columns.
+# The columns of a committed message (id, LSN and visible time are null), and the storage columns.
 HIDDEN: Final = pa.schema([*COMMITTED, *schema_of(("txn_state", *LOCATED))])
 _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 
@@ -72,10 +71,10 @@ _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 def hidden(
     view: View, topic: Topic, indexes: Iterable[int], *, everything: bool = False
 ) -> pa.Table:
-    """The invisible messages of these partitions, as HIDDEN, in stored order.
+    """The invisible messages of these partitions (by index), as HIDDEN, in stored order.
 
     everything: include all other rows of their sidecars: ends of transactions, watermarks
-    txn_state:  open or aborted; for other rows also committed, null if no longer known
+    returns:    txn_state is open or aborted; for other rows also committed, null if not known
     cost:       O(markers + ledgers), and reading those rows
     """
     tables = [HIDDEN.empty_table()]
@@ -184,11 +183,11 @@ def contents(
 ) -> list[RelationContent]:
     """The contents of the named topics, by short or full names in any case; None: all topics.
 
-    compacted: with the files of compacted rows
-    counted: as in relation
-    in_pieces: rows in frames are in `frames`, which share their files; the caller closes one. The
-    rows of their parts are not read: `relation.open` has their files.
-    raises: as relation
+    The rows of open parts are not read: `relation.open` has their files.
+
+    compacted: add the files of compacted rows
+    in_pieces: rows in frames are in `frames`; all share their journal files, the caller closes one
+    others, raises: as relation
     """
     folded = None if names is None else {word.casefold() for word in names}
     out: list[RelationContent] = []
@@ -237,7 +236,7 @@ def content(
     skip_unavailable: bool = False,
     isolation: str = "committed",
 ) -> RelationContent:
-    """The selected contents of a topic, or of one partition of it.
+    """The selected relation of a topic, or of one partition of it, with the rows of its open parts.
 
     raises: as relation, part_rows
     """
@@ -265,7 +264,7 @@ def relation(
     """The relation of a topic, or of one partition of it.
 
     everything: include the storage columns, and rows of all kinds; for isolation uncommitted
-    counted: rows in frames are null in all columns of users, and no frame is read
+    counted:  the user's columns of rows in frames are null, so that no frame is read
     journals: rows in frames are in `frames`, read from these, and none in `tail`
     raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable;
             InvalidArgument for an unknown isolation; as spans_of
@@ -312,12 +311,11 @@ def part_rows(view: View, sources: Sequence[FileSource]) -> pa.Table:
 
 
 def segments(view: View) -> list[LedgerRows]:
-    """The locations of the rows of every ledger: a row for each file, and one for rows in
-    journal frames.
+    """Where the rows of every ledger are: an item for each file, and one for rows in frames.
 
-    role: partition or sidecar; state: open, closed (takes no more rows) or sealed; form: part,
-    sealed, chunks (of one large message), or frames, without a file; markers: commit markers of the
-    whole ledger. cost: O(files)
+    role: partition or sidecar; state: open, closed (takes no more rows) or sealed; form: that of
+    the file (part, sealed, adopted, or chunks of one large message), or frames, without a file;
+    markers: commit markers of the whole ledger. cost: O(files)
     """
     out: list[LedgerRows] = []
     for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
@@ -389,7 +387,7 @@ def _hidden(
 
 
 def _why_unavailable(view: View, topic: Topic, number: int) -> TxlogError:
-    """The error a reader gets for a partition; for a quarantined one, after its last good row."""
+    """The error that a reader gets for an unavailable partition: offline, or quarantined."""
     if view.catalog.unavailable[number].reason == "damage":
         return damage_error(view, number)
     return unavailable_error(view.catalog, topic, number)

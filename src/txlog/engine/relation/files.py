@@ -1,17 +1,15 @@
 """Files for readers that open them by path: checking them, and rows in place of unreadable ones.
 
-DuckDB and Spark accept flipped bits without an error, so every byte is first checked against the
-manifest's checksums. A published file never changes; a file with the same checksum, length, time
-and inode as at the last check is not read again.
+DuckDB and Spark accept flipped bits without an error. So `check_files` first compares every byte of
+a local file with the manifest's checksums. A published file never changes: a file with the same
+checksum, length, time and inode as at the last check is not read again.
 
-DuckDB cannot read some files itself. Some are in an object store: DuckDB does not go to the network
-by itself. Others have an instant that DuckDB cannot represent (ranges.SQL_MS_MAX): their rows are
-read into memory whole. `bounded` gives instants in the form of DuckDB and Delta: in microseconds,
+DuckDB cannot read two kinds of files by itself. Some are in an object store, and DuckDB uses no
+network: `dataset_of` fetches their row groups and columns as a query needs them. The footer was
+checked against the manifest before, and Parquet's page checksums are checked during the read. Other
+files have an instant that DuckDB cannot represent (ranges.SQL_MS_MAX): `without_far` reads their
+rows into memory whole. `bounded` converts instants to the form of DuckDB and Delta: microseconds,
 where far instants become infinite. This module imports neither DuckDB nor Delta.
-
-Row groups are fetched as a query asks for them, and only the columns it needs. The footer of a file
-was checked against the manifest before; Parquet's page checksums are checked during the read. Rows
-with their number in the file are read whole.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ _ENDLESS: Final = (1 << 63) - 1  # in us, DuckDB's infinity
 
 
 def bounded(table: pa.Table) -> pa.Table:
-    """The table with all instants in DuckDB's form: in microseconds, or infinite."""
+    """The table; a column with far instants becomes microseconds, and far instants infinite."""
     for at, field in enumerate(table.schema):
         if not pa.types.is_timestamp(field.type) or field.type.unit != "ms":
             continue
@@ -68,7 +66,7 @@ Stamp = tuple[int, int, int, int]  # CRC, bytes, time of the last change in ns, 
 
 
 class HasFile(Protocol):
-    """A file of a relation."""
+    """Anything with a FileRef, such as a FileSource."""
 
     @property
     def ref(self) -> FileRef: ...
@@ -109,9 +107,10 @@ def _note(reader: SegmentReader) -> bool:
 
 
 def check_files(disk: Disk, sources: Iterable[HasFile]) -> int:
-    """Check every byte of files against their checksums; returns how many files were read.
+    """Check every byte of local files, and the footers of remote ones, against their checksums.
 
-    raises: Corruption (path, offset); MissingFile
+    returns: how many local files were read, because they had changed or were new to this process
+    raises:  Corruption (path, offset); MissingFile
     """
     count = 0
     for source in sources:
@@ -159,7 +158,7 @@ def _stamp(path: Path, crc: int) -> Stamp | None:
 
 
 def forget() -> None:
-    """Read every file again, as a new process would; for measurements."""
+    """Forget earlier checks, so that every file is read again; for benchmarks."""
     _known.clear()
 
 
@@ -175,9 +174,9 @@ def dataset_of(
     name: Callable[[FileSource], str],
     record: pa.DataType | None = None,
 ) -> object:
-    """The rows of files, and the column `filename` with the result of `name` for each.
+    """A pyarrow dataset over files, with a column `filename`: the result of `name` for each.
 
-    record: the type of the column `record`, which is added then
+    record: the type of the column `record`, which is added then; None: without it
     """
     ds = arrow_module("pyarrow.dataset")
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
@@ -192,8 +191,7 @@ def dataset_of(
 
 
 def without_far(content: RelationContent, disk: Disk) -> RelationContent:
-    """The content, with rows of tables in place of the files with instants that SQL cannot
-    represent.
+    """The content, with rows in place of the files that have an instant SQL cannot represent.
 
     raises: Corruption; MissingFile
     """
@@ -223,10 +221,7 @@ def without_far(content: RelationContent, disk: Disk) -> RelationContent:
 
 
 def _stored_rows(source: FileSource, disk: Disk) -> dict[str, pa.ChunkedArray]:
-    """The rows of a file by column, with the columns that follow from its path.
-
-    Every byte is checked.
-    """
+    """The rows of a file by column, with partition, ledger and row numbers; checks every byte."""
     ref = source.ref
     file = open_far(ref.path) if is_remote(ref.path) else open_file(disk, ref.path)
     try:
@@ -262,7 +257,10 @@ def _part_rows(source: FileSource, disk: Disk, schema: pa.Schema) -> pa.Table:
 
 
 def numbered_rows(sources: Sequence[FileSource], name: Callable[[FileSource], str]) -> pa.Table:
-    """The file in memory, with the column `file_row_number`. Raises Corruption, DiskFailed."""
+    """The rows of remote files, with the columns `filename` (from `name`) and `file_row_number`.
+
+    raises: Corruption, DiskFailed
+    """
     schema = MESSAGE.append(FILENAME).append(pa.field("file_row_number", pa.int64()))
     tables = [schema.empty_table()]
     for source in sources:

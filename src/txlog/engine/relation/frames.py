@@ -1,7 +1,7 @@
 """Owns RowsInFrames: rows of a topic in journal frames, read a piece at a time.
 
-They stay those of one view: the journal files are open, and frames never change. So a query keeps
-only a piece of them in memory, however far behind the last checkpoint is.
+They stay the rows of one view: the journal files are open, and frames never change. A query keeps
+only a piece of the rows in memory, however long the journal since the last checkpoint is.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.frame import JournalFile, JournalName
 
 PIECE_ROWS = 10_240
-# Frames mix rows of several partitions. A read covers so many frames, which a tail keeps until
-# then.
+# Frames mix rows of several partitions, so a scan decodes so many frames together.
 WINDOW_FRAMES = 256
 WINDOW_BYTES = 8 << 20
 _DATA = pa.scalar(KIND_DATA, pa.int8())
 
 
 class MarkedRows(NamedTuple):
-    """Rows of a sidecar, with the marker in a ledger of the partition that places them."""
+    """The marker of rows of a sidecar, and the ledger of the partition that has the marker."""
 
     ledger: int
     marker: Marker
 
 
 class FrameRun(NamedTuple):
-    """Consecutive rows of a ledger; marked: in a sidecar."""
+    """Consecutive rows of a ledger; marked: their marker, for rows of a sidecar."""
 
     partition: int
     ledger: int
@@ -68,7 +67,7 @@ class Journals:
         return journal_file
 
     def close(self) -> None:
-        """Close all."""
+        """Close all files."""
         for opened in self._files.values():
             opened.close()
         self._files.clear()
@@ -113,7 +112,7 @@ class RowsInFrames:
     def add(
         self, partition: int, ledger: int, slices: Sequence[Slice], at: MarkedRows | None
     ) -> None:
-        """Add the next slices; their journal files are open from now on."""
+        """Add the next slices, and open their journal files; at: the marker of sidecar rows."""
         for slice_ in slices:
             self._journals.file(slice_[0].frame.journal)
             run = FrameRun(partition, ledger, slice_, at)

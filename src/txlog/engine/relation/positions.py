@@ -1,7 +1,4 @@
-"""Positions in the form of the API: a start, and the last message of a topic.
-
-Pulsar's words `earliest` and `latest` work too.
-"""
+"""Positions in the form of the API, with Pulsar's `earliest` and `latest`; last messages."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ def bound_of(position: Where | None) -> Bound:
 
 
 def seek_to(store: Store, find: Find, to: Where, partitions: Sequence[int] | None) -> None:
-    """Move a subscription; partitions: the ones to move, None for all.
+    """Move a subscription to a position, in these partitions (by index) or in all (None).
 
     raises: NotAllowed (acknowledgements held by transactions), MessageNotFound, InvalidArgument
     """
@@ -86,7 +83,7 @@ def last_ids(
 
 
 def only_one(topic: str, last_by_partition: Mapping[int, MessageId | None]) -> MessageId | None:
-    """The last id of the only partition. Raises NotAllowed when there is more than one."""
+    """The last id of a topic with one partition; raises NotAllowed when it has more."""
     if len(last_by_partition) != 1:
         raise NotAllowed(
             f"{topic} has {len(last_by_partition)} partitions, each with its own last message",

@@ -1,12 +1,12 @@
 """The progress of a stream over a topic: its position, its next batch, lost messages.
 
-The place of a stream in each partition is the first position it has not read. Between two such
-places are plain rows and rows of markers. Below the visible end nothing changes or is added, so
-every read between two places gives the same rows. The next place is chosen at a frame, so a
-transaction comes whole over all partitions. Only a frame of plain rows that is larger than the
-limits is cut, and then in all its partitions at the same event time: a reader that takes the latest
-event time seen as its progress would otherwise find later rows of the other partitions late, and
-drop them.
+The place of a stream in each partition is the first position that it has not read. Below the
+visible end nothing changes or is added, so every read between two places gives the same rows.
+
+A batch ends at the end of a frame, so a transaction comes whole over all partitions. A frame of
+plain rows is cut only if it alone exceeds the limits, and then in all its partitions at the same
+event time. Otherwise a reader whose watermark follows the latest event time seen would find later
+rows of the other partitions late, and drop them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NONE, _ONE = (pa.scalar(value, pa.int64()) for value in (0, 1))
 
 
 def indexes_of(topic: Topic, name: TopicName) -> list[int]:
-    """The partitions of a name; more after partitions were added."""
+    """The indexes of the partition that a name has, or of all partitions of the topic now."""
     return list(range(topic.partitions)) if name.partition is None else [name.partition]
 
 
@@ -82,7 +82,7 @@ def last_places(view: View, topic: Topic, indexes: list[int]) -> Places:
 def are_rows_between(
     view: View, topic: Topic, places: Mapping[int, Mark], ends: Mapping[int, Mark]
 ) -> bool:
-    """False when there is no row between the places."""
+    """True when at least one row is between the places and the ends."""
     for index, start in places.items():
         span = Span(start, ends[index])
         for end in view.topic(number_of(topic, index)).ledgers:
@@ -93,8 +93,7 @@ def are_rows_between(
 
 
 def check_there(view: View, topic: Topic, places: Mapping[int, Mark]) -> None:
-    """Refuse to continue if unread messages were trimmed, because a stream never skips messages
-    silently.
+    """Refuse to continue if unread messages were trimmed, or the topic was deleted and made again.
 
     raises: MessageNotFound, with the range if they were trimmed
     """
@@ -120,10 +119,10 @@ def next_places(
     rows_max: int | None,
     bytes_max: int | None,
 ) -> Places:
-    """The end of the batch that begins at `places`, at most at `ends`, within the room.
+    """The end of the batch that begins at `places`, at most `ends`; None: no limit.
 
-    It ends at a frame. If the first frame alone is larger, it ends inside it, with a share of each
-    partition; but a frame that commits is a batch of its own.
+    rows_max counts messages. It ends after a frame. If the first frame alone exceeds a limit, it
+    ends inside that frame, with a share of each partition; a frame with a commit is never cut.
     cost: reads kinds and LSNs of as many rows as fit, in each partition; to cut a frame, event
           times as well
     """
@@ -174,7 +173,7 @@ def _after(rows: pa.Table, places: Mapping[int, Mark]) -> Places:
 
 
 def watermark_at(view: View, topic: Topic, places: Mapping[int, Mark]) -> int | None:
-    """The watermark of a topic with its partitions at these places.
+    """The watermark of a topic with its partitions at these places, in ms.
 
     It is the least of the active partitions; None without one, or while one is unknown. It is the
     same for every call, and at most the last instant that Spark can show.
@@ -194,7 +193,7 @@ def watermark_at(view: View, topic: Topic, places: Mapping[int, Mark]) -> int | 
 
 
 def last_before(view: View, number: int, position: Mark) -> MessageId | None:
-    """The last message of a partition before a position; None when all are trimmed."""
+    """The last message of a partition before the entry of a position; None: there is none."""
     for end in reversed(view.topic(number).ledgers):
         ledger, high = end.ledger, end.entries
         if ledger > position[0]:
@@ -281,7 +280,7 @@ def _latest(view: View, rows: pa.Table) -> pa.Array:
 def _weighed(
     rows: pa.Table, index: int, end: LedgerEnd, first: int, markers: list[Marker]
 ) -> pa.Table:
-    """Rows from an entry on with their messages and bytes: exact for markers, else an average."""
+    """Rows from an entry on, as _ROWS; bytes are exact for markers, else the ledger's average."""
     table = _messages(rows)
     in_markers = sum(marker.payload_bytes for marker in markers)
     plain = end.messages - sum(marker.count for marker in markers)
@@ -318,7 +317,7 @@ def _messages(stored: pa.Table) -> pa.Table:
 
 
 def _fitting(rows: pa.Table, room: tuple[int, int]) -> int:
-    """How many rows, from the first on, fit into room."""
+    """How many rows, from the first on, are within the room: (messages, bytes)."""
     fits = [
         pc.less_equal(pc.cumulative_sum(rows.column(name)), pa.scalar(limit, pa.int64()))
         for name, limit in zip(("messages", "bytes"), room, strict=True)

@@ -1,7 +1,7 @@
-"""Owns an open store for readers of its files: SQL, Spark, completion and shells.
+"""Owns RelationReader, an open store for readers of its files: SQL, Spark, completion and shells.
 
-It is the lightest handle: a command that only runs SQL loads only this. The names in a store are
-listed without counts or sizes; that costs one pass over the catalog or coordinators.
+It is the lightest handle: a command that only runs SQL loads only this. It lists the names in a
+store without counts or sizes, in one pass over the catalog or the coordinators.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ KINDS: Final = ("topic", "partition", "subscription", "key", "transaction", "end
 def names_of(view: View, uid: int, kind: str, topic: str | None = None) -> list[tuple[str, str]]:
     """(name, description) for everything of a kind, in order.
 
-    kind:  one of KINDS; `ended`: every remembered transaction, newest first
-    uid:   whose keys
+    kind:  one of KINDS; `transaction`: unfinished ones; `ended`: every remembered one; newest first
+    uid:   the user whose keys are listed
     topic: only its subscriptions; an unknown name has none
     """
     if kind == "topic":
@@ -113,7 +113,7 @@ def open_relations(
 
 @checked
 class RelationReader:
-    """The part of a client that finds the files and rows with the messages of topics."""
+    """A handle of a store that finds the files and rows with the messages of topics."""
 
     __slots__ = ("_disk", "store")
 
@@ -132,7 +132,7 @@ class RelationReader:
         return self.store.lock_timeout_ms
 
     def wait_for_locks(self, timeout_ms: int) -> None:
-        """Wait this long from now on, instead of the store's setting."""
+        """Let later calls wait this long for a lock, instead of the store's setting."""
         self.store.lock_timeout_asked_ms = timeout_ms
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ class RelationReader:
     ) -> list[RelationContent]:
         """The relations of topics, all at one LSN, without the rows of their parts; None: all.
 
-        words:      names of topics, short or in full, in any case
+        names:      of topics, short or in full, in any case
         everything: include rows of all kinds, and where each is stored
         """
         return self._ask(
@@ -216,9 +216,9 @@ class RelationReader:
         skip_unavailable: bool,
         lists: Mapping[str, Callable[[View, Store], pa.Table]],
     ) -> tuple[list[RelationContent], dict[str, pa.Table]]:
-        """The result of contents, and these tables by name, all of one view.
+        """(the result of build.contents, the table of each function in `lists`), all of one view.
 
-        Rows in frames are in pieces: the caller closes `relation.frames`.
+        Rows in frames are in pieces: the caller closes one `relation.frames`.
         """
 
         def together(view: View) -> tuple[list[RelationContent], dict[str, pa.Table]]:
@@ -251,7 +251,7 @@ class RelationReader:
         skip_unavailable: bool,
         isolation: str,
     ) -> list[RelationContent]:
-        """The result of content for each topic, all of one view."""
+        """The result of build.content for each topic, all of one view."""
         names = [TopicName.parse(topic, allow_partition=True) for topic in topics]
         return self._ask(
             lambda view: [
@@ -264,7 +264,7 @@ class RelationReader:
 
     @property
     def uuid(self) -> str:
-        """The identity of the store."""
+        """The UUID of the store."""
         return self.store.identity.uuid
 
     def scanned(
@@ -274,7 +274,7 @@ class RelationReader:
         return scans.read_scan(self._disk, scan, names, ends)
 
     def has_batch(self, topic: str, key: str, batch: int | str) -> bool:
-        """True when a batch is stored; as Bulk.stored, for callers that must not write."""
+        """True when a batch of a key is stored; as Bulk.stored, for callers that may not write."""
         caller, settings, name = self._disk.owner(), self.store.settings, TopicName.parse(topic)
         return self._ask(
             lambda view: (
@@ -284,18 +284,15 @@ class RelationReader:
         )
 
     def segments(self) -> list[LedgerRows]:
-        """The locations of the rows of every ledger: a row for each file, one for journal
-        frames.
-        """
+        """Where the rows of every ledger are; see build.segments."""
         return self._ask(build.segments)
 
     def _pin(self, sources: Iterable[FileSource]) -> Pin | None:
         """Keep the files of a relation on disk until the pin is closed or this process ends.
 
-        Check for the files afterwards, because some may have been removed before the pin. None: the
-        store is open read-only, which leaves not even a lock file, and the grace period for readers
-        applies; or the disk is full, and has no room for the names of the files. The caller reads
-        in any case.
+        The caller checks for the files afterwards: some may have been removed before the pin. None:
+        no pin was made, and the caller reads all the same, within the grace period for readers. The
+        store is read-only, which writes not even a lock file, or the disk is too full for a pin.
         """
         if self._disk.read_only:
             return None
@@ -320,7 +317,7 @@ class RelationReader:
         return all(remote.is_there(self._disk, source.ref.path) for source in sources)
 
     def check_files(self, sources: Iterable[FileSource]) -> int:
-        """Check every byte of files of a relation; returns how many were new to this process.
+        """Check files of a relation, and return how many were read; see files.check_files.
 
         raises: Corruption; MissingFile: removed
         """
@@ -343,9 +340,9 @@ class RelationReader:
         return self._ask(lambda view: names_of(view, uid, kind, topic))
 
     def open(self, path: str) -> File:
-        """A file of the store, or outside it, by its path in a view.
+        """Open a file by its path in a view; the caller compares checksums, and closes it.
 
-        raises: MissingFile, DiskFailed; the caller compares checksums and closes it
+        raises: MissingFile, DiskFailed
         """
         return remote.open_file(self._disk, path)
 

@@ -5,13 +5,13 @@ transactions with a marker; so a relation has these sources, each with one rule:
 
     direct   sealed files of partitions, clean ones of sidecars     kind = 0
     unclean  sealed files of sidecars that hold other rows too      kind = 0, joined with markers
-    open     parts, of both                                         as direct, as unclean
+    open     parts of partitions, and of sidecars                   as direct, as unclean
     large    large messages without their values                    as they are
     tail     rows that are only in journal frames                   as they are
     frames   the same, to be read a piece at a time                 as they are
 
-A topic that was compacted has another source, without new messages: `compacted`, the newest message
-of each key up to some position, whose log may have been trimmed since.
+A topic that was compacted by key has another source, `compacted`: the newest message of each key up
+to some position. These are copies of messages of the log, which may have been trimmed since.
 
 With isolation `uncommitted` there is one more, `hidden`: messages that no marker makes visible.
 With `everything`, rows have the storage columns, and rows that are not messages are included.
@@ -173,9 +173,7 @@ def last_lsn(view: View, ledger: int) -> int:
 
 
 def share(span: Span | None, role: str, ref: FileRef, rows: dict[int, int]) -> int:
-    """How many rows of a file may be selected; rows: selected rows of each ledger of the
-    sidecar.
-    """
+    """How many rows of a file may be selected; rows: by sidecar ledger, how many are selected."""
     if span is None:
         return ref.rows
     if role == "s":
@@ -250,7 +248,7 @@ class FileSource:
 
 
 def source_of(partition: int, role: str, ref: FileRef, within: Span | None = None) -> FileSource:
-    """A source, for programs and workers that do not know the store's places.
+    """A FileSource; a file outside the store must be in a place that this user has named.
 
     raises: DiskFailed: this user has not named the place of the file
     """
@@ -317,7 +315,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class RelationContent:
-    """A relation, and the rows of its open parts, if requested, from the same view."""
+    """A relation, and from the same view the rows of its open parts; empty if not requested."""
 
     relation: Relation
     name: str  # tenant/namespace/topic
@@ -326,6 +324,6 @@ class RelationContent:
 
 
 def adopted_lsns(sources: Sequence[FileSource]) -> dict[int, int]:
-    """The LSN of the ledgers whose rows do not have their own."""
+    """By ledger, the LSN of all rows of an adopted file: these rows do not store their own."""
     adopted = (source.ref for source in sources if source.ref.form == "adopted")
     return {ref.ledger: ref.lsn_first for ref in adopted}

@@ -1,9 +1,9 @@
 """Owns scans: the committed messages of a relation in pieces that any process can read alone.
 
-A relation is cut into scans on the driver. Each is a plain value: rows of a file with one rule
-(Relation), or the rows themselves. A reader needs only the files in addition. Files are opened
-below the store and every byte is checked, as everywhere. A file is read one row group at a time;
-row groups that the statistics exclude are skipped.
+The driver cuts a relation into scans. Each is a plain value: rows of a file with one rule
+(Relation), or the rows themselves. A reader needs only the scan and its file. It opens files below
+the store and checks every byte that it reads. It reads a file one row group at a time, and skips
+row groups that the statistics exclude.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ Columns = dict[str, pa.Array | pa.ChunkedArray]
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Some messages of a topic, and their location.
+    """Some messages of a topic: rows of a file, or the rows themselves (rule `rows`, no ref).
 
-    start, stop: rows of the file
-    within: only these positions of the rows
+    start, stop: rows start..stop-1 of the file
+    within:      only messages in this span; None: all
     rows:        Arrow IPC: the messages themselves, the markers of a `joined` file, or a large
                  message without its value
-    bytes:       roughly how many bytes a reader reads
-    schemas: the schemas of the topic, if it is typed: then there is a column `record`
+    bytes:       an estimate of the bytes that a reader reads
+    schemas:     of a typed topic, whose messages have a column `record`
     """
 
     topic: str
@@ -86,10 +86,10 @@ class Scan:
 
 
 def scans_of(relation: Relation, ends: Ends | None = None) -> list[Scan]:
-    """The messages of a relation, each in one scan; the largest is about SCAN_BYTES.
+    """Scans that have each message of a relation once; the largest is about SCAN_BYTES.
 
-    wanted: the lowest and highest value of `partition`, `ledger` and `lsn`; files outside are
-            skipped, but scans may have messages outside
+    ends: bounds of `partition`, `ledger` and `lsn`; files outside are skipped, but scans may have
+          messages outside
     """
     cutter = _ScanBuilder(relation, ends or {})
     total = sum(source.ref.bytes for source in (*relation.direct, *relation.unclean))
@@ -108,7 +108,7 @@ def scans_of(relation: Relation, ends: Ends | None = None) -> list[Scan]:
 
 
 def grouped(scans: Sequence[Scan]) -> list[list[Scan]]:
-    """Scans joined until they are worth a task; the order is kept."""
+    """Groups of scans, each large enough to be worth a task; the order is kept."""
     out: list[list[Scan]] = []
     size = 0
     room = max(SCAN_BYTES_LEAST, min(SCAN_BYTES, sum(scan.bytes for scan in scans) // SCANS_WANTED))
@@ -129,7 +129,7 @@ def read_scan(
     A typed topic has `record`, too.
 
     disk:   may be None if no file is in the store
-    wanted: by column; row groups with no value in the range are skipped
+    ends:   bounds by column; row groups without a value inside are skipped
     raises: Corruption; SnapshotExpired when a file was removed since the scan was made
     """
     if scan.rule == "rows":
@@ -222,7 +222,7 @@ class _ScanBuilder:
             )
 
     def add_large(self, source: FileSource) -> None:
-        """Add a large message."""
+        """Add a scan with a large message."""
         relation = self._relation
         if self._has("partition", source.partition, source.partition):
             at = pc.index(relation.large.column("path"), source.ref.path).as_py()
@@ -242,7 +242,7 @@ class _ScanBuilder:
             )
 
     def add_rows(self, rows: pa.Table) -> None:
-        """Add messages that travel with the scan."""
+        """Add scans that carry these messages themselves."""
         if not rows.num_rows:
             return
         count = max(1, -(-rows.nbytes // self.size))
@@ -412,7 +412,7 @@ def _may_have(reader: SegmentReader, number: int, scan: Scan, ends: Ends) -> boo
 
 
 def _large(file: File, scan: Scan, names: Sequence[str]) -> pa.Table:
-    """A large message."""
+    """The large message of a scan, its value put together from its chunks."""
     assert scan.ref is not None
     row = _table(scan.rows)
     size = row.column("bytes")

@@ -1,8 +1,8 @@
 """Owns StoredRows: every row of a topic, and the claims of folds and manifest about the rows.
 
-An audit compares the two: files and frames are read directly, without a fold or a plan of
-visibility. `claims`, `ledgers`, `markers`, `counts` and `acks` are the values that the program
-relies on. All of it comes from one view, and its rows are not read before a caller asks for them.
+An audit compares the two. It reads the rows of files and frames directly, without a fold or a plan
+of visibility. `claims`, `ledgers`, `markers`, `counts` and `acks` are the values that the engine
+relies on. All of it comes from one view; rows are not read before a caller asks for them.
 """
 
 from __future__ import annotations
@@ -148,9 +148,9 @@ def _pieces(
 class StoredRows:
     """The rows of a topic, and the claims about them; paths are below the store.
 
-    files: sealed files of partitions and sidecars; large_files: files of large messages
-    parts: files of rows that are not sealed; `placed` gives them the columns of ROWS
-    frames: rows in journal frames; the caller closes them
+    files:   sealed files of partitions and sidecars; large_files: files of large messages
+    parts:   files of rows that are not sealed; `placed` gives them the columns of ROWS
+    frames:  rows in journal frames; the caller closes them
     claims:  (partition, file as in ROWS or empty if sealed, its entry in the manifest)
     ledgers: whole: every entry from 0 on is stored, none was left out as dead
     counts:  by partition: how many messages can be read
@@ -297,7 +297,7 @@ class _StoredRowsBuilder:
 
 
 def paths_below(root: str, sources: Sequence[FileSource]) -> Iterator[str]:
-    """The paths of files on this machine."""
+    """The full paths of files below `root`, the directory of the store."""
     return (f"{root}/{source.ref.path}" for source in sources)
 
 

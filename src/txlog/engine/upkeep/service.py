@@ -6,9 +6,9 @@
     jobs that never ended
     · topics past their threshold are compacted by key
 
-An automatic checkpoint runs in its own thread; writers wait only for the cut and the dumps. It runs
-without a caller, so a failure is a note, and the next try waits. Nothing depends on it: a process
-that ends without it leaves files that are swept.
+An automatic checkpoint runs in its own thread; writers wait only for the cut and the dumps. It has
+no caller, so a failure becomes a note, and the next try waits. Nothing depends on it: a process
+that ends during one leaves files that are swept.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ SWEPT_DIRECTORIES_MAX = 64
 # checkpoint.
 REST_MS_MIN, REST_MS_MAX = 1_000, 60_000
 GIVEN_WAY_MS = 100
-# Blocks of ended transactions whose times are read together, in about a millisecond.
+# Blocks of ended transactions whose times are read under one lock, in about a millisecond.
 BLOCKS = 8
-# How long a writer yields to the checkpoint under way: normally, and once LONG times overdue.
+# How long a writer pauses for a running checkpoint: normally, and if it is due LONG times over.
 ROOM_S, ROOM_LONG_S, LONG = 0.0002, 0.005, 2
 # How long the checkpoint's thread may keep the interpreter from a waiting caller.
 SWITCH_S = 0.0005
@@ -71,10 +71,10 @@ def _changed_sidecars(view: View) -> list[int]:
 
 
 class FastThreadSwitching:
-    """While a checkpoint runs next to callers, the interpreter changes threads more often.
+    """A context in which the interpreter switches threads more often, while a checkpoint runs.
 
-    A commit releases the interpreter for about ten calls of the kernel. Each time it waits for as
-    long as another thread may keep the interpreter: 5 ms by default. A value that the program sets
+    A commit releases the interpreter lock for about ten system calls. After each it may wait as
+    long as another thread may keep the lock: 5 ms by default. A value that the program sets
     meanwhile stays.
     """
 
@@ -102,7 +102,7 @@ class FastThreadSwitching:
             sys.setswitchinterval(self._before + 5e-7)  # it truncates to whole microseconds
 
     def begin_in_child(self) -> None:
-        """A forked child has no checkpoint thread, and no thread to release the lock."""
+        """Reset in a forked child: it has no checkpoint thread, and none to release the lock."""
         self._lock = threading.Lock()
         if self._count:
             self._count = 0
@@ -117,8 +117,8 @@ class Checkpoints:
     """The automatic checkpoints of one open store, which owns it.
 
     look()    after a write, if the journal is long: start a checkpoint, unless one is running
-    finish()  wait for the running checkpoint close()   the same, and write a checkpoint if one is
-    due
+    finish()  wait for the running checkpoint
+    close()   the same, and write a checkpoint if one is due
     """
 
     __slots__ = (
@@ -149,15 +149,14 @@ class Checkpoints:
 
     @property
     def is_running(self) -> bool:
-        """True while the thread is working."""
+        """True while this process's checkpoint thread is working."""
         return not self._over.is_set() and self._owner == self._pid()  # a fork copies no thread
 
     def look(self, store: Store) -> None:
-        """Start a checkpoint; raises nothing.
+        """Start a checkpoint, unless one is running or the last one failed a moment ago.
 
-        While a checkpoint runs, the caller pauses for a moment. Otherwise a thread that writes
-        without pause would keep the checkpoint from the mutex, and the journal would grow without
-        bound.
+        While one runs, the caller pauses for a moment. Otherwise a thread that writes without pause
+        would keep the checkpoint from the mutex, and the journal would grow without bound.
         """
         if self.is_running:
             is_behind = not self._is_compacting or store.length >= LONG
@@ -202,9 +201,7 @@ class Checkpoints:
         self._over.wait(seconds)
 
     def close(self, store: Store) -> None:
-        """Wait for the running checkpoint, and write one if this store changed something
-        and it is due.
-        """
+        """Wait for the running checkpoint; write one if it is due and this store wrote anything."""
         is_on, self.is_on = self.is_on, False
         self.finish()
         if is_on and store.has_changed and due(store) and not self._is_resting(store):
@@ -259,8 +256,8 @@ def _with_reserve(store: Store, report: checkpoint.CheckpointReport, *, far: boo
 def run_checkpoint(store: Store, *, wait: bool) -> CheckpointWritten:
     """Write a checkpoint and seal ledgers.
 
-    wait:    for a checkpoint of another process; otherwise give way to it
-    returns: the fields of `txlog admin checkpoint`; skipped when there was nothing to do
+    wait:    for maintenance by another process, and search every directory; otherwise give way
+    returns: the fields of `txlog admin checkpoint`; skipped: nothing to do, or it gave way
     raises:  StoreLocked, StoreFull, DiskFailed, Corruption
     """
     began = time.monotonic()
@@ -308,9 +305,7 @@ def run_checkpoint(store: Store, *, wait: bool) -> CheckpointWritten:
 
 
 def _load_coordinators(store: Store) -> None:
-    """Load the coordinators for the sweep in pieces, so that other calls get the store in
-    between.
-    """
+    """Load the coordinators in pieces, so that other calls use the store in between."""
     for number in store.read(lambda view: view.known_coordinators()):
         while store.read(partial(_survey, number)):
             pass
@@ -321,9 +316,7 @@ def _survey(number: int, view: View) -> bool:
 
 
 def compact_due(store: Store, *, wait: bool) -> int:
-    """Compact the topics whose policy asks for it, by key; returns how many.
-
-    Raises as run_checkpoint.
+    """Compact the topics past their threshold by key; returns how many; raises as run_checkpoint.
 
     wait: for maintenance by another process; otherwise leave it to that process
     """
@@ -353,7 +346,7 @@ def compact_changes(store: Store) -> tuple[Changes, Changes]:
 
 
 def _publish_changes(store: Store, old: Manifest, generation: int, changes: Changes) -> None:
-    """A manifest of the same cut, with other files of the logs of changes."""
+    """Publish a manifest of the same cut, with other files of the logs of changes."""
     disk, now_ms = store.disk, store.clock.now().wall_ms
     new_paths = {ref.path for ref in changes.refs}
     dropped = [(ref.path, now_ms) for ref in changes_of(old).refs if ref.path not in new_paths]

@@ -1,9 +1,9 @@
 """Which messages of one partition a consumer gets next, by the type of its subscription.
 
-A message is deliverable if it is visible and neither acknowledged, held nor waiting. On the shared
-types it must also be due and not leased. On Exclusive and Failover a consumer's own lease does not
-stop it: after a return it goes back to the lowest returned message and takes everything
-from there again.
+A message is deliverable if it is visible and not acknowledged, not held by an open transaction, and
+not waiting after a nack. On the shared types it must also be due and not leased. On Exclusive and
+Failover a consumer's own lease does not stop it: after a return the consumer goes back to the
+lowest returned message and takes everything from there again.
 
 On Key_Shared each consumer owns a share of the keys. A key's slot is crc32(key) & 0xFFFF, and its
 key is the ordering key of a message, if it has one; the slots are split evenly over the attached
@@ -55,12 +55,12 @@ SHARED_TYPES = ("shared", "key-shared")
 class PartitionDelivery(msgspec.Struct, gc=False):
     """The messages to deliver from one partition, and the position after them.
 
-    runs: the leased messages; takes: for key-shared, the offsets of the chosen rows in each piece
-    error: why the pieces cannot be read; none of their messages was leased
-    bytes: roughly those in the pieces
-    is_more: the caller asks again, because the search ended early
-    is_rewound: it began again at mark-delete, because the index may have lost ids
-    ahead:  the number of its batch, if it is taken ahead
+    runs:   the messages to lease; takes: for key-shared, offsets of the chosen rows in each piece
+    error:  why the pieces cannot be read; then none of their messages is leased
+    bytes:  an estimate of the bytes in the pieces
+    is_more: the search ended early, so the caller asks again
+    is_rewound: the search began again at mark-delete, because the index may have lost ids
+    ahead:  the batch number, if the consumer takes it ahead of its application (Leased.ahead); or 0
     """
 
     partition: int
@@ -76,7 +76,10 @@ class PartitionDelivery(msgspec.Struct, gc=False):
 
 
 class DelayRules(NamedTuple):
-    """How a subscription honours deliver_at; ahead_ms: how long before it is due it may come."""
+    """How a subscription honours deliver_at; messages with a time up to the cutoff are due.
+
+    ahead_ms: the cutoff less the wall clock; strays_max, make_do: as in DueScan
+    """
 
     cutoff: int
     ahead_ms: int
@@ -114,7 +117,7 @@ class DelayRules(NamedTuple):
 def delays_of(
     view: View, settings: Settings, topic: Topic, me: Consumer, now: Instant, *, make_do: bool
 ) -> DelayRules | None:
-    """How a consumer honours deliver_at; None: it gets every message at once."""
+    """How a consumer honours deliver_at; None: it gets delayed messages at once."""
     if me.kind not in SHARED_TYPES:
         return None
     policy = delay_policy(view, settings, topic)
@@ -282,7 +285,7 @@ class KeySharedBatch(msgspec.Struct, gc=False):
     place: ReadPosition
     is_more: bool = False
     error: Corruption | None = None
-    bytes: int = 0  # roughly those in the pieces
+    bytes: int = 0  # an estimate of the bytes in the pieces
 
     def runs(self) -> list[Run]:
         """The chosen messages as runs."""
@@ -305,7 +308,7 @@ def _run(piece: Piece, first: int, last: int) -> Run:
 
 
 def slot_of(key: bytes) -> int:
-    """The slot of a key."""
+    """The slot of a key, below SLOTS."""
     return crc32(key) & (SLOTS - 1)
 
 
@@ -329,8 +332,8 @@ def choose_keys(
     """The next messages of a partition for the owner of some slots, at most limit.
 
     scan:   for a subscription that honours deliver_at
-    cost: reads the keys of the messages that it passes, once while the members stay the same, and
-            of messages that have become due; no key of messages that are not due
+    cost:   reads the key of each message that it passes, once while the members stay the same, and
+            of messages that became due; never of messages that are not due
     raises: IndexMissing, BucketLost
     """
     stops = _BlockedSlots(cursor, consumer, now)
@@ -387,8 +390,8 @@ def _take_due(
 ) -> bool:
     """Take the owner's due messages below its mark; False: their keys cannot be read.
 
-    No key is blocked there: messages that others hold are of their slots, or the mark is below
-    them.
+    Blocked slots need no check here: a message that another consumer has leased is in a slot of its
+    own, or is above the mark.
     """
     budget = BatchBytes(view, number, RECEIVE_BYTES_MAX)
     chosen: list[Id] = []
@@ -436,7 +439,7 @@ def _slots_by_id(view: View, pieces: list[Piece]) -> dict[Id, int]:
 def _back_to_due(scan: DueScan, stops: _BlockedSlots) -> Mark:
     """The position to continue from, below all messages that became due after the scan passed them.
 
-    It is also below messages that block a key: the consumer that passed them may not know of them.
+    It is also below messages that block a slot, because this consumer may have passed them already.
     """
     lowest: Id | None = None
     for key in scan.due():
@@ -570,9 +573,9 @@ class _BlockedSlots:
         return False
 
     def is_away(self, id_: Id, slot: int) -> bool:
-        """True for a message that is unavailable now, but holds nothing up.
+        """True for a message that is unavailable now, but blocks no slot.
 
-        Held by a transaction through this very consumer; or without a key.
+        A transaction of this consumer holds it, or it has no key.
         """
         return id_ in self._held or (slot == NO_SLOT and any(id_ in ids for ids in self._blocking))
 

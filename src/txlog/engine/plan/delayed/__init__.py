@@ -38,22 +38,21 @@ process that dies in between leaves a file that nothing names.
 A look for a subscription asks for messages that are due at a *cutoff*: now, or one tick later where
 the policy is not strict. It searches in two places, and remembers its position in both:
 
-    mark      in the log: everything below is acknowledged, held, in a hand, or not due yet
+    mark      in the log: everything below is acknowledged, held, leased, or not due yet
     pointer   in the index: everything below is passed over, or was delivered from there
 
     t0   the log         1  2  D  4  5  D' 7  │ 8  9  ...           D due at 10:05, D' at 11:00
                                               mark
          delivered       1, 2, 4, 5, 7        D and D' were passed over: the index has them
 
-    t1   10:06           the index, from the pointer: D is due, below the mark, and in no hand
+    t1   10:06           the index, from the pointer: D is due, below the mark, and not leased
          delivered       D, then 8, 9 from the mark on
 
 So each look (`due`) polls the index for messages that have become due below the mark. Then it reads
 forward from the mark and leaves out messages that the index lists as not due. It changes nothing.
 Neither position moves over a message that was not taken, so a failed look (a full disk, a crash, a
-consumer without room) is simply repeated. A message that comes back to the subscription pulls the
-mark back, like any other return; a seek, and anything the index may have lost, pulls it back to
-mark-delete.
+consumer without room) is simply repeated. A returned message moves the mark back, as on any
+subscription. A seek, or ids that the index may have lost, moves it back to mark-delete.
 
 The parts, and what would go wrong without each:
 
@@ -66,22 +65,21 @@ The parts, and what would go wrong without each:
     deliver its messages too early, since what is not in the index counts as not delayed. In such a
     range each row's own time is read, or the bucket is built again first.
 
-Clocks. The cutoff is a time of the wall, and clocks differ and get set. The index remembers the
-greatest time that it has ever left out as past; a process whose clock is behind that reads rows one
-by one, since what was past for the writer may not be past for it. A clock that has jumped ahead is
-not trusted until it is confirmed (`engine/plan/clock_trust`), or it would deliver the whole index
-at once.
+Clocks. The cutoff is a time of the wall clock, and wall clocks differ and get set. The index
+remembers the greatest time that it ever left out as past. A process whose clock is behind that
+reads rows one by one, since what was past for the writer may not be past for it. A clock that has
+jumped ahead in this boot is not trusted (`engine/plan/clock_trust`): it would deliver the whole
+index at once.
 
-In memory a process holds one index for a partition: per bucket its footer, the segments that
-are due, its bitmaps once a read passes by. Nothing is read before it is asked for, and polling
-takes nothing out. `upcoming` is the other direction: it lists and counts messages that are not due
-yet, and moves nothing.
+A process holds one index per partition in memory: of each bucket the footer, the segments that are
+due, and the bitmaps once a read needs them. Nothing is read before a caller needs it, and polling
+removes nothing. `upcoming` looks the other way: it lists and counts messages that are not due yet.
 
 Source: apache/pulsar#16763; spec/delayed 1, 3 to 7.
 
 Contents:
 
     due        which messages of a partition are due for a subscription
-    index      the delayed index of one partition in a process: sealed buckets, and the mutable one
+    index      the delayed messages of one partition in a process: sealed buckets, and mutable
     upcoming   delayed messages as columns, for listing, counting and picking
 """

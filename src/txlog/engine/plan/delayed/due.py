@@ -5,10 +5,10 @@
     strays   keys of scanned rows that are not due and not in the index
 
 A scan polls the index after the pointer for messages that became due below the mark, then reads
-forward from the mark. It only proposes: messages that the caller does not take come again, because
-pointer and mark move over no other message. A message that comes back to the subscription moves the
-mark back (standing). If the index may have lost ids, the mark moves back to mark-delete: that
-repeats bitmap algebra, and reads no row that is acknowledged, leased or not due.
+forward from the mark. It changes no state: a message that the caller does not take comes again,
+because pointer and mark pass only messages that are taken or unavailable. A returned message moves
+the mark back (standing). If the index may have lost ids, the mark moves back to mark-delete: that
+repeats bitmap operations, and reads no row that is acknowledged, leased or not due.
 
 Rows outside the index are read one by one where one may not be due: under a clock behind that of
 the writer that left them out, or in a range that is not indexed.
@@ -68,8 +68,9 @@ class IndexMissing(Exception):
 
 
 class DueMessages(msgspec.Struct, gc=False):
-    """The result of a scan; is_more: ask again, it ended early; error: the pieces cannot be
-    read.
+    """The messages of a scan; is_more: it ended early, so scan again; error: they cannot be read.
+
+    place: the position after them; bytes: an estimate
     """
 
     pieces: list[Piece]
@@ -92,10 +93,10 @@ class SplitPieces(NamedTuple):
 
 
 class DueScan:
-    """One look of a subscription at one partition.
+    """One scan of a partition for a subscription; messages with a time up to the cutoff are due.
 
-    busy: sets of ids that are unavailable now; skip: sets of ids that are not due
-    looked:   how many ids and rows it has checked; is_more: there are unchecked ones
+    busy:     sets of ids that are unavailable now; skip: sets of ids that are not due
+    looked:   how many ids and rows it has checked; is_more: it ended before it checked all
     make_do:  read row by row if the index is missing, instead of raising
     is_rewound: it begins again at mark-delete, because the index may have lost ids
     """
@@ -165,7 +166,7 @@ class DueScan:
         self.is_more = False
 
     def place(self, mark: Mark) -> ReadPosition:
-        """The position of the scan."""
+        """The position from which the next scan continues, with this mark."""
         delayed = self._delayed
         return ReadPosition(
             self.cursor.round,
@@ -179,7 +180,7 @@ class DueScan:
         )
 
     def is_free(self, id_: Id) -> bool:
-        """True for a message that is not acknowledged, held or leased."""
+        """True for a message that is not acknowledged, held, leased or waiting after a nack."""
         return not covers(self.cursor.mark_delete, id_) and not any(id_ in ids for ids in self.busy)
 
     # --- below the mark ----------------------------------------------------------------------
@@ -328,12 +329,12 @@ class DueScan:
         self.strays = self.strays[count:]
 
     def remember(self, waiting: list[Key]) -> None:
-        """Remember rows to deliver when they are due."""
+        """Remember rows that the index lacks as strays, to deliver them when they are due."""
         if waiting:
             self.strays = tuple(sorted({*self.strays, *waiting}))
 
     def room(self, waiting: list[Key]) -> bool:
-        """True when it may remember one more row."""
+        """True when it may remember one more stray beyond these."""
         return len(self.strays) + len(waiting) < self._strays_max
 
 

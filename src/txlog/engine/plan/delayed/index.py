@@ -1,30 +1,27 @@
-"""Owns DelayedIndex and its parts: a SealedBucket for each file, and MutableBucket for later ids.
+"""Owns DelayedIndex, the delayed messages of one partition in one process, and its parts.
 
-Each part has a cutoff and answers for its own range of positions. A bucket reads its footer first,
-then the segments that are due, and its bitmaps when a reader needs them. An unreadable bucket
-raises BucketLost (it is dropped and built again) or BucketUnreadable (the next look tries again).
-
-    key = (deliver_at, ledger, entry, index)
-
-Rows of the index are in order of key. A few are checked one by one; many are grouped by Arrow,
-without a Python object per message. A marker whose messages are all in a set is stored
-as its entry: an object for each message would cost 186 B.
-
-Invariants
-  1. A set of future ids has an id only if it is indexed and its time is above the cutoff.
-  2. No segment is read before its first id is due, and before the last of the one before it.
-DelayedIndex is the index of delayed messages of one partition, as a process holds it.
-
-It is one for all subscriptions, follows the fold, and is never stored: `view.timetables` has it,
-and it goes with the view. It has a cutoff, and answers
+There is one for all subscriptions. It follows the fold and is never stored: `view.timetables` keeps
+it as long as the view lives. It has a cutoff, and answers
 
     poll      which ids are due, after a key, in order of key
     futures   which ids are not due: bitmaps by position, one set per bucket and one for mutable
     next_key  the key that is due next
 
-Its parts are disjoint ranges of positions, in order: the buckets, then mutable. Nothing is read
-before it is asked for. Polling removes nothing, so a failed poll (a full disk, a crash) loses
-nothing.
+Its parts are disjoint ranges of positions, in order: a SealedBucket for each file, then the
+MutableBucket. A bucket reads its footer first, then the segments that are due, and its bitmaps when
+a reader needs them. Polling removes nothing, so a failed poll (a full disk, a crash) loses nothing.
+An unreadable bucket raises BucketLost (drop it and build it again) or BucketUnreadable (retry at
+the next scan).
+
+    key = (deliver_at, ledger, entry, index)
+
+Rows of the index are in order of key. A few are checked one by one; Arrow groups many, without a
+Python object per message. A marker whose messages are all in a set is stored as its entry: an
+object for each message would cost 186 B.
+
+Invariants
+  1. A set of future ids has an id only if it is indexed and its time is above the cutoff.
+  2. A segment is decoded only after its first id is due; a poll finishes the one before it first.
 Source: spec/delayed 3, 7.
 """
 
@@ -173,7 +170,7 @@ def _count(buffer: Buffer, ledger: int, entry: int) -> int:
 
 
 def _counts(buffer: Buffer, ledger: int) -> pa.Array | None:
-    """At each entry of a ledger the messages of its marker."""
+    """By entry of a ledger, how many messages its marker has; None: the ledger has no marker."""
     markers = buffer.markers.get(ledger)
     if not markers:
         return None
@@ -281,7 +278,7 @@ T = TypeVar("T")
 
 
 class LoadedPart(NamedTuple):
-    """The loaded parts of a bucket in this process; bytes: of rows and bitmaps."""
+    """What this process has loaded of a bucket; ids: in rows; bytes: of rows and bitmaps."""
 
     segments: int = 0
     ids: int = 0
@@ -289,9 +286,7 @@ class LoadedPart(NamedTuple):
 
 
 class BucketLost(Exception):
-    """The contents of a bucket differ from the frame that published it: it is dropped and
-    rebuilt.
-    """
+    """The contents of a bucket differ from the frame that published it: drop and rebuild it."""
 
     def __init__(self, partition: int, gen: int, error: IntegrityError) -> None:
         super().__init__(str(error))
@@ -327,7 +322,7 @@ class MutableBucket:
         self._future: IdSet | None = None
 
     def follow(self, schedule: Schedule) -> None:
-        """Take the rows added since the last call."""
+        """Copy the rows that the schedule gained since the last call; all, if it lost any."""
         count = len(schedule)
         if not count or count < self._rows or schedule.place(0) != self._first:
             self._begin_again()
@@ -381,7 +376,7 @@ class MutableBucket:
         return min((key_of(chunk, row) for chunk, row in candidates), default=None)
 
     def loaded(self) -> LoadedPart:
-        """The parts in memory."""
+        """How much is in memory; it has no segments."""
         return LoadedPart(0, self._rows, ROW_BYTES * self._rows + bytes_of(self._future))
 
     def count(self) -> int:
@@ -390,7 +385,7 @@ class MutableBucket:
 
 
 class SealedBucket:
-    """The ids of one bucket."""
+    """The ids of one published bucket, read from its file when needed."""
 
     __slots__ = (
         "_cutoff",
@@ -522,7 +517,7 @@ class SealedBucket:
         return key_of(rows, bisect_right(rows.at, self._cutoff))
 
     def loaded(self) -> LoadedPart:
-        """What of it is in memory."""
+        """How much of the bucket is in memory."""
         rows = sum(map(len, self._kept.values()))
         return LoadedPart(len(self._kept), rows, ROW_BYTES * rows + bytes_of(self._future))
 
@@ -576,7 +571,7 @@ class DelayedIndex:
         self.cutoff = NO_TIME
 
     def stand(self, cutoff: int) -> DelayedIndex:
-        """Follow the fold, and move to a cutoff, above or below the last."""
+        """Follow the fold, and move to a cutoff, above or below the last; returns itself."""
         delayed = self._view.delayed(self._number)
         if [sealed.bucket.gen for sealed in self._buckets] != [
             sealed.gen for sealed in delayed.buckets
@@ -602,7 +597,7 @@ class DelayedIndex:
             sealed.close()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files of the buckets."""
         for sealed in self._buckets:
             sealed.close()
 
@@ -667,13 +662,13 @@ class DelayedIndex:
         return total
 
     def loaded(self) -> tuple[LoadedPart, dict[int, LoadedPart]]:
-        """The parts in memory: of mutable, and of each bucket by its generation."""
+        """How much is in memory: of mutable, and of each bucket by its generation."""
         return self._mutable.loaded(), {
             sealed.bucket.gen: sealed.loaded() for sealed in self._buckets
         }
 
     def count_for(self, cursor: Cursor) -> int:
-        """How many ids above the cutoff are neither acknowledged nor below mark-delete."""
+        """How many ids above the cutoff are not acknowledged; unreadable buckets count in full."""
         total = self._count_in(self._mutable.future(), cursor)
         for sealed in self._buckets:
             if sealed.bucket.max_at > self.cutoff and not covers(

@@ -1,14 +1,12 @@
-"""Messages that are not due yet: the delayed messages of partitions as columns, to list, count or
-pick.
+"""Messages that are not due yet: delayed messages as columns, to list, count or pick.
 
     upcoming        in order of time, a table at a time, from the index: buckets and mutable;
                     upcoming_in_any_order, to count or pick from
     times_of        the times of named messages, from their rows
     is_in, is_behind, runs_in_order     the state of its messages on a cursor, by columns
 
-Nothing here follows the index or caches it. Ids that the index lacks, or that cannot be read from
-it, come from the log, and the caller's note is called. That costs time, but no call fails for a
-bucket.
+Nothing here caches the index. Ids that the index lacks come from the log. So do the ids of a bucket
+that cannot be read, and `note` is called with the reason: that costs time, but the call succeeds.
 Source: spec/delayed 1, 9.
 """
 
@@ -75,11 +73,11 @@ class TimeFilter:
         return times.filter(is_match)
 
     def since(self, after_ms: int) -> TimeFilter:
-        """The same filter for later times only."""
+        """The same filter, only for times after an instant."""
         return TimeFilter(max(after_ms, self.after_ms), self.before_ms, self.first_ledger)
 
     def until(self, before_ms: int) -> TimeFilter:
-        """The same filter for earlier times only."""
+        """The same filter, only for times before an instant."""
         if self.before_ms is not None:
             before_ms = min(before_ms, self.before_ms)
         return TimeFilter(self.after_ms, before_ms, self.first_ledger)
@@ -94,7 +92,7 @@ def upcoming(
 ) -> Iterator[pa.Table]:
     """Delayed messages with a time between two instants, both left out, as TIMES in order of key.
 
-    note:      called with each bucket that could not be read
+    note:      called with a line of text for each bucket that could not be read
     before_ms: None: no upper bound
     cost:      segments of a bucket are loaded when the caller has taken all earlier ids
     """
@@ -229,7 +227,7 @@ def _in_bucket(
 
 
 def count_later(view: View, bucket: Bucket, cutoff_ms: int) -> int:
-    """How many ids of a bucket have a later time; cost: at most one segment is loaded.
+    """How many ids of a bucket have a time above the cutoff; cost: loads at most one segment.
 
     raises: Corruption, FormatMismatch
     """

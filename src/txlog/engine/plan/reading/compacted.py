@@ -1,8 +1,8 @@
 """Compacted rows for readers: the newest message of each key, before the log continues.
 
-A reader fixes the files when it begins, so that a later compaction does not change what it reads.
-The later one has other messages, and lacks keys that were deleted in between. Files stay for
-`reader_grace_ms` after they are replaced.
+A reader chooses the files when it begins, so that a later compaction does not change what it reads:
+the later files have other messages, and lack keys that were deleted in between. Replaced files stay
+on disk for `reader_grace_ms`.
 
 Rows are in the order of their ids, so a position is a number of rows.
 """
@@ -28,10 +28,9 @@ _STORED = (*(name for name in RECEIVED.names if name not in _ELSEWHERE), *_IDS)
 
 
 class CompactedRange(NamedTuple):
-    """The compacted rows of a partition that a reader has not read: rows start to stop of the
-    files.
+    """The compacted rows that a reader still has to read: rows start..stop of the files together.
 
-    after: the log continues after this position
+    after: the position of the log after which the reader continues
     """
 
     files: tuple[FileRef, ...]
@@ -48,7 +47,7 @@ def compacted_files(view: View, number: int) -> tuple[FileRef, ...]:
 
 
 def rows_before(view: View, files: Sequence[FileRef], first: Mark) -> int:
-    """How many rows are before a position; cost: their ids, once."""
+    """How many compacted rows have a lower id; cost: reads their ids, once."""
     ledger, entry, index = first
     count = 0
     for ref in files:
@@ -65,7 +64,7 @@ def rows_before(view: View, files: Sequence[FileRef], first: Mark) -> int:
 
 
 def rows_earlier(view: View, files: Sequence[FileRef], time_ms: int) -> int:
-    """How many rows are before the first that became visible at an instant or later."""
+    """How many compacted rows come before the first that became visible at an instant or later."""
     count = 0
     for ref in files:
         times = view.files.pick(ref, [(0, ref.rows)], ("visible_time", "publish_time"))
@@ -80,7 +79,7 @@ def rows_earlier(view: View, files: Sequence[FileRef], time_ms: int) -> int:
 def take(
     view: View, topic: str, index: int, remaining: CompactedRange, limit: int
 ) -> tuple[pa.Table, CompactedRange]:
-    """The next rows as RECEIVED, at most limit and from one row group; and the remaining rows.
+    """(the next rows as RECEIVED, at most limit and from one row group; the remaining range).
 
     raises: SnapshotExpired when a later compaction replaced the files and they were deleted
     """

@@ -1,10 +1,10 @@
 """Dispatch: which visible messages follow a position, and their rows.
 
-One function decides visibility for consumers and readers alike: the data rows of the partition, and
-at each commit marker the sidecar rows of its transaction, in the order (marker, index). A plan uses
+`plan` alone decides visibility, for consumers and readers: the data rows of the partition, and at
+each commit marker the sidecar rows of its transaction, in the order (marker, index). A plan uses
 the folds alone, so it never reads rows that a caller does not need.
 
-A plan leaves out ids as bitmaps for each ledger, so a million rows cost microseconds:
+A plan leaves out ids by one bitmap per ledger, so a million rows cost microseconds:
 
     planned = range - acknowledged - pending - leased - waiting - (future - released)
 
@@ -14,9 +14,8 @@ A batch has a bound in bytes, so that large messages do not fill the memory. The
 message are known. All others count with the mean of their ledger or transaction; the error is
 bounded, since a ledger has no more than ledger_bytes_max.
 
-A caller that has the messages already, as runs, fetches them by their ids, to move them elsewhere
-or hand them out again. A marker that represents all its messages is taken apart, so that each row
-has the id of one message.
+`fetch` reads messages by their ids, as runs, to move them elsewhere or deliver them again. Before,
+`taken_apart` replaces a whole marker by its messages, so that each row has the id of one message.
 Source: spec/transactions 8.
 """
 
@@ -52,7 +51,7 @@ from txlog.engine.view import Request, View
 
 
 class BatchBytes:
-    """The bytes that a batch of one partition still takes."""
+    """How many bytes still fit a batch of one partition: `left`, below 0 after a larger message."""
 
     __slots__ = ("_partition", "_view", "left")
 
@@ -119,7 +118,7 @@ Skip: TypeAlias = tuple[IdSet | IdsExcept, ...]
 
 
 def entries_left(skip: Skip, ledger: int, first: int, stop: int) -> BitMap64 | None:
-    """The entries first..stop of a ledger outside all skip sets; None: all of them.
+    """The entries first..stop-1 of a ledger outside all skip sets; None: all of them.
 
     A marker is included unless all its messages are left out together.
     cost: O(containers of the bitmaps)
@@ -154,7 +153,7 @@ def _entries_of(skipped: IdSet | IdsExcept, ledger: int) -> BitMap64 | None:
 
 
 def runs_left(bits: BitMap64, first: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The runs of a bitmap, as (first, last); it has nothing outside first..stop.
+    """The runs of a bitmap, as (first, last); it has no bit outside first..stop-1.
 
     cost: O(1) a run, whatever its length
     """
@@ -248,10 +247,7 @@ class Piece:
 
 
 class Plan(NamedTuple):
-    """The messages to deliver.
-
-    after: the position after the last message checked; bytes: an estimate.
-    """
+    """The messages to deliver; after: the position of the last one checked; bytes: an estimate."""
 
     pieces: list[Piece]
     messages: int
@@ -270,7 +266,7 @@ def plan(
 ) -> Plan:
     """The next messages after a position, at most limit; those in a skip set are left out.
 
-    It ends where bytes_max is reached (`batch_bytes`), but has at least one message.
+    It ends where bytes_max is reached (`BatchBytes`), but has at least one message if there is one.
     stop: the first position that it must not reach
     cost: O(pieces), not O(messages), and not O(ids left out)
     """
@@ -311,7 +307,7 @@ def position_followed_by(
 ) -> Mark | None:
     """The position after the message that `count` messages follow; None if there are too few.
 
-    after: only messages after this position and before `stop` count; skip: ids that do not count
+    start: only messages after this position and before `stop` count; skip: ids that do not count
     cost: O(pieces after the result), independent of the log before it
     """
     silent = view.watermark(partition).silent
@@ -434,7 +430,7 @@ def _last(view: View, partition: int, start: Mark, stop: Mark | None) -> Mark:
 
 
 def part_of(piece: Piece, first: int, last: int) -> Piece:
-    """The stretch of a piece from one offset to another."""
+    """The messages of a piece from one offset to another, both included."""
     if (first, last) == (0, piece.rows - 1):
         return piece
     index = piece.index + first if piece.index else 0
@@ -450,12 +446,12 @@ def id_of(piece: Piece, offset: int) -> Id:
 
 
 def requests_of(pieces: list[Piece]) -> list[Request]:
-    """The locations of the rows of a plan, in order."""
+    """(ledger, first row, row after the last) where the rows of pieces are stored, in order."""
     return [request for piece in pieces for request in _requests(piece)]
 
 
 def _requests(piece: Piece) -> list[Request]:
-    """The locations of the rows of a piece."""
+    """(ledger, first row, row after the last) where the rows of a piece are stored, in order."""
     if piece.marker is None:
         return [(piece.ledger, piece.entry, piece.entry + piece.rows)]
     out: list[Request] = []
@@ -468,10 +464,10 @@ def _requests(piece: Piece) -> list[Request]:
 
 
 class PiecePlace(NamedTuple):
-    """The id of the first message of a piece, and when it became visible; no row has this stored.
+    """The id of the first message of a piece, and when it became visible; no row stores this.
 
     The messages of a marker have its entry, and their index counts up. The entries of plain
-    messages count up, and they became visible when they were published.
+    messages count up, and each became visible when it was published.
     """
 
     ledger: int
@@ -482,7 +478,7 @@ class PiecePlace(NamedTuple):
 
 
 def place_of(piece: Piece) -> PiecePlace:
-    """The common values of the messages of a piece."""
+    """The id, time and state that the messages of a piece share, or count up from."""
     marker = piece.marker
     if marker is None:
         return PiecePlace(piece.ledger, piece.entry, None, None, None)
@@ -492,7 +488,7 @@ def place_of(piece: Piece) -> PiecePlace:
 class Rows(NamedTuple):
     """The messages of a plan in order, before they become a table or Message objects.
 
-    times: how often each was redelivered, None for a reader
+    times: the redelivery count of every message, None for a reader
     """
 
     topic: str
@@ -508,7 +504,7 @@ class Rows(NamedTuple):
 
     @property
     def value_bytes(self) -> int:
-        """The memory that their values take."""
+        """The bytes of memory that their values take."""
         return int(self.stored.column("value").nbytes)
 
     def columns(self) -> Iterator[tuple[str, pa.ChunkedArray]]:
@@ -567,7 +563,8 @@ def received(
 ) -> pa.Table:
     """The messages of a plan as RECEIVED, in order.
 
-    redelivered: counts of the subscription, None for a reader
+    partition_number: in the topic; partition: in the store
+    redelivered: redelivery counts of the subscription by id, None for a reader
     names:       as in `rows_of`
     """
     if not pieces:
@@ -598,7 +595,7 @@ def _placed(
 ) -> dict[str, pa.Array | pa.ChunkedArray]:
     """The columns with the place and time at which the messages of pieces became visible.
 
-    Each column has one value per piece, or counts up. For few rows the cost is that of the kernels.
+    ends: the number of rows up to each piece; sent: the column publish_time
     """
     total = ends[-1]
     places = [place_of(piece) for piece in pieces]
@@ -641,7 +638,7 @@ def _indexes(first: int, total: int) -> pa.Array:
 
 
 def _same(total: int, values: list[Any], kind: pa.DataType) -> pa.Array:
-    """The only value, in each row."""
+    """The first value in each row: all pieces have the same."""
     return pa.repeat(pa.scalar(values[0], kind), total)
 
 
@@ -676,7 +673,7 @@ def _counts(redelivered: dict[Id, int], pieces: list[Piece]) -> list[int]:
 
 
 def visible_end(view: View, partition: int) -> Mark:
-    """The position of the last entry of the partition; (ledger, -1, 0) when it is empty."""
+    """The position of the last entry of a partition; (ledger, -1, 0): the last ledger is empty."""
     last = view.topic(partition).ledgers[-1]
     return (last.ledger, last.entries - 1, 0)
 
@@ -685,9 +682,9 @@ def visible_end(view: View, partition: int) -> Mark:
 
 
 def taken_apart(view: View, partition: int, runs: Iterable[Run]) -> list[Run]:
-    """The same messages, with markers taken apart.
+    """The same messages, with the messages of a marker in place of its entry.
 
-    Trimmed rows and rows that are not data are left out.
+    Trimmed messages and rows that are not data are left out.
     """
     silent = view.watermark(partition).silent
     if silent:
@@ -766,7 +763,7 @@ def pieces_of(view: View, partition: int, runs: Iterable[Run]) -> list[Piece]:
 
 
 def still_pending(view: View, partition: int, cursor: Cursor, runs: Iterable[Run]) -> list[Run]:
-    """The part of the runs that is neither DELETED nor PENDING_ACK."""
+    """The part of the runs that is not acknowledged, trimmed, or held by a transaction."""
     out: list[Run] = []
     for run in runs:
         if is_trimmed(view, partition, run[0]):

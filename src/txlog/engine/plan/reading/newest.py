@@ -2,8 +2,8 @@
 
 A scan reads the keys of visible messages between two positions, in the order of a plan, and keeps
 the last message of each key. Its memory grows with the keys, and not with the messages. Messages
-without a key are left out. The caller reads the rows of the kept messages afterwards. Nothing here
-makes an object for a message: a plan has one for each run of plain messages and each marker.
+without a key are left out. The caller reads the rows of the kept messages afterwards. No Python
+object is made per message: a plan has one for each run of plain messages and each marker.
 
 Compacted rows (role c) are scanned like the log: each has its position in the log. A second scan
 gives the same rows in the same order, so a caller that cannot keep locations may keep row numbers.
@@ -57,7 +57,7 @@ class ScanSegment(NamedTuple):
     pieces: list[Piece]
 
     def keys(self, view: View) -> pa.ChunkedArray:
-        """The key of each message."""
+        """The key of each message, null without one."""
         return _read(view, self.requests, ("key",)).column("key")
 
     def places(self, view: View, names: Sequence[str] = ()) -> pa.Table:
@@ -149,8 +149,8 @@ def _rows_of(requests: list[Request]) -> pa.Array:
 class NewestRows:
     """The last row of each key in a sequence of tables with a column `key`.
 
-    bytes: the memory it holds, roughly
-    cost: the table merges new rows once there are as many new as old rows
+    bytes: an estimate of the memory that it takes
+    cost:  it merges new rows into the old ones once there are as many
     """
 
     __slots__ = ("_kept", "_rows", "_waiting", "bytes")
@@ -208,10 +208,11 @@ def last_of_each(table: pa.Table) -> pa.Table:
 def fetched(
     view: View, places: pa.Table, names: Sequence[str] = tuple(MESSAGE.names)
 ) -> Iterator[pa.Table]:
-    """The rows of PLACED with these columns of MESSAGE, in batches: of compacted rows, but entry.
+    """The rows at locations (PLACED), with these columns of MESSAGE, in batches.
 
-    The id is in marker_ledger, marker_entry and txn_index (null: a plain message). A batch may keep
-    whole row groups in memory, also for few rows: about FETCH_BYTES by the sizes in their files.
+    They have the form of compacted rows, but their stored `entry`: the id is in marker_ledger,
+    marker_entry and txn_index (null: a plain message). A batch keeps whole row groups in memory,
+    also for few rows: about FETCH_BYTES by the sizes in their files.
     """
     schema = pa.schema([MESSAGE.field(name) for name in names])
     at = 0
@@ -227,7 +228,7 @@ def fetched(
 
 
 def _said(places: pa.Table, columns: dict[str, pa.ChunkedArray], name: str) -> pa.ChunkedArray:
-    """A column of the id: that of the location, or the row's own where the location has none."""
+    """A column of the id or LSN: from the location, or from the row where the location has none."""
     placed = places.column(name)
     if name == "lsn":
         return pc.coalesce(placed, columns[name])
@@ -238,9 +239,9 @@ def _said(places: pa.Table, columns: dict[str, pa.ChunkedArray], name: str) -> p
 
 
 def _batches(view: View, requests: list[Request], width: int) -> Iterator[list[Request]]:
-    """Requests whose row groups have about FETCH_BYTES together, or are one: each is decoded whole.
+    """Requests in batches of about FETCH_BYTES, or of one row group: a group is decoded whole.
 
-    width: what a row takes in addition to its bytes
+    width: bytes that a row takes in memory in addition to those in its file
     """
     group_of: dict[int, tuple[int, int, int]] = {}  # by ledger, where the last row was
     batch: list[Request] = []

@@ -1,4 +1,4 @@
-"""From words like `-10`, `@-1h`, `17:4`, `sub=billing` to positions.
+"""Ranges such as `-10`, `@-1h`, `17:4` or `sub=billing` become positions of each partition.
 
 A start is the position *after* which reading begins; a stop is the first position that is not read.
 Counts are of visible messages in each partition. Source: spec/cli 6.
@@ -36,11 +36,10 @@ _STEADY = ("start", "skip", "id", "after", "time")  # bounds that later frames d
 
 
 class ReadRange(NamedTuple):
-    """The range to read in one partition.
+    """The range to read in one partition: after `after`, before `stop` (None: no end).
 
-    subscription: leave out messages that it has acknowledged.
-
-    compacted: these rows come first
+    subscription: leave out messages that it has acknowledged
+    compacted:    these rows come first
     """
 
     after: Mark
@@ -55,8 +54,8 @@ def resolve_range(
     """The range of each partition that the requested range touches.
 
     raises: MessageNotFound, SubscriptionNotFound, TransactionNotFound (never issued),
-            InvalidArgument (ids of two partitions, not exactly one subscription, a bound that
-            counts messages of a compacted range)
+            PartitionUnavailable (a time), InvalidArgument (ids of two partitions, not exactly one
+            subscription, a bound that counts messages of a compacted range)
     """
     if requested.kind == "txn":
         assert requested.txn is not None
@@ -88,7 +87,7 @@ def resolve_range(
 
 
 def compacted_range(view: View, topic: Topic, partition: int, requested: Range) -> ReadRange:
-    """Where a compacted range begins: in the compacted rows, or after their horizon.
+    """The range to read in one partition for a compacted range: compacted rows, then the log.
 
     Its bounds are positions of the log, and the first messages there may have been trimmed.
     """
@@ -140,9 +139,9 @@ def is_settled(
 ) -> bool:
     """Whether no later frame can put a message into a range.
 
-    Positions only grow, so it is settled when each stop is before the end, or is named `end`. So is
-    a stop by time once a message of that time or later exists: nothing after it counts, however
-    early. Counting from the end, or from a subscription, includes later messages.
+    Positions only grow, so a range is settled when each stop is before the end of the partition. A
+    stop by time is, once a message of that time or later exists: no message after it counts,
+    whatever its time. A stop `end` or none, a count from the end, or a subscription never settles.
     of_all: the range covers all partitions, and frames may add more unless an id names one
     """
     stop = requested.stop
@@ -173,7 +172,10 @@ def _is_settled(
 
 
 def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mark:
-    """The position just before the bound in a partition."""
+    """The position just before the bound in a partition; for `after`, just after that message.
+
+    raises: as resolve_range
+    """
     number = number_of(topic, partition)
     if bound.kind == "start":
         return start_of(view, number)
@@ -213,9 +215,8 @@ def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mar
 def _counted(view: View, number: int, bound: Bound, start: Mark, skip: Skip = ()) -> Mark:
     """The position this many messages after another, or before the end.
 
-    skip: ids that do not count.
-
-    cost: O(pieces of the counted messages)
+    skip:   ids that do not count
+    cost:   O(pieces of the counted messages)
     raises: InvalidArgument for a bound that does not count
     """
     count = bound.value
@@ -266,7 +267,7 @@ def _before_id(view: View, number: int, message_id: MessageId) -> Mark:
 
 
 def range_before(view: View, topic: Topic, message_id: MessageId, count: int) -> Range:
-    """The `count` messages of a partition before an id, or as many as there are."""
+    """The range with the `count` messages of a partition before an id, or as many as there are."""
     number = number_of(topic, partition_of(view, topic, message_id))
     stop = stop_after(_before_id(view, number, message_id))
     start = position_followed_by(view, number, count, start_of(view, number), stop=stop)
@@ -275,11 +276,9 @@ def range_before(view: View, topic: Topic, message_id: MessageId, count: int) ->
 
 
 def _after_id(view: View, number: int, message_id: MessageId) -> Mark:
-    """The position after a message.
+    """The position after a message, which may be trimmed; `check_retained` then reports the gap.
 
-    A reader that continues there misses later messages that were trimmed.
-
-    raises: MessageNotFound for a message that does not exist yet
+    raises: MessageNotFound for a message that does not exist, or not yet
     """
     ledger, entry, index = message_id.ledger, message_id.entry, message_id.index
     if is_trimmed(view, number, ledger):
@@ -305,7 +304,7 @@ def start_of(view: View, number: int) -> Mark:
 
 
 def check_retained(view: View, topic: Topic, number: int, position: Mark) -> None:
-    """Refuse a position after which messages were trimmed: never a silent jump (R22).
+    """Refuse a position after which messages were trimmed: a reader must not skip them (R22).
 
     raises: MessageNotFound with the fields first and last, the trimmed range
     """
@@ -353,15 +352,16 @@ def last_compacted(view: View, number: int) -> MessageId | None:
 
 
 def stop_after(last: Mark) -> Mark:
-    """The first position after the last one to read."""
+    """The position that follows a position."""
     ledger, entry, index = last
     return (ledger, entry, index + 1) if index else (ledger, entry + 1, 0)
 
 
 def before_time(view: View, number: int, time_ms: int) -> Mark:
-    """The position before the first entry of that time or later; cost: the times of a ledger.
+    """The position before the first entry published at that time or later.
 
-    Times are checked in the order of entries, because they may fall (R32).
+    It checks times in the order of entries, because they may fall (R32).
+    cost: reads the times of the ledgers that may have it, usually one
     """
     position = start_of(view, number)
     for end in view.topic(number).ledgers:

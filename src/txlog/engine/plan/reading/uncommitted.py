@@ -47,8 +47,8 @@ def check_isolation(isolation: str) -> str:
 class UnmarkedRows:
     """The rows of a sidecar that no marker makes visible, computed once for all batches at one LSN.
 
-    late: markers above the LSN of the read; their messages were open then
-    cost: O(markers after the place of the first batch)
+    late: markers above the LSN of the read; their transactions were open at that LSN
+    cost: O(markers after the position of the first batch)
     """
 
     __slots__ = ("_lsn", "_marked", "_state", "_through_lsn", "late")
@@ -71,7 +71,7 @@ class UnmarkedRows:
             stretches.sort()
 
     def is_of(self, view: View, state: Buffer, through_lsn: int | None) -> bool:
-        """True while nothing has changed since."""
+        """True when it was computed for this sidecar, view and LSN."""
         built_for = (self._lsn, self._through_lsn)
         return self._state is state and built_for == (view.lsn, through_lsn)
 
@@ -107,10 +107,9 @@ START = PreviewPosition()
 
 
 def _floor(state: Buffer, position: PreviewPosition) -> int:
-    """An LSN that all markers of rows after a place are above, because rows come before their
-    marker.
+    """An LSN at or below all markers of rows after a position: rows come before their marker.
 
-    0 for a place in a sealed ledger: its rows have moved, so the whole ledger is searched again.
+    0 for a position in a sealed ledger: its rows have moved, so every marker is looked at.
     """
     is_sealed = any(end.ledger == position.ledger and end.sealed for end in state.ledgers)
     return 0 if is_sealed else position.lsn
@@ -137,9 +136,9 @@ def preview(
     only: TxnId | None = None,
     is_strict: bool = False,
 ) -> tuple[pa.Table, PreviewPosition]:
-    """(rows as RECEIVED in append order, at most limit; the place after the last).
+    """(rows as RECEIVED in append order, at most limit; the position of the last).
 
-    Ends where the bytes of a batch are reached, but has at least one row.
+    It ends where the bytes of a batch are reached, but has at least one row if there is one.
     through_lsn: rows and markers written later are left out
     only:        the rows of one transaction
     is_strict:   raise SnapshotExpired if rows that may belong to that LSN were moved
@@ -180,9 +179,9 @@ def preview(
 
 
 def _check_unmoved(view: View, state: Buffer, late: list[Marker], topic: str) -> None:
-    """Raise SnapshotExpired for rows in a clean file, which says when they became visible.
+    """Raise SnapshotExpired for rows in a clean file: it has the LSN at which they became visible.
 
-    It does not say when they were written, so whether they were open at that LSN is unknown.
+    It lacks the LSN at which they were written, so whether they were open then is unknown.
     """
     sealed = {
         end.ledger
@@ -206,7 +205,7 @@ def _large(
     through_lsn: int | None,
     only: TxnId | None,
 ) -> list[int]:
-    """Ledgers of large messages after the place that no marker makes visible, in append order."""
+    """Ledgers of large messages after a position that no marker makes visible, in append order."""
     large_ledgers = [
         (large.lsn, ledger)
         for ledger, large in state.chunked.items()
@@ -276,7 +275,7 @@ def _wanted(
     through: tuple[int, int],
     only: TxnId | None,
 ) -> pa.Table:
-    """Data rows after the place up to an LSN and index, with their row numbers."""
+    """Data rows after a position up to an LSN and index, with their row numbers."""
     rows = rows.append_column("row", numbers)
     lsn = rows.column("lsn")
     here = pa.scalar(position.lsn, pa.int64())

@@ -34,7 +34,7 @@ all together, or never. Otherwise a watermark could overtake the messages that i
 after.
 
 The value at a position (`WatermarkGenerator`) is a function of the rows up to it. Reading them all
-each time would cost the length of the log, so each ledger that is begun after the first assertion
+each time would cost the length of the log. So each ledger that is begun after the first assertion
 opens with a snapshot of all producers:
 
     ledger 7: S  m  m  W  m  W  m  m      ledger 8: S  m  W  m  m  m  W  m
@@ -99,9 +99,7 @@ _MOVES = ("kind", "producer", "event_time", "publish_time", "lsn", "txn_most", "
 
 
 class StoredWatermark(NamedTuple):
-    """A watermark row, or a marker; by: producer or timeout; effects: those in a marker; times in
-    ms.
-    """
+    """A row that moves the watermark, or a commit marker with its effects; times in ms."""
 
     where: Position
     kind: int
@@ -110,11 +108,11 @@ class StoredWatermark(NamedTuple):
     time_ms: int
     lsn: int
     txn: tuple[int, int] | None  # the halves of its id
-    by: str | None
+    by: str | None  # of W_IDLE: producer or timeout
     effects: list[Effect]
 
     def take(self, state: WatermarkState) -> None:
-        """Fold it into the state before it."""
+        """Apply the row to the state, which changes in place."""
         if self.kind == W_SET:
             assert self.producer is not None and self.event_time is not None
             state.raise_to(self.producer, self.event_time, self.where, self.time_ms)
@@ -126,7 +124,7 @@ class StoredWatermark(NamedTuple):
 
 
 def read_rows(view: View, requests: Sequence[Request]) -> Iterator[StoredWatermark]:
-    """The rows of some ledgers, in order; their values are read unless they are a message's."""
+    """The rows of some ledgers, in order; values are read of markers and W_IDLE rows only."""
     if not requests:
         return
     places = [(ledger, row) for ledger, low, high in requests for row in range(low, high)]
@@ -169,11 +167,10 @@ def _cells(table: pa.Table, name: str) -> list[object]:
 
 
 class Lateness:
-    """The event times of a partition's messages, up to a position.
+    """How many messages of a partition were late, up to a position, found step by step.
 
-    greatest: of the event times, None without one
-    late:     messages that were older than the watermark just before them; one without an event
-              time is never late
+    greatest: the greatest event time in ms; None: no message had one
+    late:     messages with an event time below the watermark just before them
     """
 
     __slots__ = ("_after", "_folded", "_last", "_state", "greatest", "late", "partition")
@@ -275,7 +272,7 @@ class WatermarkGenerator:
 
     @property
     def status(self) -> str:
-        """unknown, active or idle."""
+        """The status at this position: unknown, active or idle."""
         return self._state.status
 
     @property
@@ -284,7 +281,7 @@ class WatermarkGenerator:
         return self._state
 
     def get_watermark(self) -> int | None:
-        """The least time of an active producer at this position, None without one."""
+        """The least time of an active producer at this position, in ms; None without one."""
         return self._state.value
 
     def seek(self, view: View, position: Position) -> None:

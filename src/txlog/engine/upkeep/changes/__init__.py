@@ -1,6 +1,6 @@
-"""Logs of the changes of keys, cursors and the catalog.
+"""Logs of the changes of keys, cursors and the catalog, which outlive their journal.
 
-They are segment files, and stay after their journal is deleted.
+They are files that anything can read; the store itself never needs them.
 
 Contents:
 

@@ -1,12 +1,12 @@
-"""The logs of changes: segment files with the changes of keys, cursors and the catalog.
+"""The logs of changes: Arrow and Parquet files with the changes of keys, cursors and the catalog.
 
 They are below system/ in `__transaction_key`, `cursors` and `catalog`, and for a subscription in
 `_cursors/<subscription>` in the directory of a partition. A checkpoint adds an Arrow file to each
 log that gained rows. All cursors share one file, because a file each for a thousand cursors would
-take a thousand flushes. When there are many files, or enough bytes, they are merged into one; a
-large one is sealed as Parquet, and cursors with many rows then get their own files. Past the
-retention only the newest row of each key is kept, so a log by itself always holds the whole state.
-Nothing is ever recovered from them, and anything that reads Arrow or Parquet can read them.
+take a thousand flushes. The checkpoint merges many files into one. If that has many bytes, it seals
+it as Parquet, and cursors with many rows get their own files. Past the retention only the newest
+row of each key is kept, so a log by itself always has the whole state. No state is ever recovered
+from them.
 """
 
 from __future__ import annotations
@@ -69,15 +69,14 @@ def publish(
     now_ms: int,
     note: Callable[[str], None],
 ) -> Changes:
-    """Store the changes after a manifest, and keep logs that are not too old.
+    """Write the changes after a manifest, and drop changes past the retention.
 
-    Returns the files to name.
-
-    A file or an older dump that cannot be read does not stop the checkpoint: the log continues
+    A file or an older dump that cannot be read does not stop the checkpoint: the logs continue
     without that file, from rows of the state as it is now.
     cursors: those with changes, with their dumps at the cut
-    dumps: all dumps of the new checkpoint
-    note: called with a message about omitted files
+    dumps:   all dumps of the new checkpoint
+    note:    called with a message when the logs start anew
+    returns: the files that the manifest must name
     """
     if settings.change_retention_ms == 0 or settings.change_retention_bytes == 0:
         return Changes()
@@ -144,7 +143,7 @@ def again(
     generation: int,
     now_ms: int,
 ) -> Changes:
-    """The logs without damaged files, whose rows are replaced with the state at the cut.
+    """The logs with rows of the state at the cut in place of damaged files; writes these rows.
 
     bad:    among old; if all are bad, every log starts anew
     raises: Corruption (a dump), MissingFile
@@ -172,7 +171,7 @@ def again(
 
 
 def compacted(disk: Disk, old: Changes, generation: int) -> Changes:
-    """Every log reduced to the newest row of each key; each cursor in its own file."""
+    """Write every log again with only the newest row of each key; each cursor in its own file."""
     work = _NewFiles(disk, generation)
     out: list[ChangeRef] = []
     for kind in SCHEMAS:
@@ -236,7 +235,7 @@ class _NewFiles:
         return read(self.disk, ref) if data is None else decoded(ref, data)
 
     def append(self, kind: str, refs: list[ChangeRef], rows: pa.Table) -> list[ChangeRef]:
-        """The files of a log with more rows."""
+        """The files of a log after these rows are added: to a new file, or merged with others."""
         sealed = [ref for ref in refs if ref.path.endswith(".parquet")]
         parts = [ref for ref in refs if not ref.path.endswith(".parquet")]
         size = sum(ref.bytes for ref in parts) + rows.nbytes
@@ -336,7 +335,8 @@ def _retained(
 
 
 def newest(kind: str, rows: pa.Table) -> pa.Table:
-    """The newest row of each key, by LSN; for the catalog without deleted things.
+    """The newest row of each key, by LSN: of cursors, of `complete` rows; without deleted things of
+    the catalog.
 
     rows: of files in any order; rows of one frame and key are in order
     """
@@ -363,7 +363,7 @@ def _joined(kind: str, parts: Sequence[pa.Table]) -> pa.Table:
 
 
 def _cells(rows: pa.Table) -> list[Cell]:
-    """The cursors of the rows, one by one."""
+    """The cursor of each row."""
     subscription, partition = (rows.column(name).to_pylist() for name in KEYS["cursor"])
     return list(zip(subscription, partition, strict=True))
 

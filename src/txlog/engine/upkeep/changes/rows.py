@@ -1,10 +1,10 @@
 """Changes of keys, cursors and the catalog as rows: the effects of ops of the journal, op by op.
 
-The schemas of the three logs are here. The row of a key, or of a thing in the catalog, has the
-whole state after the change. For a cursor only the last row of each checkpoint has the state,
-marked `complete`; the others have the change only. Acknowledgements that follow each other on a
-cursor within a second are one row, since a busy subscription writes one for each frame. Leases are
-not changes, because they end with their holder.
+The schemas of the three logs are here. The row of a key, or of a thing in the catalog, has its
+whole state after the change. Of a cursor, only the last row of each checkpoint has the state, and
+is `complete`; the others have only the change. Successive acknowledgements on a cursor within a
+second become one row, since a busy subscription writes one per frame. Leases are not recorded,
+because they end with their consumer.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class CursorName(NamedTuple):
 
 
 class Entity(NamedTuple):
-    """One thing in the catalog; value is JSON."""
+    """One thing in the catalog, such as a topic, policy or subscription; value is JSON."""
 
     topic: str | None
     partition: int | None
@@ -229,7 +229,7 @@ class _CursorChange:
 
 
 class CollectedChanges:
-    """Changes in journal order, taken op by op: `take` is for ops whose type is in TAKES."""
+    """Changes in journal order, collected op by op; only ops whose type is in TAKES have any."""
 
     __slots__ = ("catalog", "cursors", "deleted", "keys")
 
@@ -246,11 +246,11 @@ class CollectedChanges:
             take(self, lsn, time_ms, op)
 
     def key(self, lsn: int, time_ms: int, op: Op) -> None:
-        """An op of a transaction key."""
+        """Collect an op of a transaction key."""
         self.keys.append((lsn, time_ms, op))
 
     def of_catalog(self, lsn: int, time_ms: int, op: Op) -> None:
-        """An op of the catalog."""
+        """Collect an op of the catalog; forget the changes of cursors that it deletes."""
         self.catalog.append((lsn, time_ms, op))
         if type(op) is SubscriptionDeleted:
             self.deleted.add(op.subscription)
@@ -258,7 +258,7 @@ class CollectedChanges:
                 self.cursors.pop((op.subscription, partition), None)
 
     def acked(self, lsn: int, time_ms: int, op: Acked) -> None:
-        """A plain acknowledgement; most follow the last one, and then extend its row."""
+        """Collect an acknowledgement; it extends the last row if that is a recent one, too."""
         rows = self.cursors.get((op.subscription, op.partition))
         if rows is None:
             rows = self.cursors[(op.subscription, op.partition)] = []
@@ -275,7 +275,7 @@ class CollectedChanges:
         rows.append(_CursorChange("acknowledged", lsn, time_ms, op.mark_delete, op.runs, op.count))
 
     def of_cursor(self, lsn: int, time_ms: int, op: Op) -> None:
-        """Any other op of a cursor."""
+        """Collect any other op of a cursor."""
         change, mark, runs, messages, txn = _described(op)
         cell: Cell = (op.subscription, op.partition)  # type: ignore[union-attr]
         rows = self.cursors.setdefault(cell, [])
@@ -283,7 +283,7 @@ class CollectedChanges:
 
 
 def join(runs: list[Run], more: Iterable[Run]) -> None:
-    """Append runs; a run that starts where the last one ends extends it."""
+    """Append runs in place; a run that starts where the last one ends extends it."""
     for run in more:
         if runs and not run[3]:
             last = runs[-1]
@@ -373,9 +373,9 @@ def snapshot(
     kinds: Iterable[str] = SCHEMAS,
     cells: set[Cell] | None = None,
 ) -> dict[str, pa.Table]:
-    """One row with the state of each thing, from its dump at an LSN.
+    """By kind, one row with the state of each thing, from its dump at an LSN.
 
-    cells: only these cursors
+    cells: only these cursors; None: all
     raises: Corruption, MissingFile
     """
     out: dict[str, pa.Table] = {}
@@ -717,7 +717,7 @@ class _Lists:
 
 
 def entities(state: Catalog) -> dict[str, Entity]:
-    """The contents of the catalog by thing."""
+    """Everything in the catalog, by a name such as `topic/3` or `namespace/a/b/ttl_ms`."""
     out: dict[str, Entity] = {}
     for name in state.settings:
         out |= _setting(state, name)

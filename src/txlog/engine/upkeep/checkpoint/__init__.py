@@ -1,9 +1,9 @@
 """The checkpoint and recovery: how the journal becomes files, and how a store opens again.
 
-The journal has all ops, and state is the fold over them. That is easy to get right and gets slower
-every day: opening the store would replay its whole history. A checkpoint writes the state and the
-rows of the journal up to one LSN, the cut, into files of their own. From then on opening costs the
-live state and the journal since the cut.
+The journal has all ops, and state is the fold over them. With the journal alone, opening the store
+would replay its whole history, slower every day. A checkpoint writes the state and the rows of the
+journal up to one LSN, the cut, into files of their own. From then on opening costs the live state
+and the journal since the cut.
 
                        cut
     journal  ───────────┼──────────────▶
@@ -72,9 +72,9 @@ Without D the store would silently open without its last messages. Each frame's 
 that its writer knew to be durable. So a later frame proves that an earlier one was lost, even if
 the witness is lost too (R8).
 
-After a boot, or a failed flush, frames that were answered without a flush may be missing. A lossy
-recovery therefore aborts every open transaction and skips the ids that may have been handed out,
-in one durable frame, before anything else is written (R9, R10).
+After a boot, or a failed flush, frames that were answered without a flush may be missing. So a
+lossy recovery first writes one durable frame: it aborts every open transaction, and skips the ids
+that the missing frames may have given out (R9, R10).
 
 A process that finds a damaged file records it (`quarantine`). The partition still yields every good
 entry, then an error at the bad one; the rest of the store keeps working. Repair is a command of its

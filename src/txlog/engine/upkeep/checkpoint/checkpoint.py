@@ -1,12 +1,11 @@
 """The checkpoint: moves the journal into files, so that opening a store costs the live state.
 
-The package draws its time line. Only the holder of the maintenance lock comes here. Another process
-waits only for the cut; a thread of this process also waits for the dumps of the loaded folds.
+The docstring of the package has its time line. Its caller holds the maintenance lock. Another
+process waits only for the cut; threads of this process also wait for the dumps of loaded folds.
 
-It also removes files that no manifest names, in the store and outside it. Files that lead from the
-checkpoint before the newest to the newest are spared, because repair uses them; so are files pinned
-by a live reader. A file that cannot be removed now is reported and left to `txlog admin gc`; the
-others are removed.
+It also removes files that no manifest names any more, in the store and outside it. It keeps files
+from which repair can rebuild the newest checkpoint, and files pinned by a live reader. A file that
+cannot be removed now is reported and left to `txlog admin gc`.
 Source: spec/reliability 2.4.
 """
 
@@ -114,7 +113,7 @@ def unlink_free(store: Store, paths: Iterable[str]) -> int:
 
 
 def removable(store: Store, far: list[str]) -> list[tuple[str, str]]:
-    """The files outside the store that may be removed, each with its place.
+    """(place, path) of the files outside the store that may be removed.
 
     The others are reported, because this user has not confirmed their place.
     """
@@ -147,10 +146,9 @@ def _remove_far(store: Store, location: str, path: str) -> int:
 
 
 def needed_before(disk: Disk, salt: bytes, newest: Manifest) -> set[str]:
-    """The files that lead from the checkpoint before a manifest to it, and that only the
-    earlier one names.
+    """The files of the checkpoint before a manifest that repair may need; see `leading`.
 
-    If that checkpoint is unknown, all dropped files, because a repair may need them.
+    If that checkpoint cannot be read, all files dropped since the manifest was written.
     """
     older = [generation for generation in generations(disk) if generation < newest.generation]
     if not older:
@@ -164,10 +162,9 @@ def needed_before(disk: Disk, salt: bytes, newest: Manifest) -> set[str]:
 def leading(previous: Manifest, newest: Manifest) -> set[str]:
     """The files of a checkpoint from which repair can rebuild those of the next checkpoint.
 
-    Its state, its history, and rows that are now in other files. Rows of a trimmed or deleted
-    ledger are not needed, because frames record that they are dropped, and R18 deletes them then.
-    For a partition these ledgers are known; for a sidecar, only once the whole partition is
-    deleted.
+    These are its state, its history, and files whose rows are now in other files. Files of a
+    trimmed or deleted ledger are not needed: a frame records that they are dropped (R18). In a
+    partition these ledgers are known; in a sidecar, only once the whole partition is deleted.
     """
     out = {ref.path for ref in previous.dumps} | {ref.path for ref in previous.history}
     live = {_partition_dir(ref.path) for refs in newest.files.values() for ref in refs}
@@ -189,7 +186,7 @@ def _partition_dir(path: str) -> str:
 # A state file is rewritten once less than this share of it is still named.
 STATE_LIVE_SHARE_MIN = 0.5
 FRAMES_READ = 1024
-# Rows kept from the one reading of the journal until they are in parts; rows of frames beyond this
+# Bytes of rows kept from reading the journal until they are in parts; rows of frames beyond this
 # are read, and checked, a second time.
 ROWS_KEPT_BYTES = 16 << 20
 PARTS_BYTES = 16 << 20  # parts that are flushed together are in memory together
@@ -202,7 +199,7 @@ NOTHING = {kind: fold.dump(fold.new()) for kind, fold in FOLDS.items()}
 
 
 class CheckpointReport(msgspec.Struct, gc=False):
-    """The counts of a checkpoint."""
+    """The counts of a checkpoint; skipped: none was written."""
 
     generation: int = 0
     lsn: int = 0
@@ -216,11 +213,12 @@ class CheckpointReport(msgspec.Struct, gc=False):
 
 
 class Cut(msgspec.Struct):
-    """The state to write at a cut; after this the checkpoint needs no view.
+    """The state to write at a cut; after this the checkpoint does not need the live view.
 
     kept, changed: dumps that stay where they are, and dumps to write
     unmade:        changed folds that are not loaded; `make_dumps` moves them to `changed`
     runs:          the rows that are only in the journal; places: the directories of their ledgers
+    sealed, gone:  by ledger the file that a frame sealed; ledgers that frames dropped
     lost:          files that frames named and dropped again before a manifest named them
     named:         the names of the cursors whose dumps are written
     """
@@ -242,7 +240,7 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
 
     far:     also remove files outside the store that no manifest names: calls over a network
     returns: the new manifest, or the old one when there is no frame since
-    raises:  StoreFull, DiskFailed: nothing changed, the numbers used are burnt (R3)
+    raises:  StoreFull, DiskFailed: nothing changed; its number is not used again (R3)
              Corruption: dumps are missing, and the checkpoint would remove the files to rebuild
                  them from
     """
@@ -312,9 +310,7 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
 
 
 def _encode_ahead(store: Store) -> None:
-    """Encode large folds ahead of the cut, a block at a time, so that other calls get in
-    between.
-    """
+    """Encode large folds before the cut, a block at a time: other calls run between the blocks."""
     for key in store.read(lambda view: view.changed()):
         if key[0] == "buffer":
             while store.read(partial(_encode_some, key), fresh=False):
@@ -361,7 +357,7 @@ def state_at_cut(view: View) -> Cut:
 
 
 def make_dumps(disk: Disk, cut: Cut) -> None:
-    """Write the dumps of the folds that were not loaded at the cut; no live state is used (Law 1).
+    """Encode the folds that were not loaded at the cut, from their dumps and ops (Law 1).
 
     The files that it reads stay as long as the maintenance lock is held.
     raises: Corruption
@@ -390,7 +386,7 @@ def cursors_of(cut: Cut) -> Iterator[tuple[changes.Cell, changes.CursorName, byt
 def _read_frames(
     view: View, cut: Cut, cut_lsn: int
 ) -> tuple[list[history.Item], changes.CollectedChanges]:
-    """Read the frames for their rows and the ops of components; nothing is replayed."""
+    """Read the frames up to the cut into the view's tail; returns ops for history and changes."""
     items: list[history.Item] = []
     collected = changes.CollectedChanges()
     journal, tail = view.journal, view.tail
@@ -451,10 +447,10 @@ def need_states(disk: Disk, dumps: Iterable[DumpRef]) -> None:
 
 
 def next_generation(disk: Disk, old: Manifest, directories: Iterable[str]) -> int:
-    """1 + the highest number in any name, also of a pass that died or a lost manifest.
+    """1 + the highest number in any name, also of a checkpoint that died or a lost manifest.
 
-    directories: of the ledgers that get a file. A pass uses up its number with its state file, but
-                 a sweep may have removed that and not yet the parts made with it (R16)
+    directories: of the ledgers that get a file. A checkpoint takes its number with its state file,
+                 but a sweep may have removed that and not yet the parts with this number (R16)
     """
     highest = max([old.generation, *generations(disk)])
     fixed = ("state", history.HISTORY_DIR, *changelog.DIRECTORIES.values())
@@ -468,7 +464,7 @@ def next_generation(disk: Disk, old: Manifest, directories: Iterable[str]) -> in
 def write_parts(
     view: View, cut: Cut, generation: int, report: CheckpointReport
 ) -> dict[int, list[FileRef]]:
-    """Publish the rows of the tail, one part a ledger, some together; returns all live files."""
+    """Publish the rows of the tail, one part per ledger; returns all live files by ledger."""
     files = {ledger: list(refs) for ledger, refs in cut.manifest.files.items()}
     for ledger, ref in cut.sealed.items():
         files[ledger] = [ref]
@@ -502,7 +498,7 @@ def write_parts(
 
 
 def _sizes(runs: dict[int, list[TailRun]]) -> dict[int, int]:
-    """About how many bytes the rows of each ledger take; a frame may have rows of several."""
+    """By ledger, an estimate of the bytes of its rows; a frame may have rows of several."""
     rows: dict[int, int] = {}
     for run in chain.from_iterable(runs.values()):
         rows[run.frame.lsn] = rows.get(run.frame.lsn, 0) + run.rows
@@ -543,7 +539,7 @@ def _pieces(tail: Tail, runs: list[TailRun], step: int) -> Iterator[pa.Table]:
 
 
 def write_state(view: View, cut: Cut, generation: int) -> list[DumpRef]:
-    """Publish the dumps of the folds that changed in one file; the others stay where they are."""
+    """Publish one file with changed dumps, and dumps from mostly dead files; returns all dumps."""
     path = f"state/{generation:010d}.state"
     blobs: list[bytes] = []
     kept_dumps = {(ref.kind, ref.a, ref.b): ref for ref in cut.kept}
@@ -562,7 +558,7 @@ def write_state(view: View, cut: Cut, generation: int) -> list[DumpRef]:
 
 
 def _worth_moving(disk: Disk, kept_dumps: dict[Component, DumpRef]) -> list[Component]:
-    """Dumps in state files with mostly dead bytes."""
+    """The dumps in state files with mostly dead bytes."""
     live: dict[str, int] = {}
     for ref in kept_dumps.values():
         live[ref.path] = live.get(ref.path, 0) + ref.length
@@ -579,9 +575,7 @@ def dropped_files(
     lost: list[str],
     now_ms: int,
 ) -> list[tuple[str, int]]:
-    """Files that only the old manifest names, and earlier dropped files still in their grace
-    period.
-    """
+    """(path, time) of files that only the old manifest names, and of files dropped earlier."""
     new_paths = {ref.path for refs in files.values() for ref in refs} | {ref.path for ref in dumps}
     new_paths |= {ref.path for ref in log} | {ref.path for ref in change_logs.refs}
     old_paths = {ref.path for refs in old.files.values() for ref in refs}
@@ -619,7 +613,7 @@ def _expired(
 
 
 def settle(store: Store, old: Manifest, expired: list[str], report: CheckpointReport) -> None:
-    """After the manifest the checkpoint is complete, so later failures are only notes."""
+    """Note the new manifest's generation, remove old files, refill the reserve; raises nothing."""
     generation = report.generation
     try:
         store.locked(lambda live: live.journal.note_generation(generation))
@@ -667,7 +661,7 @@ def crc_of(disk: Disk, generation: int) -> int:
 
 
 def restore_reserve(store: Store) -> None:
-    """Refill the reserve once there is room (R30)."""
+    """Write the reserve file again if it is missing and the disk has room (R30)."""
     if store.disk.exists(RESERVE_PATH):
         return
     if store.disk.free_bytes() > 2 * store.settings.free_bytes_min:
@@ -679,10 +673,11 @@ def restore_reserve(store: Store) -> None:
 
 @contextmanager
 def maintenance(store: Store, *, wait: bool) -> Iterator[bool]:
-    """Hold the maintenance lock; False: another process has it, and wait is not set.
+    """Hold the maintenance lock; yields False if another process has it and wait is not set.
 
     An interrupt may stop the acquire or the release anywhere. So two nested blocks release the
     lock, both set up before it is acquired.
+    raises: StoreLocked, if it waits too long
     """
     if wait and store.upkeep is not None:
         store.upkeep.finish()  # this process's own upkeep must not look like another process

@@ -58,7 +58,7 @@ def _fields(op: object) -> dict[str, object]:
 
 
 def inspect_file(path: str) -> dict[str, Any]:
-    """The contents of a file, by its first bytes.
+    """The contents of a file as plain values; its first bytes tell its kind (`type`).
 
     raises: NotFound, FormatMismatch (no file of a store), Corruption
     """
@@ -186,7 +186,7 @@ def manifest_files(data: bytes) -> list[dict[str, Any]]:
 
 
 def journal_frames(data: bytes) -> tuple[list[RawFrame], int]:
-    """(the genuine frames of a journal file in order, where they end)."""
+    """(the genuine frames of a journal file in order, the offset after the last)."""
     salt = data[16:24]
     first = int.from_bytes(data[24:32], "little")
     name = JournalName(first, int.from_bytes(data[12:16], "little"))

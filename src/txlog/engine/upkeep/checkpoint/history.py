@@ -1,9 +1,8 @@
 """The history of transactions: the ops of coordinators, kept after their journal is deleted.
 
-It is in system/transaction_log/<generation>.arrow, one part per checkpoint for all coordinators: a
-row for each op, in columns built in bulk. Too many parts are merged, and parts are dropped by age
-and by count along with the records of their transactions. Nothing is ever recovered from them; they
-answer `txn log`.
+It is in system/transaction_log/<generation>.arrow, one part per checkpoint for all coordinators,
+with a row for each op. A checkpoint merges too many parts, and drops parts by age and by count, as
+the records of ended transactions are. No state is ever recovered from them; they answer `txn log`.
 """
 
 from __future__ import annotations
@@ -69,7 +68,8 @@ T = TypeVar("T")
 class ComponentLog:
     """How many ops of one component are kept.
 
-    parts: history files with its rows in each; tail: rows after the checkpoint of cut_ms
+    parts:   (history file, how many of its rows are of the component)
+    tail_ops, tail_bytes: its ops in the journal after the checkpoint that was written at cut_ms
     """
 
     parts: list[tuple[HistoryRef, int]]
@@ -188,7 +188,7 @@ KINDS = frozenset(_COLUMNS)
 def publish(
     view: View, rows: pa.Table, generation: int, settings: Settings, now_ms: int
 ) -> list[HistoryRef]:
-    """Keep the history that is not too old, with these rows; returns the parts to name."""
+    """Add these rows to the history, and drop what is too old; returns the parts to name."""
     if not (settings.txn_ended_retention_ms and settings.txn_ended_retention_count):
         return []
     parts = _due(view.manifest.history, rows.num_rows, settings, now_ms)
@@ -212,8 +212,8 @@ def _due(
 ) -> list[HistoryRef]:
     """The newest parts within the bounds on age and count; a negative bound is no bound.
 
-    It drops the oldest parts while they are too old. A part with old times after a clock was set
-    back drops no earlier part.
+    Parts are dropped from the oldest on, up to the first that is young enough. So a later part with
+    old times, written after a clock was set back, stays.
     """
     age, count = settings.txn_ended_retention_ms, settings.txn_ended_retention_count
     young = dropwhile(lambda ref: age > 0 and now_ms - ref.time_last > age, parts)
@@ -322,7 +322,7 @@ def component_log(store: Store, key: Component) -> ComponentLog:
 
 
 def _replayed(store: Store, question: Callable[[View], T]) -> T:
-    """Query a fresh view; retry when a checkpoint removed a part meanwhile (R21)."""
+    """The answer of a fresh view; retries when a checkpoint removed a part meanwhile (R21)."""
     for _ in range(READ_TRIES_MAX):
         try:
             return store.replayed(question)

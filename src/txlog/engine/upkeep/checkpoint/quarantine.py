@@ -1,7 +1,7 @@
 """Recording a damaged file that a process found, and checking it before the partition's return.
 
-A damaged file makes its partition unavailable; the rest of the store works on. A process that may
-not write, or not now, only raises. The next process finds the same damage.
+A damaged file makes its partition unavailable; the rest of the store keeps working. A process that
+cannot write this down only raises its error. The next process finds the same damage.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A partition's ledger is sealed unchanged. A sidecar's ledger waits until no open transaction has
 rows in it; its file is then *clean*: committed rows only, in the order (marker, index), with the
-marker and the visible time stored in each row. The frame LedgerSealed makes the file real (R17).
+marker and the visible time stored in each row. The frame LedgerSealed puts the file to use (R17).
 """
 
 from __future__ import annotations
@@ -218,8 +218,9 @@ def compare_rows(
     """Read the sealed file back and compare every row with its source (R17).
 
     pieces:  of the source, each in whole row groups
-    ledger: the value of this column in every row
-    records: the column of a typed topic beyond the values
+    ledger:  the value of this column in every row; None: the file lacks the column
+    records: for a typed topic, to compare the column `record` as well
+    raises:  Corruption
     """
     bounds = None if ledger is None else (ledger, ledger)
     file = store.disk.open(ref.path)

@@ -2,5 +2,5 @@
 
 Contents:
 
-    buckets   when a step is due, where a new bucket's ids come from, and taking the step
+    buckets   the steps of upkeep, the ids of a new bucket, and when the steps run
 """

@@ -1,7 +1,7 @@
 """Upkeep of delayed indexes: their buckets are built, merged, pruned and rebuilt, step by step.
 
-Nothing runs by itself. A process that has sent or committed, or is closing, checks its partitions.
-It does the upkeep unless another process holds the maintenance lock. A checkpoint checks all
+Nothing runs by itself. A process that has sent or committed, or is closing, checks its partitions,
+and does their upkeep unless another process holds the maintenance lock. A checkpoint checks all
 partitions. None of it is necessary: without upkeep, delivery costs more time and memory, but never
 a message. A step of `Builder`:
 
@@ -12,8 +12,8 @@ a message. A step of `Builder`:
 
 A crash before the frame leaves a file that nothing names, a crash after it files that nothing
 needs. The sweep removes both. The caller holds the maintenance lock, so there are never two
-builders in one directory. A step that fails is retried, then given up: the log has everything, and
-delivery goes on. Source: spec/delayed 6, 11; R17, R18.
+builders in one directory. `Builder` retries a failed step, then gives it up: the log has
+everything, and delivery continues. Source: spec/delayed 6, 11; R17, R18.
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ if TYPE_CHECKING:
 
 # --- the ids of a new bucket ----------------------------------------------------------------------
 
-# A ledger with more entries than this gets no table of its markers: its markers then never count as
-# whole.
+# A ledger with more entries gets no table of its markers; all their messages are stored one by one.
 MARKED_ENTRIES_MAX = 1 << 25
 # Rows of the log, or of a bucket, that are read together; at least one segment.
 ROWS_READ = 1 << 16
@@ -85,7 +84,7 @@ def by_key(ids: pa.Table, cutoff: int) -> pa.Table:
 
 
 def span_of(ids: pa.Table) -> tuple[int, int]:
-    """The earliest and the latest time."""
+    """The earliest and the latest deliver_at of ids; (0, 0) without ids."""
     bounds = pc.min_max(ids.column("deliver_at")).as_py()
     return int(bounds["min"] or 0), int(bounds["max"] or 0)
 
@@ -110,7 +109,7 @@ class MarkerTables:
 
 
 def marker_table(view: View, partition: int, ledger: int) -> pa.Array | None:
-    """At each entry of a ledger the messages of the marker there, 0 for none."""
+    """By entry of a ledger, how many messages its marker has, 0: no marker; None: no table."""
     markers = view.buffer(partition).markers.get(ledger)
     if not markers or markers[-1].entry >= MARKED_ENTRIES_MAX:
         return None
@@ -125,9 +124,9 @@ def marker_table(view: View, partition: int, ledger: int) -> pa.Array | None:
 
 
 def merged(files: Sequence[BucketFile], cutoff: int) -> Iterator[pa.Table]:
-    """The ids of one bucket, or of two neighbours, the lower one first; without due ids.
+    """The ids of one bucket, or of two neighbours (the lower first), in key order; without due ids.
 
-    It may emit all keys up to the lower of the two last loaded keys. For equal times, those of the
+    It yields all keys up to the lower of the two last loaded keys. For equal times, those of the
     lower bucket come first.
     """
     sides = [_live(file, cutoff) for file in files]
@@ -339,7 +338,7 @@ _GENERATION = re.compile(r"bucket-\d+-\d+-(\d+)\.parquet")
 
 
 class IndexUpkeepReport(msgspec.Struct, gc=False):
-    """How many steps were done; failed: given up; lost: buckets found unreadable."""
+    """How many steps of each kind were done; failed: given up; lost: unreadable buckets dropped."""
 
     deleted: int = 0
     pruned: int = 0
@@ -361,7 +360,7 @@ def is_lost(error: TxlogError) -> bool:
 
 
 def lose(store: Store, partition: int, gen: int, error: TxlogError) -> bool:
-    """Record that a bucket cannot be read; False when it is not in the index any more."""
+    """Drop an unreadable bucket from the index; False when it is not in the index any more."""
     dropped = store.write(lambda view, now: flow.lose(view, partition, [gen]))
     if dropped:
         store.bucket_ops.note("lost", 0.0)
@@ -401,7 +400,7 @@ class Builder:
         return STEPS_MAX
 
     def _attempt(self, kind: str, step: Callable[[], bool]) -> bool:
-        """Run a step and retry it after failures; a lasting failure is counted and noted."""
+        """Run a step, at most TRIES times, and return as it does; count and note a failure."""
         store = self._store
         tries = 0
         while True:
@@ -427,7 +426,7 @@ class Builder:
             return done
 
     def _is_source_lost(self, error: TxlogError) -> bool:
-        """Drop the bucket that an error is about; True when there is one."""
+        """Drop the bucket whose path an error has; False when it has the path of no bucket."""
         if not is_lost(error):
             return False
         path = error.fields.get("path")
@@ -440,7 +439,7 @@ class Builder:
         return bool(gens)
 
     def look(self, question: Callable[[View, Delayed], T]) -> T:
-        """Query the index; raises PartitionUnavailable if the partition needs no upkeep."""
+        """The answer of a function of the index; raises PartitionUnavailable, also if deleted."""
         partition = self._partition
 
         def asked(view: View) -> T:
@@ -455,7 +454,7 @@ class Builder:
         return self.look(lambda view, state: list(state.buckets))
 
     def cutoff(self) -> int:
-        """The cutoff of now."""
+        """The cutoff at this moment: ids with a time up to it are due."""
         store, partition = self._store, self._partition
         now = store.clock.now()
         return self.look(lambda view, state: flow.cutoff_of(view, store.settings, partition, now))
@@ -463,7 +462,7 @@ class Builder:
     # --- steps -------------------------------------------------------------------------------
 
     def delete(self) -> bool:
-        """Drop obsolete buckets."""
+        """Drop buckets that are due as a whole, trimmed, or acknowledged by all subscriptions."""
         store, partition = self._store, self._partition
         cutoff = self.cutoff()
         if not self.look(lambda view, state: flow.doomed(view, partition, cutoff)):
@@ -628,7 +627,7 @@ class Builder:
         )
 
     def _switch(self, bucket: Bucket | None, decide: Callable[[View], Decision[Any]]) -> bool:
-        """Write the frame; if it is refused, the file is removed."""
+        """Write the frame that names a new bucket; if it is refused, remove the file."""
         if self._store.write(lambda view, now: decide(view)):
             return True
         if bucket is not None:
@@ -644,10 +643,10 @@ ID_MAX: Id = (1 << 62, 0, 0)
 
 
 def tend_due(store: Store, *, closing: bool = False) -> IndexUpkeepReport:
-    """After a call: tend the partitions that gained delayed messages since last time.
+    """After a call: run upkeep for partitions that gained delayed messages since last time.
 
-    It gives way to the holder of the maintenance lock, unless a mutable bucket has twice its
-    bound: then it waits, so that the process that adds to the bucket is the one that waits.
+    While another process holds the maintenance lock it does nothing, unless a mutable bucket has
+    twice its bound: then it waits, so that the process that adds to the bucket slows down.
     closing: also check partitions that are due only because time has passed
     """
     if store.disk.read_only or store.dry_run:
@@ -749,7 +748,7 @@ def rebuild_if_free(store: Store, partition: int, first: Id, last: Id) -> bool:
 
 
 def drop_lost(store: Store, partition: int, gen: int, error: TxlogError) -> bool:
-    """Record that a bucket cannot be read; False when it is no longer in the index.
+    """Drop an unreadable bucket from the index; False: it is not there, or the store is read-only.
 
     From then on its range has no index, and readers read its rows until it is rebuilt. Only for
     errors that is_lost accepts.

@@ -1,10 +1,10 @@
-"""Repair: the state that a damaged store can be brought back to.
+"""Repair: plans the steps that restore a damaged store, and runs them.
 
-New files come first, then one manifest or frame that names them, so after a crash anywhere the next
-repair continues.
+Each step first makes new files, then one manifest or frame that names them. So after a crash
+anywhere the next repair continues.
 
 Contents:
 
     files   published files made again or salvaged; a journal that continues after a loss
-    plan    the damage, the cost and order of the steps; taking them under their locks
+    plan    the damage, the steps and their losses; running the steps under their locks
 """

@@ -1,6 +1,6 @@
-"""The parts of a repair: published files are made again, and a journal continues after a loss.
+"""The parts of a repair: rebuilding or salvaging published files, and cutting a damaged journal.
 
-A published file comes from the journal, from older files, or from its own readable rows:
+A published file is rebuilt from the journal, from older files, or from its own readable rows:
 
     a dump        replay from the checkpoint before the newest, or from LSN 1
     a part        the same replay: the rows are in frames that still exist
@@ -11,16 +11,16 @@ A published file comes from the journal, from older files, or from its own reada
                   never restored in part. The ids of lost compacted rows are unknown: these rows
                   are missing until the next compaction finds the surviving messages in the log
 
-A mended file gets a new name; a manifest of the same cut names it. Nothing here changes a file.
+A rebuilt file gets a new name; a manifest of the same cut names it. No file is changed in place.
 
 If durable frames of the journal cannot be read, the frames before the damage become a checkpoint.
 Its cut is the last LSN that any reader may have seen, so that no LSN is used twice. The journal
-continues there. No id that a lost frame may have given out is used again: every open ledger is
-closed and the next ones are far above it, sequences of transactions are skipped, every key gets a
-newer epoch, open transactions are aborted (R9).
+continues there. No id that a lost frame may have given out is used again. Every open ledger is
+closed, and the next ones are far above it. Sequences of transactions are skipped, every key gets a
+newer epoch, and open transactions are aborted (R9).
 
-    journal K+1 published   with one frame: the loss, rolls, aborts, epochs (Law 4); void so far
-    manifest published      this makes all of it valid (Law 5)
+    journal K+1 published   with one frame: the loss, rolls, aborts, epochs (Law 4); unused so far
+    manifest published      this puts all of it to use (Law 5)
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ FRAMES_AT_ONCE: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class ReplayStart:
-    """The start of a replay: generation 0 is LSN 1; it reads frames up to `until`."""
+    """The checkpoint that a replay starts from (0: LSN 1), and its last LSN (None: all durable)."""
 
     generation: int
     until: int | None
@@ -140,7 +140,7 @@ def sources(disk: Disk, manifests: Sequence[Manifest]) -> list[ReplayStart]:
 
 
 def _replayed(disk: Disk, salt: bytes, boot_id: str, source: ReplayStart) -> View:
-    """A view at the end of a source. Raises Corruption, JournalMoved; the caller closes it."""
+    """A view at the end of a replay, for the caller to close; raises Corruption, JournalMoved."""
     view = View.open(disk, salt, boot_id, generation=source.generation)
     try:
         if source.until is None:
@@ -158,7 +158,7 @@ def _replayed(disk: Disk, salt: bytes, boot_id: str, source: ReplayStart) -> Vie
 def led_to(
     disk: Disk, salt: bytes, boot_id: str, manifests: Sequence[Manifest], bad: Sequence[DumpRef]
 ) -> dict[Component, bytes]:
-    """The dumps of components at the newest cut that a replay yields; the others are lost."""
+    """The damaged dumps that a replay to the newest cut makes again; the others are lost."""
     out: dict[Component, bytes] = {}
     requested = [(ref.kind, ref.a, ref.b) for ref in bad]
     for source in sources(disk, manifests):
@@ -183,7 +183,7 @@ def led_to(
 def rows_led_to(
     disk: Disk, salt: bytes, boot_id: str, manifests: Sequence[Manifest], ref: FileRef
 ) -> pa.Table | None:
-    """The rows of a part or sealed file, from files and frames that are older; None: lost."""
+    """The rows of a part or sealed file, from older files and frames; None: they are lost."""
     if ref.form == "sealed":
         return _before_sealing(disk, salt, boot_id, manifests, ref)
     if ref.form != "part":
@@ -278,7 +278,7 @@ class SalvagedRows:
     """The rows of a damaged file, with stand-ins for the unreadable ones.
 
     lost: the replaced entries, as runs; messages: how many of these are messages
-          what: a description of the rows
+    what: a description of the rows for the user
     """
 
     table: pa.Table
@@ -288,7 +288,7 @@ class SalvagedRows:
 
 
 def salvaged(disk: Disk, view: View, ref: FileRef, reason: str) -> SalvagedRows | None:
-    """Salvage the readable rows of a file, row group by row group; None for a form without rows."""
+    """Read the good row groups of a file, and replace the others; None: it is outside the store."""
     if is_far(ref.path):
         return None
     if ref.form == "chunks":
@@ -319,10 +319,9 @@ def salvaged(disk: Disk, view: View, ref: FileRef, reason: str) -> SalvagedRows 
 
 
 def _without_value(disk: Disk, view: View, ref: FileRef, reason: str) -> SalvagedRows:
-    """Replace a large message with one chunk that is null, because a part of a value is not a
-    message.
+    """Replace a large message with one null chunk, because a part of a value is not a message.
 
-    The answer has the number of readable bytes; they stay in the quarantined file.
+    The description has the number of readable bytes; they stay in the quarantined file.
     """
     starts = [0, *accumulate(group[0] for group in ref.groups)]
     sizes = [_value_bytes(_readable(disk, ref, *piece)) for piece in pairwise(starts)]
@@ -365,9 +364,7 @@ def _readable(disk: Disk, ref: FileRef, start: int, stop: int) -> pa.Table | Non
 
 
 def _stand_ins(view: View, ref: FileRef, start: int, stop: int, reason: str) -> pa.Table:
-    """Stand-ins for lost rows: their fields as far as the folds have them, and the reason of
-    the loss.
-    """
+    """Stand-ins for lost rows, with the fields that the folds have, and the reason of the loss."""
     partition, role = view.catalog.owners[ref.ledger]
     base = 0 if ref.form == "sealed" and role == "s" else ref.first
     count = stop - start
@@ -401,7 +398,7 @@ def _stand_ins(view: View, ref: FileRef, start: int, stop: int, reason: str) -> 
 def _known_markers(
     view: View, partition: int, ledger: int, rows: list[int], stand_ins: dict[str, list[object]]
 ) -> None:
-    """Markers are in the sidecar's fold; rows of watermarks are not data, and lose their effect."""
+    """Fill in markers from the sidecar's fold, and rows of watermarks, which lose their effect."""
     markers = {marker_.entry: marker_ for marker_ in view.buffer(partition).markers.get(ledger, [])}
     state = view.watermark(partition)
     silent, moves = state.silent.get(ledger, ()), state.moves.get(ledger, ())
@@ -486,7 +483,7 @@ def _known_messages(
 def _in_ledger(
     view: View, partition: int, ledger: int
 ) -> Iterator[tuple[tuple[int, Marker | OpenTxn], tuple[int, int], int, int]]:
-    """((ledger of the marker, marker), transaction, row, index) of each live row of a ledger."""
+    """((marker's ledger, marker) or (0, open transaction), transaction, row, index) by row."""
     state = view.buffer(partition)
     owners: list[tuple[tuple[int, Marker | OpenTxn], tuple[int, int]]] = [
         ((number, marker), (marker.coordinator, marker.sequence))
@@ -533,7 +530,10 @@ class LostFrames:
 
 
 def headless(disk: Disk, evidence: StoreEvidence) -> JournalName | None:
-    """The journal after the newest checkpoint, if it exists and its header is bad."""
+    """The last journal file that begins at the newest cut, if it has bytes after its header.
+
+    The caller has found that its header is bad.
+    """
     cut = evidence.newest.cut_lsn if evidence.newest else 0
     candidates = [name for name in list_journals(disk) if name.first_lsn == cut + 1]
     if (
@@ -546,9 +546,9 @@ def headless(disk: Disk, evidence: StoreEvidence) -> JournalName | None:
 
 
 def rewrite_header(disk: Disk, evidence: StoreEvidence) -> JournalName:
-    """Publish the same frames at the same offsets, after a correct header.
+    """Publish the frames of the headless journal at the same offsets, after a correct header.
 
-    Without frames it publishes an empty file.
+    Without such a file it publishes a journal without frames. Returns the new name.
     """
     cut, chain_crc = (
         (evidence.newest.cut_lsn, evidence.newest.chain_crc) if evidence.newest else (0, 0)
@@ -562,7 +562,7 @@ def rewrite_header(disk: Disk, evidence: StoreEvidence) -> JournalName:
 
 
 def lost_frames(disk: Disk, salt: bytes, chain: JournalChain) -> LostFrames:
-    """Count the genuine frames after the last valid one, in all files."""
+    """What is lost after the last valid frame: searches all files for genuine frames to count."""
     highest, messages = chain.known_lsn, 0
     seen: set[int] = set()
     for name in list_journals(disk):
@@ -702,7 +702,7 @@ def _publish_journal(
 def accept(
     view: View, settings: Settings, now: Instant, owner: tuple[int, str], lost: LostFrames
 ) -> Decision[LostFrames]:
-    """Decide to give up the frames: one frame, durable before anything else."""
+    """Decide the frame that gives up the lost ones; it is durable before anything else."""
     draft = Draft(view, settings, now.wall_ms)
     draft.ops.append(
         LossAccepted(

@@ -117,7 +117,11 @@ class RepairStep:
 
 @dataclass(slots=True)
 class RepairPlan:
-    """The findings and the actions to take; group: the group of the first action."""
+    """The findings, and the steps to take.
+
+    known: None: the store has no identity; lost: the frames that cut-journal gives up
+    dumps, rows, left: contents for rebuild-state, rebuild-file and salvage-file, the last by path
+    """
 
     known: StoreEvidence | None
     findings: Findings
@@ -128,7 +132,7 @@ class RepairPlan:
     left: dict[str, SalvagedRows] = field(default_factory=dict)
 
     def close(self) -> None:
-        """Close its files."""
+        """Close the files of the evidence."""
         if self.known is not None:
             self.known.close()
 
@@ -178,7 +182,7 @@ def make_plan(
 
 
 def _need_journals(disk: Disk) -> None:
-    """Do not give up a journal that other permissions, or another try, could read.
+    """Raise DiskFailed for a journal that other permissions, or another try, could read.
 
     Repair can rebuild everything else, but only the journal has its contents.
     """
@@ -215,7 +219,7 @@ def _plan_chain(disk: Disk, plan: RepairPlan, evidence: StoreEvidence) -> None:
 
 
 def _plan_irregular(plan: RepairPlan, evidence: StoreEvidence) -> bool:
-    """Directories, links and the like in place of files; True: repair can move some away.
+    """Plan to move directories, links and the like in place of files; True: there are such steps.
 
     Paths that a checkpoint or the journal names are not moved; they are repaired as damaged files
     first.
@@ -436,11 +440,11 @@ def _locked(
 
 
 def perform(disk: Disk, clock: Clock, plan: RepairPlan, timeout_ms: int) -> list[RepairStep] | None:
-    """Do the first group of a plan. Returns the actions done; empty if none is possible.
+    """Do the steps of the first group of a plan that has any.
 
-    returns: None when a checkpoint was written since the plan was made: it is out of date
-
-    raises: StoreLocked, StoreFull, DiskFailed, Corruption: earlier steps stay done
+    returns: the steps done, empty if none is possible; None: the plan is out of date, because a
+             checkpoint was written since
+    raises:  StoreLocked, StoreFull, DiskFailed, Corruption: earlier steps stay done
     """
     evidence = plan.known
     if evidence is None:
@@ -474,7 +478,7 @@ def _perform(
     group: tuple[tuple[str, ...], list[RepairStep]],
     timeout_ms: int,
 ) -> list[RepairStep] | None:
-    """One group that works on files alone."""
+    """Do a group of steps that work on files alone; returns as perform."""
     names, done = group
     if evidence.chain.name is None and done[0].action in _OF_JOURNAL:
         with _locked(disk, timeout_ms, writing=True):
@@ -508,8 +512,8 @@ def _republish(
 ) -> None:
     """Publish a manifest of the same cut, with new dumps and files in place of bad ones.
 
-    It replaces the newest manifest; the previous one, which leads to it, stays. Without a previous
-    one the newest stays too, until the next checkpoint.
+    It replaces the newest manifest; the previous one stays, from which it can be rebuilt. Without a
+    previous one the newest stays too, until the next checkpoint.
     raises: Corruption: a file that it would still name disappeared since the plan was made; nothing
             was changed
     """

@@ -1,12 +1,12 @@
 """Adoption: staged files become ledgers of a topic; the driver's side of a batch.
 
     1 check    every file against its checksum
-    2 reserve  an id for each, by a durable frame
-    3 link     each gets the name of its ledger; its directory is flushed
+    2 reserve  a ledger id for each, by a durable frame
+    3 link     each file gets the name of its ledger; its directory is flushed
     4 adopt    one frame, which alone makes them part of the topic (Law 5)
 
-All of it runs under the maintenance lock, so that no sweep comes between 3 and 4: a name that no
-frame knows is garbage (R19). A process that dies leaves such names and the directory of the job; a
+All of it runs under the maintenance lock, so that no sweep comes between 3 and 4: it would remove a
+name that no frame has (R19). A process that dies leaves such names and the directory of the job; a
 checkpoint removes both. Source: spec/analytics 7.
 """
 
@@ -43,11 +43,11 @@ from txlog.engine.upkeep.space.sweep import below_topics, names_in, unlink_unnam
 from txlog.engine.view import View, ledger_dir, sealed_path, topic_dir
 from txlog.errors import MissingFile, NotAllowed, OutcomeUnknown, TryAgain, TxlogError
 
-# Above this only length and footer are compared, because the task has read back the rest.
+# Of larger files only length and footer are checked, because the task has read back the rest.
 CHECK_BYTES_MAX = 4 << 30
-# How often ids may become too low while their files are linked.
+# How often a topic may get a later ledger while files are linked, which makes their ids too low.
 TRIES_MAX = 20
-# A batch of rows up to this size is appended to the open ledgers; its files would be too small.
+# A batch up to this size is appended to the open ledgers as rows: its files would be too small.
 ROWS_MAX = 20_000
 ROWS_BYTES_MAX = 1 << 20
 
@@ -60,7 +60,7 @@ def adopt_files(
     staged: Sequence[Staged],
     query: str = "",
 ) -> bool:
-    """Make staged files messages of a topic, once for this key and batch; durable.
+    """Make staged files messages of a topic, once for this key and batch; durable when it returns.
 
     topic:   its number
     staged:  each file once
@@ -92,10 +92,10 @@ def append_rows(
     staged: Sequence[Staged],
     query: str = "",
 ) -> bool | None:
-    """Make the rows of staged files messages of a topic, once for this key and batch; durable.
+    """Append the rows of staged files to a topic, once for this key and batch; durable then.
 
-    returns: False when the batch was stored before; None when it is too large for a frame of rows:
-             nothing was done
+    returns: False when the batch was stored before; None when it is too large for one frame of
+             rows, so that nothing was done
     raises:  as adopt_files
     """
     if (
@@ -211,7 +211,7 @@ def _link(disk: Disk, staged: Sequence[Staged], files: Sequence[FileRef]) -> Non
 
 
 def _unlink(store: Store, files: Sequence[FileRef]) -> None:
-    """Remove names that no frame has; the sweep removes the others."""
+    """Remove these names, which no frame has; the sweep removes those that this cannot remove."""
     for file in files:
         with suppress(TxlogError):
             unlink_unnamed(store, file.path)
@@ -236,7 +236,7 @@ def _check_file(disk: Disk, ref: FileRef) -> None:
 
 
 def _with_stage(act: Callable[[], None]) -> None:
-    """Run a function that needs the staged files."""
+    """Run a function that reads staged files; NotAllowed: one is missing."""
     try:
         act()
     except MissingFile as error:
@@ -257,7 +257,7 @@ def stage_dir(view: View, topic: int) -> str:
 
 
 def remove_job(disk: Disk, directory: str) -> int:
-    """Remove the directory of a job and its files; returns the bytes."""
+    """Remove the directory of a job and its files; returns the bytes removed."""
     size = 0
     for name in disk.listdir(directory):
         path = f"{directory}/{name}"
@@ -269,7 +269,7 @@ def remove_job(disk: Disk, directory: str) -> int:
 
 
 def remove_tagged(disk: Disk, directory: str, tag: str, through_ms: int) -> None:
-    """Remove the directories of jobs with a tag that began until this time."""
+    """Remove the directories of jobs with a tag that began at this time or before."""
     for name in disk.listdir(directory):
         began = job_time(name)
         if is_tagged(name, tag) and began is not None and began <= through_ms:
@@ -277,7 +277,7 @@ def remove_tagged(disk: Disk, directory: str, tag: str, through_ms: int) -> None
 
 
 def sweep_stages(store: Store, *, topics_max: int | None = None) -> int:
-    """Remove directories of jobs that began stage_ttl_ms ago; returns the bytes.
+    """Remove directories of jobs that began at least stage_ttl_ms ago; returns the bytes removed.
 
     No frame names their files, so they need no check. The caller holds the maintenance lock.
     topics_max: with more topics than this it searches nothing; None: also deleted topics

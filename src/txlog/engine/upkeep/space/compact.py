@@ -1,4 +1,4 @@
-"""Compacting sidecars: closed ledgers become sealed ones in commit order, without dead rows.
+"""Compacting sidecars: rewriting closed ledgers as sealed ones in commit order, without dead rows.
 
     1 choose    closed ledgers with dead rows, or that an open transaction keeps from being sealed
     2 build     rows with a marker in the order (marker, index), then rows of unfinished
@@ -41,8 +41,7 @@ from txlog.engine.upkeep.checkpoint.seal import compare_rows
 from txlog.engine.view import View, ledger_dir, sealed_path
 from txlog.errors import Corruption
 
-# Sorts rows of sealed files and other rows into PLACES; returns them and the total number of data
-# rows.
+# (sealed files, other rows, PLACES) -> (the rows of PLACES in its order, how many rows are data)
 Arrange = Callable[[Sequence[FileRef], pa.Table, pa.Table], tuple[pa.Table, int]]
 PLACES = pa.schema(
     [
@@ -57,7 +56,7 @@ PLACES = pa.schema(
 
 @dataclass(slots=True)
 class CompactReport:
-    """The counts of a compaction, or of a dry run."""
+    """The counts of a compaction of sidecars, or of a dry run."""
 
     transactions: int = 0
     messages: int = 0
@@ -101,9 +100,9 @@ def compact_sidecars(
 ) -> bool:
     """Compact the sidecars of partitions, by store-wide number; returns whether files changed.
 
-    arrange: a function that reads and sorts instead of this process; the rows are checked against
-        the state
-    ratio: only ledgers with at least this share of dead bytes; None: every ledger that gets smaller
+    ratio:   only ledgers with at least this share of dead bytes, or without live rows; None: every
+             ledger that gets smaller, or that can then be sealed
+    arrange: a function that reads and sorts instead of this process; its rows are checked
     """
     changed = False
     closed = store.read(partial(_with_closed, numbers))
@@ -149,7 +148,7 @@ def _drop_dead(
 
 
 def plan_compaction(store: Store, number: int, report: CompactReport) -> None:
-    """Compute the result of a compaction of the sidecar; writes nothing."""
+    """Fill in the report of a compaction of one partition's sidecar; writes nothing."""
     view = _view_of(store)
     try:
         ends = view.buffer(number).ledgers
@@ -192,7 +191,7 @@ def _view_of(store: Store) -> View:
 
 
 def _wanted(view: View, number: int, ratio: float | None) -> list[SidecarLedger]:
-    """The closed ledgers of a sidecar that are worth compacting."""
+    """The closed ledgers of a sidecar that are worth compacting; ratio: as in compact_sidecars."""
     state = view.buffer(number)
     closed = state.ledgers[:-1]
     live = buffers.live_rows(state) if closed else {}
@@ -314,10 +313,10 @@ def _built(
 
 
 def moved_rows(view: View, op: Compacted) -> pa.Table:
-    """The rows of a compaction's file again, in a view from before its frame.
+    """Build the rows of a compaction's file again, in a view from before its frame.
 
     The op has the new places of the rows; the state has their markers, including markers written
-    while the file was made. Rows that died meanwhile stay, without a marker.
+    while the file was made. Rows that became dead meanwhile stay, without a marker.
     raises: Corruption, when one of the old ledgers cannot be read either
     """
     state = view.buffer(op.partition)
@@ -348,7 +347,7 @@ def moved_rows(view: View, op: Compacted) -> pa.Table:
 
 
 def _place_table(places: list[_TxnRows]) -> pa.Table:
-    """The new places of the messages of transactions, by their indexes."""
+    """The new places of the messages of transactions, by their indexes, as PLACES."""
     starts = accumulate((span.rows for span in places), initial=0)
     rows = [
         (*txn_halves(*span.txn), span.index, span.index + span.rows - 1, at)

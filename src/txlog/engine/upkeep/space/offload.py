@@ -1,10 +1,10 @@
-"""Offloading: sealed files move to a directory or a bucket, and are read from there.
+"""Offloading: sealed files move to a directory or an object store, and are read from there.
 
-    1 the place   this user confirms it (store/confirmed); a frame of its own, before anything is
+    1 the place   this user confirms it (store/confirmed); a frame records it, before anything is
                   copied there
     2 copy        checked against its checksum on the way, and read back from its new location
     3 switch      one frame per file, checked again under the write lock; readers then use the copy
-    4 let go      the next checkpoint no longer names the local file; after the grace period it is
+    4 remove      the next checkpoint no longer names the local file; after the grace period it is
                   removed by the first checkpoint whose predecessor does not name it either,
                   because repair uses the predecessor
 
@@ -46,9 +46,7 @@ class OffloadReport:
 
 
 def offloadable(view: View, numbers: list[int], report: OffloadReport) -> list[FileRef]:
-    """The files of partitions that can be offloaded, by store-wide number; the others are
-    counted.
-    """
+    """The files of partitions (by store-wide number) that can be offloaded; counts the others."""
     out: list[FileRef] = []
     for number in numbers:
         ledgers = [("p", end.ledger) for end in view.topic(number).ledgers]
@@ -113,11 +111,11 @@ def _pieces(disk: Disk, ref: FileRef) -> Iterator[bytes]:
 
 
 def far_unnamed(store: Store) -> Iterator[tuple[str, str]]:
-    """Unnamed files in the places of a store; a place that cannot be reached is reported.
+    """(path, "unnamed") for files in the places of a store that nothing names.
 
-    A place that this user has not confirmed is reported too and not read, because any user may have
-    named it. The caller holds the maintenance lock if it will remove them, because a copy may be
-    running.
+    It reports a place that it cannot reach. It also reports, and does not read, a place that this
+    user has not confirmed, because any user may have named it. A caller that will remove the files
+    holds the maintenance lock, because a copy may be running.
     """
     if store.disk.exists(COPIED):
         return  # the original store names them

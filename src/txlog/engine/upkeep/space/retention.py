@@ -2,8 +2,8 @@
 
 A trim is one frame (decide/topics/ledgers). The next checkpoint no longer names its files; they are
 removed after the grace period of readers, or at once on a full disk (R18). A message past its time
-to live stays in a backlog until a consumer of the subscription asks for more, a checkpoint is
-written, or a user expires it.
+to live stays in the backlog until the subscription's consumer receives, a checkpoint is written, or
+a user expires it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def trim_topic(
 
 
 def trim_by_policies(store: Store) -> int:
-    """Trim every topic with policies, up to the first unacknowledged message; returns ledgers."""
+    """Trim topics by their policies, up to the first unacknowledged message; counts the ledgers."""
 
     def decision(view: View, now: Instant, number: int) -> Decision[TrimAnswer]:
         topic = view.catalog.topics.get(number)
@@ -78,9 +78,9 @@ Pair = tuple[int, int]
 
 
 def expire_due(store: Store, pairs: Sequence[Pair] | None = None, *, fresh: bool = True) -> int:
-    """Acknowledge messages past their time to live; returns how many.
+    """Acknowledge messages past their time to live; returns how many, 0 in a read-only store.
 
-    pairs: (topic, subscription) numbers, None for all; nothing in a read-only store
+    pairs: (topic, subscription) numbers; None: all
     fresh: follow the journal first
     cost:  a policy lookup for topics without a time to live, else one row per partition
     """

@@ -1,6 +1,6 @@
 """The sweep of files that nothing names: leftovers of processes that died (R19, Law 5).
 
-Segment and state files are published by the holder of the maintenance lock, so a file that neither
+Only the holder of the maintenance lock publishes segment and state files. So a file that neither
 the two newest manifests nor a later frame names will never be named. Exceptions:
 
     a temporary      another process may be writing it: it is removed only if its flock is free
@@ -8,16 +8,15 @@ the two newest manifests nor a later frame names will never be named. Exceptions
                      that is free, a check under the write lock, which sees every frame, decides
     a ledger         in a partition: the frame that adopted it may be written and not flushed, so
                      the same check decides
-    a pinned file    stays while its reader lives
+    a pinned file    stays while its reader's process lives
 
-The lock file of a detached consumer is unused, because its number is used once. A path that is not
-a directory, in place of one of the store's directories, is left alone; verify reports it.
+The sweep also removes the lock file of a detached consumer, whose number is never used again. It
+leaves alone what is not a directory where the store has one; verify reports that.
 
-`write_notes` keeps a `_README`: a note in the directory of each topic about how to read its files.
-
-No code needs it and no manifest names it. The first checkpoint after the directory is made writes
-it once; a crash may leave a part of it, which is harmless. The first checkpoint that finds no file
-of a deleted topic removes it.
+`write_notes` keeps a `_README` in the directory of each topic, about how to read its files. No code
+needs it and no manifest names it. The first checkpoint after the directory is made writes it once;
+a crash may leave a part of it, which is harmless. The first checkpoint that finds no file of a
+deleted topic removes it.
 """
 
 from __future__ import annotations
@@ -121,12 +120,10 @@ def _free_locks(store: Store) -> Iterator[tuple[str, str]]:
 
 
 def free_gone(store: Store) -> int:
-    """On a full disk: unlink files that frames have dropped, before any manifest.
+    """On a full disk: unlink files that frames dropped, before any manifest; returns the bytes.
 
-    Returns the bytes.
-
-    The frame decides (R18): opening the store replays it and never needs the files.
-    Otherwise there may be no room for the checkpoint that would make room.
+    The frame is enough (R18): opening the store replays it and never needs the files. Otherwise the
+    checkpoint that frees space may itself lack the space.
     """
     if store.disk.free_bytes() >= store.settings.free_bytes_min:
         return 0
@@ -141,9 +138,9 @@ def _gone_paths(view: View) -> list[str]:
 
 
 def replaced(store: Store, keep_ms: int, now_ms: int) -> Iterator[tuple[str, str]]:
-    """Files dropped at least this long ago, except those that the previous checkpoint needs.
+    """(path, "replaced") for files dropped at least keep_ms ago that nothing needs any more.
 
-    On a full disk only its state is kept (R18).
+    Files that the previous checkpoint needs are left out; on a full disk only its state (R18).
     """
     manifest = store.read(lambda view: view.manifest)
     is_free = pinned(store.disk, store.identity.salt)
@@ -181,11 +178,10 @@ def _named_by_frames(view: View) -> set[str]:
 
 
 def _named_by_manifests(disk: Disk, salt: bytes) -> set[str] | None:
-    """Called after the frames are read.
+    """Every path that a kept manifest names; None when one cannot be read: it may name any path.
 
-    Needs no mutex, because only the holder of the maintenance lock writes manifests.
-
-    returns: None when one cannot be read, because it might name any path
+    Call it after the frames are read. It needs no mutex, because only the holder of the maintenance
+    lock writes manifests.
     """
     out: set[str] = set()
     for generation in generations(disk):
@@ -204,7 +200,7 @@ def paths_of(manifest: Manifest) -> set[str]:
 
 
 def detached(disk: Disk, view: View) -> list[str]:
-    """The locks of detached consumers, and of seats that their holders left.
+    """The lock files of detached consumers, and of earlier epochs of exclusive producers.
 
     Their numbers are never used again.
     """
@@ -237,7 +233,7 @@ def names_in(disk: Disk, path: str) -> list[str] | None:
 def below_topics(disk: Disk, levels: int, strays: list[str] | None = None) -> list[str]:
     """The paths this many levels below `topics`: 3, topics; 4, partitions and their siblings.
 
-    strays: collects paths above that level that are not directories
+    strays: a list to which it adds paths above that level that are not directories
     """
     paths = ["topics"]
     for _ in range(levels):
@@ -249,7 +245,7 @@ def below_topics(disk: Disk, levels: int, strays: list[str] | None = None) -> li
 
 
 def every_directory(disk: Disk, strays: list[str] | None = None) -> Iterator[str]:
-    """Every directory of partitions and sidecars, including those of deleted topics."""
+    """Every directory with files of partitions, including those of deleted topics."""
     for path in below_topics(disk, 4, strays):
         if path.endswith(f"/{NOTE}"):
             continue
@@ -265,9 +261,7 @@ def every_directory(disk: Disk, strays: list[str] | None = None) -> Iterator[str
 
 
 def cursor_dirs(disk: Disk, partition: str, strays: list[str] | None = None) -> Iterator[str]:
-    """The directories of cursors in a partition's directory, including those of deleted
-    subscriptions.
-    """
+    """The directories of cursors of a partition, including those of deleted subscriptions."""
     directory = f"{partition}/{CURSORS_DIR}"
     for path in (f"{directory}/{name}" for name in names_in(disk, directory) or ()):
         if names_in(disk, path) is not None:

@@ -4,12 +4,12 @@
                 number of the last message of each key, keys only (`NewestKeys`)
     2 build     the scan again, for the rows with these numbers, in order of their ids; a key whose
                 newest value is null is dropped
-    3 publish   under ledger ids that frames reserved (role c), each as its rows come; read back
-                and compared with a copy put aside
+    3 publish   each file, while its rows are built, under a ledger id that a frame reserved (role
+                c); it is read back and compared with a copy in a scratch file
     4 switch    one frame for all partitions, decided again under the write lock; nothing
                 names the old compaction's files then
 
-However long the topic is, memory holds some keys (`NewestKeys`), a bit for each message, and the
+However long the topic is, memory has only some keys (`NewestKeys`), a bit for each message, and the
 rows of about a row group. A crash leaves, by the step in which it happens:
 
     1, 2, 3     no scratch files: these have no name, or one only for the moment in which they are
@@ -21,8 +21,8 @@ rows of about a row group. A crash leaves, by the step in which it happens:
 The sweep removes all of it, and the next compaction begins again.
 
 The frame has the horizon, the last entry that the scan read; later messages are read from the log.
-So the next compaction costs the new messages and the keys, never the history, and trimming the log
-does not affect it. The caller holds the maintenance lock.
+So the next compaction reads the new messages and the compacted rows, never the history, and
+trimming the log does not affect it. The caller holds the maintenance lock.
 
 A row keeps the columns of its message and its id. `marker_ledger`, `marker_entry` and `txn_index`
 have the id, as in a clean file of a sidecar; for a plain message the first two are its own place.
@@ -30,17 +30,17 @@ The order is that of a reader: messages of a transaction at their marker, delaye
 they are stored, and none of aborted transactions. Messages without a key are not in the result, as
 in Pulsar (without retain-null-key). Large messages are ordinary rows.
 
-Keys belong to partitions; one may be in two, after partitions were added or by a producer's choice.
-Each keeps its newest. A null stays as a row while another partition has a value of its key.
-Otherwise a view of the whole topic would show that older value again.
+A key may be in two partitions, after partitions were added or by a producer's choice. Each of them
+keeps its newest message of the key. A null stays as a row while another partition has a value of
+its key. Otherwise a view of the whole topic would show that older value again.
 
 `NewestKeys` finds the newest message of each key, for any number of keys, in little memory. A
-message is identified by its number in a scan; every scan gives the same numbers. Keys are held,
-each with the number of its last message, until they take more than HELD_BYTES. Then these and all
-later keys are divided by a checksum of the key into shares, which wait in a scratch file. A share
-is processed like the whole, and divided again if it is too large. So every key is in one group with
-all its messages, and a group is small. The result for a group is a set of numbers, which as a
-bitmap take at most a bit per message.
+message is identified by its number in a scan; every scan gives the same numbers. It keeps each key
+with the number of its last message in memory, up to HELD_BYTES. Beyond that it divides these and
+all later keys by a checksum of the key into shares, in a scratch file. A share is processed like
+the whole, and divided again if it is too large. So every key is in one group with all its messages,
+and a group is small. The result for a group is a set of numbers: as a bitmap, at most a bit per
+message.
 Source: Pulsar's TwoPhaseCompactor; Law 4, R17, R18.
 """
 
@@ -102,7 +102,7 @@ if TYPE_CHECKING:
 
 
 class ScratchSlot(NamedTuple):
-    """The position of bytes in a scratch file."""
+    """The position of bytes in a scratch file, and their CRC."""
 
     offset: int
     length: int
@@ -124,7 +124,7 @@ class Scratch:
         self.bytes = 0
 
     def put(self, parts: Sequence[Buffer]) -> ScratchSlot:
-        """Write the joined parts; raises StoreFull, DiskFailed."""
+        """Write the joined parts; returns their slot; raises StoreFull, DiskFailed."""
         views, crc = as_views(parts), 0
         for view in views:
             crc = crc32c(view, crc)
@@ -141,7 +141,7 @@ class Scratch:
         return data
 
     def close(self) -> None:
-        """Close and so remove the file; harmless when repeated."""
+        """Close the file, which removes it; may be repeated."""
         self._file.close()
 
 
@@ -152,10 +152,10 @@ KEYED = pa.schema([("key", pa.binary()), ("number", pa.int64())])
 HELD_BYTES = 4 << 20
 SHARE_BITS = 6  # of the checksum, for each division
 CHECKSUM_BITS = 32
-# so many are divided together, because otherwise shares would be many small pieces
+# Bytes of rows that are divided together, because otherwise shares would be many small pieces.
 DIVIDED_BYTES = 4 << 20
 CHECKED_ROWS = 50_000  # rows whose keys are Python objects at the same time
-FRUITLESS = 8  # how many tables skip the check for repetitions after one had few
+FRUITLESS = 8  # how many tables are not searched for repeated keys after one that had few
 NUMBER_BITS = 32  # of a number in one bitmap
 
 Group = dict[int, pa.Table]  # by partition: KEYED, in order
@@ -201,7 +201,7 @@ class NewestKeys:
             self._let_go()
 
     def groups(self) -> Iterator[Group]:
-        """The last message of each key, some keys at a time; callers may repeat it.
+        """The last message of each key, as groups with some keys each; callers may repeat it.
 
         raises: StoreFull, DiskFailed, NoResources
         """
@@ -241,17 +241,14 @@ class NewestKeys:
 
     @property
     def _shift(self) -> int:
-        """The bit of the checksum at which the share begins.
+        """The lowest bit of the checksum that tells the share; below 0: no bits are left.
 
-        The first division uses the highest bits.
-
-        The partition of a key is a remainder of the same checksum, which depends on the lowest
-        bits.
+        The first division uses the highest bits, because the lowest decide the partition of a key.
         """
         return CHECKSUM_BITS - SHARE_BITS * (self._divisions + 1)
 
     def _put_aside(self, partition: int, table: pa.Table) -> None:
-        """Divide the rows soon; repetitions are left out if there are many."""
+        """Add rows to those that wait to be divided, without repeated keys if these are many."""
         keyed = table.filter(pc.is_valid(table.column("key")))
         if self._to_look_again:
             self._to_look_again -= 1
@@ -351,7 +348,7 @@ class NumberSet:
 
 
 def _halves(numbers: pa.Array) -> Iterator[tuple[int, BitMap]]:
-    """Numbers by their upper bits."""
+    """(upper bits, a bitmap of the lower bits) for the numbers with the same upper bits."""
     uppers = pc.shift_right(numbers, NUMBER_BITS)
     for upper in pc.unique(uppers).to_pylist():
         of_upper = numbers.filter(pc.equal(uppers, upper))
@@ -375,10 +372,10 @@ KEPT_DECODED_BYTES = 32 << 20
 class TopicCompactReport:
     """The counts of a compaction of a topic, or of a dry run.
 
-    lsn: all partitions are compacted at this LSN
-    partitions:   the partitions with new messages
+    lsn:          the LSN as of which all partitions are compacted
+    partitions:   how many partitions have new messages
     messages:     how many the scan read, including old compacted rows
-    keys_kept:    rows that stay; keys_deleted: by a null; without_key: messages without a key
+    keys_kept:    rows in the result; keys_deleted: by a null; without_key: messages without a key
     """
 
     lsn: int = 0
@@ -448,7 +445,7 @@ def compact_due(store: Store) -> int:
 
 
 def compacted_bytes(view: View, partitions: list[int]) -> int:
-    """Bytes of the files of compacted rows."""
+    """Bytes of the files of compacted rows of partitions."""
     compactions = [view.topic(partition).compaction for partition in partitions]
     ledgers = [
         ledger
@@ -462,7 +459,7 @@ def compacted_bytes(view: View, partitions: list[int]) -> int:
 class _TopicCompaction:
     """One compaction: the newest messages of each partition, and the files made of them.
 
-    changed: the partitions with entries after their horizon, by store-wide number
+    changed: the partitions with messages after their horizon, by store-wide number
     """
 
     def __init__(self, store: Store, view: View, topic: int, report: TopicCompactReport) -> None:
@@ -508,10 +505,7 @@ class _TopicCompaction:
         return max((*compaction.horizon, 0), first)
 
     def _has_lost(self, compaction: Compaction) -> bool:
-        """Whether a repair gave up rows of it.
-
-        The log may still have them, so all of it is read.
-        """
+        """Whether a repair gave up rows of it; then the whole log is read, which may have them."""
         return any(loss.ledger in compaction.ledgers for loss in self._view.catalog.losses)
 
     def _has_more(self, partition: int) -> bool:
@@ -519,7 +513,7 @@ class _TopicCompaction:
         return bool(plan(self._view, partition, start, 1, bytes_max=NO_MATTER).messages)
 
     def _stretches(self, partition: int) -> Iterator[tuple[int, ScanSegment]]:
-        """The scan of a partition, in order, each with the number of its first message."""
+        """The segments of a scan, in order, each with the number of its first message."""
         view, start, at = self._view, self._behind(partition), 0
         compaction = view.topic(partition).compaction
         for stretches in (
@@ -541,7 +535,7 @@ class _TopicCompaction:
             keys.add(partition, pa.Table.from_arrays([key, number], schema=KEYED))
 
     def _note(self, group: Group) -> None:
-        """Take the numbers of a group of keys."""
+        """Note the newest messages of some keys, and the keys that are in several partitions."""
         for partition, table in group.items():
             self._newest[partition].add(table.column("number"))
         if len(group) < 2:
@@ -561,7 +555,7 @@ class _TopicCompaction:
         return nulls
 
     def _note_staying(self, group: Group, nulls: dict[int, NumberSet]) -> None:
-        """Find the nulls of a group whose keys have a value in another partition."""
+        """Note the nulls of a group that stay: their keys have a value in another partition."""
         alive, waiting = list[pa.Array](), dict[int, pa.Table]()
         for partition, table in group.items():
             if partition not in nulls:
@@ -591,7 +585,7 @@ class _TopicCompaction:
                 done += rows.num_rows
 
     def of(self, partition: int, *, dry_run: bool) -> PartitionCompacted:
-        """The files of a partition, published; a dry run only encodes and counts them."""
+        """Publish the files of a partition; a dry run only encodes and counts them."""
         view = self._view
         compaction = view.topic(partition).compaction
         last = visible_end(view, partition)
@@ -648,9 +642,9 @@ class _TopicCompaction:
         *,
         dry_run: bool,
     ) -> FileRef:
-        """Write a file of the first and more pieces, up to its size limit.
+        """Write a file of the first piece and more of them, up to its size limit.
 
-        left: the most rows that are left, each with its own key
+        rows_left: at most so many rows are left, each with its own key
         """
         store, records = self._store, records_for(topic_of(self._view.catalog, partition))
         segment = SegmentStream(records)

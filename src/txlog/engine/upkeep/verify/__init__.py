@@ -1,12 +1,12 @@
-"""Verify: checks how much of a store is intact.
+"""Verify: reads every byte of a store, and reports what is damaged or contradicts something else.
 
-It reads every byte, takes no lock and changes nothing.
+It takes no lock and changes nothing.
 
 Contents:
 
-    files      published files, and other files in the directories
+    files      named files, and other files in the directories
     findings   Findings: how much was read, and the problems found
-    folds      the components, compared with each other and with the rows
+    folds      the components, compared with each other and with the stored rows
     journal    every file, every frame, the chain, the zeros after it
     verify     the whole check, fast or deep
 """

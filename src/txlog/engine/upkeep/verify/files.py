@@ -1,9 +1,9 @@
 """Verifying the files of a store: named files, and other files next to them.
 
 A named file is compared with its checksum; a deep check also decodes rows, bitmaps, dumps and the
-chunks of large messages. Other files, which no reader uses:
+chunks of large messages. It also checks files that no reader uses:
 
-    fixed    the reserve, lock files, pins, bytes that recovery cut off
+    fixed    the reserve, lock files, pins, files in the quarantine
     names    temporaries of dead processes, files that no manifest and no frame names, foreign files
     left     manifests before the two that are kept, locks of detached consumers
     staged   files of jobs that never ended
@@ -61,7 +61,7 @@ from txlog.errors import MissingFile, TxlogError
 
 HINT: Final = "txlog admin repair says what can be rebuilt"
 _STATE_HEAD_BYTES: Final = STATE_HEAD.size
-# Whether a missing path is still named: a checkpoint may have replaced it meanwhile.
+# Whether a path is still named: a checkpoint may have replaced a missing file meanwhile.
 IsWanted = Callable[[str], bool]
 
 
@@ -78,8 +78,10 @@ def check_segment(
     chunked: ChunkedMessage | None = None,
     partition: int | None = None,
 ) -> bool:
-    """Check every byte of a part, a sealed or adopted file, chunks, or a bucket; True: it is
-    good.
+    """Check every byte of a file of rows or a bucket; returns whether it is good.
+
+    A missing file is good if it is no longer named.
+    chunked: the sidecar's record of a large message, to check its value in a deep check
     """
     try:
         file = open_file(disk, ref.path)
@@ -270,7 +272,10 @@ _STAGED: Final = re.compile(r"p\d+-[0-9a-f]+\.parquet")
 
 
 def check_kinds(disk: Disk, findings: Findings) -> set[str]:
-    """Check for irregular or unreadable files where a store has a file; returns the paths."""
+    """Report directories, links, unreadable files and the like in place of a store's files.
+
+    returns: their paths
+    """
     out: set[str] = set()
     for directory in (*_FIXED, *every_directory(disk)):
         if directory == QUARANTINE_DIR:
@@ -297,7 +302,7 @@ def check_kinds(disk: Disk, findings: Findings) -> set[str]:
 
 
 def check_fixed(disk: Disk, findings: Findings, irregular: Collection[str] = ()) -> None:
-    """Check the reserve, the lock files, pins, and bytes that recovery cut off."""
+    """Check the reserve, the lock files, pins and the quarantine; irregular: paths to skip."""
     if RESERVE_PATH not in irregular:
         _check_reserve(disk, findings)
     for path in (WRITE_LOCK, MAINTENANCE_PATH, PINS_LOCK, FLUSH_LOCK):
@@ -365,7 +370,7 @@ def check_names(
     is_wanted: IsWanted,
     irregular: Collection[str] = (),
 ) -> None:
-    """Check for unnamed files, and files that do not belong in a store."""
+    """Report unnamed files, and files that do not belong in a store; irregular: paths to skip."""
     for directory, pattern in _FIXED.items():
         for path, name in _names(disk, directory, findings):
             if path in irregular:
@@ -415,10 +420,9 @@ def check_left(
     findings: Findings,
     irregular: Collection[str] = (),
 ) -> None:
-    """Check for manifests that a checkpoint should have removed, and locks that a consumer
-    should have.
+    """Report manifests that a checkpoint should have removed, and locks of detached consumers.
 
-    generations_before: the generations when the check began; a missing one was being removed
+    generations_before: those when the check began; a checkpoint has removed one that is missing now
     """
     now = {*generations(disk)}
     for generation in generations_before[:-2]:
@@ -440,9 +444,9 @@ def check_left(
 
 
 def check_stages(disk: Disk, oldest_ms: int, findings: Findings) -> None:
-    """Check the files that jobs have staged; files of a running job are fine.
+    """Report directories of jobs that never ended, and foreign files among staged ones.
 
-    oldest_ms: a job that began before this has ended, or never will
+    oldest_ms: a job that began at this time or before is not running any more
     """
     for topic in below_topics(disk, 3):
         stage = f"{topic}/{STAGE_DIR}"
@@ -509,7 +513,7 @@ States = dict[tuple[Any, ...], Row]
 def check_changes(
     disk: Disk, ref: ChangeRef, findings: Findings, is_wanted: IsWanted, *, deep: bool = False
 ) -> bool:
-    """Check one file; returns whether it is good."""
+    """Check one file of a log of changes; returns whether it is good."""
     try:
         data = disk.read(ref.path)
         findings.read(len(data))
@@ -531,7 +535,7 @@ def check_changes(
 
 
 def compare_changes(disk: Disk, manifest: Manifest, findings: Findings) -> None:
-    """Compare the final state in the logs of a checkpoint with its dumps."""
+    """Compare the newest rows in the logs of a checkpoint with the state in its dumps."""
     logs = changes_of(manifest)
     if not logs.begun:
         return

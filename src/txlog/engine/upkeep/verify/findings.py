@@ -5,9 +5,9 @@ disagree. A *warning* is something that the next writer or upkeep repairs by its
 unused bytes.
 
 Codes are those of errors (`TXL-601`), or for warnings a word: `tail`, `witness`, `manifest`,
-`unnamed`, `temporary`, `staged`, `foreign`, `quarantine`, `quarantined`, `offline`, `void`, `pin`,
-`reserve`, `lock`, `loss`, `reserved` (a topic whose name would be refused today), `predecessor`
-(only the previous checkpoint needs it).
+`unnamed`, `temporary`, `staged`, `foreign`, `irregular`, `quarantine`, `quarantined`, `offline`,
+`void`, `pin`, `reserve`, `lock`, `loss`, `reserved` (a topic whose name would be refused today),
+`predecessor` (only the previous checkpoint needs it).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Problem:
 
 
 def silent(doing: str, size_bytes: int) -> None:
-    """Report nothing."""
+    """The default of Findings.tell: ignore the progress of a check."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Findings:
     _is_lowered: bool = False
 
     def read(self, size: int) -> None:
-        """Count a file that was read whole."""
+        """Count a file that was read whole; size: in bytes."""
         self.files += 1
         self.size_bytes += size
         self.tell("reading", self.size_bytes)
@@ -82,7 +82,7 @@ class Findings:
             self._add(f"TXL-{code}", ERROR, message, where)
 
     def warning(self, code: str, message: str, **where: object) -> None:
-        """Add a problem that upkeep repairs, or in bytes that nothing needs."""
+        """Add a problem that the next writer or upkeep repairs, or one in unused bytes."""
         self._add(code, WARNING, message, where)
 
     def caught(self, error: TxlogError, *, path: str | None = None, **where: object) -> None:
@@ -102,7 +102,7 @@ class Findings:
 
     @contextmanager
     def lowered(self, is_so: bool = True) -> Iterator[None]:
-        """Findings inside are warnings, because only the previous checkpoint needs the files."""
+        """Inside it errors are warnings: only the previous checkpoint needs the files."""
         was_lowered, self._is_lowered = self._is_lowered, self._is_lowered or is_so
         try:
             yield

@@ -2,15 +2,15 @@
 
     partition     its ledgers against the rows: entries, messages, markers
     sidecar       every visible or open message is a row of that transaction with that index
-    cursors       every acknowledged, held or leased message exists, its consumer exists, and no
-                  message is in two of these states
+    cursors       every acknowledged, held or leased message exists, the consumer of a lease exists,
+                  and no message is leased and also acknowledged or held
     coordinators  held messages belong to an unfinished transaction; a commit has its markers
     keys          the bound transactions are exactly those open under a key
     delayed       the index has exactly the messages of the log that are not due
     watermarks    folding the rows gives the state, and every snapshot on the way
 
-Each is a function of one view, and reads rows in columns. A component whose own bytes are damaged
-raises, and the others are still checked.
+Each check is a function of one view, and reads rows in columns. A component whose own bytes are
+damaged is reported, and the others are still checked.
 """
 
 from __future__ import annotations
@@ -208,9 +208,7 @@ def _check_compacted(
 
 
 def check_sidecar_rows(view: View, number: int, findings: Findings) -> None:
-    """Check that every message that is or may become visible is a row of its transaction and
-    index.
-    """
+    """Check that each row of a visible or open message has its transaction and index."""
     state = view.buffer(number)
     live = live_rows(state)
     ledgers = {end.ledger for end in state.ledgers}
@@ -347,7 +345,7 @@ def _say(findings: Findings, number: int, ledger: int, entry: int, message: str)
 
 
 def check_cursor(view: View, subscription: int, number: int, findings: Findings) -> None:
-    """Check one subscription in one partition."""
+    """Check the cursor of a subscription in one partition."""
     cursor = view.cursor(subscription, number)
     subscription_record = view.catalog.subscriptions[subscription]
     check = _Check(view, number, f"subscription {subscription_record.name}", findings)
@@ -426,9 +424,7 @@ class _Check:
         return marker is not None and index_last <= marker.count
 
     def pending(self, cursor: Cursor, subscription: int) -> None:
-        """Check the ids that transactions hold: each by one transaction, counted right, and
-        registered with it.
-        """
+        """Check the ids that transactions hold: one transaction each, right counts, registered."""
         seen = IdSet()
         for (coordinator, sequence), pending in cursor.pending.items():
             name = f"transaction {coordinator}:{sequence}"
@@ -522,9 +518,7 @@ def _guarded(
 
 
 def _contradictions(view: View, number: int, findings: Findings) -> None:
-    """Check for messages held for a transaction that has ended or never existed, and for
-    markers of aborted ones.
-    """
+    """Report what is held for ended or unknown transactions, and markers of aborted ones."""
     for contradiction in contradictions(view, number):
         findings.error(
             604,
@@ -535,9 +529,7 @@ def _contradictions(view: View, number: int, findings: Findings) -> None:
 
 
 def _transactions(view: View, selected: Collection[int], findings: Findings) -> None:
-    """Check that each transaction ended once: a committed one has its markers, an aborted one
-    has none.
-    """
+    """Check that each transaction is kept by its status, was issued, and has its markers."""
     try:
         view.load_coordinators()
     except TxlogError as error:
@@ -598,7 +590,7 @@ def _marker(
 
 
 def _reserved(view: View, selected: Collection[int], findings: Findings) -> None:
-    """Report topics with a name that is refused now; they are read and written like others."""
+    """Warn of topics with a name that is refused now; they are read and written like others."""
     for topic in view.catalog.topics.values():
         if TopicName.parse(topic.name).name == SIDECAR and topic.first_partition in selected:
             findings.warning(
@@ -710,7 +702,7 @@ def _outside(times: pa.Table, first: tuple[int, int, int], last: tuple[int, int,
 
 
 def _watermark(view: View, number: int, findings: Findings) -> None:
-    """Fold the rows that move the watermark, from the first existing snapshot."""
+    """Fold the rows that move the watermark, from the first snapshot on; compare with the state."""
     watermark = view.watermark(number)
     snapshots = sorted(
         (ledger, entry) for ledger, rows in watermark.snapshots.items() for entry in rows

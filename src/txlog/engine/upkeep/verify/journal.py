@@ -40,7 +40,7 @@ _REWRITTEN: Final = "the next writer rewrites it"
 
 @dataclass(slots=True)
 class FrameWalk:
-    """The extent of the valid frames of a file; end: the byte after the last one.
+    """The valid frames of a file: the last one's LSN and crc; end: the byte after it.
 
     attested: the highest LSN that a frame in it proves to be durable
     """
@@ -81,7 +81,7 @@ def check_journals(
     *,
     decode: bool = False,
 ) -> JournalChain:
-    """Walk every journal file; returns where the chain of the newest manifest ends.
+    """Check every journal file; returns where the chain of the newest manifest ends.
 
     manifests: the good manifests, oldest first
     decode:    also decode the ops of each frame
@@ -157,7 +157,7 @@ def _look(
     is_needed: bool,
     decode: bool,
 ) -> FrameWalk | None:
-    """Check a file that a kept manifest needs, and follow the chain; is_needed: by the newest."""
+    """Check a file that a kept manifest needs; is_needed: the newest does, so follow the chain."""
     name, next_name = names
     try:
         file = JournalFile(disk, name, salt)
@@ -359,7 +359,7 @@ def _is_writing(disk: Disk) -> bool:
 def check_age(
     disk: Disk, salt: bytes, boot_id: str, chain: JournalChain, findings: Findings
 ) -> None:
-    """Check that the witness covers the LSN that frames prove.
+    """Warn of a witness of this boot with a lower durable LSN than frames prove.
 
     A witness of an earlier boot may be older (R7).
     """

@@ -1,4 +1,4 @@
-"""Verify: reads a store byte by byte, repairs nothing, and reports how much of it is intact.
+"""Verify: the whole check of a store, fast or deep; reads every byte and repairs nothing.
 
     fast   identity, witness, manifests, every journal frame and its chain, every named file against
            its checksums, unnamed files and files that jobs left
@@ -6,9 +6,9 @@
            state of the newest checkpoint (Law 1); the components agree with each other and with
            the rows (`folds`)
 
-It works without an open store, because the store may not open, and takes no lock. It checks again
-when a checkpoint replaces files meanwhile, so these are not findings. Source: spec/reliability 2.3
-(the table), promise 5.
+It works without an open store, because the store may not open, and takes no lock. If it finds
+errors and other processes wrote meanwhile, it checks again: a checkpoint may have replaced files.
+Source: spec/reliability 2.3 (the table), promise 5.
 
 Law 1 says that a checkpoint and the frames after it give one state. `check_replay` compares two
 checkpoints; `first_conflict` applies the frames after the newest one. State is compared as
@@ -91,7 +91,7 @@ _VALUES_OF_DUMP: Final = ("delayed", "watermark")
 
 @dataclass(frozen=True, slots=True)
 class ReplayConflict:
-    """The first frame that its fold cannot apply; why: the reason from the fold."""
+    """The first frame with an op that its fold cannot apply; why: the reason from the fold."""
 
     raw: RawFrame
     why: str
@@ -295,10 +295,11 @@ def verify(
     deep: bool = False,
     topics: Sequence[TopicName] = (),
 ) -> StoreEvidence | None:
-    """Check everything; returns the evidence for a repair; None: no identity.
+    """Check the store, and add the problems to findings.
 
-    topics: only the files and components of these topics, and the shared ones
-    raises: TopicNotFound
+    topics:  only the files and components of these topics, and the shared ones
+    returns: the parts that it could read, for a repair; None: the identity cannot be read
+    raises:  TopicNotFound
     """
 
     def look(tried: Findings) -> StoreEvidence | None:
@@ -357,7 +358,7 @@ def _verify(
 
 
 def _check_frames(disk: Disk, evidence: StoreEvidence, boot_id: str, findings: Findings) -> None:
-    """Let the folds check the frames after the newest checkpoint against each other."""
+    """Check that the folds can apply the frames after the newest checkpoint."""
     findings.begin("replaying the journal")
     newest = 0 if evidence.newest is None else evidence.newest.generation
     if evidence.chain.is_broken:
@@ -374,10 +375,9 @@ def _check_frames(disk: Disk, evidence: StoreEvidence, boot_id: str, findings: F
 
 
 def _has_moved(disk: Disk, evidence: StoreEvidence) -> bool:
-    """True when other processes have written since the check began: missing files may have been
-    removed.
+    """True when other processes wrote since the check began, and so may have removed files.
 
-    Each durable frame raises the witness, even if the view of this check does not have the frame.
+    Each durable frame changes the witness, even if the view of this check does not have the frame.
     """
     if generations(disk) != evidence.generations or list_journals(disk) != evidence.journals:
         return True
@@ -543,9 +543,7 @@ def _chunked(view: View | None, ref: FileRef, partition: int | None) -> ChunkedM
 def _check_states(
     disk: Disk, evidence: StoreEvidence, findings: Findings, is_wanted: _NamedPaths, *, deep: bool
 ) -> None:
-    """The dumps of both checkpoints; problems in dumps that the newest does not need are
-    warnings.
-    """
+    """Check the dumps of both checkpoints; the newest does not need a dump: only a warning."""
     salt = evidence.identity.salt
     dumps: dict[str, dict[int, DumpRef]] = {}
     for manifest in evidence.manifests:
@@ -654,9 +652,7 @@ def _segments(evidence: StoreEvidence) -> list[tuple[FileRef, int | None]]:
 
 
 class _NamedPaths:
-    """Whether a manifest or frame names a path now; it reads new manifests after each
-    checkpoint.
-    """
+    """Whether a manifest or frame names a path now; reads the manifests again if new ones came."""
 
     __slots__ = ("_disk", "_generation", "_let_go", "_newest", "_salt", "named")
 
@@ -695,9 +691,9 @@ class _NamedPaths:
         return path in self.named and path not in self._let_go
 
     def _ask(self, manifests: Sequence[Manifest]) -> None:
-        """Note what manifests name, and the rows that the newest dropped without a grace.
+        """Note what manifests name, and files of the previous one that may be removed already.
 
-        Frames after the previous manifest lead to the new files of the rows, or record that they
+        No repair needs these: frames lead to the new files of their rows, or record that the rows
         are dropped.
         """
         self.named = {path for manifest in manifests for path in paths_of(manifest)}
