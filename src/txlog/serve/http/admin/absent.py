@@ -158,7 +158,7 @@ def set_topic_setting(client: Client, topic: TopicName, setting: str, body: obje
 
 @endpoint("DELETE", _TOPIC_SETTING, ADMIN)
 def remove_topic_setting(client: Client, topic: TopicName, setting: str) -> None:
-    """Nothing is to be done: the topic has no such setting."""
+    """Do nothing: the topic has no such setting."""
     client.describe_topic(topic.full)
 
 
@@ -180,7 +180,7 @@ def set_namespace_setting(
 
 @endpoint("DELETE", _NAMESPACE_SETTING, ADMIN)
 def remove_namespace_setting(client: Client, namespace: str, setting: str) -> None:
-    """Nothing is to be done: the namespace has no such setting."""
+    """Do nothing: the namespace has no such setting."""
 
 
 def cluster_setting(client: Client, route: str) -> object:
@@ -256,13 +256,13 @@ def set_property(client: Client, namespace: str, name: str, value: str) -> None:
 @endpoint("GET", f"{NAMESPACE}/property/{{name}}", LOOK)
 @endpoint("DELETE", f"{NAMESPACE}/property/{{name}}", ADMIN)
 def no_property(client: Client, namespace: str, name: str) -> None:
-    """Nothing: a namespace has no properties."""
+    """Return nothing: a namespace has no properties."""
 
 
 @endpoint("GET", f"{NAMESPACE}/antiAffinity", LOOK)
 @endpoint("DELETE", f"{NAMESPACE}/antiAffinity", ADMIN)
 def no_group(client: Client, namespace: str) -> None:
-    """Nothing: there is one broker, and no groups that avoid each other."""
+    """Return nothing: there is one broker, and no anti-affinity group."""
 
 
 @endpoint("POST", f"{NAMESPACE}/antiAffinity", ADMIN)
@@ -289,14 +289,14 @@ def clusters_of_topic(client: Client, topic: TopicName, applied: bool = False) -
 @endpoint("POST", f"{NAMESPACE}/allowedClusters", ADMIN)
 @endpoint("POST", f"{TOPIC}/replication", ADMIN)
 def set_clusters(client: Client, body: object) -> None:
-    """Nothing is to be done for the one cluster; any other is refused."""
+    """Accept the list of the one cluster, which changes nothing; refuse any other."""
     if body != [CLUSTER]:
         raise NotAllowed(_ONE_CLUSTER)
 
 
 @endpoint("DELETE", f"{TOPIC}/replication", ADMIN)
 def inherit_clusters(client: Client, topic: TopicName) -> None:
-    """Nothing is to be done: there is one cluster."""
+    """Do nothing: there is one cluster."""
     client.describe_topic(topic.full)
 
 
@@ -309,7 +309,7 @@ def replicated(client: Client, topic: TopicName, subscription: str) -> dict[str,
 
 @endpoint("POST", f"{SUBSCRIPTION}/replicatedSubscriptionStatus", ADMIN)
 def set_replicated(client: Client, topic: TopicName, subscription: str, body: object) -> None:
-    """Nothing is to be done to switch it off; on is refused."""
+    """Accept false, which changes nothing; refuse true."""
     client.subscription(topic.full, subscription).describe()
     if body is not False:
         raise NotAllowed(_ONE_CLUSTER)

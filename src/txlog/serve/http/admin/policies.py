@@ -326,12 +326,12 @@ def _deduplicated(body: object) -> None:
 
 @endpoint("DELETE", f"{NAMESPACE}/deduplication", ADMIN)
 def inherit_deduplication(client: Client, namespace: str) -> None:
-    """Nothing is to be done: it is always on."""
+    """Do nothing: it is always on."""
 
 
 @endpoint("DELETE", f"{TOPIC}/deduplicationEnabled", ADMIN)
 def inherit_deduplication_of_topic(client: Client, topic: TopicName) -> None:
-    """Nothing is to be done: it is always on."""
+    """Do nothing: it is always on."""
     client.describe_topic(topic.full)
 
 

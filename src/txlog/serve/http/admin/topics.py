@@ -169,13 +169,13 @@ def truncate(client: Client, topic: TopicName) -> None:
 
 @endpoint("PUT", f"{TOPIC}/unload", ADMIN)
 def unload(client: Client, topic: TopicName) -> None:
-    """Nothing is to be done: no process owns a topic."""
+    """Do nothing: no process owns a topic."""
     client.describe_topic(topic.full)
 
 
 @endpoint("POST", f"{TOPIC}/createMissedPartitions", ADMIN)
 def create_missed_partitions(client: Client, topic: TopicName) -> None:
-    """Nothing is to be done: a topic has all its partitions from the beginning."""
+    """Do nothing: a topic has all its partitions from the beginning."""
     client.describe_topic(topic.full)
 
 

@@ -65,7 +65,7 @@ class SlicedAnswer(NamedTuple):
 
 
 BODY_MAX: Final = 8 << 20  # bytes of a request
-VALUES_MAX: Final = 150_000  # of the JSON of a request, as `values_in` counts them
+VALUES_MAX: Final = 150_000  # of the JSON of a request, as `count_values` counts them
 VALUE_BYTES: Final = 100  # of each in memory, besides its text
 LOOP_BYTES_MAX: Final = 1 << 16  # of JSON that the event loop reads by itself
 _COUNTED_BYTES: Final = 1 << 16  # at once
