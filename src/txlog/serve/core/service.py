@@ -250,7 +250,7 @@ class BrokerService:
         self.tell("failed", {"class": type(error).__name__, "at": position})
 
     def sockets(self, name: str, address: Address) -> list[socket.socket]:
-        """The sockets of a listener, bound and allowed.
+        """The sockets of a listener, new or from systemd, checked by `check_exposed`.
 
         raises: OSError; Usage if other machines could connect without TLS and authentication
         """

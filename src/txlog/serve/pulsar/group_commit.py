@@ -92,7 +92,7 @@ class QueuedSend:
 
     @property
     def is_apart(self) -> bool:
-        """Whether it needs a call of its own, because it has a transaction or a file."""
+        """Whether it shares no frame with others: it is in a transaction, or came in chunks."""
         return self.txn is not None or self.large is not None
 
     @property
@@ -256,9 +256,9 @@ def store_group(
 ) -> list[SendResult]:
     """Store the SENDs of a group, with calls before and after them that run in any case.
 
-    The group is one call of the store, in the order in which it came: one lock, one flush. Only a
-    SEND with a file is a call of its own. Everything is durable on return, except SENDs in
-    transactions: the end of the transaction flushes them.
+    The group is one submission to the store, in the order in which it came: one lock, one flush.
+    A chunked message, which has a file, divides it, and is stored alone. Everything is durable on
+    return, except SENDs in transactions: the end of the transaction flushes them.
 
     raises: the error that the store failed with
     """

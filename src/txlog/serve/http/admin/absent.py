@@ -1,5 +1,4 @@
-"""Owns the endpoints for features of Pulsar that a store does not have: rates, quotas, properties,
-roles.
+"""Owns the endpoints for features of Pulsar that a store lacks: rates, quotas, properties, roles.
 
 A GET answers with the effective value, mostly none. A DELETE succeeds, because nothing is set. An
 attempt to set a value is refused: a success would promise a behaviour that the store does not have.
@@ -74,8 +73,7 @@ _NO_GROUPS: Final = "a store has no resource groups"
 _NO_DOMAINS: Final = "a store has no failure domains"
 _NO_ISOLATION: Final = "there is one broker: no policies of isolation"
 _ALL: Final = "GET POST PUT DELETE"
-# Requests that are refused altogether, or changes of something that is fixed: methods, path and
-# reason.
+# Requests that the server always refuses: methods, path and reason.
 REFUSED: Final = (
     ("PUT POST DELETE", "/admin/v2/clusters/{cluster}", _ONE_CLUSTER),
     ("POST", "/admin/v2/clusters/{cluster}/peers", _ONE_CLUSTER),
@@ -205,7 +203,7 @@ def isolated_broker(client: Client, broker: str) -> dict[str, object]:
     return {"brokerName": broker, "namespaceRegex": [], "primary": False}
 
 
-# After the brokers of isolation: a policy of that name would be refused.
+# After isolated_brokers: the first route that matches counts, and REFUSED has …/{policy}.
 for _path in OF_CLUSTER:
     endpoint("GET", _path, LOOK)(cluster_setting)
 for _methods, _path, _reason in REFUSED:

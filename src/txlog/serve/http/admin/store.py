@@ -32,7 +32,7 @@ def names(client: Client) -> list[TopicName]:
 def _partitions(client: Client) -> dict[TopicName, int]:
     """The topics of the store by name, and how many partitions each has.
 
-    Only the catalog is looked at: the figures of `client.topics` take ten times as long.
+    It reads only the catalog: the figures of `client.topics` take ten times as long.
     """
 
     def look(view: View) -> list[tuple[str, int]]:

@@ -57,7 +57,7 @@ def pulsar_id_text(client: Client, message_id: MessageId) -> str:
 
 
 def _on_wire(view: View, message_id: MessageId) -> tuple[int, int]:
-    """The id of a message alone, whatever batch it was sent in."""
+    """Ledger and entry of Pulsar's id of a message alone, without the rest of its batch."""
     alone = message_id.ledger, message_id.entry * ids.STEP
     number = ids.partition_of(view, MessageIdData(ledgerId=message_id.ledger, entryId=0))
     span = None
@@ -114,7 +114,7 @@ endpoint = EndpointList()
 
 @endpoint("PUT", TOPIC, ADMIN)
 def create_topic(client: Client, topic: TopicName, body: object = None) -> None:
-    """Create a topic that is not partitioned; properties are refused, a shadow's source, too."""
+    """Create a topic that is not partitioned; a body with properties is refused."""
     _bare(members(body))
     check_topic_share(client)
     client.create_topic(topic.full)
@@ -395,7 +395,7 @@ def _subscription(
 def _consumers(
     row: ConsumerRow, subscribers: Sequence[ConsumerStats]
 ) -> Iterator[dict[str, object]]:
-    """A consumer of the store, as the consumers of a stock client that it is, or as itself."""
+    """A row for each stock client's consumer that shares this consumer of the store, or its own."""
     usual: dict[str, object] = {
         "consumerName": row["name"],
         "unackedMessages": row["leased"],

@@ -156,10 +156,7 @@ def parse_json(data: bytes) -> object:
 
 
 async def read_body(request: Request, most: int = BODY_MAX) -> bytes:
-    """The body of a request. Raises LimitExceeded before it holds more than `most`.
-
-    InvalidArgument: the client disconnected before the body was complete
-    """
+    """The body of a request. Raises LimitExceeded beyond `most`; InvalidArgument if it is cut."""
     data = bytearray()
     try:
         async for piece in request.stream():
