@@ -225,7 +225,7 @@ class IdTable(Generic[T]):
         return True
 
     async def try_close(self, number: int, act: Callable[[T], Awaitable[None]]) -> None:
-        """Close an open id by an act that may be refused; then the id stays open.
+        """Close an open id by calling `act`; if `act` fails, the id stays open.
 
         raises: NotFound, the error of `act`
         """

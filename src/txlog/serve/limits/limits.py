@@ -229,10 +229,10 @@ class ConnectionSlot:
 class ConnectionLimit:
     """The open connections: those that have authenticated, and those that have not yet.
 
-    The latter count from their first moment, before TLS, and separately, so that they keep no
-    client out. If there is no room, the server drops the oldest connection that has not
-    authenticated: a real client does that within milliseconds. It drops one of the same address, if
-    that has used up its share; else of the address with most connections.
+    Unauthenticated ones count from their first moment, before TLS, and separately, so that they
+    keep no client out. Without room the server drops the oldest of them, because a real client
+    authenticates within milliseconds. It drops one of the same address if that address has used up
+    its share, else one of the address with most connections.
 
     count:   of authenticated connections
     waiting: of the other connections
@@ -423,7 +423,7 @@ def fit_limits(
 ) -> Limits:
     """The limits, lowered if the process has too few descriptors for them.
 
-    tell: gets an event for each limit that was lowered
+    tell: gets an event for each limit that was lowered, except connections_per_address
     """
     room = descriptors - min(RESERVED_MAX, descriptors // RESERVED_DESCRIPTORS_PART)
     connecting = min(limits.connecting, max(1, room // CONNECTING_PART))

@@ -33,7 +33,7 @@ class OpenTransactions:
     """Open transactions by owner, including those that the current group begins."""
 
     def __init__(self, store: Store, coordinator: int, more: int) -> None:
-        """coordinator: it has a bound of its own; more: how many may be begun now"""
+        """coordinator: it has a bound of its own; more: how many the group begins at most"""
         self._limit = store.settings.txn_active_max  # 0: unlimited
         self._by_owner = Counter[int]()
 

@@ -7,8 +7,8 @@
 
 While one group is stored, the next one gathers. A group stores its commands in the order of this
 drawing: a client gets the answer of each command before it can send another one that depends on it.
-The store calls back into a group: under its lock it asks each frame, and through it each producer's
-session, for the partitions of the rows, since a topic may have more of them by then.
+Under its lock the store calls back into a group: each frame asks each producer's session for the
+partitions of its rows. The topic may have more partitions by then.
 
 1. A group has one or more frames of SENDs. A frame has one batch of each producer, or its messages
    that came without a batch. These are marked, so that `ids` can separate the rows of one SEND from
@@ -108,7 +108,7 @@ class SendQueue:
     waiting:    queued, or being written
     answered:   how many were answered before those
     is_refused: a SEND was refused, so no later one is stored
-    refused:    the rows that the current group has refused so far, or None
+    refused:    rows of the current group that are refused, or in a transaction and not stored yet
     """
 
     __slots__ = ("_news", "answered", "is_refused", "queue", "refused", "session", "waiting")
