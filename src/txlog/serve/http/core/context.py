@@ -1,5 +1,4 @@
-"""Owns HttpContext: the state that all handlers of an application share, the gate, slow calls,
-rates.
+"""Owns HttpContext: the state that all handlers share, the gate, slow calls, rates.
 
 The application calls a *gate* once for each request, with the action that the request wants. The
 gate returns a Grant, or None, or raises the error to answer with. The default gate allows
