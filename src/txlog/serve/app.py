@@ -1,4 +1,4 @@
-"""Owns the process of `txlog serve`: it opens the store by `txlog.aio`, listens, and stops.
+"""Owns the process of `txlog serve`: it serves an open store at its listeners, and closes it.
 
     open      starts the listeners, and reports their URLs once all of them listen. HTTP comes last:
               a thread loads its libraries, while clients of Pulsar are served already
@@ -76,7 +76,7 @@ class Server:
             listener.recheck_access()
 
     async def start(self) -> list[str]:
-        """Listen; returns the URL of each listener. Raises NoResources (an address is taken)."""
+        """Listen; returns the URL of each listener. Raises NoResources: it cannot listen; Usage."""
         options = self.service.options
         places = []
         try:
@@ -102,7 +102,7 @@ class Server:
         await self._ended.wait()
 
     async def close(self) -> None:
-        """Drain, end the connections, close the store; each step has a time limit."""
+        """Drain and end the connections, both with a time limit; then close the store."""
         seconds = self.service.limits.stop_timeout_ms / 1_000
         waits: list[asyncio.Future[Any]] = [
             asyncio.gather(*(item.drain() for item in self.listeners)),
@@ -125,12 +125,12 @@ def serve(
     authority: AccessControl | None = None,
     give_up: Callable[[], object] | None = None,
 ) -> int:
-    """Serve a store until a signal comes; returns its number. The store is closed then.
+    """Serve a store until a signal comes, then close it; returns the number of the signal.
 
     on_ready: gets the URLs once all listeners listen
     give_up:  ends the process; a separate thread calls it if the process still runs stop_timeout_ms
               after the signal
-    raises:   NoResources, and the errors of closing a store
+    raises:   NoResources; Usage: a socket must not be exposed; the errors of closing a store
     """
     limits = fit_limits(options.limits, raise_descriptor_limit(), options.tell)
     return asyncio.run(_serve(store, options._replace(limits=limits), on_ready, authority, give_up))

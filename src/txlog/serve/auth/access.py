@@ -1,5 +1,4 @@
-"""Owns authentication and authorization: the file of rules, the callers, and the checks by
-listeners.
+"""Owns authentication and authorization: the file of rules, callers, and the listeners' checks.
 
     [tokens]                          JSON web tokens; set one of the first three keys
     secret_key = "secret.key"         HS256, HS384, HS512
@@ -258,7 +257,7 @@ class Caller:
         return not self.has_expired and self._guard.may(self.role, action, at)
 
     def check_any(self) -> None:
-        """Raises NotAllowed if it may neither produce nor consume anywhere."""
+        """Raises NotAllowed without any right to act, NotAuthenticated if its token has expired."""
         if self.has_expired:
             raise NotAuthenticated("the token has expired", hint=_HINT)
         if self.role is not None and self._guard is not None and not self._guard.acts(self.role):
@@ -422,7 +421,10 @@ class AccessControl:
     def check(
         self, caller: Caller | None, action: str, resource: TopicName | Resource | None
     ) -> None:
-        """Raises NotAllowed unless a client may do this; resource: None for the whole store."""
+        """Raises NotAllowed unless a client may do this; NotAuthenticated if `caller` is None.
+
+        resource: None for the whole store. Without rules a client may do everything.
+        """
         if caller is None:
             if self.guard is None:
                 return

@@ -1,5 +1,4 @@
-"""Owns the keys that sign tokens: a secret, a public key, or a JWKS file; and checks of
-certificates.
+"""Owns the keys of tokens (a secret, a public key or a JWKS file) and checks of certificates.
 
 The key decides which algorithms it is for. A token that names another algorithm, `none` for
 example, matches no key. So an attacker cannot use a public key as if it were a secret (RFC 8725,
@@ -32,7 +31,7 @@ SECRET_BYTES_MIN: Final = 32
 RSA_BITS_MIN: Final = 2_048
 KEY_FILE_BYTES_MAX: Final = MIB
 JWKS_KEYS_MAX: Final = 100
-# Keys of a JWKS file that are tried for a token without a key id.
+# Keys of a JWKS file that are tried for one token.
 KEYS_TRIED_MAX: Final = 8
 
 _RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
@@ -64,7 +63,7 @@ class SingleKey:
             yield self._key
 
     def reload(self) -> None:
-        """Do nothing: a new secret needs new rules."""
+        """Do nothing: reading the rules again makes a new SingleKey."""
 
     def on_change(self, listener: Callable[[], object]) -> None:
         """Do nothing: the key never changes."""
@@ -144,7 +143,7 @@ def read_public_key(path: Path) -> SingleKey:
 def read_private_key(
     path: Path,
 ) -> tuple[str, bytes | rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey]:
-    """The key that signs tokens, and its algorithm: a private key, or else a secret.
+    """The algorithm and the key that sign tokens: a private key, or else a secret.
 
     raises: InvalidArgument
     """
@@ -304,7 +303,7 @@ class NewKey(NamedTuple):
 
 
 def create_key(kind: str, random_bytes: Callable[[int], bytes]) -> NewKey:
-    """A new key of the kind secret, rsa or ec."""
+    """A new key of the kind secret, rsa or ec; random_bytes: makes the bytes of a secret."""
     if kind == "secret":
         return NewKey(random_bytes(SECRET_BYTES), b"", "HS256")
     key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey

@@ -24,7 +24,7 @@ _INSTANT_S_MAX: Final = 253_402_300_799  # the year 9999
 
 
 class Claims(NamedTuple):
-    """The role in a token, and its expiry time (None: it does not expire)."""
+    """The role in a token, and its expiry time with the leeway (None: it does not expire)."""
 
     role: str
     expires_ms: int | None
@@ -37,6 +37,7 @@ class TokenVerifier:
     audience:   a token must name it; None: a token with an audience is refused
     issuer:     a token must name it; None: any issuer that has the key
     role_claim: the claim that holds the role
+    leeway_ms:  how far the issuer's clock may differ from ours
     """
 
     keys: KeySource

@@ -6,8 +6,8 @@ that never begins its handshake would be counted nowhere.
     accept      takes a slot among unauthenticated connections (limits.ConnectionLimit)
     TLS         within connect_timeout_ms, with the current certificates
     protocol    gets the slot, and moves it to the authenticated ones when the client logs in
-    drop        the kernel ends the connection; its reader sees an ordinary end. Never while bytes
-                of the client wait in the socket: then the server is late, not the client
+    drop        shuts the socket down; its reader sees an ordinary end. Never in GRACE_SECONDS, nor
+                while bytes of the client wait in the socket: then the server is late, not it
 """
 
 from __future__ import annotations

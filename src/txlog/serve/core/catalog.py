@@ -1,6 +1,6 @@
 """Owns CatalogSnapshot: the topics and subscriptions of the store, and a watch for their changes.
 
-    a commit ─► the watch reads the catalog, a few times a second at most ─► a snapshot, if the
+    a commit ─► the watch reads the catalog, at most 20 times a second ─► a snapshot, if the
                 catalog differs ─► clients that watch topics, or whose topic or subscription was
                 deleted
 
@@ -58,7 +58,7 @@ def _version(view: View) -> tuple[int, ...]:
 async def watch_catalog(
     service: BrokerService, on_change: Callable[[CatalogSnapshot], Awaitable[None]]
 ) -> None:
-    """Call a function after each change, until cancelled or the store cannot be read."""
+    """Call a function with a snapshot now and after each change, until a read fails for good."""
     store, waits = service.store.store, service.client.waits
     seen: tuple[int, ...] = ()
     while True:

@@ -153,8 +153,8 @@ class IdTable(Generic[T]):
         """Open an id by calling `act`; returns the open object, and whether it was open already.
 
         act:    leaves nothing behind if it fails or is cancelled
-        raises: the error of `act`; AlreadyClosed if a CLOSE came meanwhile; the error of `busy` if
-                the id is open and its client requested something else with it
+        raises: the error of `act`; the error of `refuse`, AlreadyClosed after a CLOSE; the error of
+                `busy` if the id is open and its client requested something else with it
         """
         entry = self._entries.setdefault(number, _Entry())
         closes = entry.closes
@@ -225,7 +225,7 @@ class IdTable(Generic[T]):
         return True
 
     async def try_close(self, number: int, act: Callable[[T], Awaitable[None]]) -> None:
-        """Close an open id by an act that may be refused; then the id stays open.
+        """Close an open id by calling `act`; if `act` fails, the id stays open.
 
         raises: NotFound, the error of `act`
         """

@@ -66,7 +66,8 @@ class ProducerNames:
 
         comes_again: the client had this producer before, so the holder on its old connection is
                      closed
-        raises:      ProducerBusy, ProducerFenced
+        raises:      ProducerBusy: the name is in use, or a producer waits to be exclusive;
+                     ProducerFenced: the topic has other producers, and this one is exclusive
         """
         short = TopicName.parse(holder.topic).short
         previous = self._topics.get(holder.topic, {}).get(holder.name)

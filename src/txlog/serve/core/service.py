@@ -162,7 +162,7 @@ class BrokerService:
     authority: authentication and access rules
     connection_limit, budget: the use of the limits by all listeners together
     consumers: of all clients of Pulsar's protocol; each holds a lock file
-    backlog: bytes that were sent to clients and not read: at most a quarter of the budget
+    backlog: bytes sent to clients and not read; beyond a quarter of the budget it is large
     urls: the URL of each listener, by its name, once it listens
     publishers: the current producers of stock clients
     subscribers: the current consumers of stock clients
@@ -244,13 +244,13 @@ class BrokerService:
         await self.client.close()
 
     def failed(self, error: BaseException) -> None:
-        """Report a failure that no client caused, and its position; its text may contain data."""
+        """Report the class and position of a failure, not its text, which may contain data."""
         last = next(reversed(traceback.extract_tb(error.__traceback__)), None)
         position = None if last is None else f"{Path(last.filename).name}:{last.lineno}"
         self.tell("failed", {"class": type(error).__name__, "at": position})
 
     def sockets(self, name: str, address: Address) -> list[socket.socket]:
-        """The sockets of a listener, bound and allowed.
+        """The sockets of a listener, new or from systemd, checked by `check_exposed`.
 
         raises: OSError; Usage if other machines could connect without TLS and authentication
         """

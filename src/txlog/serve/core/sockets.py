@@ -117,7 +117,7 @@ def bind_sockets(
     has_auth: bool,
     is_insecure: bool,
 ) -> list[socket.socket]:
-    """Sockets bound to all addresses that a name resolves to, or the given ones; none listens yet.
+    """New sockets at all addresses of a host, which do not listen yet; or the given ones.
 
     raises: OSError, Usage; then nothing is open
     """

@@ -2,7 +2,7 @@
 
     app = application(HttpContext(client))      # client: an open txlog.aio.Client
 
-Every request passes one function, the *gate* (core/context), with the action it wants.
+Every request, except for a file of the live page, passes one function, the *gate* (core/context).
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ Waiters proceed in order.
 
 Reservations that each wait for the rest of their bytes could block one another for ever. So the
 oldest waiter that already has bytes becomes the *guest*: its bytes no longer count in any pool, and
-it proceeds until it ends. The frame that brings its next bytes is a guest, too. There is one guest
-at a time. The process holds at most `memory_bytes` and one guest.
+it proceeds until it ends. There is one guest at a time; a frame that brings its next bytes does not
+count either. The process holds at most `memory_bytes` and one guest.
 
 The budget has no clock. The code that reads from or writes to a client ends it if it stops while it
 has room.

@@ -122,7 +122,7 @@ RESOURCES: Final = (
     SharedResource("topics", "100,000", "all roles together: seven eighths", "509, HTTP 429"),
     SharedResource("long calls", "8 of each kind", "role, or address without one", "HTTP 429"),
 )
-# name of a unit -> (smallest, largest)
+# limit -> (smallest, largest); any other limit is 1 to _COUNT_MAX
 _BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "memory_bytes": (8 * MIB, 1_024 * GIB),
     "connection_bytes": (MIB, 64 * GIB),
@@ -184,8 +184,8 @@ def network_of(address: str) -> str:
 def has_fair_share(own_count: int, used: int, limit: int) -> bool:
     """Whether a holder may take one more of a resource that all holders share.
 
-    A holder may have as many as are left of seven eighths: a single holder gets half, the next one
-    a quarter. The last eighth is for holders that have few, at least one each. So even if many
+    A holder may have as many as are left of seven eighths: a single holder gets half of these, the
+    next a quarter. The last eighth is for holders with few, at least one each. So even if many
     holders take all they can, something is left for the next one, and shares need no configuration.
 
     own_count: how many the holder has
@@ -229,10 +229,10 @@ class ConnectionSlot:
 class ConnectionLimit:
     """The open connections: those that have authenticated, and those that have not yet.
 
-    The latter count from their first moment, before TLS, and separately, so that they keep no
-    client out. If there is no room, the server drops the oldest connection that has not
-    authenticated: a real client does that within milliseconds. It drops one of the same address, if
-    that has used up its share; else of the address with most connections.
+    Unauthenticated ones count from their first moment, before TLS, and separately, so that they
+    keep no client out. Without room the server drops the oldest of them, because a real client
+    authenticates within milliseconds. It drops one of the same address if that address has used up
+    its share, else one of the address with most connections.
 
     count:   of authenticated connections
     waiting: of the other connections
@@ -387,8 +387,8 @@ class RateLimiter:
 
 DESCRIPTORS_MAX: Final = 1 << 20
 RESERVED_MAX: Final = 512  # for files of the store, and for other open files of the process
-RESERVED_DESCRIPTORS_PART: Final = 3  # if there are so few descriptors that a third of them is less
-CONNECTING_PART, CONSUMERS_PART = 8, 3  # of the rest, if that is too little for the limits
+RESERVED_DESCRIPTORS_PART: Final = 3  # or a third of all descriptors, if that is less
+CONNECTING_PART, CONSUMERS_PART = 8, 3  # parts of the rest, if it is too small for the limits
 
 
 def raise_descriptor_limit() -> int:
@@ -423,7 +423,7 @@ def fit_limits(
 ) -> Limits:
     """The limits, lowered if the process has too few descriptors for them.
 
-    tell: gets an event for each limit that was lowered
+    tell: gets an event for each limit that was lowered, except connections_per_address
     """
     room = descriptors - min(RESERVED_MAX, descriptors // RESERVED_DESCRIPTORS_PART)
     connecting = min(limits.connecting, max(1, room // CONNECTING_PART))

@@ -1,8 +1,8 @@
 """Owns the shares of roles in open transactions, keys and topics of a store.
 
 The store has one bound for all users. A role has its share of it (`limits.has_fair_share`), so that
-no role, whatever its rights, keeps the others from their work. Superusers, commands and programs on
-the store's machine have no share: they may use everything that is left.
+no role, whatever its rights, keeps the others from their work. No share limits superusers, and
+commands and programs on the store's machine: they may use everything that is left.
 
 The functions run in the store's thread, for the owner that the task acts for.
 """
@@ -33,7 +33,7 @@ class OpenTransactions:
     """Open transactions by owner, including those that the current group begins."""
 
     def __init__(self, store: Store, coordinator: int, more: int) -> None:
-        """coordinator: it has a bound of its own; more: how many may be begun now"""
+        """coordinator: it has a bound of its own; more: how many the group begins at most"""
         self._limit = store.settings.txn_active_max  # 0: unlimited
         self._by_owner = Counter[int]()
 
@@ -61,7 +61,7 @@ class OpenTransactions:
 
 
 def check_key_share(client: Client, key: str) -> int:
-    """The coordinator of a key.
+    """Check the share of the caller's role in keys; returns the number of the key's coordinator.
 
     raises: TryAgain (509) for a new key of a role that has used up its share
     """

@@ -401,7 +401,7 @@ def _plain(data: bytes, at: int, end: int) -> tuple[int, int] | None:
     return (length, sequence) if length >= 0 else None
 
 
-# --- rows as what a consumer is sent -------------------------------------------------------------
+# --- rows as messages to a consumer --------------------------------------------------------------
 
 
 class ReceivedRows:

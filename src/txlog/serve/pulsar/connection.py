@@ -1,7 +1,7 @@
 """Owns Connection: one client of the protocol, from its first byte to its last.
 
     connect     CONNECT comes first; then any command
-    command     a plain function answers at once, a coroutine in a task of its own
+    command     a plain function handles it at once, a coroutine in a task of its own
     ping        the server pings a silent client, and drops it if it stays silent
     limits      memory is reserved for bytes; without room the server reads nothing
     expiry      the server asks a client for a new token, and drops it without one
@@ -397,7 +397,7 @@ class Connection:
         elif isinstance(error, InvalidMessage | LimitExceeded):
             raise error
 
-    # --- for the rooms -----------------------------------------------------------------------
+    # --- for the handlers of commands --------------------------------------------------------
 
     def connected(self, login: Credentials, caller: Caller, version: str, protocol: int) -> None:
         """The client has authenticated; from now on its other commands are accepted."""
@@ -446,7 +446,7 @@ class Connection:
         self.hold(COMMAND_BYTES)
 
     def remove_pending(self) -> None:
-        """Such a command is answered."""
+        """A command that `add_pending` counted is answered."""
         self._pending -= 1
         self.release(COMMAND_BYTES)
 
@@ -455,7 +455,7 @@ class Connection:
         self._share.take(size)
 
     def release(self, size: int) -> None:
-        """Such bytes are stored, or refused."""
+        """Stop counting bytes of `hold`: they are stored, or refused."""
         self._share.release(size)
 
     def hold_for_chunks(self) -> Reservation:
@@ -557,7 +557,7 @@ class Connection:
             self._working.cancel()
 
     async def idle(self) -> None:
-        """Wait until the client's commands are answered."""
+        """Wait until the commands with a task are answered; others are in the group commit."""
         waiting = [task for task in self._tasks if task is not asyncio.current_task()]
         if waiting:
             await asyncio.wait(waiting)

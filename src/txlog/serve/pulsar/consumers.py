@@ -1,4 +1,4 @@
-"""Owns consumers: SUBSCRIBE, FLOW, ACK, REDELIVER, SEEK, UNSUBSCRIBE, and their questions.
+"""Owns consumers: SUBSCRIBE, FLOW, ACK, SEEK and the other commands of consumers.
 
 Durable subscriptions are subscriptions of the store. A subscription that is not durable (a stock
 client's reader) exists in the memory of this server, on a reader of the store: it leases nothing,
@@ -96,7 +96,7 @@ class StoreConsumers:
                 del self._known[store_consumer.key]
 
     def free(self, key: Hashable, consumer: ClientConsumer) -> StoreConsumer | None:
-        """One that a consumer may join, preferably one that its connection uses already."""
+        """One that a consumer may join, or None; first those that its connection uses already."""
         free = [
             each
             for each in self._known.get(key, [])
@@ -125,9 +125,9 @@ class ConnectionConsumers:
     """The consumers of one connection.
 
     store_consumers: consumers of the store that the consumers of any connection may join
-    sought: where SEEK moved a reader, until it subscribes again: its topic, subscription and
-          partition, and the position
-    splits: by the number of a consumer, the batch that it starts in, at a single message
+    sought: by the number of a reader, where SEEK moved it, until it subscribes again: its topic,
+          subscription and partition, and the position
+    splits: by the number of a consumer, the batch in which it starts, at a message inside
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -393,7 +393,7 @@ def position_before(
 
 
 def _ranges_of(body: Proto) -> list[range]:
-    """The slots of keys that a consumer wants for itself; empty: it takes those that it gets.
+    """The hash slots of keys that a consumer chooses (STICKY); empty: it chooses none.
 
     raises: InvalidArgument
     """
@@ -444,7 +444,7 @@ def flow(connection: Connection, body: Proto, trailer: memoryview) -> None:
         pair[1].flow(pair[0], body.messagePermits)
 
 
-# --- what becomes of messages --------------------------------------------------------------------
+# --- acknowledging, seeking, unsubscribing -------------------------------------------------------
 
 
 def acknowledge(
@@ -562,7 +562,7 @@ async def _move_subscription(
             store_consumer.durable.seek_partition(bound, consumer.partition)
         return bound
 
-    # this consumer gets nothing, while other partitions go on
+    # this consumer gets nothing more; other partitions go on until `stop`, and again after the seek
     permits, consumer.permits = consumer.permits, 0
     await store_consumer.acknowledged()
     await store_consumer.stop()
@@ -624,7 +624,7 @@ async def _delete_subscription(
     except SubscriptionNotFound:
         pass
     except TxlogError as error:
-        if error.code != 402:  # another consumer of the same client has deleted it
+        if error.code != 402:  # 402: another consumer of the same client has deleted it
             store_consumer.begin(consumer)
             raise
     consumers.uncount(consumer)

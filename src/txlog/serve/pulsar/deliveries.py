@@ -32,6 +32,7 @@ CHUNK_ROOM_BYTES: Final = 64 << 10  # besides a chunk, for its metadata
 class Delivery(NamedTuple):
     """Messages that go out together: `size` messages of a batch from `at` on, or one alone.
 
+    redelivered: their common redelivery count
     heads: (metadata, payload) of each frame: one, or one for each chunk of a large message
     inner: messages of an encrypted batch, which is one row; 0: not an encrypted batch
     """
@@ -52,7 +53,7 @@ class Delivery(NamedTuple):
 
 
 class BatchPiece(NamedTuple):
-    """Rows of a table that are messages of one batch: `row` is the first."""
+    """Rows of a table, from `row` on, that are the messages of one batch from `at` on."""
 
     span: BatchSpan
     at: int

@@ -55,7 +55,7 @@ def error_of(error: Exception) -> int:
 
 
 def lookup_error_of(error: Exception, version: str) -> int:
-    """The same for a lookup. After an error that Java does not know, it retries until its time-out.
+    """As `error_of`, for a lookup. After an error unknown to it Java retries until its time-out.
 
     Java checks names itself and so has no InvalidTopicName. But it accepts names that the store
     does not, such as `non-persistent://`.

@@ -7,8 +7,8 @@
 
 While one group is stored, the next one gathers. A group stores its commands in the order of this
 drawing: a client gets the answer of each command before it can send another one that depends on it.
-The store calls back into a group: under its lock it asks each frame, and through it each producer's
-session, for the partitions of the rows, since a topic may have more of them by then.
+Under its lock the store calls back into a group: each frame asks each producer's session for the
+partitions of its rows. The topic may have more partitions by then.
 
 1. A group has one or more frames of SENDs. A frame has one batch of each producer, or its messages
    that came without a batch. These are marked, so that `ids` can separate the rows of one SEND from
@@ -92,7 +92,7 @@ class QueuedSend:
 
     @property
     def is_apart(self) -> bool:
-        """Whether it needs a call of its own, because it has a transaction or a file."""
+        """Whether it shares no frame with others: it is in a transaction, or came in chunks."""
         return self.txn is not None or self.large is not None
 
     @property
@@ -108,7 +108,7 @@ class SendQueue:
     waiting:    queued, or being written
     answered:   how many were answered before those
     is_refused: a SEND was refused, so no later one is stored
-    refused:    the rows that the current group has refused so far, or None
+    refused:    rows of the current group that are refused, or in a transaction and not stored yet
     """
 
     __slots__ = ("_news", "answered", "is_refused", "queue", "refused", "session", "waiting")
@@ -256,9 +256,9 @@ def store_group(
 ) -> list[SendResult]:
     """Store the SENDs of a group, with calls before and after them that run in any case.
 
-    The group is one call of the store, in the order in which it came: one lock, one flush. Only a
-    SEND with a file is a call of its own. Everything is durable on return, except SENDs in
-    transactions: the end of the transaction flushes them.
+    The group is one submission to the store, in the order in which it came: one lock, one flush.
+    A chunked message, which has a file, divides it, and is stored alone. Everything is durable on
+    return, except SENDs in transactions: the end of the transaction flushes them.
 
     raises: the error that the store failed with
     """

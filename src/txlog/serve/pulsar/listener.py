@@ -131,7 +131,8 @@ class PulsarListener:
     group_commit: the group commit of all clients
     sends:        its queues of SENDs
     shared_state: the state that a module shares between all connections, by its name
-    fenced:       (topic, name, partition) of producers that must not reopen; see producers.APART
+    fenced:       (topic, name, partition) of producers whose next PRODUCER is refused; see
+                  producers.APART
     """
 
     def __init__(self, service: BrokerService, address: Address) -> None:
@@ -243,8 +244,7 @@ class PulsarListener:
         return f"txlog-{self._stem}-{next(self._named)}"
 
     async def drain(self) -> None:
-        """Accept nothing new, close the clients' producers and consumers, wait until their SENDs
-        are answered.
+        """Accept nothing new, close producers and consumers, wait until all commands are answered.
 
         Notified clients go to another server, or reconnect, at once.
         """

@@ -51,15 +51,15 @@ from txlog.serve.pulsar.messages import MessageIdData, Proto
 from txlog.serve.pulsar.wire import make_command, message_frame
 
 T = TypeVar("T")
-TAKE_MAX: Final = 5_000  # messages that one turn leases; their size is below
+TAKE_MAX: Final = 5_000  # messages that one turn leases, of about TAKE_BYTES together
 TAKE_BYTES: Final = 1 << 20
 TAKE_BYTES_MIN: Final = 64 << 10  # while many clients do not read
 MESSAGE_BYTES: Final = 16 << 10  # the assumed size of a message before the first one was seen
+# batches; beyond them an abort redelivers only the aborted part of a batch
+CLAIMED_MAX: Final = 10_000
 # Unacknowledged ids of a consumer. Beyond the limit a consumer of a shared type gets nothing more
 # (Pulsar's maxUnackedMessagesPerConsumer). For other types the server then remembers only the
 # messages, not their ids.
-# batches; beyond them an abort redelivers only the aborted part of a batch
-CLAIMED_MAX: Final = 10_000
 HELD_MAX: Final = 50_000
 ACTIVE_SECONDS: Final = 1.0  # how often a failover consumer checks whether it is active
 BACK_STEPS_MAX: Final = 1_000
@@ -72,7 +72,7 @@ RETURNED_MAX: Final = 5_000  # messages to give back in one call
 class PendingAck(NamedTuple):
     """The unacknowledged messages of an id.
 
-    left:  a bit for each message that is not acknowledged
+    left:  a bit for each message that is not acknowledged; bit 0 is message `at` of the span
     inner: messages of an encrypted batch, whose one row is acknowledged with the last; 0: not
            encrypted
     """
@@ -164,10 +164,10 @@ class ClientConsumer:
             self.claimed[key] &= ~(claim.left << claim.at)
 
     def rest_of(self, delivery: Delivery) -> list[Run]:
-        """Take the other messages of a batch from it, if an aborted transaction had acknowledged a
-        part.
+        """Forget the messages that it has of a batch, if a part comes again after an abort.
 
-        Empty for any other delivery, and for a client that gets each message of a batch alone.
+        Returns these messages: the caller gives them back, too. Empty for any other delivery, and
+        for a client that gets each message of a batch alone.
         """
         span = delivery.span
         if not names_in_batch(self.connection.version):
@@ -212,7 +212,7 @@ class ClientConsumer:
 class AckRequest(NamedTuple):
     """An acknowledgement to make. Its runs are known, or the ids have to be looked up.
 
-    claims: by id, the messages that the consumer had of it and that are to be acknowledged
+    claims: each id that the consumer has, and the messages that it acknowledges of it
     error:  the error of an id that was looked up
     """
 
@@ -387,7 +387,7 @@ class StoreConsumer:
         return now
 
     def _put_back(self, deliveries: list[Delivery]) -> None:
-        """In the store's thread: return leased messages that were not sent, uncounted."""
+        """In the store's thread: return unsent leased messages; this is no redelivery of them."""
         by_partition: dict[int, list[Run]] = {}
         for delivery in deliveries:
             run = delivery.span.run(delivery.at, delivery.at + delivery.size - 1)
@@ -855,7 +855,7 @@ class AckLookup:
     store.
 
     runs:  the messages so far
-    error: set once an id belongs to another topic
+    error: an id is of another topic, or names several messages in a transaction; None: neither
     """
 
     def __init__(self, ack: AckRequest, topic: Topic) -> None:
@@ -886,7 +886,7 @@ def resolve_ids(view: View, lookup: AckLookup) -> None:
 
 
 def _runs_of_id(view: View, lookup: AckLookup, message_id: Proto) -> list[Run]:
-    """The messages in the store that an id names; empty if they were deleted."""
+    """The messages to acknowledge for an id; empty if they were deleted, or refused as `error`."""
     number = ids.partition_of(view, message_id)
     if number is None:
         return []

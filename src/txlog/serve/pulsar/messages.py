@@ -323,8 +323,8 @@ def _values(name: str) -> dict[str, int]:
 
 COMMANDS: Final = _values("BaseCommand.Type")
 ERRORS: Final = _values("ServerError")
-# The field of BaseCommand that holds each command: both have the same number, but for PRODUCER's
-# neighbours the names differ (SEND_RECEIPT, partitionMetadata).
+# The field of BaseCommand that holds each command, by their common number. Their names differ:
+# PARTITIONED_METADATA is in partitionMetadata.
 FIELDS: Final = {
     int(number): name
     for name, number, *_ in (one.split() for one in _lines(MESSAGES)["BaseCommand"])

@@ -12,8 +12,8 @@ more from the connection; the oldest message that waits proceeds as the guest of
 chunk of a message arrives for `idle_timeout_ms`, the server drops it: its next chunk is then out of
 order, and the client sends the message again.
 
-A handler runs within its connection and calls it back: to reserve memory, to count its work, and to
-answer, often after a later command was handled.
+A handler uses its connection to reserve memory, to count its work, and to answer, often after the
+connection has handled a later command.
 
 The server closes a producer when one of its messages is refused, or another producer has taken over
 the topic. The client opens it again, and resends the messages without a receipt. A fenced producer
@@ -134,7 +134,7 @@ class ClientProducer:
 
     given:   its name, from its client or from the server
     last:    the highest stored sequence of its name when it was opened
-    restart: the sequence at which its client may wrongly restart its numbers; see APART
+    restart: the sequence from which its client may number again after a reconnect; see APART
     """
 
     def __init__(
@@ -185,8 +185,8 @@ class StoreProducers:
 class ConnectionProducers:
     """The producers of one connection.
 
-    opened: by the number of a producer, even one that is opening, its producer of the store
-    own:    producers of the store that no other connection joins
+    connection_limit: the producer of the store by the number of a producer, even if it is opening
+    own: producers of the store that no other connection joins
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -563,7 +563,7 @@ def _last_sequence(topic: Topic, partition: int, name: str, client: Client) -> i
 
 
 async def close_producer(connection: Connection, body: Proto, trailer: memoryview) -> None:
-    """CLOSE_PRODUCER: answered once its messages are stored; also if it was closed here."""
+    """CLOSE_PRODUCER: answered once its messages are stored; also if the server had closed it."""
     producers, number = ConnectionProducers.of(connection), body.producer_id
     if not await producers.table.close(number, producers.leave) and not producers.table.dismissed(
         number

@@ -187,8 +187,8 @@ def count_partitions(client: Client, name: TopicName, *, creates: bool, asks: bo
     creates: create a missing topic if it gets several partitions; PRODUCER or SUBSCRIBE creates one
              with a single partition
     asks:    the client only asks whether the topic exists, so create nothing (PIP-344). Java 4 asks
-             so for SUBSCRIPTION-RETRY and -DLQ, the names of old clients: without TopicNotFound it
-             uses these names, and topics with the same subscription name share retries
+             so for SUBSCRIPTION-RETRY and -DLQ, as old clients named these topics. Without
+             TopicNotFound it uses them, and topics with the same subscription name share retries
     raises:  TopicNotFound, if `asks`
     """
     if name.topic == COORDINATOR_TOPIC:

@@ -9,9 +9,9 @@ Commands of several clients run together (`group_commit`): one lock, one read of
 flush.
 
 All of this state is in the store, so a transaction outlives this server, and another server can
-continue it. The two numbers of a TxnID are the two halves of its id in the store. Clients use the
-high one as the number of its coordinator; this is right only for coordinator 0 (0; the others have
-their number in its upper 16 bits). So clients see one coordinator, and begin there.
+continue it. The two numbers of a TxnID are the two halves of its id in the store. Clients take the
+high half for the number of the coordinator, but the store has that number in its upper 16 bits.
+Both agree only for coordinator 0. So clients see one coordinator, and begin there.
 
 A transaction key has a coordinator of its own. Stock clients do not know keys: the fields are
 extensions, with numbers that the protocol does not use.

@@ -46,7 +46,7 @@ _TYPES_OF_INTEGERS: Final = {
 
 
 class FieldRange(NamedTuple):
-    """The numbers low..high, and perhaps one more."""
+    """The numbers low..high; `in_thread` is one more valid number, or None."""
 
     low: int
     high: int
@@ -59,7 +59,7 @@ class FieldRange(NamedTuple):
 
 # Fields with another range, each with the reason.
 EXCEPTIONS: Final = {
-    # -1 is the first and, with its largest number, the last message of a topic.
+    # All bits set (-1) is the first message of a topic, INT64_MAX the last one.
     "MessageIdData.ledgerId": FieldRange(0, INT64_MAX, UINT64_MAX),
     "MessageIdData.entryId": FieldRange(0, INT64_MAX, UINT64_MAX),
     # -1: no partition, no message of a batch
@@ -70,7 +70,7 @@ EXCEPTIONS: Final = {
     "CommandSeek.message_publish_time": FieldRange(0, UINT64_MAX),
     # 64 messages of a batch, a bit each
     "MessageIdData.ack_set": FieldRange(-(1 << 63), INT64_MAX),
-    # An exclusive producer that has no epoch yet, and the holder of a transaction key, say -1.
+    # -1: the holder of a transaction key has no epoch yet
     "CommandTcClientConnectRequest.epoch": FieldRange(-1, INT64_MAX),
     # Its upper 16 bits are the number of a coordinator.
     **{
@@ -238,7 +238,7 @@ class ChecksumMismatch(InvalidMessage):
 class FrameDecoder:
     """Splits the bytes of one connection into frames.
 
-    >>> frames, ping = Frames(100), encoded("ping")
+    >>> frames, ping = FrameDecoder(100), encode_command("ping")
     >>> list(frames.feed(ping[:5])), [one.kind for one in frames.feed(ping[5:])]
     ([], [18])
     """

@@ -1,5 +1,4 @@
-"""Owns the endpoints for features of Pulsar that a store does not have: rates, quotas, properties,
-roles.
+"""Owns the endpoints for features of Pulsar that a store lacks: rates, quotas, properties, roles.
 
 A GET answers with the effective value, mostly none. A DELETE succeeds, because nothing is set. An
 attempt to set a value is refused: a success would promise a behaviour that the store does not have.
@@ -74,8 +73,7 @@ _NO_GROUPS: Final = "a store has no resource groups"
 _NO_DOMAINS: Final = "a store has no failure domains"
 _NO_ISOLATION: Final = "there is one broker: no policies of isolation"
 _ALL: Final = "GET POST PUT DELETE"
-# Requests that are refused altogether, or changes of something that is fixed: methods, path and
-# reason.
+# Requests that the server always refuses: methods, path and reason.
 REFUSED: Final = (
     ("PUT POST DELETE", "/admin/v2/clusters/{cluster}", _ONE_CLUSTER),
     ("POST", "/admin/v2/clusters/{cluster}/peers", _ONE_CLUSTER),
@@ -158,7 +156,7 @@ def set_topic_setting(client: Client, topic: TopicName, setting: str, body: obje
 
 @endpoint("DELETE", _TOPIC_SETTING, ADMIN)
 def remove_topic_setting(client: Client, topic: TopicName, setting: str) -> None:
-    """Nothing is to be done: the topic has no such setting."""
+    """Do nothing: the topic has no such setting."""
     client.describe_topic(topic.full)
 
 
@@ -180,7 +178,7 @@ def set_namespace_setting(
 
 @endpoint("DELETE", _NAMESPACE_SETTING, ADMIN)
 def remove_namespace_setting(client: Client, namespace: str, setting: str) -> None:
-    """Nothing is to be done: the namespace has no such setting."""
+    """Do nothing: the namespace has no such setting."""
 
 
 def cluster_setting(client: Client, route: str) -> object:
@@ -205,7 +203,7 @@ def isolated_broker(client: Client, broker: str) -> dict[str, object]:
     return {"brokerName": broker, "namespaceRegex": [], "primary": False}
 
 
-# After the brokers of isolation: a policy of that name would be refused.
+# After isolated_brokers: the first route that matches counts, and REFUSED has …/{policy}.
 for _path in OF_CLUSTER:
     endpoint("GET", _path, LOOK)(cluster_setting)
 for _methods, _path, _reason in REFUSED:
@@ -256,13 +254,13 @@ def set_property(client: Client, namespace: str, name: str, value: str) -> None:
 @endpoint("GET", f"{NAMESPACE}/property/{{name}}", LOOK)
 @endpoint("DELETE", f"{NAMESPACE}/property/{{name}}", ADMIN)
 def no_property(client: Client, namespace: str, name: str) -> None:
-    """Nothing: a namespace has no properties."""
+    """Return nothing: a namespace has no properties."""
 
 
 @endpoint("GET", f"{NAMESPACE}/antiAffinity", LOOK)
 @endpoint("DELETE", f"{NAMESPACE}/antiAffinity", ADMIN)
 def no_group(client: Client, namespace: str) -> None:
-    """Nothing: there is one broker, and no groups that avoid each other."""
+    """Return nothing: there is one broker, and no anti-affinity group."""
 
 
 @endpoint("POST", f"{NAMESPACE}/antiAffinity", ADMIN)
@@ -289,14 +287,14 @@ def clusters_of_topic(client: Client, topic: TopicName, applied: bool = False) -
 @endpoint("POST", f"{NAMESPACE}/allowedClusters", ADMIN)
 @endpoint("POST", f"{TOPIC}/replication", ADMIN)
 def set_clusters(client: Client, body: object) -> None:
-    """Nothing is to be done for the one cluster; any other is refused."""
+    """Accept the list of the one cluster, which changes nothing; refuse any other."""
     if body != [CLUSTER]:
         raise NotAllowed(_ONE_CLUSTER)
 
 
 @endpoint("DELETE", f"{TOPIC}/replication", ADMIN)
 def inherit_clusters(client: Client, topic: TopicName) -> None:
-    """Nothing is to be done: there is one cluster."""
+    """Do nothing: there is one cluster."""
     client.describe_topic(topic.full)
 
 
@@ -309,7 +307,7 @@ def replicated(client: Client, topic: TopicName, subscription: str) -> dict[str,
 
 @endpoint("POST", f"{SUBSCRIPTION}/replicatedSubscriptionStatus", ADMIN)
 def set_replicated(client: Client, topic: TopicName, subscription: str, body: object) -> None:
-    """Nothing is to be done to switch it off; on is refused."""
+    """Accept false, which changes nothing; refuse true."""
     client.subscription(topic.full, subscription).describe()
     if body is not False:
         raise NotAllowed(_ONE_CLUSTER)

@@ -47,7 +47,7 @@ class Policy(NamedTuple):
     is_flag: bool = False
 
 
-# --- each in Pulsar's words ------------------------------------------------------------------
+# --- values of the store as Pulsar's, and back ------------------------------------------------
 
 
 def _retention(values: Values) -> object:
@@ -198,7 +198,7 @@ AUTO_UPDATES: Final = {
 }
 
 
-# --- endpoints of each -----------------------------------------------------------------------
+# --- the endpoints of each policy --------------------------------------------------------------
 
 
 def _get(client: Client, policy: Policy, scope: Mapping[str, str]) -> Policies:
@@ -219,7 +219,7 @@ def _remove(client: Client, policy: Policy, scope: Mapping[str, str]) -> None:
 
 
 def _declare(policy: Policy) -> None:
-    """Its six endpoints."""
+    """Declare the endpoints of a policy: get, set and remove, of a namespace and of a topic."""
 
     def of_namespace(client: Client, namespace: str) -> object:
         return policy.read(_get(client, policy, {"namespace": namespace})["policies"])
@@ -265,7 +265,7 @@ for one in POLICIES:
     _declare(one)
 
 
-# --- what has one answer only ----------------------------------------------------------------
+# --- policies together; fixed policies ----------------------------------------------------------
 
 
 @endpoint("GET", NAMESPACE, LOOK)
@@ -326,12 +326,12 @@ def _deduplicated(body: object) -> None:
 
 @endpoint("DELETE", f"{NAMESPACE}/deduplication", ADMIN)
 def inherit_deduplication(client: Client, namespace: str) -> None:
-    """Nothing is to be done: it is always on."""
+    """Do nothing: it is always on."""
 
 
 @endpoint("DELETE", f"{TOPIC}/deduplicationEnabled", ADMIN)
 def inherit_deduplication_of_topic(client: Client, topic: TopicName) -> None:
-    """Nothing is to be done: it is always on."""
+    """Do nothing: it is always on."""
     client.describe_topic(topic.full)
 
 

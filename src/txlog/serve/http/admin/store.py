@@ -32,7 +32,7 @@ def names(client: Client) -> list[TopicName]:
 def _partitions(client: Client) -> dict[TopicName, int]:
     """The topics of the store by name, and how many partitions each has.
 
-    Only the catalog is looked at: the figures of `client.topics` take ten times as long.
+    It reads only the catalog: the figures of `client.topics` take ten times as long.
     """
 
     def look(view: View) -> list[tuple[str, int]]:
@@ -154,7 +154,7 @@ def tenant(client: Client, tenant: str) -> dict[str, object]:
 @endpoint("PUT", "/admin/v2/tenants/{tenant}", ADMIN)
 @endpoint("POST", "/admin/v2/tenants/{tenant}", ADMIN)
 def create_tenant(client: Client, tenant: str, body: object = None) -> None:
-    """Nothing is to be done: a tenant exists when it has a topic."""
+    """Do nothing: a tenant exists when it has a topic."""
     check_name("tenant", tenant)
 
 
@@ -182,17 +182,17 @@ def namespaces(client: Client, tenant: str, sees: Sees) -> list[str]:
 
 @endpoint("PUT", NAMESPACE, ADMIN)
 def create_namespace(client: Client, namespace: str, body: object = None) -> None:
-    """Nothing is to be done: a namespace exists when it has a topic."""
+    """Do nothing: a namespace exists when it has a topic."""
 
 
 @endpoint("PUT", f"{NAMESPACE}/unload", ADMIN)
 def unload_namespace(client: Client, namespace: str) -> None:
-    """Nothing is to be done: no process holds a namespace."""
+    """Do nothing: no process holds a namespace."""
 
 
 @endpoint("PUT", f"{NAMESPACE}/{{bundle}}/unload", ADMIN)
 def unload_bundle(client: Client, namespace: str, bundle: str) -> None:
-    """Nothing is to be done: no process holds a bundle."""
+    """Do nothing: no process holds a bundle."""
 
 
 @endpoint("POST", f"{NAMESPACE}/unsubscribe/{{subscription}}", CONSUME, is_aside=True)

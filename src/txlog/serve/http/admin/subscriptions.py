@@ -80,7 +80,7 @@ def seek(client: Client, topic: TopicName, subscription: str, body: object) -> N
 
 
 def _position(client: Client, body: object) -> Where:
-    """The place that a body says, as Pulsar writes ids."""
+    """The position in a body: latest, earliest, or an id as Pulsar writes it; none is latest."""
     if body in ("latest", "earliest"):
         return END if body == "latest" else START
     fields = members(body)

@@ -5,7 +5,8 @@ Pulsar's API has no delayed messages and watermarks: their answers have the fiel
 `txlog delay` and `txlog watermark`. Pulsar's figures of its machine, its JVM and Netty are missing:
 a store has no beans and no allocators.
 
-Message ids are the same that clients of the binary protocol get; serve/pulsar/ids describes them.
+Message ids are those of clients of the binary protocol (serve/pulsar/ids). Only internalStats and
+delayed messages have the ids of the store.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def pulsar_id_text(client: Client, message_id: MessageId) -> str:
 
 
 def _on_wire(view: View, message_id: MessageId) -> tuple[int, int]:
-    """The id of a message alone, whatever batch it was sent in."""
+    """Ledger and entry of Pulsar's id of a message alone, without the rest of its batch."""
     alone = message_id.ledger, message_id.entry * ids.STEP
     number = ids.partition_of(view, MessageIdData(ledgerId=message_id.ledger, entryId=0))
     span = None
@@ -114,7 +115,7 @@ endpoint = EndpointList()
 
 @endpoint("PUT", TOPIC, ADMIN)
 def create_topic(client: Client, topic: TopicName, body: object = None) -> None:
-    """Create a topic that is not partitioned; properties are refused, a shadow's source, too."""
+    """Create a topic that is not partitioned; a body with properties is refused."""
     _bare(members(body))
     check_topic_share(client)
     client.create_topic(topic.full)
@@ -169,13 +170,13 @@ def truncate(client: Client, topic: TopicName) -> None:
 
 @endpoint("PUT", f"{TOPIC}/unload", ADMIN)
 def unload(client: Client, topic: TopicName) -> None:
-    """Nothing is to be done: no process owns a topic."""
+    """Do nothing: no process owns a topic."""
     client.describe_topic(topic.full)
 
 
 @endpoint("POST", f"{TOPIC}/createMissedPartitions", ADMIN)
 def create_missed_partitions(client: Client, topic: TopicName) -> None:
-    """Nothing is to be done: a topic has all its partitions from the beginning."""
+    """Do nothing: a topic has all its partitions from the beginning."""
     client.describe_topic(topic.full)
 
 
@@ -395,7 +396,7 @@ def _subscription(
 def _consumers(
     row: ConsumerRow, subscribers: Sequence[ConsumerStats]
 ) -> Iterator[dict[str, object]]:
-    """A consumer of the store, as the consumers of a stock client that it is, or as itself."""
+    """A row for each stock client's consumer that shares this consumer of the store, or its own."""
     usual: dict[str, object] = {
         "consumerName": row["name"],
         "unackedMessages": row["leased"],

@@ -1,7 +1,7 @@
 """Owns the endpoints of transactions: coordinators, transactions, their sends and acknowledgements,
 transaction keys.
 
-Keys have the paths of their proposal (v2) and the same below v3.
+Transaction keys have the paths of their proposal, below v2, and the same paths below v3.
 """
 
 from __future__ import annotations

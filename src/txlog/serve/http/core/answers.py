@@ -65,7 +65,7 @@ class SlicedAnswer(NamedTuple):
 
 
 BODY_MAX: Final = 8 << 20  # bytes of a request
-VALUES_MAX: Final = 150_000  # of the JSON of a request, as `values_in` counts them
+VALUES_MAX: Final = 150_000  # of the JSON of a request, as `count_values` counts them
 VALUE_BYTES: Final = 100  # of each in memory, besides its text
 LOOP_BYTES_MAX: Final = 1 << 16  # of JSON that the event loop reads by itself
 _COUNTED_BYTES: Final = 1 << 16  # at once
@@ -156,10 +156,7 @@ def parse_json(data: bytes) -> object:
 
 
 async def read_body(request: Request, most: int = BODY_MAX) -> bytes:
-    """The body of a request. Raises LimitExceeded before it holds more than `most`.
-
-    InvalidArgument: the client disconnected before the body was complete
-    """
+    """The body of a request. Raises LimitExceeded beyond `most`; InvalidArgument if it is cut."""
     data = bytearray()
     try:
         async for piece in request.stream():

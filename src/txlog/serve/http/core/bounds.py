@@ -272,8 +272,8 @@ class LimitsMiddleware:
     """Middleware of an application: it reads bodies only with room, and refuses foreign host names.
 
     A page of another site can let its own name resolve to this server (DNS rebinding). Then the
-    browser treats answers from here as the page's own. Without authentication such names are
-    refused.
+    browser treats answers from here as the page's own. A server without rules refuses such names,
+    unless it was started with --insecure.
     """
 
     def __init__(self, app: ASGIApp, service: BrokerService, host: str) -> None:

@@ -1,15 +1,14 @@
-"""Owns HttpContext: the state that all handlers of an application share, the gate, slow calls,
-rates.
+"""Owns HttpContext: the state that all handlers share, the gate, slow calls, rates.
 
 The application calls a *gate* once for each request, with the action that the request wants. The
-gate returns, or raises the error to answer with. The default gate allows everything. For a response
-without an end (a tail, a WebSocket) it returns a Grant; the response ends once its token expires or
-a rule forbids it.
+gate returns a Grant, or None, or raises the error to answer with. The default gate allows
+everything. A response without an end (a tail, a WebSocket) ends once the token of its Grant expires
+or a rule forbids it.
 
 Slow calls of the store run in threads of their own. Clients' messages are stored in another thread
 (pulsar/group_commit), and short calls run in the thread of the client. So an offload to a disk that
 hangs blocks no other client. Each kind of call has a limited number of places. A single holder
-never gets all places, and a call without a place is refused with 509 (429).
+never gets all places. A call without a place is refused with TryAgain (509, HTTP 429).
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ SAMPLE_AGE_MAX_MS: Final = 60_000  # an older sample says nothing about the curr
 
 
 class Rates:
-    """How fast counters grow, from the values at two earlier samples.
+    """How fast counters grow, from the current value and an earlier sample of each.
 
-    They exist in this process only: after a restart the first sample has no rate yet. A counter
+    Samples exist in this process only: after a restart the first sample has no rate yet. A counter
     that nobody asks for is dropped after SAMPLE_AGE_MAX_MS: the names of producers have the
     addresses of their clients, so there would be more of them with each reconnect.
     """
@@ -235,10 +234,10 @@ class HttpContext:
         return self.clock.now().wall_ms
 
     def addresses_for(self, host: str | None) -> dict[str, str]:
-        """The addresses as a client reaches them that used this host name.
+        """The addresses for a client that reached the server by this host name.
 
         A server that listens at all addresses of its machine does not know by which name a client
-        reaches it. The request contains the name.
+        reaches it. The request contains the name. Other addresses stay as they are.
         """
         addresses = dict(self.addresses)
         if not host:
@@ -251,7 +250,7 @@ class HttpContext:
         return addresses
 
     async def may_create(self, connection: HTTPConnection, action: Action) -> bool:
-        """Whether a client may create a missing topic by asking for it, as its users may."""
+        """Whether a request creates a missing topic: its client may produce or consume there."""
         for operation in (PRODUCE, CONSUME) if self.creates_topics else ():
             try:
                 await self.gate(connection, action._replace(operation=operation))
@@ -326,7 +325,7 @@ class HttpContext:
                 stay.timer.cancel()
 
     async def create_if_missing(self, topic: TopicName) -> None:
-        """Create a missing topic, if the server may."""
+        """Create a missing topic, if `creates_topics`; never for the name of a partition."""
         if self.creates_topics and topic.partition is None:
             try:
                 await self.client.describe_topic(topic.full)

@@ -3,7 +3,7 @@ OpenAPI made from it.
 
     @endpoint("POST", f"{TOPIC}/subscription/{{subscription}}/skip/{{messages}}", CONSUME)
     def skip(client: Client, topic: TopicName, subscription: str, messages: int) -> None:
-        \\"\\"\\"Acknowledge the next messages of a subscription.\\"\\"\\"
+        \"\"\"Acknowledge the next messages of a subscription.\"\"\"
 
 Words of the path and the query become arguments of the same name, converted by their annotation. A
 path with `{tenant}/{namespace}/{topic}` gives `topic: TopicName`, one with `{tenant}/{namespace}`
@@ -79,7 +79,7 @@ class Endpoint(NamedTuple):
         return Action(self.operation, "/".join(names) or STORE, self.act.__name__)
 
     def arguments(self, path: Mapping[str, str], query: Mapping[str, str]) -> dict[str, object]:
-        """The arguments of the function, except client, body and now_ms.
+        """The arguments of the function from path and query; the application supplies the others.
 
         raises: InvalidArgument; NotAllowed for a topic that is not persistent
         """
@@ -153,7 +153,7 @@ class Endpoint(NamedTuple):
 
 
 class EndpointList:
-    """Endpoints in the order of their declaration; a module makes one, and `endpoint` fills it."""
+    """The endpoints of a module, in order; the module calls it as the decorator `endpoint`."""
 
     def __init__(self) -> None:
         self.endpoints: list[Endpoint] = []

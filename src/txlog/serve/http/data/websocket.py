@@ -1,8 +1,8 @@
 """Owns Pulsar's WebSocket protocol: a producer, a consumer or a reader for each connection.
 
-Both sides send JSON, with payloads in base64. A consumer and a reader send as many messages as
-their queue holds, and one more for each acknowledgement; in pull mode, as many as the client
-permitted.
+Both sides send JSON, with payloads in base64. The server sends a consumer or reader as many
+messages as its queue holds, and one more for each acknowledgement. In pull mode it sends as many as
+the client permitted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Session = Callable[[HttpContext, WebSocket, TopicName], Awaitable[None]]
 async def serve_socket(
     serving: HttpContext, socket: WebSocket, session: Session, operation: str, name: str
 ) -> None:
-    """Pass the gate, then run a session; an error before that is the status of the handshake."""
+    """Pass the gate, then run a session; an error before it accepts refuses the handshake."""
     try:
         topic = await serving.authorize(socket, operation, name)
         assert topic is not None
@@ -123,9 +123,9 @@ async def _registered(
 ) -> AsyncGenerator[NameHolder]:
     """Register a producer, among the producers of all protocols, while it is connected.
 
-    As for a broker, it is a shared producer: another one of its name is refused, and so is an
-    exclusive one. A producer that takes over the topic ends this task. A producer without a name is
-    registered, too.
+    As in Pulsar, it is a shared producer: while it is connected, another producer of its name and
+    an exclusive one are refused. A producer that takes over the topic (exclusive-with-fencing) ends
+    this task. A producer without a name is registered, too.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -155,7 +155,7 @@ async def _registered(
 
 
 async def _send_all(serving: HttpContext, socket: WebSocket, producer: aio.Producer) -> None:
-    """Store a client's messages, and answer, until it disconnects; then all messages are stored."""
+    """Store a client's messages, and answer, until it disconnects; then finish storing them."""
     waiting: asyncio.Queue[tuple[object, asyncio.Task[dict[str, object]]]] = asyncio.Queue(QUEUE)
 
     async def answer() -> None:

@@ -47,7 +47,7 @@ class QueryRunner:
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def run(self, sql: object) -> dict[str, object]:
-        """The first rows of a SELECT as text: {columns, rows, is_cut, elapsed_ms}.
+        """The first rows of a SELECT, by `cell`: {columns, rows, is_cut, elapsed_ms}.
 
         raises: SqlError, also when it takes too long; InvalidArgument; the errors of Query
         """

@@ -1,8 +1,8 @@
 """Owns LivePage and the routes of the live page: the document, the stream, the query.
 
 LivePage reads the store only while the page has viewers, and one reading serves them all. Readings
-are at least a second apart, and further if one takes long. If nothing happens in the store, it is
-read now and then all the same, because ages grow.
+are at least a second apart, and further if one takes long. If nothing happens in the store,
+LivePage reads it again after QUIET_MS, because ages grow.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from txlog.serve.http.page.browser import QueryRunner
 
 PAUSE_SECONDS: Final = 1.0  # between two readings, at least
-SHARE: Final = 5  # readings take at most one part in so many of the time
+SHARE: Final = 5  # the pause after a reading is at least so many times as long as the reading
 QUIET_MS: Final = 5000  # read again after this time even if nothing happens
 VIEWERS_MAX: Final = 100
 Sections = dict[str, str]

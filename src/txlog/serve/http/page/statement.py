@@ -66,7 +66,7 @@ def _refused(error: TxlogError) -> bytes:
 
 
 def _run(path: str, sql: str, memory_bytes: int) -> bytes:
-    """The first rows of a SELECT as text. Raises SqlError, and the errors of opening a store."""
+    """The first rows of a SELECT as JSON. Raises SqlError, and the errors of opening a store."""
     with (
         open_store(path, read_only=True) as client,
         Query(client, sql, memory_bytes=memory_bytes) as query,
