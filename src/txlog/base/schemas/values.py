@@ -3,7 +3,7 @@
     invalid(schema, values)     the values that are not records, and why
     decode(schema, values)      records of valid values
     encode(schema, records)     values of columns; `written` returns the records as well
-    decode_one, encode_one      the same for one message
+    decode_one, encode_one      one value
 
 `decode` takes every value that `invalid` accepts, at any time and in any process: a writer checks,
 and files, queries and readers rely on it.
@@ -303,7 +303,7 @@ def encode(schema: Schema, records: pa.StructArray) -> pa.Array:
 
 
 def written(schema: Schema, records: pa.StructArray) -> tuple[pa.Array, pa.StructArray]:
-    """The same values, and the records that `decode` would return for them, without decoding.
+    """The values of `encode`, and the records that `decode` would return for them.
 
     raises: as encode
     """
