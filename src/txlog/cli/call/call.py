@@ -403,7 +403,7 @@ def of_variable(name: str, read: Callable[[str], T]) -> T:
 
 
 def split_key(text: str | None) -> tuple[str | None, str | None]:
-    """Return owner and key of OWNER&KEY; for KEY alone the owner is None. Raises 202."""
+    """Return owner and key of OWNER&KEY; of KEY, None and KEY. Raises InvalidArgument (202)."""
     if text is None or "&" not in text:
         return None, text
     owner, _, key = text.partition("&")
@@ -477,7 +477,7 @@ def user_settings(profile: str | None) -> UserSettings:
 def find_store(flags: Globals, user: UserSettings) -> tuple[str, str]:
     """Return the path of the store, and its origin: a flag, variable, file or default.
 
-    raises: StoreNotFound (301); NotFound (308) for a profile without a store
+    raises: StoreNotFound (301); NotFound (308) for a profile without a store; InvalidArgument
     """
     if flags.store:
         return flags.store, "-S"

@@ -114,7 +114,7 @@ def _file(path: str, looks: Looks) -> tuple[dict[str, Any], str]:
 
 
 def _starts(call: Call, answer: Mapping[str, Any], at: str) -> list[tuple[int, int, int, int]]:
-    """(partition, ledger, entry, index) of the first message at or after the bound in each one."""
+    """(partition, ledger, entry, index) of each partition's first message at or after the bound."""
     if answer["kind"] not in ("topic", "partition"):
         raise Usage("--at is a position in a topic")
     topic, client = str(answer["topic"]), call.client()
