@@ -14,5 +14,5 @@ Contents:
     settings          the settings of a store and the hard limits, each with its name and value
     startup/          tricks that make the program start fast
     suggest           the nearest existing name, for the hints of errors
-    text/             columns of messages and of queries as text
+    text/             Arrow columns to the text of records and rows, and back
 """

@@ -29,7 +29,7 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 
 def checked(cls: type[T]) -> type[T]:
-    """Make the public methods of a class name a wrong argument; raises InvalidArgument."""
+    """Make the public methods of a class raise InvalidArgument for arguments of wrong types."""
     for name, item in list(vars(cls).items()):
         if not name.startswith("_") and isinstance(item, FunctionType):
             setattr(cls, name, explained(item))
@@ -37,7 +37,7 @@ def checked(cls: type[T]) -> type[T]:
 
 
 def explained(function: F) -> F:
-    """Make one function name a wrong argument."""
+    """Make a function or generator function raise InvalidArgument for arguments of wrong types."""
 
     if function.__code__.co_flags & CO_GENERATOR:
 
@@ -73,7 +73,7 @@ def explained(function: F) -> F:
 def blamed(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> InvalidArgument | None:
-    """The error for the first argument that does not match the signature; None: all match."""
+    """The error for the first argument of a wrong type; None: no type is wrong."""
     inspect: ModuleType = importlib.import_module("inspect")
     signature = inspect.signature(function)
     try:
@@ -123,7 +123,7 @@ def _nothing() -> None:
 class _Names(dict[str, Any]):
     """The names in a function's annotations, including those imported only for type checkers.
 
-    If two modules use one name for different types, the function's own source decides.
+    If two modules use one name for different types, the function's own module decides.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:

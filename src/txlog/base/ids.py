@@ -231,9 +231,8 @@ class TopicName(msgspec.Struct, frozen=True, order=True, gc=False):
     def check_new(self) -> TopicName:
         """Return the name if a topic can be created under it.
 
-        raises: NotAllowed for the name of a sidecar, which only stores of older versions may
-        contain;
-                InvalidArgument if the parser would not return the same name
+        raises: NotAllowed for the name of a sidecar, which only older versions allowed;
+                InvalidArgument for a name that `parse` does not accept as a topic
         """
         if self.name == SIDECAR:
             raise NotAllowed(

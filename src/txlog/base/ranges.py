@@ -222,7 +222,7 @@ def parse_time(text: str, now_ms: int) -> int:
 
 
 def parse_instant(text: str, now_ms: int) -> int:
-    """Parse the instant of a message: any text that parse_time or format_time uses; returns ms.
+    """Parse an instant that parse_time reads or format_time writes; returns milliseconds.
 
     raises: InvalidArgument (203)
     """

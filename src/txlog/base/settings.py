@@ -50,7 +50,7 @@ HANGING_MS: Final = 15 * MINUTE_MS
 
 DURABILITIES: Final = ("sync", "os")
 TTL_FROM: Final = ("publish", "deliver_at")
-# for a policy of retention: no bound, regardless of the namespace or the store
+# the value of a retention policy that has no bound, whatever the namespace or the store says
 UNLIMITED: Final = -1
 # Pulsar's strategies: the compatibility of a new schema with earlier ones
 SCHEMA_COMPATIBILITIES: Final = (
@@ -82,7 +82,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     txn_timeout_max_ms: int = DAY_MS
     # unfinished transactions per coordinator; 0 lifts the bound
     txn_active_max: int = 10_000
-    # ended transactions that are remembered; 0 switches it off, negative lifts that bound
+    # how long, and how many, ended transactions are remembered; 0: none, negative: no bound
     txn_ended_retention_ms: int = HOUR_MS
     txn_ended_retention_count: int = 100_000
     # ids issued from one reserved block, so that a power cut never reuses one

@@ -17,9 +17,9 @@ _LIKENESS_MIN: Final = 0.65  # one letter in three may differ
 
 
 def nearest(word: str, names: Iterable[str]) -> str | None:
-    """The existing name most like the word, at least two thirds of it; None if there is none.
+    """Return the name most similar to the word; None if none is similar enough.
 
-    Case does not count.
+    It ignores case, and searches only the first NAMES_MAX names.
     """
     if len(word) > _WORD_MAX:
         return None
@@ -48,6 +48,6 @@ def _begin_alike(word: str, name: str) -> int:
 
 
 def suggestion(word: str, names: Iterable[str], otherwise: str) -> str:
-    """The hint of an error: a similar name, or else the given remedy."""
+    """Return the hint `did you mean NAME?` with the nearest name, or else `otherwise`."""
     name = nearest(word, names)
     return otherwise if name is None else f"did you mean {name}?"

@@ -11,7 +11,7 @@ Contents:
     demo/       `txlog demo`: real invoices, exactly once, while workers are killed
     help/       help, man pages, completion and the shell
     input/      bytes in, Arrow tables out
-    line/       from the words of a line to a command with its arguments
+    line/       from the words of a command line to a command with its arguments
     main        entry and exit of the process: root help, dispatch, errors, exit codes
     output/     results and messages, in every format, to stdout
     produce/    `produce`

@@ -44,7 +44,7 @@ def bench(
     durability: str = "sync",
     operations_max: int | None = None,
 ) -> Measured:
-    """Measure one mode below an existing directory; it removes its files afterwards.
+    """Measure one mode in a new store below `folder`, and delete the store; return the figures.
 
     message_bytes:  payload of a message
     duration_ms:    length of the run
@@ -95,7 +95,7 @@ def _measured(mode: str, bench_: _Bench, duration_ms: int, most: int | None) -> 
 
 
 class _Bench:
-    """The operations; each returns the number of messages it moved."""
+    """The operations of the modes; each returns the number of messages it sent or received."""
 
     def __init__(self, client: Client, mode: str, message_bytes: int, count: int) -> None:
         self.message_bytes = message_bytes
@@ -113,7 +113,7 @@ class _Bench:
         self._ready = 0
 
     def fill(self) -> None:
-        """Store messages for the operations to receive; not measured."""
+        """Store messages for the operations to receive, before the measurement."""
         if self._receives and self._ready < self._count:
             for _ in range(_AHEAD):
                 self._source.send_batch(self._rows)

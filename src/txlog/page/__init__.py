@@ -1,8 +1,8 @@
 """The HTML pages about a store: `txlog report`, and the live page of `serve`.
 
-Both use the same sections and charts. A report is one self-contained HTML page: it has no script,
-loads nothing and forbids loading by its own policy. The live page contains no inline script or
-style and loads nothing from other servers; the server sends a section again when it has changed.
+Both use the same sections and charts. A report is one HTML file without a script: it loads nothing,
+and its content security policy forbids loading. The live page has no inline script or style and
+loads nothing from other servers; the server sends a section again when it has changed.
 
 Door: figures, live, report.
 

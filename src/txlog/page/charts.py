@@ -1,7 +1,7 @@
 """Owns the charts of a report: columns, bars and lines as SVG, their axes and legends as HTML.
 
 An SVG contains only marks and stretches to the available width. Its text is HTML next to it, so it
-keeps its size on a phone. Every mark has a title. Colours are the tones t1 to t8 of the style.
+keeps its size on a phone. Every mark has a tooltip. A tone is a colour, t1 to t8 in the style.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HIGH: Final = 100.0
 
 
 class Series(NamedTuple):
-    """Values of one colour; titles: the tooltip of each value."""
+    """One row of values in one tone; titles: the tooltip of each value."""
 
     name: str
     tone: int
@@ -26,7 +26,7 @@ class Series(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A line of a bar chart: its parts as (tone, value, title), and the label after it."""
+    """A bar of a bar chart: its parts as (tone, value, tooltip), and the label after it."""
 
     name: str
     parts: Sequence[tuple[int, float, str]]
@@ -50,7 +50,7 @@ def columns(
     small: bool = False,
     ordinal: bool = False,
 ) -> str:
-    """Columns side by side, with the series stacked.
+    """A column chart as HTML: columns side by side, with the series stacked in each.
 
     ticks:   labels below the axis; ordinal: one for each column, else first, middle and last
     """
@@ -86,7 +86,7 @@ def lines(
     ticks: Sequence[str],
     aria: str,
 ) -> str:
-    """Step lines; y_range and bottom: the ranges of y and x."""
+    """A chart of step lines as HTML; y_range, bottom: lowest and highest y, and x."""
     marks = []
     for line in drawn:
         path = _steps(line.points, y_range, bottom)
@@ -99,7 +99,7 @@ def lines(
 
 
 def bars(rows: Sequence[Bar], aria: str) -> str:
-    """Bars from the left; the longest takes the full width."""
+    """A bar chart as HTML; bars begin on the left, and the longest takes the full width."""
     top = max((sum(value for _, value, _ in row.parts) for row in rows), default=0) or 1
     out: list[str] = []
     for row in rows:
@@ -125,7 +125,7 @@ def bars(rows: Sequence[Bar], aria: str) -> str:
 
 
 def legend(series: Sequence[Series], *, always: bool = False) -> str:
-    """The meaning of each colour; empty for a single one."""
+    """The name of each series next to its colour, as HTML; empty for fewer than two."""
     if len(series) < 2 and not always:
         return ""
     items = "".join(
@@ -147,7 +147,7 @@ def nice(value: float) -> float:
 
 
 def tone(at: int) -> int:
-    """The colour of the series with this number."""
+    """The tone of the series with this number, from 0; it repeats after t8."""
     return at % TONES + 1
 
 

@@ -55,7 +55,7 @@ def figures(client: Client, since_ms: int | None = None, by_ms: int | None = Non
 
     since_ms: count only messages that became visible at or after; None: all messages
     by_ms:    the length of a span of the throughput; None: an hour, or a length for this data
-    returns:  the fields of Client.overview, and txlog, hanging_list (of Admin.find_hanging),
+    returns:  the fields of Client.overview; txlog; hanging_list (of Admin.find_hanging);
               throughput: {by_ms, since, row_list: [{topic, from_time, messages, size_bytes}],
               left_out: partitions and topics that cannot be read}; problem_list has the reasons
     raises:   InvalidArgument; the errors of Client.overview
@@ -139,7 +139,7 @@ def throughput(
 def _one_by_one(
     client: Client, parameters: Mapping[str, str], by_ms: int | None
 ) -> tuple[list[ReportSpan], list[str], int, list[Problem]]:
-    """The same topic by topic, without damaged ones."""
+    """Rows, left-out names, span and damage of `throughput`, read topic by topic."""
     damaged: list[Problem] = []
     left_out: list[str] = []
     ends: dict[str, tuple[int, int]] = {}
@@ -164,7 +164,7 @@ def _one_by_one(
 def _span(
     client: Client, relation: str, parameters: Mapping[str, str]
 ) -> tuple[int | None, int | None, list[str]]:
-    """The times at which the first and last messages became visible; the unavailable partitions."""
+    """When the first and last messages became visible, in ms; the unavailable partitions."""
     with Query(client, _SPAN.format(relation), parameters, skip_unavailable=True) as query:
         (row,) = (row for batch in query.rows() for row in batch.to_pylist())
         return row["first"], row["last"], query.left_out
@@ -177,7 +177,7 @@ def _by(client: Client, relation: str, common: Mapping[str, str], by_ms: int) ->
 
 
 def step_ms(first_ms: int | None, last_ms: int | None) -> int:
-    """The length of a span: an hour, shorter for few hours, longer for too many."""
+    """The length of a span in ms: an hour, but shorter for few hours and longer for too many."""
     if first_ms is None or last_ms is None:
         return HOUR_MS
     span_ms = last_ms - first_ms

@@ -22,13 +22,13 @@ _STATIC: Final = Path(__file__).parent / "static"
 
 @cache
 def asset(name: str) -> str:
-    """The text of page.html, page.css or page.js, which contain no data of a store."""
+    """The text of page.html, page.css or page.js; the style begins with that of a report."""
     text = (_STATIC / name).read_text(encoding="utf-8")
     return STYLE + text if name.endswith(".css") else text
 
 
 class Pace(NamedTuple):
-    """The rate of messages: time of the sample, messages a second in all and by topic."""
+    """A sample of the rate: its time, and messages a second in total and by topic."""
 
     time_ms: int
     rate: float
@@ -77,13 +77,13 @@ def tiles(figures: Figures, paces: Sequence[Pace]) -> str:
 
 
 def problems(figures: Figures) -> str:
-    """The problems; empty without any, as the bar on top then says so."""
+    """The section of problems; empty without any, because the bar on top then shows `ok`."""
     is_well = not figures["problem_list"] and not figures["hanging_list"]
     return "" if is_well else sections.problems(figures)
 
 
 def rates(paces: Sequence[Pace]) -> str:
-    """Messages a second, sample by sample, the newest on the right."""
+    """The section with messages a second, sample by sample, the newest on the right."""
     recent = paces[-HISTORY:]
     if not recent:
         return section("Messages per second", empty("measuring"))
@@ -100,7 +100,7 @@ def rates(paces: Sequence[Pace]) -> str:
 
 
 def keys(figures: Figures) -> str:
-    """Transaction keys, and the transaction that each has open."""
+    """The section of transaction keys, and the transaction that each has open."""
     rows = sorted(figures["key_list"], key=lambda row: -row["last_used_time"])
     if not rows:
         return section("Transaction keys", empty("no keys"))
@@ -124,7 +124,7 @@ def keys(figures: Figures) -> str:
 
 
 def head(figures: Figures) -> dict[str, str]:
-    """The contents of the bar on top."""
+    """The texts of the bar on top, by the id of their element."""
     problems = len(figures["problem_list"]) + len(figures["hanging_list"])
     return {
         "path": figures["store"]["path"],

@@ -12,7 +12,7 @@ from txlog.page.charts import Bar, Line, Series, bars, columns, legend, lines, t
 from txlog.page.words import ago, count, counted, duration, instant, rate, safe, size, spans, tick
 
 Figures = Mapping[str, Any]
-SPANS_MAX: Final = 400  # columns of a chart; it drops older ones, and a note reports that
+SPANS_MAX: Final = 400  # columns of a chart; it leaves out older ones, and a note says so
 CHARTS_MAX: Final = 12  # charts of single topics
 BARS_MAX: Final = 30
 TOPICS_MAX: Final = 100  # topics that the live page shows
@@ -23,7 +23,7 @@ _GOOD, _OTHER, _THIRD, _FOURTH = 1, 3, 2, 4  # tones
 
 
 def problems(figures: Figures) -> str:
-    """The problems, as the first section."""
+    """The problems of the store, and its hanging transactions."""
     rows = [
         (f"{row['code']}: {row['message']}", row["hint"]) for row in figures["problem_list"]
     ] + [
@@ -155,7 +155,7 @@ def open_transactions(figures: Figures) -> str:
 
 
 def transactions(figures: Figures) -> str:
-    """The number in each state, and the durations of ended transactions."""
+    """The number of transactions in each state, and the durations of ended ones."""
     data = figures["transactions"]
     states = data["state_list"]
     if not states:
@@ -196,7 +196,7 @@ def _durations(rows: Sequence[Figures]) -> str:
 
 
 def backlog(figures: Figures) -> str:
-    """Unacknowledged messages of subscriptions."""
+    """The unacknowledged messages of each subscription."""
     rows = sorted(figures["subscription_list"], key=lambda row: -row["backlog"])
     if not rows:
         return section("Backlog by subscription", empty("no subscriptions"))
@@ -280,7 +280,7 @@ def _within(bounds_ms: Sequence[int | None]) -> list[str]:
 
 
 def watermarks(figures: Figures) -> str:
-    """The watermarks that producers asserted, step by step."""
+    """The watermarks that producers asserted: a chart for each topic, and a table."""
     title = "Watermarks"
     rows = figures["watermark_list"]
     if not rows:
@@ -437,11 +437,11 @@ def _ledgers(rows: Sequence[Figures]) -> str:
 
 
 def topics(figures: Figures, rates: Mapping[str, float] | None = None) -> str:
-    """A line for each topic.
+    """A table with a row for each topic.
 
-    rates: messages a second by topic, for the live page, where the name of a topic opens it. Of
-           very many topics it shows the active ones, in the order of their names, so that a line
-           does not move while the user reads it.
+    rates: messages a second by topic, for the live page, whose user can click a name to open it.
+           Of very many topics only the active ones are rows, in the order of their names, so that
+           a row does not move while the user reads it.
     """
     rows = figures["topic_list"]
     if not rows:

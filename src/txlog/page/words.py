@@ -33,7 +33,7 @@ def counted(value: int, noun: str) -> str:
 
 
 def brief(value: float) -> str:
-    """`1.2M`: for the end of an axis."""
+    """`1.2M`, with three digits, for the scale of an axis."""
     for step, unit in _SHORT:
         if value >= step:
             return f"{value / step:.3g}{unit}"
@@ -92,14 +92,14 @@ def spans(step_ms: int) -> str:
 
 
 def rate(value: float) -> str:
-    """A number a second."""
+    """A number per second: `0.4`, `12`, `14.2k`."""
     if value >= 10_000:
         return brief(value)
     return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
 
 
 def ago(now_ms: int, then_ms: int | None) -> str:
-    """How long ago, without tenths, as it is redrawn every second; empty for None."""
+    """`8 s ago`, or `now` within a second; the time is cut to whole seconds. Empty for None."""
     if then_ms is None:
         return ""
     past = max(0, now_ms - then_ms)

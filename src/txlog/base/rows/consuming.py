@@ -174,7 +174,7 @@ class SubscriptionCreated(TypedDict):
 
 
 class SubscriptionNamed(TypedDict):
-    """The subscription that an answer is about."""
+    """The subscription of an answer."""
 
     topic: fields.Topic
     subscription: fields.Subscription

@@ -6,7 +6,7 @@ from txlog.base.rows import fields
 
 
 class LedgerStretch(TypedDict):
-    """Rows of a ledger; markers: commit markers of the whole ledger, None for a sidecar."""
+    """Rows of a ledger that are in one file, or in frames of the journal."""
 
     topic: fields.Topic
     partition: fields.Partition

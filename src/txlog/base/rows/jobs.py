@@ -8,7 +8,7 @@ from txlog.base.rows.space import Compacted
 
 
 class BulkLoaded(TypedDict):
-    """Of `txlog job run bulk-load`; None: unknown in a dry run, or no longer known."""
+    """A bulk load; None: unknown in a dry run, or no longer known."""
 
     topic: fields.Topic
     files: fields.Files
@@ -20,7 +20,7 @@ class BulkLoaded(TypedDict):
 
 
 class Imported(TypedDict):
-    """Of `txlog import`; txn: None when there were several."""
+    """An import; txn: None when there were several transactions."""
 
     topic: fields.Topic
     files: fields.Files
@@ -31,7 +31,7 @@ class Imported(TypedDict):
 
 
 class Exported(TypedDict):
-    """Of `txlog export`."""
+    """An export."""
 
     topic: fields.Topic
     path: fields.Path
@@ -41,7 +41,7 @@ class Exported(TypedDict):
 
 
 class Replay(TypedDict):
-    """Of `txlog job run replay`; read: None when the batch was stored before."""
+    """A replay; read, written: None when the batch was stored before."""
 
     topic: fields.Topic
     dest: Annotated[str, "the topic that the job writes"]
@@ -64,14 +64,14 @@ class LatenessSpan(TypedDict):
 
 
 class LatenessDelay(TypedDict):
-    """The number of messages that a watermark with this lag would find late."""
+    """How many messages would be late for a watermark with this lag."""
 
     delay_ms: int
     late: int
 
 
 class Lateness(TypedDict):
-    """Of `txlog job run lateness`."""
+    """How late the messages of a topic were."""
 
     topic: fields.Topic
     messages: fields.Messages
@@ -93,7 +93,7 @@ class AuditCheck(TypedDict):
 
 
 class Audit(TypedDict):
-    """Of `txlog job run audit`."""
+    """The checks of an audit, and how many failed."""
 
     failed: Annotated[int, "checks that failed"]
     check_list: Annotated[
@@ -102,7 +102,7 @@ class Audit(TypedDict):
 
 
 class Measured(TypedDict):
-    """Of `txlog bench`."""
+    """A measurement."""
 
     mode: Annotated[str, "kind of the operation"]
     operations: Annotated[int, "calls measured"]
@@ -163,7 +163,7 @@ class RebuildRun(JobRun, IndexRebuilt, Timed):
 
 
 class MeasuredAgain(Measured):
-    """Of `txlog bench`."""
+    """Of `txlog bench`; with --compare, beside an earlier measurement."""
 
     before_per_second: Annotated[float | None, "operations a second in the file of --compare"]
     ratio: Annotated[float | None, "current figure divided by the earlier one"]

@@ -24,7 +24,7 @@ class TransactionBegun(TypedDict):
 
 
 class CommitMarker(TypedDict):
-    """The position at which messages of a TransactionEnded became visible."""
+    """The commit marker of a TransactionEnded in one partition."""
 
     topic: fields.Topic
     partition: fields.Partition
@@ -146,7 +146,7 @@ class TransactionLogRow(TypedDict):
 
 
 class InBuffer(TypedDict):
-    """Messages of a transaction, present or past, in the sidecar of a partition."""
+    """The messages of a transaction in the sidecar of a partition, also after its end."""
 
     start_position: MessageId | None
     aborted: bool
@@ -162,7 +162,7 @@ class InPendingAck(TypedDict):
 
 
 class TransactionMetadata(TypedDict):
-    """Of `Admin.transaction_metadata`; partitions are topic/partition."""
+    """Of `Admin.transaction_metadata`; a partition is written TOPIC/P."""
 
     txn: fields.Txn
     status: Annotated[str, "OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED"]

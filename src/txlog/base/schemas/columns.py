@@ -37,9 +37,9 @@ class Parts(Protocol):
 
 
 class Misfit(Exception):
-    """A value that does not fit its type: the problem, after its `row` and field.
+    """A value that does not fit its type; the text has its field and the problem.
 
-    row: counted from 0; None: unknown
+    row: the row of the value, from 0; None: unknown
     """
 
     def __init__(self, path: str, problem: str, row: int | None = None) -> None:
@@ -50,7 +50,7 @@ class Misfit(Exception):
         return f"{self.path or 'the value'} {self.what}"
 
     def below(self, name: str) -> Misfit:
-        """The same misfit, with the field or the item [n] around the value in its path."""
+        """Put the field or the item [n] that contains the value before its path; return self."""
         point = "." if self.path and self.path[0] not in "[{" else ""
         self.path = f"{name}{point}{self.path}"
         return self
@@ -129,7 +129,7 @@ def _mask(values: Sequence[Any], there: list[Any]) -> pa.Array | None:
 
 
 def plain_values(type: Type, array: pa.Array, parts: Parts) -> list[Any]:
-    """The reverse of `column`: plain values; a record is a dict."""
+    """The plain values of a column, as `column` takes them; a record is a dict."""
     if type.kind == "record":
         return _plain_records(type, array, parts)
     if type.items is not None:

@@ -1,8 +1,8 @@
 """Owns the encodings of one record in bytes: one JSON object, or Avro's binary.
 
 msgspec reads JSON with a class made for the schema, so it is strict: an integer has no point,
-nothing follows the object, text is UTF-8. Two of its habits are corrected here: it checks members
-that no field has only superficially, and the nesting it accepts depends on its caller.
+nothing follows the object, text is UTF-8. This module also checks UTF-8 in members that no field
+has, which msgspec only skims, and the nesting, because msgspec's limit depends on its caller.
 fastavro reads Avro without the logical types: this gives plain values, and no year that Python
 cannot represent.
 """
@@ -73,7 +73,7 @@ class Form(Parts, Protocol):
         ...
 
     def decimal(self, type: Type, plain: Plain) -> Decimal:
-        """The reverse; raises Misfit."""
+        """The Decimal for a result of `plain_decimal`; raises Misfit."""
         ...
 
 
@@ -170,7 +170,7 @@ class JsonForm:
         return pa.array(values, pa.string()).cast(type.arrow)
 
     def plain_decimals(self, type: Type, column: pa.Array) -> list[Any]:
-        """The reverse; never with an exponent."""
+        """A column of decimals as text, never with an exponent."""
         return [None if number is None else f"{number:f}" for number in column.to_pylist()]
 
     def plain_decimal(self, type: Type, value: Decimal) -> Plain:
@@ -178,7 +178,7 @@ class JsonForm:
         return f"{value:f}"
 
     def decimal(self, type: Type, plain: Plain) -> Decimal:
-        """The reverse, with all digits of its scale."""
+        """The Decimal for text, with all digits of its scale."""
         whole, _, fraction = plain.partition(".")
         return decimal_of(int(whole + fraction.ljust(type.scale, "0")), type.scale)
 
@@ -379,7 +379,7 @@ class AvroForm:
         return pa.Array.from_buffers(type.arrow, len(values), [there, pa.py_buffer(bytes(buffer))])
 
     def plain_decimals(self, type: Type, column: pa.Array) -> list[Any]:
-        """The reverse."""
+        """A column of decimals as bytes."""
         return [
             None if number is None else self.plain_decimal(type, number)
             for number in column.to_pylist()
@@ -395,7 +395,7 @@ class AvroForm:
         return whole.to_bytes(size, "big", signed=True)
 
     def decimal(self, type: Type, plain: Plain) -> Decimal:
-        """The reverse."""
+        """The Decimal for bytes; raises Misfit."""
         whole = int.from_bytes(plain, "big", signed=True)
         if abs(whole) >= 10**type.precision:
             raise Misfit("", f"has too many digits, it must be {type.words}")

@@ -105,7 +105,7 @@ def plan(written: Schema, newest: Schema) -> list[Step] | None:
 
 @lru_cache(maxsize=256)
 def steps(written: Schema, newest: Schema) -> tuple[Step, ...]:
-    """The same; raises Unreadable with the reason."""
+    """The steps of `plan`; raises Unreadable with the reason instead of returning None."""
     return _steps(written.record, newest.record, "")
 
 
@@ -120,7 +120,7 @@ def resolved(array: pa.StructArray, written: Schema, newest: Schema) -> pa.Struc
 
 
 def resolved_one(record: dict[str, Any], written: Schema, newest: Schema) -> dict[str, Any]:
-    """The same for one record; raises Misfit if it cannot be read."""
+    """One record of `written` as a record of `newest`; raises Misfit if it cannot be read."""
     try:
         newest_record: dict[str, Any] = _changed(Record(steps(written, newest)), record)
         return newest_record
@@ -290,7 +290,7 @@ def can_read(reader: Schema, writer: Schema) -> str | None:
 
 
 def can_read_anywhere(reader: Schema, writer: Schema) -> str | None:
-    """The same, also for programs that read values of Avro without this library."""
+    """As can_read, and for avro also by Avro's rules, which programs without this library use."""
     reason = can_read(reader, writer)
     if reason is not None or reader.type != "avro":
         return reason

@@ -165,9 +165,7 @@ class Type(msgspec.Struct, frozen=True, kw_only=True):
 class Field(msgspec.Struct, frozen=True, kw_only=True):
     """A field of a record.
 
-    default: a plain value in the form of `Schema.parse`: integers for instants, bytes, Decimal;
-    used
-             only with has_default
+    default: a plain value: integers for instants, bytes, Decimal; used only with has_default
     aliases: earlier names
     """
 
@@ -234,7 +232,7 @@ class Schema(msgspec.Struct, frozen=True):
 
     @property
     def declaration(self) -> tuple[str, bytes, dict[str, str]]:
-        """The arguments of `declared`, or the ones that a record would have."""
+        """Type, definition and properties, as `declared` takes them; a record has them, too."""
         if self.is_record:
             return self.type, self.definition.encode(), {}
         node = msgspec.json.decode(self.definition)
@@ -259,7 +257,7 @@ class Schema(msgspec.Struct, frozen=True):
 
     @property
     def fingerprint(self) -> str:
-        """64 hexadecimal digits: equal for schemas that differ only in docs and the order of JSON.
+        """64 hexadecimal digits, the same if only docs, names of types or the order of JSON differ.
 
         Avro's own fingerprint omits defaults and logical types, but these decide what a reader
         gets.
@@ -579,7 +577,7 @@ def _default(type: Type, value: Any, path: str, is_first_null: bool = False) -> 
 
 
 def _plain_default(type: Type, value: Any, path: str) -> Any:
-    """The same without a union around it; None if it does not fit."""
+    """The plain value of a default, without a union around its type; None if it does not fit."""
     kind = type.kind
     if kind in ("bytes", "fixed"):
         return _bytes_default(type, value)

@@ -1,12 +1,12 @@
 """Owns a topic's values as records: bytes to columns and back, and single values.
 
-    invalid(schema, values)     the values that are not records, and why
+    invalid(schema, values)     the rows whose values are not records, and why
     decode(schema, values)      records of valid values
     encode(schema, records)     values of columns; `written` returns the records as well
-    decode_one, encode_one      the same for one message
+    decode_one, encode_one      one value
 
-`decode` takes every value that `invalid` accepts, at any time and in any process: a writer checks,
-and files, queries and readers rely on it.
+`decode` reads every value that `invalid` does not report, now and later, in any process: a writer
+checks, and files, queries and readers rely on it.
 
 `fitted` converts columns of a file or a query without loss. A number, an instant or a text that a
 field cannot hold exactly is refused, with its row; only a double may lose digits as a float.
@@ -268,7 +268,7 @@ def invalid(schema: Schema, values: pa.Array | pa.ChunkedArray) -> list[tuple[in
 def decode(
     schema: Schema, values: pa.Array | pa.ChunkedArray, *, as_of: Schema | None = None
 ) -> pa.StructArray | pa.ChunkedArray:
-    """The records of values that `invalid` has accepted, as structs; null for null.
+    """The records of values that `invalid` does not report, as structs; null for null.
 
     values: binary; chunks give chunks
     as_of:  return records of this schema; all null if it cannot read them
@@ -303,7 +303,7 @@ def encode(schema: Schema, records: pa.StructArray) -> pa.Array:
 
 
 def written(schema: Schema, records: pa.StructArray) -> tuple[pa.Array, pa.StructArray]:
-    """The same values, and the records that `decode` would return for them, without decoding.
+    """The values of `encode`, and the records that `decode` would return for them.
 
     raises: as encode
     """

@@ -1,9 +1,9 @@
 """Imports msgspec without typing_extensions, which it does not need.
 
 msgspec reads three names from typing_extensions that typing has since 3.11, and uses typing if the
-package is missing. Importing the package takes a fifth of the time of Arrow. So it is hidden during
-the import of msgspec. No other thread may import then, so only the command line does this, at
-start.
+package is missing. Importing that package takes a fifth of the time of Arrow, so `load` hides it
+while it imports msgspec. No other thread may import meanwhile: only the command line calls `load`,
+at its start.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ EXTENSIONS: Final = "typing_extensions"
 
 
 def load() -> None:
-    """Import msgspec, if no module has."""
+    """Import msgspec, unless it or typing_extensions is imported already."""
     if "msgspec" in sys.modules or EXTENSIONS in sys.modules:
         return
     modules: dict[str, Any] = sys.modules

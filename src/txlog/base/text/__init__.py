@@ -1,4 +1,4 @@
-"""Columns as text: from them records and rows are written, a batch at a time.
+"""Converts Arrow columns to the text of records and rows, and records to columns, in batches.
 
 Contents:
 

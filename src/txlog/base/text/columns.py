@@ -1,4 +1,4 @@
-"""Owns how Arrow columns become text, and columns of text the bytes of records.
+"""Owns the conversion of Arrow columns to text, and of columns of text to bytes of records.
 
 No value becomes a Python object, except where no kernel exists: base64, and bytes that are not
 UTF-8. A column of text is a string array with null for no value; a single str if all rows have the
@@ -69,7 +69,7 @@ def _is_heavy(table: pa.Table | pa.RecordBatch, limit_bytes: int) -> bool:
 
 
 def widened(table: pa.Table | pa.RecordBatch) -> Callable[[pa.Array], pa.Array]:
-    """A function that gives columns offsets of 64 bits, if their text may exceed 2 GiB."""
+    """Return a function that gives columns offsets of 64 bits if their text may exceed 2 GiB."""
     if not _is_heavy(table, _LARGE_BYTES):
         return lambda column: column
     return lambda column: column.cast(_WIDE.get(column.type, column.type))
@@ -99,7 +99,7 @@ def data_of(column: pa.Array) -> memoryview:
 
 
 def with_data(column: pa.Array, data: bytes) -> pa.Array:
-    """The column with other bytes: each row has as many, or the same multiple of that."""
+    """The column with other bytes; each row keeps its length, or all grow by one factor."""
     bytes_before = len(data_of(column))
     kind = pa.int64() if is_large(column) else pa.int32()
     ends = pa.Array.from_buffers(
@@ -138,7 +138,7 @@ def mapped(
 
 
 def strings(column: pa.Array) -> Column:
-    """Text, as a column of text."""
+    """A string array as a column of text: None if all rows are null, one str if all are equal."""
     if column.null_count == len(column):
         return None
     common = same(column)
@@ -253,7 +253,7 @@ def _text(data: bytes) -> tuple[str, str]:
 
 
 def only_where(mask: pa.Array, text: str) -> pa.Array:
-    """A text in the rows where the mask is true."""
+    """The text in the rows where the mask is true, null in the others."""
     return pc.if_else(mask, pa.scalar(text), pa.scalar(None, pa.string()))
 
 
@@ -355,7 +355,7 @@ def _recurring(pairs: Pairs) -> Pairs:
 
 
 def both(high: pa.Array, low: pa.Array, width: int) -> pa.Array:
-    """Combine two numbers into one; low is less than width."""
+    """Combine two columns of numbers into one: high * width + low; low is less than width."""
     return pc.add(pc.multiply(high, pa.scalar(width, pa.int64())), low.cast(pa.int64()))
 
 
@@ -418,7 +418,7 @@ def json_text(column: Column) -> list[Part]:
 
 
 def json_safe(column: Column) -> list[Part]:
-    """The same for text in which nothing needs escaping."""
+    """The parts of a JSON string, or null, for text in which nothing needs escaping."""
     if column is None:
         return [b"null"]
     if isinstance(column, str):

@@ -52,7 +52,7 @@ class Messages:
         self.asked: set[str] = set()  # columns that were used
 
     def stored(self, name: str) -> pa.Array | None:
-        """A column unchanged, None if it is missing; in properties each name once."""
+        """A column as Arrow stores it; None if it is missing."""
         self.asked.add(name)
         if name in self._beside:
             return self._beside[name]
@@ -97,12 +97,12 @@ class Messages:
         return columns.numbers(column) if name in _BARE else columns.strings(column)
 
     def _as_made(self, name: str) -> Column:
-        """A column that the table has already in the form for files."""
+        """A column that the table already has in the form of exported files."""
         column = self.stored(name)
         return columns.numbers(column) if name in _BARE else columns.strings(column)
 
     def column(self, name: str) -> pa.Array:
-        """A field of each message."""
+        """A field as a string array with a row for each message."""
         return _filled(self.field(name), self.count)
 
     def number(self, name: str) -> Column:
@@ -166,7 +166,7 @@ class Messages:
     # --- records -------------------------------------------------------------------------------
 
     def json_lines(self, names: Sequence[str], *, embed: bool) -> pa.Array:
-        """JSON records with these fields, one per line; embed: embed JSON values."""
+        """JSON records with these fields, one per line; embed: values that are JSON stay JSON."""
         embedded = {}
         if embed and ("value" in names or "value_encoding" in names):
             embedded = self._embedded()

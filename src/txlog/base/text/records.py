@@ -93,7 +93,7 @@ class Columns:
         return pa.table(columns)
 
     def clear(self) -> None:
-        """Begin again."""
+        """Remove all records."""
         for column in self._lists.values():
             column.clear()
 

@@ -1,6 +1,6 @@
 """Owns one call of a command: global flags and environment, the store, the clock, diagnostics.
 
-Below it are the services that several commands share: the question before an irreversible change,
+Below it are the functions that several commands share: the question before irreversible changes,
 several targets in one call, a pager for long texts, a file outside any store.
 
 A flag overrides a variable, a variable the default. The store is the first of: -S; TXLOG_STORE; the
@@ -98,11 +98,11 @@ class Described(described.Described, Protocol):
         """Call its function with the values of a line."""
 
     def words(self, values: Mapping[str, Any]) -> list[str]:
-        """A command line with these values."""
+        """Return a command line, as words, that gives the command these values."""
 
 
 class Line(Protocol):
-    """The last line of a terminal, on which a bar may be drawn."""
+    """The last line of a terminal, which may show a bar."""
 
     def aside(self) -> AbstractContextManager[None]:
         """Remove the bar while a block runs."""
@@ -222,7 +222,7 @@ class Call:
         return word
 
     def check_choice(self, flag: str, value: str | None, choices: tuple[str, ...]) -> None:
-        """Refuse a value that is not one of the words (201)."""
+        """Raise Usage (201) for a value that is not None and not one of the choices."""
         if value is not None and value not in choices:
             excerpt = value if len(value) <= 40 else f"{value[:37]}..."
             raise Usage(f'{flag} is {"|".join(choices)}, not "{excerpt}"')
@@ -241,7 +241,7 @@ class Call:
             self._say("info", text, "dry run: " if self.dry_run else "")
 
     def say(self, text: str) -> None:
-        """Print a report that an option requests, in any data format; not with -q."""
+        """Print a report that the user requested by an option, on stderr; not with -q."""
         if self.flags.quiet < 1:
             self._say("info", text)
 
@@ -279,7 +279,7 @@ class Call:
         return self.found_store()[0]
 
     def found_store(self) -> tuple[str, str]:
-        """The path of the store, and the flag, variable, file or default that named it.
+        """Return the path of the store, and its origin: a flag, variable, file or default.
 
         raises: StoreNotFound (301)
         """
@@ -361,7 +361,7 @@ class Call:
         return Settings().lock_timeout_ms
 
     def _settle_lock_timeout(self, client: RelationReader) -> None:
-        """Use the user's lock time-out, unless a flag, a variable or the store sets one."""
+        """Use the user's lock time-out, unless a flag, a variable or the store sets another."""
         if self.lock_timeout_ms is None and "lock_timeout" in self.user:
             usual_ms = self.usual_lock_timeout_ms()
             if client.lock_timeout_ms == Settings().lock_timeout_ms:
@@ -403,7 +403,7 @@ def of_variable(name: str, read: Callable[[str], T]) -> T:
 
 
 def split_key(text: str | None) -> tuple[str | None, str | None]:
-    """Return owner and key of a transaction key: KEY is the caller's, OWNER&KEY another user's."""
+    """Return owner and key of OWNER&KEY; of KEY, None and KEY. Raises InvalidArgument (202)."""
     if text is None or "&" not in text:
         return None, text
     owner, _, key = text.partition("&")
@@ -477,9 +477,9 @@ def user_settings(profile: str | None) -> UserSettings:
 
 
 def find_store(flags: Globals, user: UserSettings) -> tuple[str, str]:
-    """The path of the store, and the flag, variable, file or default that named it.
+    """Return the path of the store, and its origin: a flag, variable, file or default.
 
-    raises: StoreNotFound (301); NotFound (308) for a profile without a store
+    raises: StoreNotFound (301); NotFound (308) for a profile without a store; InvalidArgument
     """
     if flags.store:
         return flags.store, "-S"
@@ -514,7 +514,7 @@ def find_store(flags: Globals, user: UserSettings) -> tuple[str, str]:
 
 
 def confirm(call: Call, plan: str, *, word: str | None = None) -> None:
-    """Return if the user agrees: -y, or y at the question on a terminal.
+    """Return only if the user agrees: by -y, or by y at the question on a terminal.
 
     word: the word to type instead of y
 
@@ -573,7 +573,7 @@ def words_or_stdin(args: Sequence[str]) -> list[str]:
 
 
 def show_text(call: Call, text: str) -> None:
-    """Print text; on a terminal through PAGER, or less, unless --no-pager."""
+    """Print text; between terminals through PAGER, or less, unless --no-pager."""
     pager_command: list[str] = importlib.import_module("shlex").split(
         os.environ.get("PAGER", "less")
     )

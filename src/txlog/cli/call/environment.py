@@ -1,4 +1,4 @@
-"""Owns what surrounds the program: variables, the user's files, the settings in config.toml.
+"""Owns the user's environment: variables, the user's directories, the settings in config.toml.
 
 Keys at the top of config.toml always apply; keys of a section [NAME] apply with the profile NAME,
 and override.
@@ -123,7 +123,7 @@ def change_config(
     """Set one setting in the file, at the top or in a profile; return its old value.
 
     All other lines stay as they were, comments too.
-    raises: NotFound (308) for another name; InvalidArgument; DiskFailed
+    raises: NotFound (308) for an unknown setting; InvalidArgument; DiskFailed
     """
     if name not in USER_SETTINGS:
         raise NotFound(

@@ -91,7 +91,7 @@ class Line:
 
 
 class Bar(Line):
-    """A line that a thread redraws while the context lasts.
+    """A line that a thread redraws while the `with` block runs.
 
     sight: returns the current content; the thread calls it
     """
@@ -129,7 +129,7 @@ class Bar(Line):
 class Words(Bar):
     """A bar of words: the current work, and for how long it has run.
 
-    Call it with the next words; text: the first words
+    text: the first words; a call of the object replaces them
     """
 
     def __init__(self, call: Call, text: str = "", *, prints: bool = False) -> None:
@@ -175,9 +175,9 @@ class Amount(Bar):
 
 
 def amount(name: str, done_bytes: int, total: int | None, messages: int, elapsed_s: float) -> Sight:
-    """The content of a bar for an amount.
+    """The content of a bar for an amount: bytes done, rate, and with a total also the time left.
 
-    total: None if unknown; the real number may be higher
+    total: bytes in all; None: unknown. The work may read more than that
     """
     rate = done_bytes / elapsed_s if elapsed_s > 0 else 0.0
     if not total:
@@ -219,6 +219,6 @@ def _is_file(number: int) -> bool:
 
 
 def _write(text: str) -> None:
-    """Write in one call; a terminal that was closed is not an error of the work."""
+    """Write in one call, and ignore failures: the command goes on without a bar."""
     with suppress(OSError, ValueError, AttributeError):
         os.write(sys.stderr.fileno(), text.encode("utf-8", "backslashreplace"))

@@ -1,4 +1,4 @@
-"""Owns the long answer to --version: versions of the packages in use, without importing them."""
+"""Owns the answers to --version; --json adds versions of packages, without importing them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FORMAT_MAX = 1
 
 
 def as_text() -> str:
-    """Return the one line."""
+    """Return `txlog VERSION`, with a newline."""
     return f"txlog {__version__}\n"
 
 

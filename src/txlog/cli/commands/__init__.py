@@ -1,7 +1,7 @@
 """The commands: one module for each noun or large verb.
 
-Each module holds the options of its commands, over one call of the API each. `produce`, `consume`
-and `run` have packages of their own.
+Each command is its options over one call of the API. `produce`, `consume` and `run` have packages
+of their own.
 
 Contents:
 

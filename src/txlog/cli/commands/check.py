@@ -100,7 +100,7 @@ def _bounds(name: str, warn: int | None, crit: int | None) -> tuple[int | None, 
 
 
 def _failed(error: TxlogError) -> Check:
-    """The answer for a store that it cannot examine."""
+    """The answer for a store that cannot be opened or checked: one check, `store`."""
     status = "critical" if isinstance(error, Corruption) else "unknown"
     detail = error.message if error.hint is None else f"{error.message} ({error.hint})"
     row: CheckRow = {
@@ -154,7 +154,7 @@ def _said(row: CheckRow) -> str:
 
 
 def _perfdata(row: CheckRow) -> str:
-    """'label'=value[unit];warn;crit; a range N: warns below."""
+    """Performance data of Nagios: 'label'=value[unit];warn;crit; N: is a lower bound."""
     kind = str(row["name"]).split(" ")[0]
     unit, factor = _UNITS.get(kind, ("", 1))
     below = ":" if kind == "space" else ""

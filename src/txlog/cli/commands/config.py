@@ -137,7 +137,7 @@ def _rows(call: Call) -> list[Row]:
 
 
 def _lock_timeout(call: Call, row: Row) -> None:
-    """Add the lock time-out of this call to the row, and its origin."""
+    """Put the lock time-out of this call, if it is not the store's, and its origin in the row."""
     if call.lock_timeout_ms is not None:
         origin = "--lock-timeout" if call.flags.lock_timeout else "TXLOG_LOCK_TIMEOUT"
         row.update(value=call.lock_timeout_ms, origin=origin)
@@ -179,7 +179,7 @@ def _parsed(name: str, text: str, now: object) -> int | str | float:
 
 
 def _shown(name: str, value: object) -> str:
-    """The text of a value; switches are stored as 0 and 1."""
+    """The text of a value; a switch, stored as 0 or 1, is false or true."""
     return ("true" if value else "false") if name in SWITCHES else str(value)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 BAR_COLUMNS: Final = 40
-ROWS_AT_ONCE: Final = 10_000  # rows of a listing; a million rows need a kilobyte each
+ROWS_AT_ONCE: Final = 10_000  # rows of a listing; as Python objects they take a kilobyte each
 Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
 Subscription = Annotated[
     str | None, Option("--subscription", "-s", metavar="SUB", help="only unacknowledged ones")

@@ -1,4 +1,4 @@
-"""Owns the output of `inspect`: the object that a word or a file names, and answers about it."""
+"""Owns the work of `inspect`: finds the object that a word names, prints it or answers on it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SAMPLE: Final = "FROM this USING SAMPLE reservoir({rows} ROWS) REPEATABLE (1)"
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """The questions about the object; without one, the command describes it."""
+    """What the options ask about the object; without them, the command describes it."""
 
     sql: str | None
     at: str | None
@@ -70,7 +70,7 @@ class Looks:
 
 
 def show(call: Call, target: str | None, looks: Looks) -> None:
-    """Print the object that a word names in the store, or answers about it."""
+    """Print the object that a word names, or the answer of the options in `looks`."""
     looks.check()
     answer, path = _found(call, target, looks)
     if looks.hexdump is not None:
@@ -88,7 +88,7 @@ def show(call: Call, target: str | None, looks: Looks) -> None:
 
 
 def _found(call: Call, target: str | None, looks: Looks) -> tuple[dict[str, Any], str | None]:
-    """(the object that the word names, the path of the one file that holds it)."""
+    """Return the object that the word names, and the path of its file; None: not one file."""
     if target is not None and target.startswith(_FILE):
         return _file(target.removeprefix(_FILE), looks)
     try:

@@ -68,7 +68,7 @@ def path(call: Call, page: Pages = None) -> None:
 
 
 def _named(page: list[str] | None) -> str:
-    """The page that the words name.
+    """The name of the page for the words, as in `txlog-produce.1`.
 
     raises: NotFound (308)
     """

@@ -96,7 +96,7 @@ def query(
 
 
 def _listed(view: View, store: Store, name: str) -> pa.Table:
-    """A relation other than messages; only these load the code of reports."""
+    """The rows of a relation other than messages; only these load `lake.sql.lists`."""
     return importlib.import_module("txlog.lake.sql.lists").listed(view, store, name)
 
 

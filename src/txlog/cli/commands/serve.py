@@ -129,7 +129,7 @@ def serve(
 
 
 def _give_up(tell: Callable[[str, Mapping[str, object]], None], pid_file: PidFile | None) -> None:
-    """End the process while calls of clients still run; the clients do not learn their outcome."""
+    """End the process although calls still run; their clients do not learn the outcome."""
     tell("failed", {"reason": "the server did not end in time: it drops the calls of its clients"})
     if pid_file is not None:
         pid_file.end()
@@ -138,7 +138,7 @@ def _give_up(tell: Callable[[str, Mapping[str, object]], None], pid_file: PidFil
 
 @contextmanager
 def _with_extra() -> Iterator[None]:
-    """Raises MissingExtra for a package that is not installed."""
+    """In the block, turn a failed import of an optional package into MissingExtra."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -154,14 +154,14 @@ def _module(name: str) -> Any:
 
 
 def _guard(call: Call, auth: str | None) -> Any:
-    """Authentication by the rules of a file; None without."""
+    """Return the authentication by the rules in the file; None without a file."""
     if auth is None:
         return None
     return _module("txlog.serve.auth.access").AuthProvider(Path(auth), call.clock)
 
 
 def _tls(cert: str | None, key: str | None, client_ca: str | None, *, has_auth: bool) -> Any:
-    """A TLS context of these files; None without files; raises InvalidArgument."""
+    """Return the TLS context of these files; None without files. Raises InvalidArgument."""
     if cert is None or key is None:
         if cert or key or client_ca:
             raise InvalidArgument("--tls-cert and --tls-key go together, --tls-client-ca with both")

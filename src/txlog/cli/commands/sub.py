@@ -399,7 +399,7 @@ def delete(
     each_target(names, one)
 
 
-# --- messages in consumers' hands ------------------------------------------------------------
+# --- messages leased to consumers ------------------------------------------------------------
 
 
 def handle_of(call: Call, subscription: str, topic: str | None) -> SubscriptionHandle:

@@ -266,7 +266,7 @@ def import_(
 
 
 def _spooled(call: Call, files: list[str], form: str | None) -> list[str]:
-    """The files, with a copy instead of -: the import reads twice, and a pipe allows one read."""
+    """The files, with a copy of stdin for `-`: an import reads twice, a pipe only once."""
     if "-" not in files:
         return files
     if form is None or files.count("-") > 1:

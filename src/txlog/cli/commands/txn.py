@@ -407,7 +407,7 @@ def log(
     call.output.rows(call.client().admin.transaction_log(TxnId.parse(txn)))
 
 
-# --- transactions that do not end by themselves ------------------------------------------------
+# --- overdue and hanging transactions -----------------------------------------------------------
 
 
 @command(

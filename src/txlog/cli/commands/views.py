@@ -107,7 +107,7 @@ def views(
 def _contents(
     client: Client, topics: list[str], isolation: str, *, counted: bool
 ) -> tuple[list[RelationContent], list[dict[str, object]]]:
-    """Contents of the topics, and all segments, as of one moment. Raises TopicNotFound.
+    """Return contents of the topics, and all segments, as of one moment. Raises TopicNotFound.
 
     counted: only count the messages that are in the journal alone
     """
@@ -172,7 +172,7 @@ def _program(
     complete: str | None,
     files: list[str],
 ) -> str:
-    """The same contents as a PySpark program."""
+    """Return a PySpark program that shows the same contents as the script."""
     scripts = importlib.import_module("txlog.lake.sql.views_script")
     programs = importlib.import_module("txlog.lake.sql.spark_script")
     lacking = 0
@@ -202,7 +202,7 @@ def _complete(
     force: bool,
     written: set[str],
 ) -> list[str]:
-    """Write messages that are in no Parquet file, one file per topic; return their paths.
+    """Write a file per topic with its messages that are in no Parquet file; return the paths.
 
     written: paths that earlier attempts wrote; this attempt adds its own
     """

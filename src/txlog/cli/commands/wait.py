@@ -82,7 +82,7 @@ def wait(
 
 
 def _pairs(flag: str, form: str, pairs: list[str] | None) -> list[tuple[str, str]]:
-    """Parse NAME=VALUE words; the last one for a name counts."""
+    """Parse NAME=VALUE words into pairs, in order."""
     out: list[tuple[str, str]] = []
     for word in pairs or []:
         name, equals, value = word.rpartition("=")

@@ -2,7 +2,7 @@
 
 Contents:
 
-    command   which options go together
+    command   the two commands: which options go together
     peek      the ends of a topic, or the neighbours of a message; changes nothing
     request   the options: for each its flag, its help and its value
     work      tables from a reader or consumer: filtered (--where: by DuckDB), printed, acknowledged

@@ -57,7 +57,7 @@ def consume(call: Call, request: Request) -> None:
 
 
 def _check_subscription(request: Request) -> None:
-    """Refuse options that need a subscription, or that only a reader has."""
+    """Refuse options that need -s, or that do not go with it."""
     if request.subscription is None:
         _refuse("needs -s", create=request.create, position=request.position, type=request.type)
         _refuse("needs -s", consumer=request.consumer, txn_id=request.join)

@@ -23,7 +23,7 @@ from txlog.errors import Corruption, MessageNotFound
 if TYPE_CHECKING:
     from txlog.client.client import Client
 
-_STRETCH = 1000  # messages read at once, if several of them are wanted
+_STRETCH = 1000  # at most this many messages are read at once to pick several of them
 
 
 def some(
@@ -38,8 +38,8 @@ def some(
 ) -> None:
     """Print the first, the last or random messages.
 
-    which:        `first` and `last` by the time messages became visible; ids order a partition
-    is_compacted: only compacted messages and newer ones; all but `first` read all of these
+    which:        `first`, `last` (by visible time, in a partition by id) or `random`
+    is_compacted: read as with --read-compacted; `last` and `random` then read all messages
     """
     client = call.client()
     failed: list[Corruption] = []
@@ -78,7 +78,7 @@ def _is_one_partition(client: Client, target: Target) -> bool:
 
 
 def _random(client: Client, target: Target, count: int, subscription: str | None) -> list[pa.Table]:
-    """Return random messages; only the ranges around them are read."""
+    """Return random messages; it reads only the ranges around them."""
     if subscription is None:
         kind, listed = "range", client.describe_topic(target.topic)["partition_list"]
         counts = [(row["partition"], row["messages"]) for row in listed]
@@ -221,7 +221,7 @@ def _read(
     failed: list[Corruption],
     limit: int | None = None,
 ) -> Iterator[pa.Table]:
-    """The tables of a range; an error goes to `failed`, and is raised after the output."""
+    """Yield the tables of a range; add a Corruption to `failed` instead of raising it."""
     try:
         yield from client.read(
             target.topic, range=chosen, partitions=target.partitions, limit=limit
@@ -248,7 +248,7 @@ def _print(
     raw: bool,
     failed: Sequence[Corruption] = (),
 ) -> None:
-    """Print messages as they are read, then raise the error that stopped the reading."""
+    """Print messages as they are read, then raise the first error in `failed`."""
     columns = call.output.shown if call.flags.columns is not None else None
     form = call.output.form
     look_up = beside.beside_of(client, form) if "%" in form else None

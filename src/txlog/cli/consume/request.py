@@ -122,5 +122,5 @@ class Request(msgspec.Struct, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether reading stops only at the end of the log, so that more messages can come."""
+        """Whether the range ends only where the log ends, so that more messages can come."""
         return self.range.is_endless

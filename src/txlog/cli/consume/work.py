@@ -177,7 +177,7 @@ class Job:
         return [*columns, "value", "deliver_at"]  # for counting bytes and hiding delayed messages
 
     def _at_once(self, limit: int | None) -> int:
-        """How many messages to read at once: at most the limit, unless some are filtered out."""
+        """How many messages to read at once: the limit, unless delayed ones may be left out."""
         if limit is None or limit >= READ_MESSAGES:
             return READ_MESSAGES
         topics = [target.topic for target in self.request.targets]
@@ -267,7 +267,7 @@ class Job:
     def _check_room(self) -> None:
         """Refuse to end, or to wait, while unacknowledged messages block all others.
 
-        raises: LimitExceeded (204); printed messages are not acknowledged, so they come again
+        raises: LimitExceeded (204); printed messages are not acknowledged and will be redelivered
         """
         request, most = self.request, self.client.settings.unacked_max
         assert request.subscription is not None
@@ -293,7 +293,7 @@ class Job:
             )
 
     def _tell(self, status: str | None) -> None:
-        """Print a record of the new watermark, at its position between the messages."""
+        """Print a record of the new watermark, between the messages before and after it."""
         targets, subscription = self.request.targets, self.request.subscription
         assert subscription is not None
         topic = targets[0].topic if len(targets) == 1 else None
@@ -342,7 +342,7 @@ class Job:
             )
 
     def _waiting(self) -> Waiting:
-        """A wait for the reader's next messages; a preview also wakes at unflushed appends."""
+        """Return the wait for new messages; with `uncommitted`, unflushed appends also end it."""
         if self.request.isolation == "uncommitted":
             return Waiting(self.client.store, partial(until_appended, self.client.store))
         waiting = self.client.waiting()
@@ -378,7 +378,7 @@ class Job:
         return self._written
 
     def stopped(self, exit: int) -> None:
-        """Report how far consume got before a signal, and the state of acknowledgements."""
+        """Report what consume printed and acknowledged before a signal ended it."""
         request, written = self.request, self.written()
         least = "at least " if written < self.records.count else ""
         text = f"{least}{counted(written, 'message')} written out"
@@ -449,7 +449,7 @@ class Job:
         return table
 
     def notes(self) -> None:
-        """Note open transactions, delayed messages, and a type that ignores delays."""
+        """Print notes: open transactions, delayed messages, a type that delivers them at once."""
         if self.call.flags.quiet or not (self.call.flags.verbose or is_terminal(2)):
             return
         for target in self.request.targets:

@@ -124,7 +124,7 @@ def check_rows(
 
 
 def check_store(client: txlog.Client, session: Session) -> tuple[list[Check], dict[str, object]]:
-    """Compare the demo's topics with the file, as check_rows does, and check for leftovers."""
+    """Compare the demo's topics with the file, as check_rows, and check that all work is done."""
     orders = _messages(client, [ORDERS]).select(_ORDER_COLUMNS)
     checks, sums = check_rows(session, orders, _messages(client, [INVOICES, REFUNDS]))
     # The backlog includes lines that an open transaction holds, which no consumer would receive.

@@ -10,7 +10,7 @@ receives every line that no committed transaction has acknowledged. Both rely on
 transaction is visible as a whole or not at all. A transaction key aborts the open transaction of a
 killed worker.
 
-    1. An invoice is never in two transactions, and never split.
+    1. All lines of an invoice are in one transaction.
     2. A line is acknowledged by the transaction that produced its invoice, and by no other.
     3. Amounts are exact decimals from the text of the file to the text of the message.
 """

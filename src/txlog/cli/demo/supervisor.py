@@ -1,4 +1,4 @@
-"""Owns the life and death of worker processes: starts them, kills them with SIGKILL, restarts them.
+"""Owns the worker processes: starts them, kills them with SIGKILL, restarts them.
 
 A stage has one worker at a time. The seed decides beforehand when it dies: at a number of committed
 invoices, plus a time in which it runs unobserved, so that the kill may hit any point of a
@@ -20,7 +20,7 @@ from txlog.errors import CommandFailed
 
 Progress = Callable[[str, int, int, int], None]
 
-# How far a worker may get beyond the point of its death: about 30 ms of commits.
+# How many invoices a worker may commit after the number at which it is killed: about 30 ms.
 _LEAD_MAX = 64
 _DELAY_MAX_MS = 30
 _WORDS = frozenset({"begun", "done", "held"})
@@ -31,7 +31,7 @@ _PACKAGE_PARENT = str(Path(__file__).absolute().parents[3])
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """When a worker is killed: delay_ms after `at` invoices, and never after `allow`."""
+    """When a worker is killed: delay_ms after `at` invoices; it may commit `allow` at most."""
 
     at: int
     allow: int
@@ -57,7 +57,7 @@ def draws(seed: int, purpose: str) -> Iterator[int]:
 
 
 def deaths(total: int, kills: int, seed: int, purpose: str) -> list[Death]:
-    """Return the moments of `kills` kills in order of time, all with work remaining."""
+    """Return the moments of `kills` kills, in order of time, each before the stage is done."""
     numbers = draws(seed, purpose)
     last = max(total - 1, 0)
     points = sorted(next(numbers) % max(last, 1) for _ in range(kills))

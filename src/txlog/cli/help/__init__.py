@@ -6,11 +6,11 @@ Contents:
 
     codes        each error code and exit code: meaning, cause, remedy, an example
     completion   candidates for the last word of a command line, names in the store included
-    fields       the part of `-f help` that is not about a command's own fields
+    fields       the part of `-f help` after a command's own fields
     help         the command `help`
     man_pages    the man pages
     markup       the small markup of help topics: parsed once, shown as text or as mdoc
-    page         how rich draws a page of help on a terminal
+    page         pages of help drawn by rich on a terminal
     shell        `txlog shell`: many commands in one process
     topics       the help topics: texts from texts/, tables from the program
 """

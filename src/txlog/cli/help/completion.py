@@ -107,9 +107,9 @@ def candidates(typed: list[str]) -> list[Candidate]:
 
 
 def _command(typed: list[str]) -> tuple[str | None, int]:
-    """The command or noun that `typed` begins with, and the number of its words.
+    """The command or noun that `typed` begins with (None: neither), and the words used.
 
-    raises: Usage when no command or noun begins so
+    raises: Usage if the words after the flags begin with no command or noun
     """
     try:
         split = catalogue.split(typed)
@@ -220,7 +220,7 @@ def _values(path: str, parameter: Parameter, last: str, previous: list[str]) -> 
 
 
 def _special(path: str, parameter: Parameter, last: str) -> list[Candidate] | None:
-    """Candidates that need no store: formats, fields, profiles, pages, settings."""
+    """Formats, fields, profiles, pages or settings, which need no store; None: none of these."""
     if parameter.name == "--profile":
         return _matching(last, _profiles())
     if parameter.name == "--format" and parameter.of_all:
@@ -285,7 +285,7 @@ def _kind(path: str, parameter: Parameter) -> str | None:
 
 
 def _names(kind: str, previous: list[str]) -> list[Candidate]:
-    """Names in the store that the typed flags select, or in the default store."""
+    """Names in the store that the typed flags name, or in the default store."""
     topic, options = None, importlib.import_module("txlog.cli.call.call").Globals()
     for word, value in zip(previous, [*previous[1:], ""], strict=True):
         if word in ("-S", "--store"):

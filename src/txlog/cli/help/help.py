@@ -39,7 +39,7 @@ def help_(
 
 
 def _command(topic_words: list[str]) -> str | None:
-    """The command or noun that uses up all words; None if none does, or they name a topic."""
+    """The command or noun that all words together name; None: they name none, or a topic."""
     if " ".join(topic_words) in topics.TOPICS:
         return None
     try:

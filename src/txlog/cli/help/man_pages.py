@@ -41,7 +41,7 @@ def mdoc(name: str) -> str:
 
 
 def find(word: str) -> str | None:
-    """The page for a word: txlog, produce, txlog-txn-commit, `txn commit`, offsets(7)."""
+    """The page for a word, or None: txlog, produce, txlog-txn-commit, `txn commit`, offsets(7)."""
     bare = word.strip().replace(" ", "-").removesuffix(")").replace("(", ".")
     names = page_names()
     for stem in (bare, f"txlog-{bare}"):

@@ -125,7 +125,7 @@ def _wrapped(text: str, first: str, later: str) -> list[str]:
 
 
 def bare(text: str) -> str:
-    """Text without backquotes; a literal of several words gets double quotes."""
+    """Text without backquotes; a literal of several words gets single quotes."""
     return re.sub(r"`([^`]+)`", lambda m: f"'{m[1]}'" if " " in m[1] else m[1], text)
 
 

@@ -1,7 +1,7 @@
 """Owns how rich draws a page of help on a terminal; elsewhere `markup` prints it as text.
 
-A lazy boundary: only this module imports rich. Lines have at most 79 columns, or fewer on a
-narrower terminal; verbatim lines keep their width.
+Of this package only this module imports rich, and only a terminal needs it. Lines have at most 79
+columns, or fewer on a narrower terminal; verbatim lines keep their width.
 """
 
 from __future__ import annotations

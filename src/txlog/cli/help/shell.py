@@ -27,7 +27,7 @@ from txlog.errors import NotFound, StoreNotFound, TxlogError, Usage
 
 _SQL: Final = re.compile(r"(select|from|with)\b", re.IGNORECASE)
 _OWN: Final = ("use", "set", "unset", "begin", "commit", "abort")
-_LEFT: Final = frozenset(("store", "format", "version"))  # variables set the first two
+_LEFT: Final = frozenset(("store", "format", "version"))  # the first two become variables
 
 
 @command(
@@ -89,7 +89,7 @@ class _Session:
         return f"{store} {self.txn}> " if self.txn else f"{store}> "
 
     def run(self, line: str) -> int:
-        """Run one line and return its exit code; only the end of the shell raises."""
+        """Run one line and return its exit code; `exit` raises EOFError."""
         text = line.strip()
         if text.startswith("!"):
             return _sh(text[1:])
@@ -115,7 +115,7 @@ class _Session:
         return dispatch.run([*self.flags, *arguments])
 
     def end(self) -> None:
-        """Abort a transaction that `begin` started and no line ended."""
+        """Abort the open transaction of `begin`, if there is one."""
         if self.txn is not None:
             self.call.warn(f"transaction {self.txn} was not committed: it is aborted")
             dispatch.run(["-q", "txn", "abort", self.txn])
@@ -195,7 +195,7 @@ def _asked(ask: Callable[[str], str], session: _Session, first: bool) -> str:
 
 
 def _run_script(call: Call, session: _Session, lines: list[str], keep_going: bool) -> None:
-    """Run the lines; the exit code is that of the first failing line."""
+    """Run the lines; the exit code of the call becomes that of the first failing line."""
     remaining = iter(lines)
 
     def following(first: bool) -> str:
@@ -275,7 +275,7 @@ def _given(call: Call) -> list[str]:
 
 @contextmanager
 def prompted() -> Iterator[Callable[[str], str]]:
-    """Return a function that reads a line; the history stays in memory until the shell ends."""
+    """Provide a function that reads a line with completion; the history is never saved."""
     completion = readline.get_completer(), readline.get_completer_delims()
     readline.set_completer(_Completer().give)
     readline.set_completer_delims(" \t")

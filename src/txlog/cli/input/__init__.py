@@ -2,7 +2,7 @@
 
 Contents:
 
-    columns   clean blocks of records, turned into columns of messages at once
+    columns   the fast path: a whole block of records becomes columns of messages
     inputs    the input formats, the choice of one, and blocks of bytes from a descriptor
     percent   %-formats of input
     rows      csv and tsv row by row: for bad rows and unusual spellings

@@ -1,4 +1,4 @@
-"""Owns clean blocks of input: all records of a block become the columns of messages at once.
+"""Owns the fast path of input: it turns a whole block of records into columns of messages.
 
 A function here returns None when a record of its block is bad, or written in a form that this
 module does not parse. Then the block is read record by record (`rows`, `percent`), with an error
@@ -36,7 +36,7 @@ _ROW: Final = rf"^{_CELL}(?:,{_CELL})*\r?\n$"
 class _Cells(NamedTuple):
     """The cells of whole records, column by column.
 
-    lines:  the line on which each record ends; the first is 0
+    lines:  the line on which each record ends; the first line of the block is 0
     passed: number of lines read
     taken:  number of bytes read
     """
@@ -64,7 +64,7 @@ class Delimited:
     def messages(self, data: bytes) -> tuple[pa.Table, int] | None:
         """The messages of the complete records in data, and the offset of the next one.
 
-        returns: None if it read no record
+        returns: an empty table and 0: no record is complete yet; None: read them row by row
         """
         begin = len(_BOM) if self.header is None and data.startswith(_BOM) else 0
         stop = data.rfind(b"\n") + 1
@@ -243,7 +243,7 @@ def _properties(names: Sequence[str], values: Sequence[pa.Array]) -> pa.Array:
 
 
 class Field(NamedTuple):
-    """The column for a field of a record, and the text that ends it; a time may be text, too."""
+    """A field of a record: its column, the text after it, and whether it is a time as text."""
 
     column: str
     ends: bytes
@@ -253,7 +253,7 @@ class Field(NamedTuple):
 def cut(data: bytes, fields: Sequence[Field], line: int) -> tuple[pa.Table, int] | None:
     """The complete records in data, and the offset of the next one.
 
-    fields: the text that ends the last one has no byte twice, so that it ends records as newlines
+    fields: no byte occurs twice in the text after the last one, so it ends records as newlines
             end lines
     """
     ends = fields[-1].ends

@@ -35,10 +35,10 @@ class Input:
 
     header:  the columns of csv and tsv, once they are read
     skipped: bad records skipped so far; with skip_bad false the first one is raised
-    aside:   takes bad records with their bytes instead of skipping; None: too large to pass on
+    aside:   called with the bytes and the error of a bad record; bytes None: it is too large
     warn:    called with a warning for the user
     wait_s:  how long a read may wait before None is yielded
-    value_bytes_max: size of the longest record, without its key
+    value_bytes_max: largest size of a record, without its key
     seen:    called with the length of each block that was read
     """
 
@@ -221,7 +221,7 @@ class Input:
             yield rows_held.table()
 
     def _delimited(self, source: Iterator[bytes | None]) -> Iterator[pa.Table | None]:
-        """Read clean blocks by columns; from the first other block on, read row by row."""
+        """Read blocks by `columns`; from the first block that it cannot read on, by `rows`."""
         clean, data = columns.Delimited(self.form, self.line, self.now_ms), b""
         for block in source:
             if block is None:
@@ -305,7 +305,7 @@ def json_reason(value: bytes, failure: Exception) -> str:
 
 
 def messages_table(messages: Sequence[bytes]) -> pa.Table:
-    """Return the messages of -m; they are never split."""
+    """Return the messages of -m as a table; each is one record."""
     return _table(list(range(1, len(messages) + 1)), pa.array(messages, pa.binary()))
 
 
@@ -314,7 +314,7 @@ def _table(lines: list[int], values: pa.Array) -> pa.Table:
 
 
 def check_files(paths: list[str]) -> None:
-    """Refuse paths that cannot be read, before anything is written.
+    """Refuse paths that do not exist or are directories, before anything is written.
 
     raises: NotFound (308), DiskFailed (102)
     """

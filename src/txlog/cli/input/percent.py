@@ -40,7 +40,7 @@ class More(Exception):
 
 
 class Cursor:
-    """Bytes to read a record from; is_last: no more bytes follow."""
+    """A position in the bytes of records; is_last: no more bytes follow."""
 
     __slots__ = ("at", "cut_short", "data", "is_last")
 
@@ -59,7 +59,7 @@ class Cursor:
         return piece
 
     def until(self, stop: bytes) -> bytes:
-        """The bytes before `stop`, without consuming it; all bytes if there is no stop."""
+        """The bytes before `stop`; at the end of the input, all that are left. Raises More."""
         end = self.data.find(stop, self.at) if stop else -1
         if end < 0:
             if not self.is_last:
@@ -70,7 +70,7 @@ class Cursor:
         return piece
 
     def lack(self, reason: str) -> None:
-        """Request more bytes, or raise an error that names the missing part."""
+        """Raise More; at the end of the input, raise ValueError with the reason."""
         if not self.is_last:
             raise More
         raise ValueError(f"cut short: {reason}")
@@ -301,7 +301,7 @@ def _properties(inner: InputFormat) -> Step:
 def percent_rows(
     source: Iterator[bytes | None], form: InputFormat, line: int, record_bytes_max: int
 ) -> Iterator[Row | pa.Table | BadRecord | str | None]:
-    """Yield rows as records come, None for a pause, text for a warning; an error ends the reading.
+    """Yield rows as records arrive, None for a pause, text for a warning, an error at the end.
 
     A block of plain records comes as a table.
 

@@ -1,4 +1,4 @@
-"""Owns csv and tsv row by row: for bad rows and unusual spellings."""
+"""Owns csv and tsv row by row: for inputs with bad rows or unusual spellings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def csv_rows(
     now_ms: int,
     columns: Columns,
 ) -> Iterator[int | BadRow | None]:
-    """Parse csv or tsv into columns; yield the line of each row, a bad row, or None for a pause."""
+    """Parse rows into columns; yield each row's line, or a BadRow; for tsv None for a pause."""
     header, line = start.header, start.first
     encoding = "utf-8-sig" if header is None else "utf-8"
     try:
@@ -79,7 +79,7 @@ def csv_rows(
 def _records(
     source: Iterator[bytes | None], form: str, line: int, encoding: str
 ) -> Iterator[tuple[list[str] | None, int]]:
-    """Yield the fields of each record and the line it ends on; None for a pause."""
+    """Yield the fields of each record and the line it ends on; in tsv None for a pause."""
     if form == "tsv":
         for text in _lines(source, encoding):
             if text is None:

@@ -1,8 +1,8 @@
 """Owns the table of commands, and the way from a line to its command, without loading any.
 
-Root help, the help of a noun and did-you-mean use the table; a test compares it with the commands
-that the modules define. After the verb the parser reads global flags with all others. Flags before
-the verb are put in front of them, so that the last one wins.
+Root help, the help of a noun and the hint `did you mean` use the table. A test compares it with the
+commands that the modules define. The parser of a command also reads global flags: those before the
+verb are put in front of its words, so that the last one wins.
 """
 
 from __future__ import annotations
@@ -328,7 +328,7 @@ def noun_help(noun: str) -> str:
 def resolve(args: list[str]) -> tuple[str, int]:
     """Return the command that the words begin with, and the number of words that name it.
 
-    The noun alone answers with the noun.
+    For a noun without a verb, return the noun.
     raises: Usage (201) with the nearest known name
     """
     first = ALIASES.get(args[0], args[0])
@@ -373,7 +373,7 @@ SWITCHES: Final = frozenset(
 
 
 class Split(msgspec.Struct):
-    """A command line split at its first word."""
+    """A command line split at its first word that is no flag; flags before it are global."""
 
     leading: list[str]
     rest: list[str]
@@ -417,7 +417,7 @@ def split_on(outer: Split, used: int) -> Split:
 
 
 def wants_json(path: str, args: list[str]) -> bool:
-    """Return whether this command line wants errors as JSON, before it is parsed."""
+    """Return whether errors of this command line are JSON; it need not be parsed yet."""
     if says_json(args):
         return True
     if path == "produce":
@@ -434,7 +434,7 @@ def wants_json(path: str, args: list[str]) -> bool:
 
 
 def says_json(args: list[str]) -> bool:
-    """Return whether --json comes before the end of the flags."""
+    """Return whether --json is among the words before `--`."""
     stop = args.index("--") if "--" in args else len(args)
     return "--json" in args[:stop]
 

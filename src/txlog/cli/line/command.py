@@ -64,8 +64,8 @@ class Option:
 
     min, max:  bounds of a number
     choices:   the words that it takes; the command refuses others
-    reads:     makes the field of a command's options from the text in the line, or from all texts
-    reads_now: the same for a text that may be relative to the instant of the call
+    reads:     converts the text in the line, or the list of texts, to a field of the options struct
+    reads_now: the same; its second argument is the time of the call, in ms
     many:      the flag may be repeated; the hint of a flag without `reads` says so
     default:   the text to read if the flag is missing
     """
@@ -97,7 +97,7 @@ class Option:
         self.reads, self.reads_now, self.many = reads, reads_now, many
 
     def read(self, call: Call, value: object) -> object:
-        """The field of a command's options for a value in the line. Raises as `reads`."""
+        """Convert a value in the line to a field of the options struct. Raises as `reads`."""
         if self.choices:
             call.check_choice(self.words[0], str(value), self.choices)
         if self.reads_now is not None:
@@ -122,7 +122,7 @@ class Argument:
         self.reads = reads
 
     def read(self, call: Call, value: object) -> object:
-        """The field of a command's options for a word of the line."""
+        """Convert a word of the line to a field of the options struct."""
         return value if self.reads is None else self.reads(value)
 
 
@@ -135,12 +135,13 @@ def declared(option: Option) -> tuple[str, ...]:
 class Command:
     """One command of the table: a function, and its part of help and `-f help`.
 
-    short:   its line in the help of its noun, and in did-you-mean
+    short:   its line in the help of its noun
     rows:    the type of its rows below base/rows, as topics.TopicRow: the fields of its JSON
     until:   the last column of the default table; empty: all fields are columns
     without: fields of the row that it does not print
     records: it prints messages instead of rows
-    more:    the text of `-f help` after the fields
+    more:    returns the text of `-f help` after the fields
+    changes: it changes a store: it prints one result object, and only with --json
     input_format: the command itself declares -f and --format
     dry_run: it can be rehearsed: --dry-run, and `dry_run` in its result
     times:   an argument is a TIME, so that a word like -3m is not a flag
@@ -179,13 +180,13 @@ class Command:
         self.options = options
 
     def __call__(self, function: Callable[..., None]) -> Command:
-        """Take the function that follows the decorator."""
+        """Keep the decorated function, and return this object in its place."""
         self.function = function
         return self
 
     @cached_property
     def row_fields(self) -> list[Field]:
-        """The fields that its row declares and it prints, `dry_run` last; empty: it depends."""
+        """The fields of its row that it prints, `dry_run` last; empty: it declares no row."""
         if not self.row:
             return []
         rows = importlib.import_module("txlog.base.rows.fields")
@@ -196,7 +197,7 @@ class Command:
 
     @property
     def fields(self) -> list[str]:
-        """The names of its fields."""
+        """The names of the fields in `row_fields`."""
         return [field.name for field in self.row_fields]
 
     @property
@@ -207,7 +208,7 @@ class Command:
 
     @cached_property
     def hints(self) -> dict[str, Any]:
-        """The hints of the parameters, in order: fields of its options, or after the call.
+        """The hints of the parameters, in order: fields of `options`, or parameters after `call`.
 
         They are stored as text; the module of a parameter defines every name in its hint. The
         options of a struct come before those of its base.
@@ -228,7 +229,7 @@ class Command:
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
-        """The defaults of parameters as a line has them; required parameters have no entry."""
+        """The defaults by parameter, unconverted; required parameters have no entry."""
         if self.options is None:
             plain = cast(FunctionType, self.function)
             code, values = plain.__code__, plain.__defaults__ or ()
@@ -262,7 +263,7 @@ class Command:
         self.function(call, self.options(**fields))
 
     def words(self, values: Mapping[str, Any]) -> list[str]:
-        """A command line that gives the command these values; its flags have a long spelling."""
+        """A command line, as words, that gives the command these values."""
         flags, arguments = [], []
         for name, hint in self.hints.items():
             value, declaration = values[name], hint.__metadata__[0]
@@ -282,7 +283,7 @@ command: Final = Command  # as the decorator of its function
 
 
 def _of_line(hint: Any) -> Any:
-    """The hint of a field, with the type that it has in a line."""
+    """The hint of a field, with the type of its value before `reads` converts it."""
     declaration = hint.__metadata__[0]
     if declaration.reads is None and getattr(declaration, "reads_now", None) is None:
         return hint
@@ -317,7 +318,7 @@ def exclusive(**given: object) -> None:
         raise Usage(f"{' and '.join(conflicting)} exclude each other")
 
 
-# --- lines that are plainly right ------------------------------------------------------------
+# --- lines that are certainly correct --------------------------------------------------------
 
 
 def hidden_times(args: list[str]) -> list[str]:
@@ -338,7 +339,7 @@ def as_given(value: object) -> object:
 
 
 def as_told(message: str) -> str:
-    """Typer's text with words in their spelling before hidden_times, which Typer may escape."""
+    """A text of Typer's with words as before hidden_times; Typer may have escaped the mark."""
     return message.replace(_HIDING, "").replace(repr(_HIDING)[1:-1], "")
 
 
@@ -351,7 +352,7 @@ _KINDS: Final[dict[Any, int]] = {
 
 
 class _NotPlain(Exception):
-    """The line is not a plain one."""
+    """This parser gives up on the line."""
 
 
 class _Flag:
@@ -473,7 +474,7 @@ def _flags(flags: dict[str, _Flag], args: list[str], values: dict[str, Any]) -> 
 
 
 def _letters(flags: dict[str, _Flag], args: list[str], at: int, values: dict[str, Any]) -> int:
-    """Parse the word of one-letter flags before `at`; return the index of the next word."""
+    """Parse the one-letter flags in the word at `at` - 1; return the index of the next word."""
     word = args[at - 1]
     for index in range(1, len(word)):
         flag = flags.get(f"-{word[index]}")

@@ -135,7 +135,7 @@ def load(path: str) -> Command:
 
 
 def invoke(command: Command, args: list[str], report: say.Report) -> int:
-    """Parse args, run the command, close its store; return the exit code.
+    """Parse args, run the command and close its store; return the exit code.
 
     raises: Usage (201), and the errors of the command
     """

@@ -142,7 +142,7 @@ class Parameter:
     names:    `--partition -p`; for an argument its metavar
     metavar:  placeholder of its value; empty for a switch
     default:  as a user would write it; empty when there is none
-    of_all:   a global flag
+    of_all:   every command has it: a global flag
     """
 
     names: tuple[str, ...]

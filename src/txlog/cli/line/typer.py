@@ -30,7 +30,7 @@ _MESSAGE_CHARS: Final = 200
 
 
 def invoke(command: Command, args: list[str], take: Take) -> int:
-    """Parse args and pass the values to take; return its answer, 0 for help.
+    """Parse args and call `take` with the values; return its exit code, or 0 for help.
 
     raises: Usage (201)
     """

@@ -56,9 +56,9 @@ class Stdout:
         self.gone = 0  # bytes that the descriptor has accepted
 
     def write(self, data: bytes | memoryview, *, is_drawn: bool = False) -> None:
-        """Add data; write a full block; data larger than a block is not copied.
+        """Buffer data, and write a full block; data larger than a block is written uncopied.
 
-        is_drawn: text from the store in it was escaped before it was coloured
+        is_drawn: the caller has escaped text from the store, and added colours: write it as it is
         """
         if self._is_terminal and not is_drawn:
             data = safe_bytes(bytes(data), self.allowed)
@@ -162,17 +162,17 @@ class Output:
 
     @cached_property
     def row_fields(self) -> list[Field]:
-        """The fields of what is printed, as their row declares them; empty: undeclared."""
+        """The fields of the printed rows, as declared in base/rows; empty: undeclared."""
         return self.command.row_fields
 
     @cached_property
     def fields(self) -> list[str]:
-        """The names that JSON and -f wide have."""
+        """The names of the fields in JSON and in -f wide."""
         return self.command.fields
 
     @cached_property
     def shown(self) -> list[str]:
-        """The columns of a table."""
+        """The names of the columns of a table."""
         return self.command.table_fields
 
     @property
@@ -194,7 +194,7 @@ class Output:
         self.text(fields.help_lines(declared[name] for name in self.fields if name in declared))
 
     def print_instead(self, row: str) -> None:
-        """Print rows of this type, instead of the command's."""
+        """Print rows of this type (`delayed.DueWithin`) instead of the command's."""
         declared = importlib.import_module("txlog.base.rows.fields")
         self.row_fields = declared.fields_of(declared.row_of(row))
         self.fields = self.shown = [field.name for field in self.row_fields]
@@ -246,7 +246,7 @@ class Output:
             self.text("]\n")
 
     def single(self, row: Mapping[str, object]) -> None:
-        """Print one object: in a table format a list of field and value."""
+        """Print one object; a table has a row for each field, with its value."""
         if self.as_json:
             self.text(as_json(fields.select(row, self._json_fields(row))) + "\n")
             return

@@ -83,7 +83,7 @@ class Format:
         return joined(self.parts(messages), messages.count)
 
     def parts(self, messages: Messages) -> list[Part]:
-        """The parts that make up each message in this format."""
+        """The parts of each message in this format, for `joined`."""
         return [part for verb in self._verbs for part in verb(messages)]
 
 

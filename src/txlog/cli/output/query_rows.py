@@ -50,7 +50,7 @@ class Rows(Protocol):
 
 
 def limited(rows: Rows, limit: int | None) -> Batches:
-    """The batches of a query up to a limit of rows; DuckDB does not compute the others."""
+    """The schema of a query, and its batches up to a limit of rows; later ones never run."""
 
     def some() -> Iterator[pa.RecordBatch]:
         if limit is None:
@@ -67,7 +67,7 @@ def limited(rows: Rows, limit: int | None) -> Batches:
 
 
 def begun(batches: Batches) -> Batches:
-    """The same batches, with the first one already computed."""
+    """Compute the first batch now, so that an error comes before any output; return all."""
     schema, pieces = batches
     first = [*islice(pieces, 1)]
     return schema, chain(first, pieces)
@@ -166,7 +166,7 @@ class Printed:
         self._is_first = True
 
     def print(self, batches: Batches) -> int:
-        """Print all rows; returns how many. Raises Usage when two columns have one name."""
+        """Print all rows; return their number. Raises Usage when two columns have one name."""
         schema, pieces = batches
         names = _distinct(schema)
         if self._columns:
@@ -267,7 +267,7 @@ def _text(column: pa.Array) -> tuple[Column, str] | None:
 
 
 def _moments(column: pa.Array) -> pa.Array:
-    """Instants in the form of `_plain`, without an object for each."""
+    """Instants as `_plain` writes them, without a Python object for each."""
     kind = column.type
     if kind.unit == "ns":
         kind = pa.timestamp("us", kind.tz)

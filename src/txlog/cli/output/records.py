@@ -57,11 +57,11 @@ Beside = Callable[[pa.Table], Mapping[str, Sequence[object]]]
 
 
 class Records:
-    """Writes messages in one format; counts them.
+    """Encodes messages in one format, and counts them.
 
     watermarks: the consumer has watermarks, for %w
     beside:     looks up facts that a %-format uses and a message does not contain
-    watermark:  the consumer's last watermark
+    watermark:  the consumer's last watermark, which its owner sets
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Records:
             yield part if isinstance(part, bytes) else data_of(part)
 
     def _columns_beside(self, table: pa.Table) -> dict[str, pa.Array]:
-        """The additional columns that the format may use."""
+        """The columns that the format may use and the table lacks."""
         count = len(table)
         extra = {"watermark": pa.repeat(pa.scalar(self.watermark, pa.int64()), count)}
         if "%i" in self.form:

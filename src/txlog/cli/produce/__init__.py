@@ -3,7 +3,7 @@
 Contents:
 
     columns   values that flags add to the records of the input, and values of a typed topic
-    command   which options go together
+    command   the command: which options go together
     request   the options: for each its flag, its help and its value
     totals    the summary, and a line per message for `--ack`
     work      input tables into batches, batches into frames or transactions; their watermarks

@@ -103,7 +103,7 @@ def _add(columns: dict[str, pa.Array], name: str, column: pa.Array | None) -> No
 def _filled(
     table: pa.Table, name: str, fill: bytes | int | None, kind: pa.DataType
 ) -> pa.Array | None:
-    """A column of the input with its nulls filled; None: neither input nor flag has values."""
+    """A column of the input, its nulls filled by the flag; None: neither has values."""
     column = table[name] if name in table.column_names else None
     if fill is None:
         return column
@@ -197,7 +197,7 @@ def runs(data: pa.Table, most: int) -> Iterator[pa.Table]:
 def send(
     producer: Producer, data: pa.Table, txn: TxnId | None, value: Iterator[bytes] | None = None
 ) -> BatchReceipt | LargeReceipt:
-    """Send a table from `runs`; a single record may be large.
+    """Send a table from `runs`; a table of one record may need chunks.
 
     value: of the one record, when data has only its other columns
     """
@@ -254,7 +254,7 @@ class Typed:
         self._is_strict = policies["validation"] == "enforce"
 
     def fitting(self, input: Input, table: pa.Table) -> Iterator[pa.Table]:
-        """The records of a table as values of the topic; the input handles bad ones.
+        """The records of a table as values of the topic; `input.bad` treats bad ones.
 
         raises: BadRecord (104), after the records before it
         """

@@ -88,7 +88,7 @@ class Request(msgspec.Struct, kw_only=True):
     """The options of one `produce`, checked as far as possible without the store.
 
     topic, partition: of the argument TOPIC, as orders or orders/2, and of --partition
-    join:             the transaction of somebody else that the messages belong to
+    join:             the transaction to send in, which somebody else began and will end
     """
 
     topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)]

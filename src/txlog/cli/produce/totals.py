@@ -32,13 +32,13 @@ class PartitionTotal:
         self.last: MessageId | None = None
 
     def reach(self, first: MessageId | None, last: MessageId | None) -> None:
-        """Extend to first and last."""
+        """Extend the range of ids by these two; None leaves that end as it is."""
         self.first = self.first or first
         self.last = last or self.last
 
 
 class Aborted(NamedTuple):
-    """A failed run's own transaction; refused: why the abort failed, or None."""
+    """A failed run's own transaction; refused: why its abort failed, None if it did not."""
 
     txn: TxnId
     refused: str | None
@@ -49,7 +49,7 @@ class Aborted(NamedTuple):
         return "aborted" if self.refused is None else "open"
 
     def told(self, discarded: int) -> str:
-        """Describe the end of the transaction, and the loss of the records read for it."""
+        """Describe how the transaction ends, and how many records are discarded with it."""
         if self.refused is None:
             return f"transaction {self.txn} aborted, {counted(discarded, 'record')} discarded"
         return (
@@ -59,7 +59,7 @@ class Aborted(NamedTuple):
 
 
 class Totals:
-    """The figures of one run. `durable` counts messages that a failure cannot undo."""
+    """The figures of one run; `durable` counts messages that no later abort discards."""
 
     def __init__(self, request: Request) -> None:
         self.topic = request.topic
@@ -97,7 +97,7 @@ class Totals:
                 total.reach(part.first, part.last)
 
     def stored_before(self) -> str:
-        """Describe the records that a failure does not undo."""
+        """Describe how many records are stored although the run failed."""
         if self.durable == 1:
             return "1 record before it is stored"
         return f"{self.durable} records before it are stored"
@@ -252,7 +252,7 @@ class Acks:
             self._print()
 
     def committed(self, answer: Mapping[str, Any]) -> None:
-        """Complete the ids with the markers and print."""
+        """Fill in the ids, which follow from the commit markers, and print."""
         markers = {
             row["partition"]: as_id(row["marker"]) for row in answer.get("marker_list") or []
         }

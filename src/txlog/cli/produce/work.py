@@ -220,7 +220,7 @@ class Job:
             yield pa.concat_tables(tables, promote_options="default")
 
     def _values(self) -> Iterator[pa.Table | None]:
-        """Yield the records as values for the topic; -m is checked when it is sent."""
+        """Yield the records as values for the topic; the producer checks those of -m."""
         for table in self._records():
             if table is None or self.request.messages is not None:
                 yield table
@@ -332,7 +332,7 @@ class Job:
     def _count(
         self, receipt: BatchReceipt | LargeReceipt, data: pa.Table, txn: TxnId | None
     ) -> None:
-        """Count the records sent, before raising a signal that came meanwhile."""
+        """Count the records sent; call it in the `shielded` block of the send."""
         self.txn_messages += len(data)
         self.totals.add(receipt, txn is not None)
 
@@ -379,7 +379,7 @@ class Job:
         self.acks.committed(answer)
 
     def _abort(self) -> Aborted | None:
-        """Abort the run's own open transaction, in any state; return the result."""
+        """Abort the run's own transaction, if it has one; return what became of it."""
         txn, self.txn = self.txn, None
         if txn is None:
             return None
@@ -449,7 +449,7 @@ class Job:
         return (time.monotonic() - self.pending_since) * 1000 >= self.request.flush_every_ms
 
     def _wait_s(self) -> float | None:
-        """How long a read may wait: until the pending records, or the transaction, are due."""
+        """How long a read may wait: until records, a transaction or a watermark are due."""
         now = time.monotonic()
         stops = []
         if self.pending_since is not None:
@@ -463,7 +463,7 @@ class Job:
 
 
 class Marks:
-    """The greatest event time of one run's messages, and the watermarks asserted so far."""
+    """The watermarks of one run: its greatest event time, less the lag."""
 
     def __init__(self, request: Request, producer: Producer) -> None:
         self._request = request
@@ -497,14 +497,14 @@ class Marks:
             self.send(txn)
 
     def wait_s(self) -> float | None:
-        """Seconds until a watermark is due by time; None: no watermark is due by time."""
+        """Seconds until a watermark is due by time; None: none will be."""
         interval_ms = self._request.watermark_every.ms
         if interval_ms is None or not self._rises():
             return None
         return max(0.0, self._since + interval_ms / 1000 - time.monotonic())
 
     def commit(self, txn: TxnId) -> None:
-        """Assert a watermark in a full transaction of --txn-every."""
+        """Before a commit of --txn-every, assert a watermark if no interval is set for them."""
         if self._request.watermark_every == NEVER:
             self.send(txn)
 

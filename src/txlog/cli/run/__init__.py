@@ -2,7 +2,7 @@
 
 Contents:
 
-    command     the options of both commands
+    command     the two commands: which options go together
     log         diagnostics of a running function on stderr
     request     the checked options
     transform   the user's program: a batch on its stdin, messages on its stdout

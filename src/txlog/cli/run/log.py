@@ -44,7 +44,7 @@ class JobLog(logging.Handler):
         self._since = self._last = time.monotonic()
 
     def attach(self) -> None:
-        """Receive the records that functions log."""
+        """Become the only handler of the logger `txlog.function`."""
         logger = logging.getLogger("txlog.function")
         logger.handlers = [self]
         logger.propagate = False
@@ -64,7 +64,7 @@ class JobLog(logging.Handler):
         self._say(level, record.getMessage(), {"event": "log", "logger_level": record.levelname})
 
     def progress(self, summary: Summary) -> None:
-        """Draw the progress of the run, at most every so often."""
+        """Redraw the bar, at most every EVERY_S; without a bar print a line every 10 s."""
         now = time.monotonic()
         if self._bar.shows:
             if now - self._since >= bars.AFTER_S and now - self._last >= bars.EVERY_S:

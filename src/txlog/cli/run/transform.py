@@ -41,11 +41,11 @@ class Command:
             raise CommandFailed(f"{command[0]}: no such command", command=command[0])
 
     def look_up(self, client: Client) -> None:
-        """Prepare to look up facts that the input format uses and messages do not contain."""
+        """Use this client to look up facts that the input format needs and messages lack."""
         self._beside = beside_of(client, self._in_format)
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """Run it once; raises CommandFailed for any exit but 0, BadRecord for bad output."""
+        """Run it for a batch and return its output as columns; raises CommandFailed, BadRecord."""
         input_bytes = self._encoded(rows)
         child = None
         try:

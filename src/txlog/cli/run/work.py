@@ -163,7 +163,7 @@ def _run_here(
 
 
 def _run_instance(call: Call, request: Request, client: Client, function: Any, log: JobLog) -> None:
-    """Run as one of several instances; the watching process learns everything through the pipe."""
+    """Run as one of several instances; report totals and errors through the pipe only."""
     assert request.report_to is not None, "an instance is started with both"
     reader_state = select.poll()
     reader_state.register(request.report_to, 0)  # the only event is that the reader closed the pipe

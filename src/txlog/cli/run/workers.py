@@ -2,7 +2,7 @@
 
     an instance was killed    it is restarted with the same number and key
     it failed                 all are stopped, and the run fails with its error
-    it is done                the others continue; after the last, one instance reads the backlog
+    it is done                the others continue; after the last, some run again for the backlog
     a signal                  all are stopped, then this process
 
 An instance reports through a pipe after each commit, one JSON object a line. When the reader of the
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from txlog.client.client import Client
 
 _GRACE_S: Final = 10
-_DEATHS_MAX: Final = 5  # deaths in a row without a commit; more are the function's fault
+_DEATHS_MAX: Final = 5  # deaths in a row without a commit; after more the run fails
 _COUNTS: Final = {  # fields of a report, and their names in Summary
     **{name: name for name in (
         "consumed", "produced", "transactions", "aborted", "skipped", "dead_lettered",
@@ -136,10 +136,10 @@ class Fleet:
     def _unfinished(self) -> range:
         """The instances that must run again after all have ended.
 
-        An instance may have ended because another one had its next message in hand. A single
-        instance reads such a backlog, unless it is held back on purpose. Also, the watermark waited
-        for messages in hand of other instances, so each instance must check whether more of its
-        windows are closed.
+        An instance also ends if its peers hold leases on all messages that remain. So instance 0
+        runs again if there is a backlog. With windows that close on watermarks, all run again:
+        such leases held the watermark back, and each instance must check which of its windows
+        can close now.
         """
         if self._windowed is not None:
             return range(self._request.parallelism)
@@ -182,7 +182,7 @@ class Fleet:
         self._selector.register(reading, selectors.EVENT_READ, instance)
 
     def _words(self, number: int, report_to: int) -> list[str]:
-        """The command of this run for one instance; the subscription and the topics exist."""
+        """The command line of one instance, without --create: topics and subscription exist."""
         changes = {
             **{"name": self._request.name, "instance": number, "report_to": report_to},
             **{"create": False, "type": None, "parallelism": 1, "n": None},
@@ -204,7 +204,7 @@ class Fleet:
         return arguments + ["-q"] * quiet + ["-v"] * flags.verbose
 
     def _hear(self, instance: Instance) -> TxlogError | None:
-        """Read a report of an instance; when the instance ends, decide the next step."""
+        """Read reports of an instance; return the error that ends the run, if there is one."""
         data = os.read(instance.reports, 1 << 16)
         if not data:
             return self._ended(instance)

@@ -1,4 +1,4 @@
-"""Everything on a terminal besides results: diagnostics, errors, tables, signals.
+"""What a terminal shows: diagnostics and errors, tables and bars, the form of fields; signals.
 
 Contents:
 

@@ -52,7 +52,7 @@ def is_colored(choice: str, terminal: bool, environ: Mapping[str, str]) -> bool:
 
 
 def marked(word: str, choice: str, environ: Mapping[str, str]) -> str:
-    """The start of a line on stderr, such as `error: `."""
+    """The start of a line on stderr, such as `error: `, in colour if the terminal has any."""
     try:
         terminal = sys.stderr.isatty()
     except (AttributeError, ValueError):
@@ -92,7 +92,7 @@ def log(path: str, line: str) -> None:
 
 
 def as_json(value: object) -> str:
-    """Return a value as compact JSON; in a name that is not UTF-8, each odd byte as `\\udcNN`.
+    """Return a value as compact JSON; a byte that is not UTF-8 becomes `\\udcNN`.
 
     Python uses the same form, so a reader can pass the name to `open`.
     """
@@ -117,7 +117,7 @@ def safe(text: str, allowed: Collection[str] = ()) -> str:
 
 
 def safe_bytes(data: bytes, allowed: Collection[str] = ()) -> bytes:
-    """The same for bytes, which need not be UTF-8."""
+    """Bytes, UTF-8 or not, with control characters escaped, except in allowed sequences."""
     text = data.decode("utf-8", "surrogateescape")
     return safe(text, allowed).encode("utf-8", "surrogateescape")
 
@@ -130,7 +130,7 @@ def _written(character: re.Match[str]) -> str:
 
 
 class Report(msgspec.Struct):
-    """The destination and form of an error; a command fills in the facts it learns."""
+    """How to print an error; the command sets `store` and `color` once it knows them."""
 
     json: bool
     store: str | None

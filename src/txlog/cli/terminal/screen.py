@@ -41,7 +41,7 @@ def rendered(drawing: RenderableType, columns: int, color: bool) -> str:
 
 
 def cell(text: str) -> Text:
-    """Return text of one line, or one line per row, each cut with … to fit its column."""
+    """Return text whose lines are cut with … to fit their column."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
@@ -61,7 +61,7 @@ def table(
     columns: int,
     color: bool,
 ) -> str:
-    """Return rows under their headings; text shrinks, and if that is not enough, last columns go.
+    """Return rows under their headings; it cuts text to fit, and then leaves out last columns.
 
     numeric: for each column, whether it holds numbers, which are right-aligned
     """

@@ -1,8 +1,8 @@
 """Owns the signals: SIGINT, SIGTERM and SIGHUP as exceptions, held back while a frame is written.
 
-The first signal raises where the program waits or prints. Inside `shielded()` it is stored and
-raised at the end of the block, so it never cuts a call into the store in two. A second signal ends
-the process at once, which the store survives like any other death of a process.
+The first signal raises Interrupted at once. Inside `shielded()` it waits for the end of the block,
+so it never cuts a call into the store in two. A second signal ends the process at once, which the
+store survives like any other death of a process.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def raise_if_asked() -> None:
 
 
 def asked() -> int | None:
-    """The exit code for the signal that asked this command to end; None without a signal."""
+    """The exit code for the signal that this command received; None if it received none."""
     return Interrupted(_state.number).exit if _state.seen else None
 
 

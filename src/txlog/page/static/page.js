@@ -8,7 +8,7 @@ const given = new URLSearchParams(location.hash.slice(1)).get("token");
 if (given) { sessionStorage.setItem("token", given); history.replaceState(null, "", location.pathname); }
 const token = () => sessionStorage.getItem("token");
 const signed = () => (token() ? { Authorization: `Bearer ${token()}` } : {});
-const held = (place) => { // text that somebody is selecting
+const held = (place) => { // whether the user is selecting text in this place
   const chosen = getSelection();
   return !chosen.isCollapsed && place.contains(chosen.anchorNode);
 };
@@ -119,7 +119,7 @@ async function connect() {
   }
 }
 
-// --- who this is --------------------------------------------------------------------------------
+// --- sign in ------------------------------------------------------------------------------------
 
 function account() {
   $("account").hidden = false;
