@@ -225,7 +225,7 @@ def _path(entry: str) -> str:
 
 
 def _place(path: str, listed: list[str]) -> str:
-    """The listed command after which a new one comes: the last with the same noun."""
+    """The listed command after which a new one comes: the last of its noun, or else of all."""
     noun = path.split()[0]
     return [each for each in listed if each.split()[0] == noun or noun == path][-1]
 

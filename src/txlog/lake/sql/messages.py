@@ -399,7 +399,7 @@ class Messages:
         return [name for name in tables if name in self.tables and self.tables[name].num_rows]
 
     def _of_direct(self, lying: str = "") -> list[str]:
-        """SELECTs of rows that need no marker; lying: SQL for the stored position of all kinds."""
+        """SELECTs of rows that need no marker; lying: more columns, and then rows of all kinds."""
         groups = [("whole", self._whole, ""), ("sifted", self._sifted, f" WHERE {_IS_DATA}")]
         if lying:
             groups = [("direct", self._direct, "")]

@@ -1,8 +1,8 @@
 """Owns Parts, InFrames, InJournal: rows of open parts and journal frames, read on demand.
 
 Each is a pyarrow dataset to DuckDB, which requests a scanner with the columns and the filter of the
-query. A scan opens no part that the filter rules out by topic, partition or ledger. It reads parts
-one after the other and checks every byte, so memory holds only a piece of one part.
+query. A scan opens no part that the filter rules out by the columns with one value in it, such as
+topic. It reads parts one after the other and checks every byte: memory holds a piece of one part.
 """
 
 from __future__ import annotations

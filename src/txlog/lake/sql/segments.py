@@ -349,7 +349,7 @@ def shown(client: RelationReader, source: str) -> SegmentDescription:
 
 
 def _found(client: RelationReader, source: str) -> tuple[list[FileRef], SegmentRow | None]:
-    """(the files of a ledger or path, their row of `listed`); None: a file of no store ledger."""
+    """(the files of a ledger or path, their row as in `listed`); None: no file of the store."""
 
     def question(view: View) -> tuple[list[FileRef], SegmentRow | None]:
         for ledger, (number, _) in view.catalog.owners.items():

@@ -37,7 +37,7 @@ def resolved(client: Client, content: RelationContent, *, uncommitted: bool) -> 
 
 
 def write_database(path: str, statements: Sequence[str]) -> None:
-    """Write a DuckDB file of views; for a path with a backslash, which DuckDB misreads, as a copy.
+    """Write a DuckDB file of views; a path with a backslash, which DuckDB misreads, gets a copy.
 
     raises: SqlError, OSError
     """
