@@ -24,7 +24,7 @@ SCENARIOS = (
 
 
 def main() -> int:
-    """Run what the first argument names."""
+    """Run the scenario that the first argument names, or list all; returns the exit code."""
     if len(sys.argv) < 2 or sys.argv[1] not in SCENARIOS:
         print((__doc__ or "").partition("\n\n")[2])
         for name in SCENARIOS:

@@ -1,4 +1,4 @@
-"""Eight consumers of a subscription; a killer ends two of them each second. Then a check.
+"""Eight consumers in six processes; a killer ends two processes each second. Then a check.
 
     python -m bench consumers --seconds 60 --seed 7
     python -m bench consumers --types key-shared --seconds 10 --no-figures
@@ -6,13 +6,13 @@
 
 Six processes, two of them with two threads, consume one subscription of a topic with four
 partitions. Each consumer receives a batch, acknowledges it and sends its messages on, in one
-transaction. On Shared every other consumer acknowledges plainly and keeps a log instead. From time
-to time a consumer gives a batch back, with or without a delay, or leaves and joins again. A
-producer sends keyed messages all the while, some in transactions. At the end the output must have
-every message exactly once; with plain acknowledgement every message must be acknowledged exactly
-once and logged at least once. With Key_Shared the messages of a key must be in order. With --delay
-two of three messages have a time of delivery within that many milliseconds, while upkeep seals and
-merges the buckets of the index; no message may arrive before its time.
+transaction. On Shared every other process acknowledges plainly and keeps a log instead. From time
+to time a consumer negatively acknowledges a batch, with or without a delay, or closes and is opened
+again. A producer sends keyed messages all the while, some in transactions. At the end the output
+must have no message twice, and every message must be in the output or in a log. With Key_Shared
+the messages of a key must be in order. With --delay two of three messages have a time of delivery
+within that many milliseconds, while upkeep seals and merges the buckets of the index; no message
+may arrive before its time.
 
 Then come two figures. The first is the time from a SIGKILL until another consumer has the messages
 of the dead one. The second is how many messages a second 1, 2 and 4 processes take from a Shared
@@ -81,7 +81,7 @@ class Work:
         self.log = os.open(where / f"{name}.log", flags, 0o600)
 
     def run(self) -> None:
-        """Join, consume until the random choice to leave, and start again."""
+        """Without end: open a consumer, pass batches on, close it at a random time."""
         while True:
             try:
                 consumer = self.client.consumer("in", "s", type=self.kind, name=self.name)
@@ -93,7 +93,7 @@ class Work:
                     self.step(consumer)
 
     def step(self, consumer: txlog.Consumer) -> None:
-        """Pass one batch on, give it back, or acknowledge it plainly."""
+        """Pass one batch on, negatively acknowledge it, or log and acknowledge it plainly."""
         table = consumer.receive_batch(self.chance.randint(1, BATCH), 200)
         if not table.num_rows:
             return
@@ -216,7 +216,7 @@ class Worker:
 
 
 class Sender(threading.Thread):
-    """Send keyed messages, some in transactions, until the parent asks it to stop."""
+    """Sends keyed messages, some in transactions, until `is_over` is set."""
 
     def __init__(self, client: txlog.Client, rate: float, delay_ms: int, seed: int) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class Sender(threading.Thread):
 def torture(
     nursery: Nursery, where: Path, kind: str, seconds: float, seed: int, rate: float, delay_ms: int
 ) -> dict[str, object]:
-    """One type: send, consume, kill, drain, check."""
+    """Test one subscription type: send, consume, kill, drain, check; returns the counts."""
     shutil.rmtree(where, ignore_errors=True)
     where.mkdir(parents=True)
     txlog.init(
@@ -313,7 +313,7 @@ def drain(client: txlog.Client, where: Path, running: dict[int, Worker]) -> None
 
 
 def check(client: txlog.Client, where: Path, kind: str, sent: int) -> dict[str, object]:
-    """Check that each message came once, and in order of its key for Key_Shared."""
+    """Check the output and the logs against `sent`; returns the counts. Raises AssertionError."""
     passed: list[tuple[int, int, int]] = []
     for table in client.read("out"):
         for value in table.column("value").to_pylist():

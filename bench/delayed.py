@@ -5,7 +5,7 @@
     python -m bench delayed --results     also into bench/RESULTS.md
 
 The peer of a cold open replays the log into a heap, as a broker without an index does. It reads
-only the time column, and builds the heap at once instead of pushing. The clock stands still. A
+only the time column, and builds the heap at once instead of pushing. The clock does not move. A
 process of its own opens each store or log; the page cache is warm for both.
 """
 
@@ -142,7 +142,7 @@ def rows(rng: random.Random, count: int, *, is_delayed: bool = True) -> pa.Table
 
 
 def new_client(path: Path) -> Client:
-    """A store with a topic and a shared subscription, and a client whose clock stands still."""
+    """A client of a new store with a topic and a shared subscription; its clock does not move."""
     shutil.rmtree(path, ignore_errors=True)
     clock = ManualClock(START_MS)
     txlog.init(str(path), clock=clock, durability="os")
@@ -153,7 +153,7 @@ def new_client(path: Path) -> Client:
 
 
 def fill(path: Path, messages: int) -> Figures:
-    """Send all messages; returns the work of upkeep meanwhile and its bytes on the disk."""
+    """Send all messages; returns the seconds, the counts of bucket work, and buckets' bytes."""
     client = new_client(path)
     rng, sent, slowest, began = random.Random(1), 0, 0.0, time.perf_counter()
     producer = client.producer("t")
@@ -177,7 +177,7 @@ def fill(path: Path, messages: int) -> Figures:
 
 
 def child(path: Path, what: str, cutoff_ms: int, pops: int) -> dict[str, Any]:
-    """Let a new process open the store; returns its figures."""
+    """Run CHILD in a new process; what: index or replay. Returns the figures that it prints."""
     script = CHILD.format(pops=pops)
     done = subprocess.run(
         [sys.executable, "-c", script, str(path), what, str(START_MS), str(cutoff_ms)],
@@ -253,7 +253,7 @@ def amplification(path: Path, delayed: int, immediate: int) -> Figures:
 
 
 def delivering(path: Path, at_ms: int, most: int) -> Figures:
-    """Receive and acknowledge messages that fell due before the read position."""
+    """Receive and acknowledge up to `most` messages that fall due before the read position."""
     clock = ManualClock(START_MS)
     client = txlog.open(str(path), clock=clock)
     with client.consumer("t", "s") as consumer:
@@ -275,7 +275,7 @@ def delivering(path: Path, at_ms: int, most: int) -> Figures:
 
 
 def merging(path: Path, ids: int) -> Figures:
-    """Seal two buckets and merge them while another process sends; returns all durations."""
+    """Seal and merge two buckets of `ids` ids while another process sends; returns the seconds."""
     client = new_client(path)
     store, rng = client.store, random.Random(5)
     producer = client.producer("t")
@@ -333,7 +333,7 @@ print(json.dumps(waits))
 
 
 def median(rounds: int, look: Callable[[], float]) -> float:
-    """The median."""
+    """The median of what `look` returns in each round."""
     return statistics.median(look() for _ in range(rounds))
 
 

@@ -36,7 +36,7 @@ DAY_MS = 86_400_000
 START_MS = 1_700_000_000_000
 CALLS = 200  # of one kind in a round
 OBJECTS = 20_000
-DELAYED = 10  # each tenth message waits in the topic of delayed messages
+DELAYED = 10  # the topic of delayed messages has a tenth as many messages
 Calls = dict[str, tuple[int, Callable[[], object], Callable[[], object] | None]]
 
 
@@ -104,7 +104,7 @@ def row_of(number: int) -> tuple[object, ...]:
 
 
 def sqlite(folder: Path) -> sqlite3.Connection:
-    """A connection that commits like the store, without a flush."""
+    """A connection that, like the store, does not flush at each commit."""
     made = sqlite3.connect(folder / "sqlite.db")
     made.execute("PRAGMA synchronous = NORMAL")
     return made
@@ -244,7 +244,7 @@ def measured_calls(folder: Path, messages: int, rounds: int, only: str) -> Itera
 
 
 def per_call(run: Callable[[], object], units: int, rounds: int) -> float:
-    """Microseconds of processor time of a unit: the median of the rounds, after a first call."""
+    """Microseconds of processor time for a unit: the median of the rounds, after a first call."""
     run()
     found: list[float] = []
     for _ in range(rounds):

@@ -1,14 +1,13 @@
-"""A store that lives long: whether anything grows that no policy keeps.
+"""A long-lived store: whether anything grows that no policy keeps.
 
     python -m bench growth [--transactions N] [--keep] [--out PATH]
 
-One process commits transactions of a message and an acknowledgement. A clock that the scenario
-moves by hand advances a tenth of a second each time, so 100,000 transactions are three hours. Each
-hundredth has one of twenty keys, each fiftieth is aborted. The topic keeps its newest MiB (with
---keep all messages). Ten times on the way the scenario prints a line: KiB of each directory and of
-each kind of dump (d:) in the newest manifest, files, names that wait for their grace period, and
-the processor ms of opening the store and looking at topic, subscription and a transaction (least of
-five).
+One process commits transactions of a message and an acknowledgement. The scenario advances a manual
+clock by a tenth of a second each time, so 100,000 transactions are three hours. Each hundredth has
+one of twenty keys, each fiftieth is aborted. The topic keeps its newest MiB (with --keep all
+messages). After each tenth the scenario prints a line: KiB of each directory and of each kind of
+dump (d:) in the newest manifest, files, dropped files in their grace period, and the processor ms
+of opening the store and showing topic, subscription and a transaction (least of five).
 """
 
 from __future__ import annotations

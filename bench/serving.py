@@ -3,9 +3,9 @@
     python -m bench serving [--messages N] [--systems txlog,pulsar,lite] [--runs N]
 
 Maven fetches Apache Pulsar (pulsar-server-distribution) and pip fetches pulsar-lite; both stay in
-bench/.work. Messages have 100 bytes. The stock Python client produces and consumes, and is the
-bound in these cases; the stock Java client does it again, and reads a topic while a transaction is
-open on it. The Java client (tests/clients/java) also commits transactions over two topics with one
+bench/.work. Messages have 100 bytes. The stock Python client produces and consumes; it is the
+bottleneck there. The stock Java client does the same, and reads a topic while a transaction is open
+on it. The Java client (tests/clients/java) also commits transactions over two topics with one
 message each. The figures are medians of the runs.
 """
 
@@ -74,7 +74,7 @@ def txlog_serve(folder: Path, port: int) -> subprocess.Popen[bytes]:
     store = ["--store", str(folder / "store")]
     txlog = [sys.executable, "-m", "txlog", *store]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    # what pip installs is compiled: so is this, when the store is made
+    # pip compiles what it installs; here `init` does, if bytecode may be written
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     if not (folder / "store").exists():
         subprocess.run([*txlog, "init"], env=environment, check=True, stdout=subprocess.DEVNULL)
@@ -246,7 +246,7 @@ def _sent(client: Any, topic: str, count: int, **options: Any) -> float:
 
 
 def consumed(client: Any, count: int) -> float:
-    """Messages a second of a consumer that acknowledges up to each thousandth message."""
+    """Messages a second of a consumer that acknowledges cumulatively after each thousand."""
     consumer = client.subscribe(
         "persistent://public/default/batched",
         "s",
@@ -303,7 +303,7 @@ def _java(program: str, *given: str) -> list[str]:
     made = subprocess.run(
         [*command, *given], capture_output=True, text=True, check=False, timeout=300
     )
-    return made.stdout.split()  # the figures before the failure
+    return made.stdout.split()  # if it failed: the figures before that
 
 
 def _memory_mb(pid: int) -> float:

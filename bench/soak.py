@@ -3,11 +3,10 @@
     python -m bench soak [--minutes N] [--connections N] [--rate N] [--kills N] [--folder DIR]
 
 Stock Python clients run in several processes. Each connection has a producer and a Shared consumer;
-ten connections share a topic. The scenario kills the server at equal distances and starts it again
-on the same port; it also closes and opens some client again all the time. Each minute it prints the
-server's resident memory, descriptors and threads. At the end it compares the store with the
-clients' logs: each answered message must be stored once, and each stored message must have been
-seen.
+ten connections share a topic. The scenario kills the server at equal intervals and starts it again
+on the same port; it also closes and reopens random clients. Each minute it prints the server's
+resident memory, descriptors and threads. At the end it compares the store with the clients' lists:
+each acknowledged send must be stored once, and a consumer must have received each stored message.
 """
 
 from __future__ import annotations

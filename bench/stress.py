@@ -6,11 +6,11 @@
     1  producer with a name and sequences: plain sends, repeated after each restart
     2  consumers: each takes a subscription of `in`, and in one transaction acknowledges a batch
        and sends a message for each input to `out`; some aborted
-    1  upkeep: rolls, checkpoints, compacts and trims without pause
+    1  upkeep: rolls, checkpoints and compacts without pause
     1  killer: SIGKILL to one of the others, which is started again
 
-Each worker writes each answer to a log of its own before its next call. At the end the store
-must agree with every log: nothing lost, nothing twice, no torn transaction, no outcome changed.
+Each worker writes each answer to its own log before its next call. At the end the store must
+agree with every log: nothing lost, nothing twice, no torn transaction, no outcome changed.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def produce(client: txlog.Client, name: str, log: Log, chance: random.Random) ->
 
 
 def finish(txn: txlog.Transaction, log: Log, label: str, chance: random.Random) -> bool:
-    """Commit or abort, and log the answer."""
+    """Commit or, at random, abort, and log the answer; returns whether it committed."""
     if chance.random() < ABORTED_SHARE:
         txn.abort()
         log.write(label=label, id=str(txn.id), state="aborted")
@@ -117,7 +117,7 @@ def produce_plain(client: txlog.Client, name: str, log: Log, chance: random.Rand
 
 
 def consume(client: txlog.Client, name: str, log: Log, chance: random.Random) -> None:
-    """Receive batches; send an output for each input, in the transaction that acknowledges it."""
+    """Receive batches of subscription `name`, and `take` each."""
     output = client.producer("out")
     while True:
         try:
@@ -140,7 +140,7 @@ def take(
     log: Log,
     chance: random.Random | None,
 ) -> None:
-    """One batch in one transaction."""
+    """Send an output for each message of a batch, and acknowledge it, in one transaction."""
     txn = client.transaction(TIMEOUT_MS)
     label = f"{name}-{os.getpid()}-{time.monotonic_ns()}"
     try:
@@ -159,7 +159,7 @@ def take(
 
 
 def upkeep(client: txlog.Client, name: str, log: Log, chance: random.Random) -> None:
-    """Roll, checkpoint, compact and trim without end."""
+    """Roll, checkpoint and compact without end."""
     rounds = 0
     while True:
         rounds += 1
@@ -172,7 +172,7 @@ def upkeep(client: txlog.Client, name: str, log: Log, chance: random.Random) -> 
 
 
 def kill(path: Path, names: list[str], chance: random.Random, log: Log) -> None:
-    """Send SIGKILL to a worker at random moments; files have the process ids."""
+    """Send SIGKILL to a random worker at random moments; NAME.pid has the process id."""
     while True:
         time.sleep(chance.uniform(0.5, 2.0))
         victim = chance.choice(names)
@@ -282,7 +282,7 @@ def _values(client: txlog.Client, topic: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _check_inputs(client: txlog.Client, where: Path) -> Record:
-    """Check that a transaction has all its messages once, or none, as its worker was answered."""
+    """Check that a transaction has all its messages once, or none, as its worker's log says."""
     seen: dict[str, list[int]] = {}
     counts: dict[str, int] = {}
     for _, value in _values(client, "in"):
@@ -330,7 +330,7 @@ def _check_plain(client: txlog.Client, where: Path) -> Record:
 
 
 def _check_outcomes(client: txlog.Client, where: Path) -> Record:
-    """Check that each transaction has the state that its worker was answered."""
+    """Check that each transaction has the state in its worker's log, and ends twice the same."""
     asked = 0
     for name in WORKERS:
         for record in read_log(where / f"{name}.log"):

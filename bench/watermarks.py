@@ -4,10 +4,10 @@
     python -m bench watermarks --messages 200000 --markers 200 --rounds 1
     python -m bench watermarks --results     also into bench/RESULTS.md
 
-After each thousandth message comes a row of a producer. The peer is a SQLite table of the same rows
-with an index by producer and position; its query takes the least of each producer's latest row.
-Both answer for the same positions. Stores have durability `os` unless a line says flushed. A
-process of its own opens each cold store; the page cache is warm for both.
+After each thousandth message a producer asserts a watermark, which is a row of the log. The peer is
+a SQLite table of these rows with an index by producer and position; its query takes the least of
+the producers' latest rows. Both answer for the same positions. Stores have durability `os` unless a
+line says flushed. A process of its own opens each cold store; the page cache is warm for both.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def rows(rng: random.Random, count: int, first_ms: int) -> pa.Table:
 
 
 def median(rounds: int, look: Callable[[], float]) -> float:
-    """The median."""
+    """The median of what `look` returns in each round."""
     return statistics.median(look() for _ in range(rounds))
 
 
@@ -151,7 +151,7 @@ def committing(path: Path, partitions: int, total: int) -> tuple[float, float]:
 
 
 def fill(path: Path, messages: int, markers: int) -> list[tuple[Place, str, int]]:
-    """Send all messages; returns the producers' rows: position, producer, time."""
+    """Send all messages; returns (position, producer, event time) of each watermark row."""
     client = new_client(path)
     client.create_subscription("t", "s")
     client.checkpoint_automatically = True
@@ -171,7 +171,7 @@ def fill(path: Path, messages: int, markers: int) -> list[tuple[Place, str, int]
 
 
 def shares(path: Path) -> tuple[int, float, int]:
-    """Snapshots, their share of the bytes of the partition, and ledgers."""
+    """(number of snapshots, their share of the partition's bytes, number of ledgers)."""
     client = txlog.open(str(path))
 
     def look(view: Any) -> tuple[int, float, int]:
@@ -186,7 +186,7 @@ def shares(path: Path) -> tuple[int, float, int]:
 
 
 def seeking(path: Path, places: list[Place]) -> list[tuple[int | None, int, float]]:
-    """For each position: the value, the rows read, the seconds. Each has a new generator."""
+    """For each position (watermark, rows read, seconds), by a new generator each."""
     client = txlog.open(str(path))
     found = []
     for place in places:
@@ -225,7 +225,7 @@ def flat(place: Place) -> int:
 
 
 def asking_peer(path: Path, places: list[Place]) -> list[tuple[int | None, float]]:
-    """For each position: the value and the seconds. The statement is prepared once."""
+    """For each position (watermark, seconds). The statement is prepared once."""
     db = sqlite3.connect(path)
     found = []
     for place in places:
@@ -275,7 +275,7 @@ def child(script: str, *given: str) -> dict[str, Any]:
 
 
 def cold(path: Path, peer: Path, place: Place) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The first value of a consumer that stands behind a place, and the peer's."""
+    """The figures of COLD for a consumer at a position, and of COLD_PEER for the same position."""
     client = txlog.open(str(path))
     client.subscription("t", "s").seek(MessageId(*place))
     standing = client.store.read(
@@ -289,9 +289,9 @@ def cold(path: Path, peer: Path, place: Place) -> tuple[dict[str, Any], dict[str
 
 
 def acknowledging(path: Path, total: int, every: int, batch: int) -> list[float]:
-    """Seconds a message to receive and acknowledge: plain; with watermarks, none to come; with.
+    """Seconds to receive and acknowledge a message, on three topics in turn.
 
-    Each on a topic of its own, in turn: the third has a watermark behind so many messages.
+    The first has no watermarks, the second one at its start, the third one after `every` messages.
     """
     client = new_client(path)
     rng = random.Random(4)
@@ -327,7 +327,7 @@ def acknowledging(path: Path, total: int, every: int, batch: int) -> list[float]
 
 
 def offering(path: Path, partitions: int, calls: int, *, beside: bool = False) -> float:
-    """The seconds of an offer when nothing moved; `beside` writes to another topic before each."""
+    """The seconds to find that no watermark moved; beside: write to another topic before each."""
     client = new_client(path, partitions)
     client.producer("t", name="A").new_watermark().event_time(START_MS).send()
     with client.consumer("t", "s", create=True, enable_watermarking=True) as consumer:

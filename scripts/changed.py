@@ -1,8 +1,8 @@
 """Owns `scripts/test --changed`: lint, and the tests nearest to what differs from main.
 
-Nearest first: tests that CONTRIBUTING names where it names the changed file, tests that were
-changed, tests of the same name as a changed module, the fences, then those that import one,
-FILES_MAX of them. What has not ended within SECONDS is left out.
+The order: tests in a recipe of CONTRIBUTING that names a changed file, changed tests, tests named
+after a changed module, the fences, tests that import one. At most FILES_MAX files run, and a run
+stops after SECONDS.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FENCES = ("tests/project/test_layers.py", "tests/project/test_tidy.py")
 
 
 def check() -> int:
-    """Run them and print what was left out; 1 when something failed."""
+    """Run ruff on the changed files, then the nearest tests; returns 0 if nothing failed."""
     files = sorted(_changed())
     began = time.monotonic()
     for words in (["format", "--check", "--quiet"], ["check", "--quiet"]):
@@ -48,7 +48,7 @@ def _run(words: list[str]) -> int:
 
 
 def _changed() -> set[str]:
-    """Files that differ from where this branch left main, also those that git does not know."""
+    """Files that differ from the merge base with main, and untracked files."""
     base = _git("merge-base", "HEAD", "main") or ["HEAD"]
     return {
         *_git("diff", "--name-only", base[0]),
@@ -80,9 +80,9 @@ def _near(files: list[str]) -> Iterator[str]:
 
 
 def _named(files: list[str], tests: list[str]) -> Iterator[str]:
-    """The tests of a part of CONTRIBUTING ("An error") that names one of the files.
+    """The tests that a part of CONTRIBUTING names, such as "An error", if it names a changed file.
 
-    A test is named as `test_what`, a file of tests as cli/test_man, a folder of code by its path.
+    It names a test as `test_what`, a file of tests as cli/test_man, and a folder of code by path.
     """
     for part in re.split(r"^### ", GUIDE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
         places = re.findall(r"`((?:[\w.]+/)*[\w.]+)`", part)
@@ -97,7 +97,7 @@ def _named(files: list[str], tests: list[str]) -> Iterator[str]:
 
 
 def _is_at(file: str, place: str) -> bool:
-    """Whether a file is at a place of the package or project, or in it."""
+    """Whether a file is a path below the project or package, or in the folder at that path."""
     return any(f"{file}/".startswith(f"{root}{place}/") for root in ("", "src/txlog/"))
 
 

@@ -2,14 +2,13 @@
 
 usage: check.py [-h] [--all] [--slow] [--changed] [--only STEP] [PYTEST ARGUMENT ...]
 
-Steps: format, lint, types and tests are quick. Four more take as long again, and `.ci/run` has
-them: deep, where a law is tried at each of many places, spark, tests of one Spark session,
-clients, where stock clients of Apache Pulsar are built and tried, and upstream, where a part of
-those clients' own tests runs, each day another one. With --all, a seventh of the tests marked
-slow runs among the others, each day another one (tests/rotation.py); with --slow, all of them.
-With pytest arguments only those tests run. --changed is for while you work: lint and the tests
-nearest to what differs from main, nearest first, until 9 seconds are over. All steps run, also
-after one has failed; the exit code is 1 when any did. `scripts/test` calls this in `.venv`.
+The steps format, lint, types and tests are quick. --all adds four that take as long again: deep
+tries each law at many places; spark has the tests of one Spark session; clients builds stock
+clients of Apache Pulsar and tries them; upstream runs a part of those clients' own tests, each day
+another one. With --all also a seventh of the tests marked slow runs, each day another one
+(tests/rotation.py); with --slow, all of them. With pytest arguments, only those tests run.
+--changed is for while you work: ruff and the tests nearest to your changes, for 9 seconds. A failed
+step does not stop the others; the exit code is then 1. `scripts/test` calls this in `.venv`.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ MARKED = {
 
 
 def main() -> int:
-    """Run the steps that were asked for and say what came of each."""
+    """Run the selected steps and print the result of each; returns 1 if one failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--all", action="store_true", help="also deep, spark, clients, upstream")
     parser.add_argument("--slow", action="store_true", help="also those, and every slow test")

@@ -3,10 +3,9 @@
 usage: python -m scripts.decisions [--check]
        python -m scripts.decisions add [--area AREA] FILE...
 
-Without arguments the table in docs/decisions/index.md is made anew; --check only compares. `add`
-takes files with one `## heading` a decision and its text below, gives each the next number, and
-makes a file of it. A line `Area: AREA` at the start of a text says what it is about; --area is for
-texts without one.
+Without arguments the script writes the table in docs/decisions/index.md; --check only compares.
+`add` takes files in which each decision is a `## heading` and its text. It gives each decision the
+next number and a file. A line `Area: AREA` may begin a text; --area is for texts without one.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _TABLE = re.compile(r"(<!-- made by [^\n]*-->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 class Decision(NamedTuple):
-    """What the head of a file says."""
+    """The head of a decision's file."""
 
     number: int
     title: str
@@ -48,7 +47,7 @@ class Draft(NamedTuple):
 
 
 def main() -> int:
-    """Add what is named, then make the index; with --check end with 1 if it is not current."""
+    """Add the named files' decisions, write the index; with --check return 1 if it differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="only compare")
     commands = parser.add_subparsers(dest="command")
@@ -79,7 +78,7 @@ def files() -> list[Path]:
 
 
 def read(file: Path) -> Decision:
-    """What the head of a file says.
+    """Parse the head of a decision's file.
 
     Raises:
         ValueError: the file does not begin with number, title, status and area
@@ -106,7 +105,7 @@ def drafts(file: Path, area: str) -> list[Draft]:
     """The decisions in a file of `## heading` and text; area is for those that name none.
 
     Raises:
-        ValueError: no heading, a decision without text, or without an area that there is
+        ValueError: no heading; a decision without text, or with an area that is not in AREAS
     """
     head, *parts = re.split(r"^## +", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
     if not parts or "**" in head:
@@ -143,7 +142,7 @@ def write(number: int, title: str, status: str, area: str, text: str) -> Path:
 
 
 def file_name(number: int, title: str) -> str:
-    """The number with four digits, and what the title is about: `0001-the-lock-file-is-….md`."""
+    """The number with four digits, and words of the title: `0001-the-lock-file-is-….md`."""
     words = re.sub(r"[^a-z0-9]+", " ", title.lower()).split()
     slug = ""
     for word in words:

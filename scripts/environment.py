@@ -1,8 +1,8 @@
 """Owns the environment: `.venv`, made from requirements.lock with hashes, and txlog in it.
 
 Standard library only, so that `scripts/test` and `scripts/demo` run on a machine that has Python
-3.11 or newer and pip. Which package index is asked is pip's own configuration; none is named here.
-A second run costs one comparison: a stamp in `.venv` holds the hash of what it was made from.
+3.11 or newer and pip. pip's own configuration decides which package index it uses. A second run
+only compares: a stamp in `.venv` has the hash of what it was made from.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STAMP = VENV / "made-from"
 
 
 def ensure() -> Path:
-    """Return the interpreter of `.venv`, made or brought up to date when it has to be."""
+    """Make `.venv` if it is missing or outdated; return its interpreter."""
     if sys.version_info < (3, 11):
         sys.exit(f"txlog needs Python 3.11 or newer, this is {sys.version.split()[0]}")
     wanted = _fingerprint()

@@ -1,4 +1,4 @@
-"""Make everything that follows from declarations anew, or say what differs from them.
+"""Write every file and table that follows from declarations, or list those that differ.
 
 usage: python -m scripts.generate [--check]
 
@@ -37,7 +37,7 @@ _WIDTH = 131
 
 
 def main() -> int:
-    """Write what differs; with --check write nothing and end with 1 when something does."""
+    """Write the files that differ; with --check write nothing, and return 1 if one differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="only compare")
     check = parser.parse_args().check
@@ -60,9 +60,9 @@ def main() -> int:
 
 
 def differences() -> dict[Path, str | None]:
-    """The files that are not as they should be, with their text; None: it should not be there.
+    """The files that differ from the declarations, with their new text; None: to be removed.
 
-    While the catalogue differs, it is the only one.
+    While the catalogue differs, it is the only one, as the others follow from it.
     """
     texts = {CATALOGUE: catalogue_text()}
     if CATALOGUE.read_text(encoding="utf-8") == texts[CATALOGUE]:
@@ -225,13 +225,13 @@ def _path(entry: str) -> str:
 
 
 def _place(path: str, listed: list[str]) -> str:
-    """The listed command after which a new one stands: the last of its noun, or of all."""
+    """The listed command after which a new one comes: the last of its noun, or else of all."""
     noun = path.split()[0]
     return [each for each in listed if each.split()[0] == noun or noun == path][-1]
 
 
 def _entry(path: str, written: str, whole: dict[tuple[str, ...], str]) -> list[str]:
-    """The lines of a command. What no declaration says is kept: (asks), and the outer brackets."""
+    """The lines of a command; of the written ones it keeps (asks) and the outer brackets."""
     if path not in catalogue.COMMANDS:
         return []
     command = load(path)
@@ -268,7 +268,8 @@ def flag(parameter: Parameter) -> str:
 
 
 def _shape(command: Command, written: str, whole: dict[tuple[str, ...], str]) -> list[str]:
-    """What stands behind the arrow; fields that begin with all of a longer row name its command."""
+    """The lines from the arrow on. If the row begins with all fields of another command's row, and
+    they are more than eight, the name of that command replaces them."""
     names = tuple(command.fields)
     known = next((row for row in whole if len(row) > 8 and names[: len(row)] == row), ())
     tokens = [f"…{whole[known]}"] if known else []

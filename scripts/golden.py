@@ -3,11 +3,11 @@
     python -m scripts.golden            rewrite all; read the diff line by line
     python -m scripts.golden NAME…      only these
 
-A transcript is a list of blocks: `$ COMMAND`, `---`, the output. Lines of stderr begin with `2> `,
-an exit code that is not 0 stands last as `[exit N]`; lines before a command that begin with `#` are
-remarks. Commands of one transcript share a directory and the variables they export; TXLOG_STORE is
-`shop` there, and the clock stands still. What a run may not repeat is replaced: <DIR> <UUID> <USER>
-<TIME>.
+A transcript is a list of blocks: `$ COMMAND`, `---`, the output. Lines of stderr begin with `2> `.
+The last line is `[exit N]` if the exit code is not 0. Lines before a command that begin with `#`
+are remarks. Commands of one transcript share a directory and the variables that they export;
+TXLOG_STORE is `shop`, and the clock stands still. Values that differ between runs are replaced by
+<DIR>, <UUID>, <USER>, <UID> or <TIME>.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ELAPSED_JSON = re.compile(r'(?<="elapsed_ms":)[0-9]+')
 
 @dataclass
 class Block:
-    """One command with what stands before it and what it prints."""
+    """One command, with the remarks before it and its output."""
 
     remarks: list[str] = field(default_factory=list)
     command: str = ""
@@ -74,7 +74,7 @@ def render(blocks: list[Block]) -> str:
 
 
 def play(blocks: list[Block]) -> list[Block]:
-    """Run the commands in a fresh directory; return the blocks with what they print now."""
+    """Run the commands in a fresh directory; return the blocks with their new output."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder).resolve()
         (place / "bin").mkdir()
@@ -135,7 +135,7 @@ def rewrite(path: Path) -> None:
 
 
 def unplayed() -> list[Path]:
-    """The transcripts with a command that has no output yet, not even an empty one."""
+    """The transcripts in which a command has no line `---` yet."""
     return [path for path in sorted(GOLDEN.glob("*.txt")) if not _is_played(path.read_text())]
 
 

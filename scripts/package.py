@@ -1,4 +1,4 @@
-"""Build the wheel and the sdist of txlog, and check what somebody gets who installs them.
+"""Build the wheel and the sdist of txlog, and check them by an installation.
 
 usage: python -m scripts.package [FOLDER]
 
@@ -30,7 +30,7 @@ _NO_INDEX = ("NewConnectionError", "ConnectTimeoutError", "Name or service not k
 
 
 class Wrong(Exception):
-    """What was built is not what users should get."""
+    """A built file is not as users should get it."""
 
 
 class NoIndex(Exception):
@@ -69,7 +69,7 @@ def release_date(changelog: str, version: str) -> str:
 
 
 def build(source: Path, folder: Path, *targets: str) -> list[Path]:
-    """Make the wheel and the sdist of a source tree, or the targets that are named."""
+    """Make the wheel and the sdist of a source tree, or only `targets`; returns their paths."""
     made: list[Path] = []
     for target in targets or ("wheel", "sdist"):
         words = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
@@ -80,7 +80,7 @@ def build(source: Path, folder: Path, *targets: str) -> list[Path]:
 
 
 def same(wheel: Path, sdist: Path) -> None:
-    """The sdist holds what the wheel is built from; raises Wrong."""
+    """Raise Wrong if the sdist builds another wheel."""
     with tempfile.TemporaryDirectory() as place:
         with tarfile.open(sdist) as archive:
             archive.extractall(place, filter="data")
@@ -93,13 +93,13 @@ def same(wheel: Path, sdist: Path) -> None:
 
 
 def contents(wheel: Path) -> dict[str, bytes]:
-    """The files of a wheel."""
+    """The files of a wheel, by name."""
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
 def installed(wheel: Path, place: Path) -> None:
-    """Install it into a fresh environment and use it there; raises Wrong, NoIndex."""
+    """Install a wheel into a fresh environment below `place` and use it; raises Wrong, NoIndex."""
     home = place / "environment"
     _run([sys.executable, "-m", "venv", "--without-pip", str(home)], place)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(home)]
@@ -133,7 +133,7 @@ def _expect(printed: str, wanted: str) -> None:
 
 
 def _run(words: list[str], folder: Path) -> str:
-    """What a program prints, without anything of ours in its environment."""
+    """Run a program without our environment; returns its output. Raises Wrong, NoIndex."""
     kept = {
         name: value
         for name, value in os.environ.items()

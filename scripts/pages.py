@@ -1,8 +1,8 @@
-"""Owns what the site has besides docs/: the documents of the root, and the links among all.
+"""Owns how the site adds the documents of the root to docs/, and the links between all pages.
 
-mkdocs calls this module by its hooks (mkdocs.yml). In the repository a document links to another by
-its path there, so that the links work wherever the repository is read; here they become links
-between pages. What is no page (LICENSE, examples/) is named and not linked.
+mkdocs calls the hooks in this module (mkdocs.yml). In the repository a document links to another by
+its path, so that the links work wherever the repository is read; here they become links between
+pages. A link to a file that is no page (LICENSE, examples/) becomes its text.
 """
 
 from __future__ import annotations

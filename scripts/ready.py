@@ -1,14 +1,14 @@
 """Owns a `txlog` that starts at once, for transcripts: hundreds of commands, each a process.
 
-A server that has imported everything forks a process for each command. It gets the arguments, the
-working directory, the environment and the standard streams of a small client, which ends with the
-exit code of the command. What a start itself does is tested with real starts elsewhere.
+A server that has imported everything forks a process for each command. The process gets the
+arguments, working directory, environment and standard streams of a small client, which ends with
+the exit code of the command. Other tests start the real program.
 
     ready.tool(path)      make an executable `txlog` that goes through the server of this process
     ready.python()        words that stand for `python`, before `-m MODULE`
 
-A module that kills itself is a process of its own that dies by SIGKILL; its client follows.
-The client of a command that ends without a word, as by `os._exit` of a function, ends with 255.
+If a module kills its process by SIGKILL, its client kills itself, too. If a command ends without
+an exit code for its client, as by `os._exit` in a function, the client ends with 255.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
 _STREAMS = 3
 _THREADED = ("txlog.spark", "txlog.lake.jobs.mirrors.delta")
-# What commands load late and not by our modules.
+# Modules of others that commands load late.
 _USED = (
     "typer",
     "pyarrow.compute",
@@ -45,7 +45,7 @@ _USED = (
     "prometheus_client",
 )
 _MESSAGE_MAX = 1 << 20
-# Everything here costs 10 ms a command: nothing but what the interpreter has built in.
+# It starts for each command, so it imports only what the interpreter has loaded or built in.
 _CLIENT = """
 import _socket, os, sys
 words = [os.getcwd(), str(len(sys.argv) - 2), *sys.argv[2:]]
@@ -70,7 +70,7 @@ def tool(path: Path) -> None:
 
 
 def python() -> list[str]:
-    """A Python that has imported everything, of which only -m is known."""
+    """The words for a Python that has imported everything; only -m may follow."""
     return _client("python")
 
 
@@ -105,7 +105,7 @@ def _started() -> str:
 
 
 def _modules() -> list[str]:
-    """Our own modules, but for Spark and Delta, whose libraries have threads of their own.
+    """Our own modules, except for Spark and Delta, whose libraries start threads.
 
     A thread does not outlive a fork; pyarrow's allocator is prepared for that.
     """
@@ -120,7 +120,7 @@ def _modules() -> list[str]:
 
 
 def _flush_nothing() -> None:
-    """Who is killed here loses no power, so nobody waits for a disk."""
+    """Let flushes return at once: a killed process loses no written bytes without them."""
     os.fsync = os.fdatasync = lambda fd: None
     posix = importlib.import_module("txlog.engine.storage.disk.posix")
     vars(posix)["sync_file_system"] = lambda fd: True
@@ -129,7 +129,7 @@ def _flush_nothing() -> None:
 def serve(path: str) -> NoReturn:
     """Fork a process for each client, for ever."""
     for name in [*_modules(), *_USED]:
-        vars(importlib.import_module(name))  # ours run when they are used
+        vars(importlib.import_module(name))  # a lazy module runs at its first use
     _flush_nothing()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -145,7 +145,7 @@ def serve(path: str) -> NoReturn:
 
 
 def _command(client: Any) -> NoReturn:
-    """Be the command; tell the client how it ended."""
+    """Run the client's command in this process, and send the client its exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     streams = array.array("i")
     data, rights, _, _ = client.recvmsg(_MESSAGE_MAX, socket.CMSG_SPACE(_STREAMS * 4))

@@ -1,4 +1,4 @@
-"""What the last version had that users see: its commands, error codes, ops, and format.
+"""Owns the list of commands, error codes, ops and the format that the last release had.
 
 usage: python -m scripts.released
 
@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def has() -> list[str]:
-    """A line for everything that the program has now, sorted."""
+    """A line for each command, error code and op, and the format, as they are now, sorted."""
     return sorted(
         [
             *(f"command {path}" for path in COMMANDS),
@@ -43,7 +43,7 @@ def has() -> list[str]:
 
 
 def untold(changelog: str) -> Iterator[str]:
-    """What has come or gone since the last version, and the newest part does not tell."""
+    """The lines added or removed since the last release that the newest part does not mention."""
     newest = changelog.split("\n## ")[1]
     for line in sorted({*RELEASED.read_text(encoding="utf-8").splitlines()} ^ {*has()}):
         kind, _, name = line.partition(" ")

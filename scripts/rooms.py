@@ -3,8 +3,8 @@
 usage: python -m scripts.rooms [--check]
 
 A room is an entry of src/txlog, or of src/txlog/engine. Its floor is one above the highest room
-that it imports; rooms that import each other share a floor. Behind the arrow are the rooms that it
-imports, without those that one of the others imports already. The script writes the diagram into
+that it imports; rooms that import each other share a floor. After the arrow come the rooms that it
+imports, except rooms that another one of them imports. The script writes the diagram into
 ARCHITECTURE.md; with --check it only compares.
 """
 

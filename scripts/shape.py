@@ -5,8 +5,8 @@
     python -m scripts.shape --worst 30      the sentences that need their actor most, by package
 
 A figure comes from the syntax tree or the text alone, so a rename or a move does not change it.
-A test compares the tree with `base()`, and knows no figure by itself: a bound that stands in the
-tree would be raised with the code.
+A test compares the tree with the commit from `base()`. It has no bounds of its own: a change could
+raise them together with the code.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Tree:
         ]
 
     def worst(self, count: int) -> Iterator[str]:
-        """The share of each package, the highest first, then so many of its sentences."""
+        """The share of each package, the highest first, then the worst `count` sentences of all."""
         packages: dict[str, list[Source]] = defaultdict(list)
         for name, (_, item) in self.modules.items():
             packages[".".join(name.split(".")[:3])].append(item)
@@ -223,7 +223,7 @@ def _targets(item: Source) -> Iterator[str]:
 
 
 def _first_arguments(item: Source) -> set[str]:
-    """Texts that calls have as their first argument: of `import_module` and its wrappers."""
+    """Texts that are the first argument of a call, as of `import_module` and its wrappers."""
     return {
         node.args[0].value
         for node in item.nodes
@@ -275,7 +275,7 @@ def _share(items: Iterable[Source]) -> float:
 
 
 def _share_of_locals(items: Iterable[Source]) -> float:
-    """Percent of the bindings of names that say nothing of what they hold."""
+    """Percent of the bound names that are in LOCALS."""
     names = [
         node.arg if isinstance(node, ast.arg) else node.id
         for item in items
@@ -305,7 +305,7 @@ def base(root: Path = ROOT) -> str:
 
 
 def unpack(commit: str, folder: Path, root: Path = ROOT) -> Path:
-    """Write what is measured of a commit into a folder; returns the folder."""
+    """Write the measured files of a commit into a folder; returns the folder."""
     files = _git(root, "ls-tree", "--name-only", commit).split()
     parts = [name for name in files if any(Path(name).match(pattern) for pattern in MEASURED)]
     command = ["git", "-C", str(root), "archive", commit, *parts]

@@ -2,10 +2,9 @@
 
     python -m scripts.trips [--against REF]
 
-A trip through many modules is a long read for anyone who wants to know what a command does. Counted
-are the modules in which a function runs, in a process that has loaded all of them before: what runs
-while a module is loaded is left out. The programs use public names only, so that they run on the
-code of any commit.
+The more modules a call goes through, the more a reader must open to follow it. The script counts
+modules in which a function runs, in a process that has loaded all of them before; code that runs
+at import does not count. The programs use public names only, so that they run on any commit.
 """
 
 from __future__ import annotations
@@ -111,12 +110,12 @@ def trips(root: Path = ROOT) -> dict[str, list[str]]:
 
 
 def counts(root: Path = ROOT) -> dict[str, float]:
-    """How many modules each trip goes through."""
+    """The number of modules that each trip goes through, by `trip of NAME`."""
     return {f"trip of {name}": len(names) for name, names in trips(root).items()}
 
 
 def main() -> int:
-    """Print the counts, and beside them those of a commit."""
+    """Print the counts, each after the count of the commit, if one is given."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--against", metavar="REF", help="a commit")
     options = parser.parse_args()

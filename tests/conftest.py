@@ -1,6 +1,7 @@
-"""Owns what all tests share: hypothesis without a clock, a database or chance between two runs.
+"""Owns the setup and fixtures of all tests, and the options of `scripts/test`.
 
-`HYPOTHESIS_SEED_FREE=1` lets hypothesis draw anew; a failure prints the blob that repeats it.
+Hypothesis has no deadline and no database, and runs the same examples every time. With
+`HYPOTHESIS_SEED_FREE=1` it draws new ones; a failure prints the blob that repeats it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
 # txlog records confirmed places there, and a test must not change the record of the user.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="txlog-state-")
 
-# Programs that .ci/run has installed: a test fails without its program, and is not skipped.
+# Programs that .ci/run has installed: without one of them a test fails instead of being skipped.
 PROMISED = frozenset(os.environ.pop("TESTS_NEED", "").split())
 
 # A shell starts its background jobs with SIGINT ignored, and children would inherit that.
@@ -62,7 +63,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail(f"{mark.args[0]} was installed, and is not on PATH", pytrace=False)
 
 
-# Files with tests of seconds each: a file that begins last would keep one worker busy alone.
+# Files whose tests take seconds each: if one began last, a single worker would be busy with it.
 LONG = (
     "crash/test_", "laws/", "test_help_examples", "test_golden", "test_querying", "test_man.py",
     "test_docs", "test_hourly_revenue", "test_report_browser", "test_demo",
@@ -79,9 +80,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep the garbage collector away from the hundreds of thousands of objects that pytest makes.
+    """Disable garbage collection while pytest makes hundreds of thousands of lasting objects.
 
-    They live as long as the process, and each collection took half a second.
+    Each collection took half a second.
     """
     gc.disable()
     try:
@@ -93,7 +94,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options for `scripts/test`: --seconds, for --changed, is for one process; --slow-day."""
+    """Add --seconds, for --changed and one process only, and --slow-day."""
     parser.addoption("--seconds", type=float, help="stop, without a failure, after so many")
     parser.addoption("--slow-day", type=int, help="of the slow tests, only those of this day")
 
@@ -110,7 +111,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 class _Until:
-    """Ends a session at a time: after a test, as `-x` does, or GRACE seconds later in one."""
+    """Ends a session at a set time: after the running test, or in it, GRACE seconds later."""
 
     GRACE = 2
 
@@ -140,8 +141,8 @@ class _Until:
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """A store as the marker `store` of the test or its module describes it.
 
-    store(topics, subscriptions, **settings): partitions by the name of a topic; for a subscription
-    its topic, its name and, unless it is exclusive, its type.
+    store(topics, subscriptions, **settings): topics: name to number of partitions; subscriptions:
+    (topic, name) or (topic, name, type)
     """
     mark = request.node.get_closest_marker("store")
     topics, subscriptions = (*mark.args, [])[:2]
@@ -156,7 +157,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
 
 @pytest.fixture
 def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let flushes only count, and not wait for the disk, for tests without power cuts."""
+    """Replace flushes by calls that do nothing, for tests without power cuts."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: None)
     monkeypatch.setattr(posix, "sync_file_system", lambda descriptor: True)
@@ -170,9 +171,9 @@ def checkpoints_inline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def small_reserve(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the stores of a test set little room aside: it was four fifths of all bytes written.
+    """Let stores reserve little space: the reserve was four fifths of all bytes written.
 
-    The zeros of a journal were most of the rest, and of the sectors a power cut is tried on.
+    The zeros of a journal were most of the rest, and most sectors that a power cut is tried on.
     """
     if request.node.get_closest_marker("whole_reserve") is None:
         monkeypatch.setattr(identity, "RESERVE_BYTES", 64 << 10)

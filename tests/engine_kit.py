@@ -37,7 +37,7 @@ START_MS = 1_700_000_000_000
 
 
 def new_store(folder: object, clock: ManualClock, **settings: int | str) -> str:
-    """Make a store that answers without waiting for a disk; returns its path."""
+    """Make a store with durability `os`, so that no call waits for a disk; returns its path."""
     all_settings: dict[str, Any] = {"durability": "os", "free_bytes_min": 0, **settings}
     path = str(folder)
     txlog.init(path, clock=clock, **all_settings)
@@ -61,7 +61,7 @@ def client_on(disk: Any, clock: Clock, lock_timeout_ms: int | None = None) -> Cl
 
 
 class Bench:
-    """A store with a clock and any number of clients: each is a process of its own."""
+    """A store with a manual clock and any number of clients, each as in its own process."""
 
     def __init__(self, folder: object, **settings: int | str) -> None:
         self.clock = ManualClock(START_MS)
@@ -127,7 +127,7 @@ def begin(client: Client, timeout_ms: int | None = None) -> TxnId:
 def say(
     client: Client, producer: str, time: int | None, *, topic: str = "t", txn: TxnId | None = None
 ) -> None:
-    """Assert a watermark, or idle with None."""
+    """Assert a watermark; time: in ms; None: the producer is idle."""
     store, assertion = client.store, Assertion(producer, time)
 
     def plain(view: View, now: Instant) -> Decision[WatermarkPlaced]:
@@ -179,7 +179,7 @@ def pending(client: Client, topic: str = "t", subscription: str = "s") -> list[M
 
 @contextmanager
 def little_room(size: int) -> Iterator[None]:
-    """No file of this process grows beyond a size: its writer gets the error of a full disk."""
+    """A context in which no file can grow beyond `size` bytes: a write fails as on a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
@@ -189,7 +189,7 @@ def little_room(size: int) -> Iterator[None]:
 
 
 def little_memory(patch: pytest.MonkeyPatch) -> None:
-    """Have a compaction hold a few keys, and the rows of a few messages."""
+    """Let topic compaction hold only a few keys, and the rows of a few messages."""
     patch.setattr(topic_compaction, "HELD_BYTES", 60)
     patch.setattr(topic_compaction, "DIVIDED_BYTES", 30)
     patch.setattr(topic_compaction, "NUMBER_BITS", 3)
@@ -206,19 +206,19 @@ def session_of(consumer: Consumer) -> ConsumerSession:
 
 
 def lock_of(consumer: Consumer) -> LockFile:
-    """The lock that says that a consumer is alive."""
+    """The lock that a consumer holds as long as it lives."""
     lock = session_of(consumer).member._lock
     assert lock is not None
     return lock
 
 
 def kill(consumer: Consumer) -> None:
-    """Free the consumer's lock, as the kernel does when a process dies: no record says it left."""
+    """Free the consumer's lock, as the kernel does when a process dies, and record nothing."""
     lock_of(consumer).close()
 
 
 def relation_of(
     client: RelationReader, topic: str, selection: RelationFilter | None = None, **options: Any
 ) -> Relation:
-    """The files and rows with the messages of a topic."""
+    """The Relation of a topic."""
     return client._relation(topic, selection, **options)

@@ -1,7 +1,7 @@
 """Owns child processes of tests: a test runs one, reads its lines, kills it and starts it again.
 
 Their programs are the files of tests/children. `python` runs one in a new interpreter. `ready`
-runs one at once in a process that has imported txlog; the test must not kill it there.
+forks it at once from a process that has imported txlog; a test that kills its child needs `python`.
 Nothing sleeps: the test waits for a line or for an end, and after BOUND_S a child is killed.
 """
 
@@ -49,7 +49,7 @@ def txlog_of(store: object, *words: object) -> list[str]:
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a child: the test sets TXLOG_… itself."""
+    """The environment of a child: without TXLOG_… variables of ours, and with `more`."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(UNWANTED)}
     return {**own, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)]), **(more or {})}
 
@@ -98,13 +98,13 @@ def run_until_done(commands: Iterable[Command]) -> int:
 def kill_in_calls(
     prepare: Callable[[str], Command], kills: int, least: int, label: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """Kill a program in the first and last call that changes a file, and in others by chance.
+    """Kill a program in its first and last call that changes a file, and in random others.
 
-    Each run is one of a new store: `prepare` makes it under a name, and returns the command, which
-    lacks the number of the call to die in (`tests.children.dying`). A run that reaches its end
-    prints `answered CALLS`. Yields the name of each store, and words for a failure.
+    Each run has a new store. `prepare` makes it under a name, and returns the command without its
+    last word, the number of the call to die in (`tests.children.dying`). A run that reaches its end
+    prints `answered CALLS`. Yields the name of each store, and a text for the failure's message.
 
-    least: so many calls the program makes at least
+    kills: about the number of runs that die; least: the program makes at least so many calls
     """
     whole = run([*prepare("whole"), str(NEVER)]).stdout.split()
     calls = int(whole[1])
@@ -123,10 +123,10 @@ def kill_in_calls(
 class Child:
     """A process that runs while the test reads its lines; it ends with the `with` block.
 
-    stream: stdout or stderr, whose lines are read; `other` has the text of the other one
+    stream: stdout or stderr: the one whose lines are read; `other` has the text of the other
     group:  its own children die with it
     bound_s: kill it after this time
-    heard:  the lines that were read
+    heard:  the lines that were read so far
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Child:
         return Path(f"/proc/self/fd/{self._other.fileno()}").read_text(errors="replace")
 
     def __iter__(self) -> Iterator[str]:
-        """Its lines, without their ends, until it ends; a line that a kill cut short is none."""
+        """Its lines, without their ends, until it ends; without a line that a kill cut short."""
         for line in self._lines:
             if line.endswith("\n"):
                 self.heard.append(line[:-1])
@@ -191,7 +191,7 @@ class Child:
         return self.until("")
 
     def until(self, text: str) -> str:
-        """Its next line that has this text."""
+        """Its next line with this text; raises AssertionError if it ends before."""
         for line in self:
             if text in line:
                 return line
@@ -229,7 +229,7 @@ class Child:
         self.process.wait()
 
     def end(self, number: int | None = None) -> tuple[int, str]:
-        """Let it end, by a signal if one is given; returns its exit code and remaining lines."""
+        """Close its stdin, send it a signal if given; returns its exit code and remaining lines."""
         if number is not None:
             self.signal(number)
         self._close_stdin()

@@ -1,4 +1,4 @@
-"""A store in which every section of a report has something, made with a clock of its own."""
+"""Owns a store for the tests of reports, with content for every section and a manual clock."""
 
 from __future__ import annotations
 

@@ -10,13 +10,13 @@ from zlib import crc32
 import pytest
 
 PARTS = 7
-SECONDS = 45.0  # then a process begins no further slow test
+SECONDS = 45.0  # after these, a process skips its remaining slow tests
 
 
 def chosen(names: Iterable[str], day: int) -> list[str]:
-    """The tests of a day, in the order of its week.
+    """The tests of a day, in an order that differs from week to week.
 
-    The name alone decides the part of a test, so that it keeps its day when others come and go.
+    The name alone decides the day of a test, so that it keeps it when others are added or removed.
     """
     week, part = divmod(day, PARTS)
     return sorted(
@@ -69,7 +69,7 @@ class Rotation:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Every worker of xdist has collected the same tests."""
+        """Take the counts of any worker of xdist: all have collected the same tests."""
         self._chosen, self._all = node.workeroutput.get("slow tests", (0, 0))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -18,7 +18,7 @@ BUCKET = "archive"
 
 @contextmanager
 def s3_server(host: str = "127.0.0.1") -> Iterator[str]:
-    """A server with an empty bucket; gives the address to offload to."""
+    """A context with a server that has an empty bucket; yields the address to offload to."""
     command = [sys.executable, "-u", "-m", "moto.server", "-H", host, "-p", "0"]
     with (
         pytest.MonkeyPatch.context() as patched,

@@ -15,7 +15,7 @@ PACKAGE = "txlog"
 
 @dataclass(frozen=True)
 class Import:
-    """One imported module: its dotted name, the line, and whether a function hides it."""
+    """One import: the dotted name, the line; deferred: it is inside a function."""
 
     target: str
     line: int
@@ -54,7 +54,7 @@ def modules() -> list[Module]:
 
 
 def own_targets(module: Module, known: set[str]) -> Iterator[tuple[str, Import]]:
-    """Yield the names of our own modules that module imports, `from package import module` too."""
+    """Yield (name, import) for each of our modules in `known` that a module imports."""
     for item in module.imports:
         name = item.target
         if name.split(".")[0] != PACKAGE:

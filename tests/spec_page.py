@@ -1,4 +1,4 @@
-"""Owns the reading of docs/spec: headings, tables, and the shapes of JSON in cli.md."""
+"""Owns how tests read docs/spec: headings, tables, and the shapes of JSON in cli.md."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ class Field:
     """A field of a shape.
 
     type:  the word of `-f help`
-    inner: the objects of an array, or the fields of an object; None: the page does not say
-    every: an object whose keys are names, each with the fields of `inner`
+    inner: fields of the object or of the array's objects; None: the page does not give them
+    every: an object whose keys are names, each with a value of the single field in `inner`
     mixed: an array of any elements
-    enum:  the words that it may be; empty: any
+    enum:  the allowed words; empty: any
     """
 
     name: str
@@ -107,10 +107,10 @@ class Field:
 
 @dataclass
 class Shape:
-    """What stands behind `→`: kind is list, one, each or stream.
+    """The shape of a command's answer, after `→`; kind: list, one, each or stream.
 
     extends: the command whose fields come first
-    shown:   how many fields stand before the bar, None when there is no bar
+    shown:   the number of fields before the bar; None: no bar
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""A terminal for tests: a program runs in a real one, and keys are typed when it is ready."""
+"""Owns running a program in a real terminal, and typing keys when it is ready for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def shown(argv: list[str], env: dict[str, str]) -> str:
 
 
 def typed(argv: list[str], env: dict[str, str], keys: list[tuple[str, str]]) -> str:
-    """The output on a terminal while keys are typed, each after the awaited text before it."""
+    """The output on a terminal; keys: what to type at the prompt, and the text to wait for then."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvpe(argv[0], argv, env)

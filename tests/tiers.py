@@ -9,7 +9,7 @@ import pytest
 
 
 def graded(values: Iterable[Any], quick: int | Collection[Any]) -> list[Any]:
-    """Mark parameters deep, except the first `quick` ones, or those in the collection `quick`."""
+    """Parameters, marked deep except the first `quick`, or except those in the collection."""
     return [
         value
         if (n < quick if isinstance(quick, int) else value in quick)

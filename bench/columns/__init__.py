@@ -2,10 +2,10 @@
 
     python -m bench columns [--messages N] [--rows N] [--rounds N] [--results]
 
-Bytes are transactions of 1,000 messages of 100 bytes. A twentieth of them is aborted, and all files
-are sealed and clean. Typed values, whose own tables come first, have twenty fields; a query needs
-two. Each figure is the median of rounds that turn through all plans of a part, by the clock and by
-processor time, which other programs on the machine disturb less. The first round does not count.
+Values of bytes have about 100 bytes each, mostly in transactions of 1,000 messages a marker; all
+files are sealed and clean. Typed values, whose own tables come first, have twenty fields; a query
+needs two. Each figure is the median of rounds. A round runs all plans of a part in turn; the first
+does not count. Times are by the clock and of processors, which other programs disturb less.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Line = tuple[str, str, float, float]  # what, asked, by the clock, of processors
 
 
 def beside(found: typed.Found, what: str, of: str, said: str, asked: str) -> Line:
-    """One ratio."""
+    """A line with the ratio of two figures in `found`; asked: the ratio that is the target."""
     clock, used = (one / other for one, other in zip(found[what], found[of], strict=True))
     return said, asked, clock, used
 
@@ -41,7 +41,7 @@ def beside(found: typed.Found, what: str, of: str, said: str, asked: str) -> Lin
 def reading(
     spark: SparkSession, folder: Path, messages: int, rounds: int
 ) -> tuple[list[Line], list[str]]:
-    """Bytes, by Spark and by DuckDB; the rates of streams."""
+    """(lines for reading bytes by Spark and DuckDB, sentences with the rates of streams)."""
     path = str(folder / "bytes")
     stored.fill(path, messages, 1000, is_clean=True)
     with txlog.open(path, read_only=True) as client:
@@ -99,7 +99,7 @@ def reading(
 
 
 def writing(spark: SparkSession, folder: Path, count: int, rounds: int) -> list[Line]:
-    """Bytes into a store."""
+    """Lines for writing bytes into a store."""
     frame = written.rows(spark, count)
     frame.count()
     plain, store = frame.drop("partition"), str(folder / "written")
@@ -132,7 +132,7 @@ def writing(spark: SparkSession, folder: Path, count: int, rounds: int) -> list[
 
 
 def records(spark: SparkSession, folder: Path, count: int, rounds: int) -> list[Line]:
-    """Typed values."""
+    """Lines for typed values; prints their own tables."""
     frame = typed.frame_of(spark, count)
     frame.count()
     store, written = typed.writing(spark, folder, frame, rounds)

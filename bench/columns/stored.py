@@ -76,7 +76,7 @@ def same(spark: SparkSession, path: str, folder: Path, like: DataFrame) -> DataF
 
 
 def fill(path: str, messages: int, a_marker: int, *, is_clean: bool) -> None:
-    """Make the store, with `a_marker` messages for each marker."""
+    """Make the store, with `a_marker` messages for each marker; is_clean: seal files clean."""
     rng = random.Random(7)
     values = [
         b'{"id": %d, "pad": "%s"}' % (n, rng.randbytes(38).hex().encode()) for n in range(POOL)
@@ -97,7 +97,7 @@ def fill(path: str, messages: int, a_marker: int, *, is_clean: bool) -> None:
             rows = _spread(pool.take(pa.array([rng.randrange(POOL) for _ in range(count)])))
             plain = count // 5
             producer.send_batch(rows.slice(0, plain))
-            step = a_marker * PARTITIONS  # so many a partition, and marker
+            step = a_marker * PARTITIONS  # messages of a transaction: a marker in each partition
             for start in range(plain, count, step):
                 txn = client.transaction()
                 producer.send_batch(rows.slice(start, step), txn=txn)

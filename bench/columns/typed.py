@@ -5,9 +5,8 @@
 2. Two fields of twenty, by Spark: `spark.read.parquet` of the files from part 1,
    `txlog.spark.read`, format `txlog`, `from_json` of the bytes; a stream of format `txlog`, with
    its rows a second.
-3. The same by Spark while a fifth of the rows is in the journal, where records are bytes that
-   Spark's driver decodes when it makes the frame: once with making the frame, once with a frame
-   from before.
+3. The same by Spark while a fifth of the rows is in the journal: Spark's driver decodes these when
+   it makes the frame. Once the time includes making the frame, once the frame was made before.
 4. The same by DuckDB: the files themselves, and the view of `txlog views`.
 """
 

@@ -5,9 +5,9 @@
     python -m bench throughput --only many
     python -m bench throughput --profile W1
 
-Figures are medians over the rounds, and the ratio is that between medians. A ratio travels from
-machine to machine better than a figure does. Each round has fresh stores and another order of the
-peers, so a slow minute of the machine hits all peers.
+Figures are medians over the rounds, and ratios are between medians. A ratio depends less on the
+machine than a figure does. Each round has fresh stores and another order of the peers, so a slow
+minute of the machine affects all peers.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def workplace() -> Iterator[Path]:
-    """An empty directory in bench/, removed at the end; in memory every peer would be faster."""
+    """An empty directory in bench/, removed at the end; SystemExit if it is in memory."""
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir()
     try:
@@ -176,7 +176,7 @@ def cold(plan: Plan) -> Figures:
 
 
 def processes(plan: Plan) -> dict[str, list[float]]:
-    """Seconds of whole processes."""
+    """The seconds of whole processes, a figure for each round, by command."""
     times: dict[str, list[float]] = {}
     with workplace() as work:
         store = str(work / "store")
@@ -200,7 +200,7 @@ def processes(plan: Plan) -> dict[str, list[float]]:
 
 
 def profile(name: str, plan: Plan, lines: int) -> None:
-    """Where the time of one workload goes; the profiler slows small functions most."""
+    """Print the profile of txlog in one workload; the profiler slows small functions most."""
     with workplace() as work:
         profiler = cProfile.Profile()
         profiler.enable()
@@ -213,7 +213,7 @@ def profile(name: str, plan: Plan, lines: int) -> None:
 
 
 def machine() -> list[str]:
-    """Where the figures come from, as lines of Markdown."""
+    """Date, machine and versions, as lines of Markdown."""
     now = datetime.datetime.now(datetime.UTC)
     model = next(
         (

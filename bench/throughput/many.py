@@ -35,7 +35,7 @@ CASES = ("1p", "4t", "16t", "2p", "4p", "8p")
 
 
 class Found(NamedTuple):
-    """One round: transactions a second of all, of the slowest and the fastest worker; ms."""
+    """One round: transactions a second of all, the slowest and the fastest worker; commit ms."""
 
     rate: float
     least: float
@@ -45,7 +45,7 @@ class Found(NamedTuple):
 
 
 def txlog_step(client: txlog.Client) -> Callable[[], None]:
-    """One durable transaction by txlog."""
+    """A function that commits one durable transaction by txlog."""
     producer = client.producer("orders")
 
     def step() -> None:
@@ -57,7 +57,7 @@ def txlog_step(client: txlog.Client) -> Callable[[], None]:
 
 
 def sqlite_step(path: str) -> Callable[[], None]:
-    """One durable transaction by SQLite."""
+    """A function that commits one durable transaction by SQLite."""
     db = sqlite3.connect(path, isolation_level=None, timeout=60, check_same_thread=False)
     db.execute("PRAGMA synchronous=FULL")
 
@@ -108,7 +108,7 @@ def work(where: Path, peer: str, threads: int, seconds: float) -> None:
 
 
 def measured(where: Path, peer: str, case: str, seconds: float) -> Found:
-    """One round of one case."""
+    """One round of a case: `4t` is four threads, `4p` four processes."""
     shutil.rmtree(where, ignore_errors=True)
     where.mkdir(parents=True)
     if peer == "txlog":

@@ -69,7 +69,7 @@ Step = Callable[[int], None]
 
 
 def _rate(count: int, steps: list[Step]) -> float:
-    """Steps a second; each function has a thread of its own, and they share the numbers."""
+    """Steps a second; each function runs in its own thread, on its share of `count` numbers."""
 
     def run(first: int) -> None:
         for number in range(first, count, len(steps)):
@@ -308,7 +308,7 @@ def duckdb_w2(where: Path, count: int) -> float:
 
 
 def cold_stores(where: Path, topics: int, messages: int) -> None:
-    """`messages` over `topics`, the same in txlog (checkpointed) and in SQLite."""
+    """Store `messages` in `topics`, the same in txlog (checkpointed) and in SQLite."""
     each = messages // topics
     rows = values(each)
     table = pa.table({"value": pa.array(rows, pa.binary())})

@@ -1,4 +1,4 @@
-"""Owns the steps of the crash tests that commit a batch of files under the key."""
+"""Owns the steps of the crash workload that commit a batch of files under KEY."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def bulk_again(
 
 
 def stage_blindly(work: Workload, plan: StagePlan) -> list[Staged]:
-    """Stage a file without asking whether the batch is already committed."""
+    """Stage a file without a check whether the batch is already committed."""
     stager = Stager(work.client.store.disk, plan)
     stager.add(pa.table({"value": [b"never"]}))
     return stager.finish()

@@ -1,4 +1,4 @@
-"""Owns how tests compare disks: by the bytes of all their files."""
+"""Owns how tests compare disks: by digests of all their files."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tests.disk.memory import MemoryDisk
 
 
 def content(disk: MemoryDisk) -> tuple[tuple[str, bytes], ...]:
-    """Every file, by its path and a name for its bytes."""
+    """(path, digest of the bytes) of every file, sorted."""
     return tuple((path, digest(data)) for path, data in disk.files().items())
 
 
 def digest(data: bytes) -> bytes:
-    """A short name for these bytes.
+    """A digest that equals another one only if the bytes are equal.
 
-    CRC will not do: it is the same for all records that end in their own CRC.
+    A CRC would not do: it is the same for all records that end in their own CRC.
     """
     return blake2b(data, digest_size=16).digest()

@@ -1,9 +1,9 @@
 """Every crash of exclusive producers leaves the topic free, and no epoch is given out twice.
 
-The process is killed, or the power is cut, at each step: the lock file, the frame that takes the
-seat, the frame that leaves it, the removal of the file. The next producer must then get the topic
-with an epoch above all epochs that were answered. Another test kills a process at each of its calls
-while a second process waits. `TXLOG_SEED` repeats a run.
+The process is killed, or the power is cut, before each call that changes a file: the lock file, the
+frame that grants access, the frame that ends it, the removal of the file. The next producer must
+then get the topic with an epoch above all epochs that were answered. Another test kills a process
+at each of its calls while a second process waits. `TXLOG_SEED` repeats a run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WORKLOADS = {
 
 
 class Work:
-    """A topic whose producers are exclusive.
+    """A store with a topic whose producers are exclusive; each public method is a step.
 
     epoch: the newest epoch that the store answered
     """
@@ -138,7 +138,7 @@ def values(client: Client) -> list[bytes | None]:
 
 
 def check(crash: Crash) -> None:
-    """Recover: answered messages exist, the topic is free, and the next epoch is a new one."""
+    """Recover, and check that answered messages exist and the next producer has a new epoch."""
     client = open_client(crash.disk, crash.clock)
     assert values(client) in crash.logs
     client.producer("t").send(b"shared")

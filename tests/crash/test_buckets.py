@@ -57,7 +57,7 @@ SETTINGS = Settings(
 
 
 class Work:
-    """A store with delayed messages, and steps of upkeep over it."""
+    """A store with delayed messages; each public method is a step."""
 
     def __init__(self) -> None:
         self.clock = ManualClock(START_MS)
@@ -67,7 +67,7 @@ class Work:
         self.answered = 0  # delayed messages that were answered as durable
 
     def create(self) -> None:
-        """Make the topic and a subscription that waits."""
+        """Create the topic and a subscription that honours delays."""
         self.client.create_topic("t")
         self.client.create_subscription("t", "s", type="shared")
 
@@ -78,7 +78,7 @@ class Work:
         self.answered = self.sent
 
     def commit(self) -> None:
-        """The same in a transaction."""
+        """Send delayed messages in a transaction."""
         self.sent += 2
         delay_txn(self.client, HOUR_MS * self.sent, None, DAY_MS + HOUR_MS * self.sent)
         self.answered = self.sent
@@ -109,7 +109,7 @@ class Work:
         self.client.checkpoint()
 
     def roll(self) -> None:
-        """The same with new ledgers."""
+        """Write a checkpoint that begins new ledgers."""
         self.client.checkpoint(roll_all=True)
 
     def sweep(self) -> None:
@@ -265,7 +265,7 @@ class Fault:
         self.count = 0
 
     def __call__(self, op: str, path: str, **info: int) -> None:
-        """Count, and fail when it is time."""
+        """Count the call, and fail it if it is the one."""
         self.count += 1
         if self.count == self.at:
             raise OSError(self.number, os.strerror(self.number))

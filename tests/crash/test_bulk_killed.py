@@ -1,7 +1,7 @@
 """A driver killed by SIGKILL during a commit of a batch stores all of it or nothing, once at most.
 
 The child dies in its nth call that changes a file. For every n, the batch is stored as a whole or
-not at all. A driver that repeats an absent batch stores it. A checkpoint leaves no file behind.
+not at all. A driver that repeats an absent batch stores it. No temporary file stays behind.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ ROWS = [b"a", b"b", b"c", b"d"]
 
 
 def staged(client: Client, task: int = 0) -> tuple[StagePlan, list[Staged]]:
-    """A batch of two partitions that waits for its commit."""
+    """(plan, staged files) of a batch for two partitions, before its commit."""
     bulk = client.bulk("t", key="k", batch=1)
     table = pa.table({"value": ROWS, "partition": [0, 0, 1, 1]})
     return bulk.plan, bulk.stage([table], task)
 
 
 def made(folder: Path) -> Path:
-    """A store with a message and a staged batch; the file `.staged` next to it has the batch."""
+    """Make a store with a message; the file FOLDER.staged has a batch to commit, pickled."""
     txlog.init(str(folder), reader_grace_ms=0)
     with txlog.open(str(folder)) as client:
         client.create_topic("t", partitions=2)
@@ -42,7 +42,7 @@ def made(folder: Path) -> Path:
 
 
 def check_killed(store: Path, where: str) -> int:
-    """How many rows of a killed commit a reader gets."""
+    """Check the store after a killed commit; returns the batch's rows that were stored."""
     with txlog.open(str(store), read_only=True) as reader:
         seen = values(reader)
         assert seen in ([b"x"], [b"x", *ROWS]), where
@@ -65,7 +65,7 @@ def check_killed(store: Path, where: str) -> int:
 
 
 def ends_of(folder: Path, kills: int) -> set[int]:
-    """How many rows are stored after kills in so many calls of a commit."""
+    """The numbers of stored rows after kills in about `kills` different calls of a commit."""
 
     def prepare(name: str) -> list[str]:
         store = made(folder / name)

@@ -80,7 +80,7 @@ def small(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> No
 
 
 def late_ms(name: str) -> int:
-    """How long after the earlier files a step runs."""
+    """The ms from the earlier files to the step."""
     return SETTINGS.change_retention_ms + 60_000 if name == "expire" else 0
 
 
@@ -93,7 +93,7 @@ def clock_of(name: str) -> ManualClock:
 
 @cache
 def prepared(name: str) -> MemoryDisk:
-    """A store in which the next such step has work to do for every log; all of it is durable."""
+    """The disk of a store in which the step has work to do for every log; all of it is durable."""
     disk = new_disk(SETTINGS)
     clock = ManualClock(START_MS)
     client = open_client(disk, clock)
@@ -124,7 +124,7 @@ def change(client: Client, number: int) -> None:
 
 
 def told(client: Client) -> Rows:
-    """The relations, row by row, in an order that does not depend on files."""
+    """The rows of each log, in an order that does not depend on files."""
     out: Rows = {}
     for kind in SCHEMAS:
         table = client.store.read(partial(log, kind=kind))
@@ -138,7 +138,7 @@ def refs_of(client: Client) -> list[ChangeRef]:
 
 
 def left_over(disk: MemoryDisk, client: Client) -> set[str]:
-    """Files in the directories of the logs that no manifest refers to."""
+    """Files in the directories of the logs that the newest manifest does not name."""
     home = topic_dir(TopicName.parse("t").full)
     logs = (*(f"{directory}/" for directory in changelog.DIRECTORIES.values()), f"{home}/")
     paths = {
@@ -229,7 +229,7 @@ def differing(seen: Rows, expected: tuple[Rows, ...]) -> str:
 
 
 def swept(name: str, stride: int) -> int:
-    """Check every so manieth of the different crashes; returns how many there were."""
+    """Check each `stride`-th of the different crashes; returns the number of different ones."""
     rng, expected, seen = random.Random(f"{SEED} {name}"), outcomes(name), set[object]()
     for disk, clock, where in crashes(name, rng):
         state = (content(disk), clock.now().boot_id)

@@ -81,7 +81,7 @@ def sample(seed: int = 0) -> MemoryDisk:
 
 
 def kind_of(path: str) -> str:
-    """What kind of file a path is."""
+    """The kind of the file at a path."""
     name = path.rpartition("/")[2]
     if path.startswith("journal/"):
         return "witness" if name == "witness" else "journal"
@@ -96,13 +96,13 @@ def kind_of(path: str) -> str:
 
 
 def files_of(kind: str) -> list[str]:
-    """The live files of a kind; files that only older manifests name are left out."""
+    """The paths of the sample's files of a kind."""
     paths = [path for path in sample().files() if kind_of(path) == kind]
     return paths
 
 
 def read_all(client: Client) -> dict[str, Any]:
-    """Everything that can be read."""
+    """The contents of the store as in `observe`, with each row's metadata and the partitions."""
     visible: list[Message] = []
     out = observe(client, visible)
     out["rows"] = [
@@ -207,7 +207,7 @@ def test_damage_is_detected_or_harmless(kind: str, boot: bool, stride: int) -> N
 
 
 def check_writer(disk: MemoryDisk, clock: ManualClock | None, result: str) -> None:
-    """A writer after the damage gets what readers saw, or refuses with such an error."""
+    """Check that a writer after the damage gets the readers' answers, or an integrity error."""
     try:
         client = open_client(disk, clock)
         values_before = [m.value for m in read_messages(client, TOPIC)]

@@ -74,7 +74,7 @@ class Fault:
     hit: str = ""
 
     def __call__(self, op: str, path: str, **info: int) -> None:
-        """Count, and fail when it is time."""
+        """Count the call, and fail it if it is the one."""
         self.count += 1
         if self.count == self.at:
             self.hit = f"{op} {path}"
@@ -129,7 +129,7 @@ def check_after(
     error: TxlogError,
     where: str,
 ) -> None:
-    """The same handle works, the store is as the error says, and a repeat does the step."""
+    """Check that the handle still works, the error is true, and a repeat does the step."""
     model_before, model = work.models[-1], act[0]
     allowed = [model_before, model_before.recovered()]
     if error.exit == 10:

@@ -104,7 +104,7 @@ class Crash:
 
 
 def crash_of(work: Workload, disk: MemoryDisk, where: str, *, is_power_cut: bool) -> Crash:
-    """The states that a crash at this moment may lead to."""
+    """The crash on this disk, with the states that it may lead to."""
     after_cut = work.possible_after_cut()
     models = [m.recovered() for m in after_cut] if is_power_cut else work.possible()
     return Crash(disk, is_power_cut, models, after_cut, list(work.txn_ids), dict(work.ids), where)
@@ -188,7 +188,7 @@ class Known:
 
 
 def answers(disk: MemoryDisk, questions: tuple[Question, ...]) -> list[object]:
-    """The names in directories, and digests of files; None for a missing file."""
+    """For each question, the names in a directory or the digest of a file, None if missing."""
     contents: list[object] = []
     for is_directory, path in questions:
         if is_directory:

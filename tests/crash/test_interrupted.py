@@ -57,7 +57,7 @@ class Alarm(Exception):
 
 
 class Injection:
-    """Raises before the nth instruction that was not run before; counts them."""
+    """Raises before the nth distinct instruction, and counts the distinct ones that ran."""
 
     def __init__(self, nth: int, error: type[BaseException], files: frozenset[str] = FILES) -> None:
         self.nth = nth
@@ -65,7 +65,7 @@ class Injection:
         self.error = error
         self.places: set[tuple[CodeType, int]] = set()
         self.where = ""
-        self.is_behind = False  # the call was complete and about to return to its caller
+        self.is_behind = False  # it raised when the call was complete and about to return
 
     def __enter__(self) -> Injection:
         sys.settrace(self._call)

@@ -25,13 +25,13 @@ CALLS = ["send", "named send", "ack", "ack all", "commit", "abort"]
 
 
 def told(task: Child) -> dict[str, Any]:
-    """What a task tells in its next line."""
+    """The JSON object in the next line of a task."""
     line: dict[str, Any] = json.loads(task.line())
     return line
 
 
 def go(task: Child) -> dict[str, str]:
-    """Let a task make all its calls; returns their answers."""
+    """Let a task make all its calls and end; returns the answer of each call."""
     task.tell()
     answers = {line["call"]: line["answer"] for line in map(json.loads, task)}
     assert task.end()[0] == 0
@@ -55,7 +55,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def task(store: Path) -> Iterator[Callable[[str], Child]]:
-    """Starts a task, which works in a transaction and then waits."""
+    """A function that starts a task by name; the task works in a transaction and then waits."""
     with Children() as children:
         yield lambda name: children.start(python("key_task", store, name, TIMEOUT_MS))
 

@@ -45,10 +45,7 @@ def patient(disk: MemoryDisk) -> Client:
 
 
 def writers() -> tuple[MemoryDisk, MemoryDisk, Client, Client]:
-    """Two processes of a new store.
-
-    Each has sent before, so its next send makes the usual calls.
-    """
+    """Two processes of a new store; each has sent, so its next send makes the usual calls."""
     disk = new_disk(SETTINGS)
     with open_client(disk.process()) as client:
         client.create_topic("t")

@@ -119,7 +119,7 @@ def test_every_crash_of_a_move_leaves_each_message_once(move: str) -> None:
 
 
 def dying(path: str, move: str, aim: str, *arguments: str) -> list[str]:
-    """The command of a process that dies at its aim."""
+    """The command of a process that makes a move and dies at `aim`, a write of it."""
     return ready("killing", path, move, *aim.split(), "0", "0", *arguments)
 
 

@@ -81,7 +81,7 @@ def headless(data: bytes) -> bytes:
 
 
 def kind_of(path: str) -> str:
-    """What kind of file a path is."""
+    """The kind of the file at a path."""
     for kind, part in KINDS.items():
         if re.search(part, path):
             return kind
@@ -143,7 +143,7 @@ def mend(disk: MemoryDisk) -> Repaired:
 
 
 class Fault:
-    """Lets this many calls with an effect pass, then kills the process or fails one call."""
+    """A hook that lets `after` calls with an effect pass, then kills the process or fails one."""
 
     def __init__(self, after: int, error: BaseException) -> None:
         self.left = after
@@ -164,7 +164,7 @@ FAULTS = (
 def swept(
     disk: MemoryDisk, stride: int, start: int, label: str, faults: Sequence[BaseException]
 ) -> int:
-    """Repair with a fault at every so manieth call, then without; returns the calls tried."""
+    """Repair with a fault at each `stride`-th call, then without; returns the number of tries."""
     whole = disk.copy()
     mend(whole)
     assert verify_disk(whole, CLOCK, deep=True)["errors"] == 0, label

@@ -44,7 +44,7 @@ WORKLOADS = {
 
 
 class Work:
-    """A store with a topic of two partitions, and the newest value of each key.
+    """A store with a topic of two partitions, and the newest value of each key; methods are steps.
 
     states: the newest values after each step that was answered
     """
@@ -96,7 +96,7 @@ class Work:
         self.client.checkpoint()
 
     def roll(self) -> None:
-        """The same with new ledgers."""
+        """Write a checkpoint that begins new ledgers."""
         self.client.checkpoint(roll_all=True)
 
     def sweep(self) -> None:

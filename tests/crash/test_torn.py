@@ -73,7 +73,7 @@ def put(disk: MemoryDisk, path: str, offset: int, new: bytes) -> None:
 
 
 def edit_witness(disk: MemoryDisk, **changes: object) -> WitnessRecord:
-    """Rewrite both records as the newest one with changes."""
+    """Write the newest record with changes over both records; returns it as it was."""
     salt = read_identity(disk).salt
     data = disk.read(WITNESS_PATH)
     records = [decode_record(data[at : at + 128], salt) for at in (0, 4096)]
@@ -85,12 +85,12 @@ def edit_witness(disk: MemoryDisk, **changes: object) -> WitnessRecord:
 
 
 def values(client: Client) -> list[str]:
-    """The values of partition 0."""
+    """The values of the topic."""
     return [m.value.decode() for m in read_messages(client, TOPIC) if m.value is not None]
 
 
 def expected(count: int) -> list[str]:
-    """The values store_with sends."""
+    """The values that store_with sends."""
     return [f"v{number}" for number in range(count)]
 
 
@@ -382,7 +382,7 @@ def test_a_later_genuine_frame_convicts_only_what_it_knew_durable() -> None:
 
 
 def check_convicted(disk: MemoryDisk, lsn: int, offset: int, clock: ManualClock) -> None:
-    """Writers are refused and readers get an error too; both name the place; nothing is cut."""
+    """Check that writers and readers get an error that names the place, and nothing is cut."""
     files_before = disk.files()
     tries = 0
     for act in (lambda c: c.store.flush(), lambda c: values(c)):
@@ -492,7 +492,7 @@ def test_the_witness_is_missing() -> None:
 
 
 def checkpointed() -> tuple[MemoryDisk, int]:
-    """A store with several checkpoints and frames behind the last; and the newest generation."""
+    """(a store with several checkpoints and frames after the last, the newest generation)."""
     disk = store_with(3)
     generation = 0
     for number in range(3):

@@ -60,7 +60,7 @@ NEW = {
 
 
 def schema(fields: dict[str, Any], kind: str) -> Schema:
-    """A schema of either type."""
+    """A schema with these fields; kind: avro or json."""
     return Schema.parse(kind, json.dumps(fields))
 
 
@@ -130,7 +130,7 @@ class Work:
         self.client.checkpoint()
 
     def roll(self) -> None:
-        """The same with new ledgers, so that the old ones are sealed."""
+        """Write a checkpoint that begins new ledgers, so that the old ones are sealed."""
         self.client.checkpoint(roll_all=True)
 
     def compact(self) -> None:

@@ -36,7 +36,7 @@ def work(path: str, step: str, nth: int) -> bool:
 
 
 def fill(path: str, chance: random.Random) -> dict[int, int]:
-    """Messages of two honest producers in any order; returns the event time of each."""
+    """Send messages of two producers in random order, none late; returns the event times."""
     txlog.init(path)
     times = {number: chance.randrange(SPAN) for number in range(COUNT)}
     order = sorted(times, key=lambda number: times[number] + chance.randrange(BOUND))

@@ -93,7 +93,7 @@ class Stage:
 
 
 class Calls:
-    """A hook that counts the calls with an effect, and dies within the nth call."""
+    """A hook that counts the calls with an effect, and kills the process in the nth."""
 
     def __init__(self, nth: int) -> None:
         self.nth = nth
@@ -107,7 +107,7 @@ class Calls:
 
 
 def state(client: Client, txn: TxnId) -> tuple[str, str | None]:
-    """Status and reason of a transaction."""
+    """(status, reason) of a transaction."""
     described = client.show_transaction(txn)
     return described["state"], described["reason"]
 

@@ -45,7 +45,7 @@ class Scene:
             assert self.held is not None
 
     def open(self, after_ms: int = 0, clock: ManualClock | None = None) -> Client:
-        """Another process, as far as the store can tell."""
+        """A client that acts as another process."""
         client = open_store(self.path, clock=clock or clock_at(after_ms))
         client.checkpoint_automatically = False
         return client

@@ -1,4 +1,4 @@
-"""Owns what the crash tests share: a model of the answers, a workload, and how tests read a store.
+"""Owns the model and the workload of the crash tests, and how they read a store.
 
 The model knows values only. A step changes the model only after the engine has answered. So after
 any crash, the store must equal the model before or after the step that was under way.
@@ -40,7 +40,7 @@ def new_disk(settings: Settings = SETTINGS, clock: ManualClock | None = None) ->
 
 
 def open_client(disk: MemoryDisk, clock: ManualClock | None = None) -> Client:
-    """A client of the store on this disk, as a process of its own would have it."""
+    """A client of the store on this disk, as in its own process; it never waits for a lock."""
     disk.blocked = lambda path, timeout_ms: False  # in one thread, no other process would free it
     return client_on(disk, clock or ManualClock(START_MS), lock_timeout_ms=0)
 
@@ -54,7 +54,7 @@ def after_reboot(boot: str = "another boot") -> ManualClock:
 
 @dataclass
 class Model:
-    """The contents of the store that follow from the answers so far."""
+    """The contents that the store must have after the answers so far."""
 
     topics: set[str] = field(default_factory=set)
     subs: set[str] = field(default_factory=set)
@@ -73,7 +73,7 @@ class Model:
         return [txn for txn, state in self.txns.items() if state == "open"]
 
     def end(self, txn: str, state: str) -> None:
-        """Commit or abort."""
+        """Commit or abort a transaction; state: committed or aborted."""
         self.txns[txn] = state
         messages, pending = self.held.pop(txn, []), self.pending.pop(txn, set())
         if state == "committed":
@@ -121,7 +121,7 @@ class Model:
 
 
 def read_messages(client: Client, topic: str, messages_range: Range | None = None) -> list[Message]:
-    """Every message of a range, in batches of a few so that reading goes on in the middle."""
+    """Every message of a range, read in small batches, so that reads also begin in the middle."""
     return [
         message
         for table in client.read(topic, range=messages_range, batch_messages=7)
@@ -168,7 +168,7 @@ def places_of(found: list[Message]) -> dict[str, MessageId]:
 
 
 def differs(found: dict[str, Any], models: list[Model]) -> str:
-    """Why the contents are none of the models; empty when they are one."""
+    """The difference if the contents equal none of the models; empty if they equal one."""
     if any(found == model.shape() for model in models):
         return ""
     return f"found {found}, expected one of {[model.shape() for model in models]}"
@@ -212,7 +212,7 @@ class Workload:
         models = self.models[self.durable :]
         return [*models, *([self.next_model] if self.next_model is not None else [])]
 
-    # --- the steps: each returns the model behind it and the call, or None --------------------
+    # --- the steps: each returns (the model after it, the call), or None if it cannot run --------
 
     def create(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
         """Create the topic, then the subscription."""
@@ -369,7 +369,7 @@ class Workload:
         return self._end(model, "aborted")
 
     def joined(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
-        """A transaction whose operations ride with its commit, in one frame."""
+        """A transaction whose operations and commit are one frame."""
         if not model.subs:
             return None
         expected = f"0:{len(self.txn_ids)}"

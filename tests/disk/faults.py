@@ -13,10 +13,10 @@ from txlog.engine.storage.disk.protocol import Disk, File
 
 @dataclass
 class FaultPoint:
-    """A call of a disk, or of a file that was opened through it.
+    """Calls of a disk, or of a file opened through it, at which `act` runs.
 
-    path:  a pattern; nth: which of the calls that fit, 0: each of them
-    count: how many have fitted so far
+    path:  a pattern; nth: the number of the matching call, from 1; 0: each matching call
+    count: the matching calls so far
     """
 
     call: str
@@ -35,7 +35,7 @@ class FaultyDisk:
         self._points: list[FaultPoint] = []
 
     def fail_at(self, call: str, error: Exception, path: str = "*", nth: int = 1) -> FaultPoint:
-        """Raise an error in place of the call."""
+        """Raise an error instead of making the call."""
 
         def fail() -> None:
             raise error

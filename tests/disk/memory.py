@@ -1,16 +1,16 @@
 """Owns the disk in memory: the protocols of the real one, with faults, kills and power cuts.
 
-One `Machine` holds the files; every `MemoryDisk` is one process on it (`process` gives another),
-with its own open files and locks. Two hooks that tests replace are asked before every call: `step`
-before one with an effect, `look` before one without. A hook counts, or raises
+One `Machine` holds the files. Every `MemoryDisk` is one process on it, with its own open files and
+locks; `process` makes another one. The disk calls a hook before every call, and tests replace them:
+`step` before a call with an effect, `look` before one without. A hook counts, or raises
 
 - OSError: the call fails as the real one would; a failed flush loses its bytes (see power_loss);
 - Killed: this process is dead, its locks are free, every later call of it raises again;
-- PowerCut: the same; what the platter then holds is one of `images`.
+- PowerCut: the same; afterwards the platter has the content of one of `images`.
 
-An error with an attribute `written` raised before a pwrite lets that many bytes through first.
+If the error of a pwrite has an attribute `written`, that many bytes are written first.
 
-    op of step   create mkdir pwrite datasync sync_dir link unlink lock unlock
+    op of step   create mkdir rmdir pwrite datasync sync_dir link unlink lock unlock
     op of look   open read pread size exists listdir holder
 """
 
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 
 class Killed(BaseException):
-    """The process died here; written is how many bytes of a pwrite it had done."""
+    """The process died here; written: how many bytes of a pwrite it had written."""
 
     def __init__(self, written: int = 0) -> None:
         self.written = written
@@ -120,7 +120,7 @@ class Process(Protocol):
 
 
 class MemoryFile:
-    """`File` on a node. It acts as one descriptor, so it reports each failed flush once."""
+    """`File` on a node, with one descriptor, which reports each failed flush once."""
 
     def __init__(self, disk: Process, node: Node, path: str, write: bool) -> None:
         self.path = path
@@ -200,7 +200,8 @@ class MemoryScratch(MemoryFile):
 
 
 class MemoryLock:
-    """`LockFile` on a node. Waiting asks `MemoryDisk.blocked` where a test has set it."""
+    """`LockFile` on a node. Instead of waiting it calls `MemoryDisk.blocked` if a test set that:
+    (path, timeout_ms) -> whether to try again."""
 
     def __init__(self, disk: Process, node: Node, path: str) -> None:
         self.path = path
@@ -330,7 +331,7 @@ class MemoryDisk:
             return self._other_machine(copy_tree(self.machine.root))
 
     def fork_kill(self) -> MemoryDisk:
-        """Return the disk after the death of all processes: all written data is visible."""
+        """Return the disk as after the death of all processes: it has all written data."""
         return self.copy()
 
     def images(self, rng: Chance, limit: int) -> Iterator[MemoryDisk]:
@@ -352,9 +353,7 @@ class MemoryDisk:
         return dict(sorted(contents.items()))
 
     def damage(self, path: str, data: bytes | None) -> None:
-        """Replace a file's content, also on the platter, in a way that no call would; None removes
-        it.
-        """
+        """Replace a file's content, also on the platter, without a call; data None: remove it."""
         parent, name = split(path)
         directory = self._directory(parent)
         node = self.find(path)
@@ -603,7 +602,7 @@ class MemoryDisk:
         return (None if acting is None else acting()) or (1000, "user")
 
     def close(self) -> None:
-        """Nothing is cached."""
+        """Do nothing: this disk caches nothing."""
 
     # for the handles of this module
 
@@ -704,7 +703,7 @@ class MemoryDisk:
 
 
 class MemoryDraft:
-    """`Draft`, as on the posix disk. own: its path until the file has its final name."""
+    """`Draft`, as on the posix disk; own_path: of the file until it has its final name."""
 
     def __init__(self, disk: MemoryDisk, path: str, own_path: str | None = None) -> None:
         self._directory, _ = split(path)
@@ -724,7 +723,7 @@ class MemoryDraft:
         self._what.push(part, self._file.pwrite)
 
     def fill(self, parts: Sequence[Buffer] | Stream) -> None:
-        """Write all bytes. Data that is not a Stream is kept and compared byte by byte."""
+        """Write all bytes, and keep `parts`, which `publish` compares with the file."""
         self._what = parts
         if isinstance(parts, Stream):
             parts.write(self._file.pwrite)

@@ -1,13 +1,13 @@
 """The model of the states of files and directories after a power cut; spec/reliability 1, 5.1.
 
-A `Node` is a file or a directory as a running kernel shows it. Beside the visible state it keeps,
-for every unit that changed since its last flush, the platter's version and each later version as an
-`Item`. A unit is a sector of 512 bytes, the size of a file, or one name in a directory.
+A `Node` is a file or a directory as a running kernel shows it. It also keeps, for every unit that
+changed since its last flush, the platter's version, and each later version as an `Item`. A unit is
+a sector of 512 bytes, the size of a file, or one name in a directory.
 
-A power cut keeps any subset of the items: an `Image` names which, and where a write was torn. A
-flush makes the visible state of its units durable and forgets their items. A failed flush leaves
-its items undecided for ever, and no later flush covers them unless the unit is written again,
-because the kernel takes the pages for clean (R13).
+A power cut keeps any subset of the items; an `Image` says which, and where a write was torn. A
+flush makes the visible state of its units durable and removes their items. After a failed flush the
+platter may or may not have its items, and no later flush covers them unless the unit is written
+again, because the kernel takes the pages for clean (R13).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import combinations
 from typing import Protocol, TypeVar, Union
 
 SECTOR = 512  # bytes a disk writes whole
-# versions of one unit between two flushes; those in the middle add little and cost much
+# versions that a unit keeps between two flushes, the newest; more would cost much and find little
 VERSIONS_MAX = 4
 SUBSETS_MAX = 8  # up to this many items every subset is tried
 RANDOM_IMAGES = 32
@@ -64,7 +64,10 @@ class Item:
 
 @dataclass(slots=True)
 class Image:
-    """Which items a power cut kept, and how many bytes of the torn one (sector items only)."""
+    """The items that a power cut kept, by index; torn: the bytes that it kept of a sector item.
+
+    garbage: the content of sectors that were allocated and never written; empty: zeros
+    """
 
     kept: set[int]
     torn: dict[int, int] = field(default_factory=dict)
@@ -129,7 +132,7 @@ class Node:
             del self.old[key]
 
     def fail_flush(self) -> None:
-        """Leave the pending units undecided, and let no later flush cover them."""
+        """Mark the pending items as lost: no later flush covers them."""
         self.errors += 1
         for item in self.pending:
             item.is_lost = True
@@ -258,7 +261,7 @@ def _durable_file(
 
 
 def choose_images(items: Sequence[Item], rng: Chance, limit: int) -> Iterator[Image]:
-    """Yield at most limit images: nothing kept, everything kept, then the others in 5.1.
+    """Yield at most `limit` images: nothing kept, everything kept, then others, as in 5.1.
 
     Up to SUBSETS_MAX items: all subsets; else prefixes, each missing, each alone, random ones.
     Always: every write torn at 1, 511, 512, half and all but one byte, with all before it kept;

@@ -1,4 +1,4 @@
-"""The watch of the disk in memory."""
+"""Owns the watch of the disk in memory, which reports changed files."""
 
 from __future__ import annotations
 

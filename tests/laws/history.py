@@ -26,7 +26,7 @@ ACTS = (3, 3, 3, 5, 5, 5, 2, 3, 3, 2, 1, 1, 2, 2, 1, 1, 1, 2, 5, 3, 2, 1, 1, 1, 
 Dumps = dict[Component, object]
 
 
-LARGE = 99  # this many times, which is more than a message without chunks may have
+LARGE = 99  # a value repeated so often needs chunks
 
 
 def live_dumps(client: Client) -> Dumps:
@@ -94,7 +94,7 @@ def fresh(bench: Bench, generation: int | None = None) -> Iterator[View]:
 
 
 def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
-    """Call everything the API offers, including calls that are refused."""
+    """Make STEPS random calls, some of which are refused; checkpoints: also let some checkpoint."""
     chance, later = random.Random(seed), random.Random(seed)
     client = bench.client
     client.create_topic("t", 2)
@@ -207,7 +207,7 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
 
 
 def bulk(bench: Bench, chance: random.Random) -> None:
-    """Stage a batch of files under another key, and adopt it, discard it or bring it again."""
+    """Stage a batch of files under a random key and name, discard some, and commit it."""
     name = chance.choice((chance.randrange(9), chance.choice("abc")))
     batch = bench.client.bulk("t", key=f"key {chance.randrange(3)}", batch=name)
     now = bench.clock.now().wall_ms
@@ -237,7 +237,7 @@ def bulk(bench: Bench, chance: random.Random) -> None:
 def lease(
     client: Client, chance: random.Random, consumers: list[Consumer], act: int, txn: TxnId | None
 ) -> None:
-    """Consumers open, receive, acknowledge, give back, close and die."""
+    """Let a consumer open (0), receive and acknowledge (1), nack (2), close or die (3)."""
     if act == 0 and len(consumers) < 3:
         timeout_ms = chance.choice((None, 2000))
         consumers.append(client.consumer("t", "h", ack_timeout_ms=timeout_ms))

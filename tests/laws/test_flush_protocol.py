@@ -29,14 +29,14 @@ MUTANTS = (
 class World(NamedTuple):
     """A state of the store and of its processes.
 
-    journal: the frames of the file that is current, as the cache has them, by whose they are
+    journal: the frames of the current file, as the cache has them; a frame is its process's number
     lost:    frames whose pages a failed flush has marked clean: another flush does not write them
     disk:    frames that a power cut leaves
-    witness: how many frames are durable; up to which a flush is under way, 0: none; poisoned
-    at:      of each process, where it stands: new, locked, written, flushing (it has marked), then
-             flushed or failed, done (it answered), unknown, back (its append failed when the frame
-             was whole), withdrawn, dead
-    target:  of each process, how many frames its flush covers
+    witness: (frames that are durable, frames that a running flush will cover or 0, poisoned)
+    at:      the stage of each process: new, locked, written, flushing (it has marked), then flushed
+             or failed, done (it answered), unknown, back (its append failed when the frame was
+             whole), withdrawn, dead
+    target:  by process, how many frames its flush covers
     """
 
     journal: tuple[int, ...]
@@ -58,7 +58,7 @@ START = World(
 
 
 def moved(world: World, process: int, stage: str, **changes: object) -> World:
-    """The world once a process stands elsewhere."""
+    """The world after a process has moved to a stage, with other changes."""
     at = (*world.at[:process], stage, *world.at[process + 1 :])
     return world._replace(at=at, **changes)  # type: ignore[arg-type]
 
@@ -145,7 +145,7 @@ def of_process(world: World, me: int, mutant: str | None) -> Iterator[World]:
 
 
 def rolled_forward(world: World) -> World:
-    """The frames that are not known to be durable, in a new file, flushed, in new pages."""
+    """The world after all frames were written to a new file, in new pages, and flushed."""
     whole = frozenset(world.journal)
     return world._replace(
         lost=world.lost - whole, disk=world.disk | whole, witness=(len(world.journal), 0, False)

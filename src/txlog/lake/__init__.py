@@ -1,6 +1,6 @@
-"""Messages as columns, in bulk: DuckDB, Spark, files and mirrors.
+"""Bulk reads and writes of messages as columns, with DuckDB and Spark: SQL, jobs, files, mirrors.
 
-Other rooms import `lake.sql`, `lake.jobs` and `lake.spark`. Users import `txlog.spark`.
+Other rooms import only the modules of the door. Users import `txlog.spark`.
 
 Door: jobs/audit, jobs/export_files, jobs/import_files, jobs/lateness, jobs/local,
 jobs/mirrors/mirror, jobs/replay, jobs/sources/loads, jobs/upkeep, spark/submit, sql/client_query,

@@ -1,4 +1,4 @@
-"""txlog and Spark by its public name: what `txlog.lake.spark` exports, and programs.
+"""The public name of txlog's Spark API: the names of `txlog.lake.spark`, and jobs as programs.
 
 Contents:
 

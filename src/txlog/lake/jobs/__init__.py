@@ -1,7 +1,7 @@
 """Jobs: bulk work over topics, by DuckDB in this process or by Spark.
 
 A job is a function of a client and an engine; it returns the object that `txlog job NAME --json`
-prints. Its results and its changes are the same on both engines.
+prints. Both engines give the same results and changes, except for the order of stored messages.
 
 Contents:
 

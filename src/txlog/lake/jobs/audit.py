@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 _TXN: Final = "partition, txn_most, txn_least"
 _NUMBERS: Final = ("entry", "txn_index", "number")
-# To check that rows are unique, DuckDB keeps a bit per row, block by block, for about this many
-# blocks at a time. To find the rows that are not, it holds this many rows.
+# To check that rows are unique, DuckDB keeps a bit per row, for about BLOCKS_AT_ONCE blocks at a
+# time. To count repeated rows, it holds about ROWS_AT_ONCE rows.
 BLOCKS_AT_ONCE = 200_000
 ROWS_AT_ONCE = 4_000_000
-# Committed messages by the rows alone. Nothing here comes from a fold, except large messages, whose
-# rows are in no file.
+# Committed messages, from stored rows alone. Only large messages come from a fold: their rows are
+# in no file.
 _COMMITTED: Final = f"""
 marks AS (SELECT partition, ledger, entry, txn_most, txn_least,
           coalesce({STORED}.count, 0) AS messages FROM {STORED} WHERE role = 'p' AND kind = 1),
@@ -62,9 +62,9 @@ committed AS (
 def audit(client: Client, topics: Sequence[str], engine: Engine, tell: Tell = silent) -> Audit:
     """Check the stored rows of the topics, or of all topics, against the store's own records.
 
-    tell:    called with a line for each step
-    returns: {failed, check_list: [{name, topic, partition, expected, found, ok}]}; partition is
-             None for a check of the whole topic
+    topics:  their names; empty: all topics
+    returns: {failed, check_list: [{name, topic, partition, expected, found, ok}]}; failed: how many
+             checks; partition is None for a check of the whole topic
     raises:  TopicNotFound, PartitionUnavailable; Corruption of a part or a frame
     """
     names = [TopicName.parse(topic) for topic in topics]
@@ -114,7 +114,7 @@ def _checks(client: Client, rows_stored: StoredRows, engine: Engine) -> Iterator
 
 
 def _damage(client: Client, files: Sequence[FileSource]) -> str | None:
-    """The damage in the bytes of files; None without any."""
+    """The message of the first damage in the bytes of files; None without any."""
     try:
         client.check_files(files)
     except Corruption as error:
@@ -139,13 +139,13 @@ def _asked(rows_stored: StoredRows, ask: Ask, engine: Engine) -> Iterator[AuditC
 
 
 def _rows(rows_stored: StoredRows) -> int:
-    """About how many rows there are; rows of transactions also count for their markers."""
+    """About how many rows there are: entries of all ledgers, plus the messages of markers."""
     counted = (rows_stored.ledgers["entries"], rows_stored.markers["messages"])
     return sum(int(pc.sum(column).as_py() or 0) for column in counted)
 
 
 def _blocks(rows_stored: StoredRows) -> int:
-    """About how many blocks: a ledger and a transaction have at least one each."""
+    """About how many blocks of rows: each ledger and each transaction has at least one."""
     return (
         int(rows_stored.ledgers.num_rows + rows_stored.markers.num_rows)
         + _rows(rows_stored) // BLOCK
@@ -153,7 +153,7 @@ def _blocks(rows_stored: StoredRows) -> int:
 
 
 def _summed(ask: Ask, sql: str, shares: int, engine: Engine) -> list[dict[str, Any]]:
-    """The answer to SQL with shares, computed share by share and summed by partition."""
+    """Run a query share by share; returns its rows, summed by partition."""
     if "%(" not in sql:
         rows: list[dict[str, Any]] = ask(sql).to_pylist()
         return rows

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from txlog.base.rows.sending import BulkStored
 
 
-Tell = Callable[[str], None]
-Ask = Callable[[str], pa.Table]
-# The views of `stored`, and its tables.
+Tell = Callable[[str], None]  # reports the progress of a job, a line each call
+Ask = Callable[[str], pa.Table]  # runs a SELECT
+# Names of the views and of the tables that `Engine.stored` makes.
 STORED, LARGE_CHUNKS = "stored", "large_chunks"
 TABLES = ("ledgers", "markers", "large", "acks")
 BLOCK = 1024  # block size of the check that numbers are unique
 
 
 class Engine(Protocol):
-    """An engine that computes jobs."""
+    """Computes jobs, by DuckDB (`local`) or by Spark (`lake.spark.engine`)."""
 
     name: str
 
@@ -41,7 +41,7 @@ class Engine(Protocol):
         """SQL for 48 bits of the md5 of bytes, as an integer."""
 
     def distinct(self, column: str) -> str:
-        """SQL for the number of distinct integers of a column in a group, from 0 to BLOCK - 1."""
+        """SQL that counts the distinct values of a column in a group; they are below BLOCK."""
 
     def messages(self, client: Client, topic: str, sql: str) -> pa.Table:
         """Rows of a SELECT over `{messages}`: the committed messages of a topic, as of one moment.
@@ -50,15 +50,16 @@ class Engine(Protocol):
         """
 
     def count(self, source: Files) -> int:
-        """The number of messages in the files; raises CommandFailed, BadRecord, InvalidArgument.
+        """The number of messages in the files; it reads every record.
 
-        It reads every record and writes none.
+        raises: CommandFailed, BadRecord, InvalidArgument
         """
 
     def load(self, client: Client, source: Files, topic: str, key: str, batch: str) -> BulkStored:
-        """Store the rows of files as one batch; the answer of Bulk.commit. Raises as count, bulk.
+        """Store the rows of files as one batch; returns the answer of Bulk.commit.
 
-        DuckDB keeps the order of the files; Spark orders by event_time, if there is one.
+        DuckDB keeps the order of the files; Spark orders by event_time, if the rows have one.
+        raises: as count, Client.bulk and Bulk.commit
         """
 
     def replay(
@@ -70,18 +71,18 @@ class Engine(Protocol):
         batch: str,
         function: Transform | None,
     ) -> tuple[int, BulkStored]:
-        """Store messages of a content again, changed by a function; returns how many were read."""
+        """Store messages again, changed by a function; returns (messages read, as Bulk.commit)."""
 
     def arrange(self, client: Client) -> Arrange | None:
         """A function that reads and sorts the rows of a compaction; None: upkeep does it."""
 
     def searches(self, client: Client, topic: str) -> Mapping[int, Search] | None:
-        """By partition number, functions that find delayed ids; None: upkeep does it itself."""
+        """By partition number, functions that find delayed ids; None: upkeep does it."""
 
     def stored(self, client: Client, rows_stored: StoredRows) -> AbstractContextManager[Ask]:
-        """Return a function that runs a SELECT over STORED, LARGE_CHUNKS and TABLES.
+        """A context with a function that runs a SELECT over STORED, LARGE_CHUNKS and TABLES.
 
-        STORED: role, partition, and the columns of stored.ROWS; one row for each stored row
+        STORED: a row for each stored row, with role, partition, ledger, file and ROW_COLUMNS
         raises: Corruption when a file cannot be read
         """
 

@@ -11,13 +11,11 @@ piece and writes none twice:
 The order is that of the log, one partition after another. A message has one of these forms:
 
     parquet, arrow   COLUMNS: key and value are bytes, instants UTC in milliseconds
-        csv              the same as text, instants outside the years 1 to 9999 as epoch ms; key and
-                         value by their encoding: utf8, base64, or empty for null
-        ndjson           the envelope of FORMAT records (`produce --in envelope` takes it byte for
-        byte)
+    csv              the same as text, instants outside the years 1 to 9999 as epoch ms; key and
+                     value with their encoding: utf8, base64, or empty for null
+    ndjson           the envelope of FORMAT records, which `produce --in envelope` accepts
 
-    Text is built from columns (`base/text`): no message becomes a Python object. Source: spec/cli
-    8.2.
+Text is built from columns (`base/text`): no message becomes a Python object. Source: spec/cli 8.2.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ FORMS: Final = ("parquet", "arrow", "csv", "ndjson")
 COLUMNS: Final = schema_of(EXPORTED)
 # Columns that may partition files; a date is a day in UTC.
 PLACES: Final = ("partition", "key", "producer", "publish_date", "event_date")
-PLACES_MAX: Final = 500  # limit of files open at once
+PLACES_MAX: Final = 500  # directories in one batch of rows
 _NOWHERE: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -97,7 +95,7 @@ class Writer(Protocol):
 
 
 def exported(received: pa.Table) -> pa.Table:
-    """Rows of RECEIVED, converted to COLUMNS."""
+    """Rows that a reader received, converted to COLUMNS."""
     messages = Messages(received)
     converted = {
         "message_id": messages.column("message_id"),
@@ -111,8 +109,8 @@ def exported(received: pa.Table) -> pa.Table:
 def writer(form: str, sink: BinaryIO, without: Sequence[str] = (), *, seeks: bool = True) -> Writer:
     """Return the writer of a file in a form.
 
-    without: columns that the directory names have
-    seeks:   the sink is a file
+    without: columns to leave out, because the names of directories have them
+    seeks:   the sink is a file; False: arrow is written as a stream
     """
     schema = pa.schema([field for field in COLUMNS if field.name not in without])
     if form == "parquet":
@@ -186,9 +184,10 @@ class _Text:
 
 
 def by_place(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each directory, `name=value/…`, in their order.
+    """Yield (directory, its rows) with directories named `name=value/…`; rows keep their order.
 
-    names: columns of PLACES; none: all rows belong to the directory itself
+    names: columns of PLACES; none: one directory, "", has all rows
+    raises: InvalidArgument for more than PLACES_MAX directories
     """
     if not names:
         yield "", rows
@@ -273,9 +272,9 @@ def export_stream(
     message_range: Range | None = None,
     tell: Tell = silent,
 ) -> Exported:
-    """Write the committed messages of a topic to an open file; parquet and arrow as a stream.
+    """Write the committed messages of a topic to an open file, which need not seek.
 
-    wanted:  a range; by default everything. It ends at the current end of the log
+    message_range: by default everything up to the current end of the log
     returns: {topic, path, files, messages, size_bytes}; size_bytes: of payload
     raises:  TopicNotFound, InvalidArgument, PartitionUnavailable, Corruption; errors of the sink
     """
@@ -301,7 +300,8 @@ def export_file(
     """Write the committed messages of a topic to one file, which appears when it is complete.
 
     force:   replace a file of that name
-    returns: as export_stream; raises the same, AlreadyExists, DiskFailed
+    returns: as export_stream
+    raises:  as export_stream; AlreadyExists, DiskFailed
     """
     _check_form(form)
     if Path(path).exists() and not force:
@@ -349,8 +349,9 @@ def export_directory(
 ) -> Exported:
     """Write the committed messages of a topic as files of a directory, each message once.
 
-    wanted:  a range of the log; not allowed when a directory is continued
-    partition_by: columns of exported.PLACES: files are below name=value/…, and lack these columns
+    message_range: a range of the log; not allowed when a directory is continued
+    partition_by: columns of PLACES: files are below name=value/…, and lack these columns, except
+             that a date leaves its time in the files
     resume:  continue after a killed export of the same store and topic, or begin
     append:  the same, and add messages that became visible since it was finished
     force:   first remove the files of an earlier export there
@@ -387,7 +388,7 @@ def export_directory(
 
 @dataclass(slots=True)
 class _State:
-    """The state of a directory: per partition, the mark after which it ends, and its goal."""
+    """The state of a directory, by partition: the mark that it has reached, the mark to stop at."""
 
     store: str
     topic: str
@@ -419,7 +420,7 @@ class _Directory:
         self._root = root
 
     def begin(self, message_range: Range | None, *, resume: bool, add: bool, force: bool) -> None:
-        """Read the existing state, or begin."""
+        """Take the state of an earlier export and remove its unfinished files, or make a state."""
         saved = self._known()
         # The lock is held, so no other export is writing: these files are from a killed one.
         leftovers = [
@@ -469,7 +470,7 @@ class _Directory:
             self.state.is_done = False
 
     def pieces(self, partition: str, piece_messages: int) -> Iterator[int]:
-        """Write a partition's remaining messages by pieces; yields their number so far."""
+        """Write a partition's remaining messages; after each piece, yield the export's count."""
         stop = self.state.stops.get(partition)
         if stop is None:
             return
@@ -497,7 +498,7 @@ class _Directory:
             self._save()
 
     def _piece(self, reader: Reader, partition: int, most: int) -> int:
-        """Write at most this many messages; their files get their names together."""
+        """Write at most `most` messages, whose files get their names together; returns how many."""
         done = 0
         with ExitStack() as files:
             writers: dict[str, Writer] = {}
@@ -527,7 +528,7 @@ class _Directory:
         return files.enter_context(dropping(writer(self.state.form, sink, without)))
 
     def _bounds(self, message_range: Range) -> tuple[dict[str, Mark], dict[str, Mark]]:
-        """The start and end of a range in each partition, with the log as it is now."""
+        """(starts, stops) of a range by partition, in the log as of now; a stop may be missing."""
         whole = Range(start=message_range.start, stop=message_range.stop or END)
         name = TopicName.parse(self._topic, allow_partition=True)
 

@@ -106,7 +106,7 @@ def _load(
 
 
 def answer_of(stored: BulkStored, files: int) -> BulkLoaded:
-    """The job's answer for an answer of Bulk.commit."""
+    """The answer of `bulk-load` from the answer of Bulk.commit; files: of the source."""
     return {
         "topic": stored["topic"],
         "files": files,
@@ -141,7 +141,7 @@ def import_files(
     key:     the transaction key of the batches; by default `import-TOPIC`
     resume:  store each file separately; otherwise all files or none
     create:  create the topic if it is missing, with one partition
-    decoded_bytes_max: refuse a Parquet row group that decodes to more
+    decoded_bytes_max: most bytes that a Parquet row group may decode to
     returns: {topic, files, messages, size_bytes, txn, already} for messages stored now, or before;
              txn None: there were several; already: nothing was stored now
     raises:  TopicNotFound, InvalidArgument, LimitExceeded; BadRecord when a file does not have the
@@ -227,9 +227,9 @@ def _check_decoded(source: Files, most: int) -> None:
 def _typed(
     client: Client, source: Files, topic: TopicName, *, create: bool, dry_run: bool
 ) -> Iterator[Files]:
-    """The source with its rows as records; the topic gets their schema.
+    """A context with the source, its rows as records; the topic gets their schema.
 
-    If the block raises, the topic or the schema that was made for it is removed again.
+    If the block raises, the topic or schema made here is removed, unless it is in use.
     create:  create the topic if it is missing
     raises:  IncompatibleSchema when the topic has another schema; InvalidArgument for columns that
              cannot be fields, or an envelope; TopicNotFound; BadRecord

@@ -1,8 +1,8 @@
 """Owns the job `lateness`: how late messages arrive, and how many a lagging watermark would save.
 
-A watermark with a delay lags the greatest event time of its partition by that delay; a message
-below it is late. Each partition is computed separately, in the order of the log; messages without
-an event time are left out.
+A watermark with a delay is the greatest event time of its partition so far, minus that delay. A
+message below it is late. The job follows each partition separately, in the order of the log, and
+leaves out messages without an event time.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ _QUANTILES: Final = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
 
 
 def lateness(client: Client, topic: str, by_ms: int, engine: Engine) -> Lateness:
-    """Delays from event to publication in a topic, by publish time.
+    """Delays from event to publication in a topic, in periods of publish time.
 
+    by_ms:   the length of a period, from 1
     returns: {topic, messages, row_list, delay_list}
     row_list:   {from_time, messages, late, p50_ms, p90_ms, p99_ms, max_ms}, by time; late: messages
                 below the greatest event time before them

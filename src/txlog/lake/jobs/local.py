@@ -56,7 +56,7 @@ _ROWS: Final = ", ".join(f'"{name}"' for name in ROW_COLUMNS)
 
 
 class Local:
-    """DuckDB in this process."""
+    """Runs jobs with DuckDB in this process; methods as in Engine."""
 
     name = "duckdb"
 
@@ -69,9 +69,9 @@ class Local:
         return f"('0x' || substr(md5({column}), 1, 12))::BIGINT"
 
     def distinct(self, column: str) -> str:
-        """SQL for the number of distinct values of 0 to BLOCK - 1 in a group: a bit for each.
+        """SQL that counts distinct values with a bit for each number below BLOCK.
 
-        `count(DISTINCT …)` would hold a row for each.
+        `count(DISTINCT …)` would hold each value.
         """
         return f"coalesce(bit_count(bitstring_agg(({column})::INTEGER, 0, {BLOCK - 1})), 0)"
 
@@ -131,7 +131,7 @@ class Local:
 
     @contextmanager
     def stored(self, client: Client, rows_stored: StoredRows) -> Iterator[Ask]:
-        """The function that runs a SELECT over the stored rows."""
+        """A context with the function that runs a SELECT over the stored rows."""
         sources = [*rows_stored.files, *rows_stored.large_files]
         paths = [*paths_below(client.path, sources)]
         with Session(paths=_both(paths)) as session:
@@ -179,7 +179,7 @@ def _stored(bulk: Bulk, rows: Iterable[Rows]) -> BulkStored:
 
 @contextmanager
 def opened(source: Files) -> Iterator[tuple[Session, Files]]:
-    """A session that may read the files of a source, and the source with the session's names."""
+    """A context with a session that may read a source's files, and the source as it names them."""
     with (
         source.with_plain_names() as source_named,
         Session(paths=_both(source_named.paths), is_lean=True) as session,
@@ -196,11 +196,10 @@ def opened(source: Files) -> Iterator[tuple[Session, Files]]:
 
 @contextmanager
 def as_parquet(source: Files) -> Iterator[Files]:
-    """The messages of csv files as a file of Parquet, for an engine that reads csv differently.
+    """A context with the messages of csv files in one Parquet file: Spark reads csv differently.
 
     The file is in the directory for temporary files, and is removed when the block ends.
-    raises: as message_rows; BadRecord for a row that is not a message; as replacing: the disk is
-    full
+    raises: as message_rows and replacing; BadRecord for a row that is not a message
     """
     with TemporaryDirectory(prefix="txlog-") as folder:
         path = str(Path(folder, "messages.parquet"))

@@ -1,8 +1,8 @@
 """Owns the job `replay`: messages of a range become messages of another topic, once.
 
-The transaction key, the topic and the range as text identify the batch: the same three again give
-the first answer, even if the range covers other messages by now. Each message stays the same, with
-an additional property that names its source.
+The key, the topic, the range as text and the function's name identify the batch. The same four
+again give the first answer, even if the range covers other messages by now. Each message gets a
+property that names its source; the function may change it further.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ _READ: Final = ["topic", "message_id", *KEPT]
 
 
 class Replayed:
-    """The messages of a content for sending again, batch by batch; read: how many were read."""
+    """The messages of a content as batches to send again; read: how many were read so far."""
 
     def __init__(
         self, client: Client, content: RelationContent, function: Transform | None

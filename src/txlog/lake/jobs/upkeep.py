@@ -29,7 +29,7 @@ def compact(
 def rebuild_delayed(
     client: Client, topic: str, engine: Engine, *, dry_run: bool = False, tell: Tell = silent
 ) -> IndexRebuilt:
-    """Rebuild the index of a topic; returns and raises as `client.topic(topic).rebuild`."""
+    """Rebuild the delayed index of a topic; returns and raises as `client.topic(topic).rebuild`."""
     handle = client.topic(topic)
     tell(f"{topic}: looking for delayed messages")
     searches = None if dry_run else engine.searches(client, topic)

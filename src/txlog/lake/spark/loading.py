@@ -1,8 +1,8 @@
 """Owns `bulk_load`: a data frame of any shape becomes messages of a topic, once.
 
-    driver   plan: is the batch stored already? then no task runs
-    task     gets its rows as Arrow batches and stages a file for each partition it has rows for
-    driver   commit: one frame with the files of the attempts whose answers Spark took
+    driver   plans, and starts no task if the batch is stored already
+    task     gets its rows as Arrow batches, and stages a file for each partition that has rows
+    driver   commits one frame with the files of the attempts whose answers Spark took
 
 A task answers with the files it staged. A second attempt stages its own files, and Spark takes the
 answer of only one attempt. Files of other attempts are removed with the directory of the job.
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from txlog.base.rows.sending import BulkStored
 
 
-# The optimizer's figure for a source of unknown size is larger.
+# If the optimizer's estimate is larger, the size of the source is unknown.
 _KNOWN_BYTES: Final = 1 << 60
-# Bytes that Spark reads in a task, if no setting decides the number of tasks.
+# Bytes that Spark reads in a task of a scan of files by default.
 _TASK_BYTES: Final = 128 << 20
 _CASTS: Final = {
     "properties": "map<string,string>", "event_time": "timestamp", "deliver_at": "timestamp",
@@ -68,7 +68,7 @@ def bulk_load(
     shuffle: bool | None = None,
     producer: str | None = None,
 ) -> BulkStored:
-    """Store a data frame as messages, once for this key and batch; the fields of Bulk.commit.
+    """Store a data frame as messages, once for this key and batch; returns as Bulk.commit.
 
     frame:    value, or for a typed topic the struct record or columns named as its fields; if
               present, key, properties, event_time, deliver_at, deliver_after, sequence_id,
@@ -140,7 +140,7 @@ class _Task:
             yield error
 
     def _tables(self, items: Iterable[bytes]) -> Iterator[pa.Table]:
-        """The rows, as many as one routing step takes: each step costs as much as its rows."""
+        """The rows in tables of about ROWS_AT_ONCE / 2: each table is one routing step."""
         waiting: list[pa.RecordBatch] = []
         rows = 0
         for item in items:
@@ -174,14 +174,14 @@ def _staged(rows: DataFrame, plan: StagePlan) -> list[Staged]:
 
 
 def _query(frame: DataFrame) -> str:
-    """The id of the query that calls from `foreachBatch`; "" elsewhere."""
+    """The id of the streaming query, in a function of `foreachBatch`; "" elsewhere."""
     return frame.sparkSession.sparkContext.getLocalProperty(sink.QUERY_ID) or ""
 
 
 def _arranged(
     frame: DataFrame, count: int, order_by: Sequence[str | Column], shuffle: bool | None
 ) -> DataFrame:
-    """Messages with their types, in the wanted tasks and order."""
+    """The frame with the types of messages, shuffled into `count` partitions and sorted if due."""
     cast = {name: _cast(frame, name) for name in frame.columns}
     rows = frame.select(*(column.alias(name) for name, column in cast.items()))
     if not (order_by or (_is_small(frame, count) if shuffle is None else shuffle)):
@@ -196,7 +196,7 @@ def _arranged(
 
 
 def _is_small(frame: DataFrame, count: int) -> bool:
-    """Whether tasks would write small files, or when their size is unknown."""
+    """Whether tasks would write small files; True if the size of the rows is unknown."""
     execution = frame._jdf.queryExecution()
     size: int = execution.optimizedPlan().stats().sizeInBytes()
     if size > _KNOWN_BYTES:

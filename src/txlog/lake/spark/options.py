@@ -17,11 +17,11 @@ subscription         a stream reports its progress to it, so that retention wait
 maxRowsPerTrigger, maxBytesPerTrigger   limits of a stream's batches
 failOnDataLoss       false: a stream continues after messages that were trimmed before it read them
 
-Bounds are also `earliest` and `latest`. Options of the source `kafka` with the same meaning work:
-subscribe (of one topic), startingOffsets, endingOffsets, maxOffsetsPerTrigger. For other options of
-it, the error has the name they have here. A view is read and written with the same options, so
-reading accepts options that only name a batch. Spark passes some options of its own, such as the
-name of a query; these are accepted and ignored.
+A bound may also be `earliest` or `latest`. Options of the source `kafka` with the same meaning
+work: subscribe (one topic), startingOffsets, endingOffsets, maxOffsetsPerTrigger. For its other
+options, the error has the name to use here. A view is read and written with the same options, so
+reading accepts options that only name a batch. Options that Spark passes by itself, such as the
+name of a query, are accepted and ignored.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ _ELSEWHERE = {
 
 
 class BatchOptions(NamedTuple):
-    """The options of a batch."""
+    """The options of a batch; prunes: filters may skip files."""
 
     path: str
     topic: str
@@ -115,7 +115,7 @@ class BatchOptions(NamedTuple):
 
 
 class StreamOptions(NamedTuple):
-    """The options of a stream; starting: None with a subscription means its position."""
+    """The options of a stream; starting: by default the subscription's position, or the start."""
 
     path: str
     topic: str
@@ -187,12 +187,12 @@ def check_reading(options: Mapping[str, str]) -> None:
 
 
 def kinds_in(columns: str) -> dict[str, str]:
-    """The types of columns, `NAME TYPE, …`, by their names."""
+    """The types of columns by name; columns: as `NAME TYPE, …`."""
     return dict(column.split(" ", 1) for column in columns.split(", "))
 
 
 def some_columns(names: str, columns: str) -> str:
-    """The chosen columns, as `NAME TYPE, …`. Raises InvalidArgument."""
+    """The columns of `columns` with these names, as `NAME TYPE, …`. Raises InvalidArgument."""
     kinds = kinds_in(columns)
     chosen = [name.strip() for name in names.split(",")]
     for name in chosen:
@@ -206,7 +206,7 @@ def some_columns(names: str, columns: str) -> str:
 
 
 def _prunes(text: str) -> bool:
-    """Whether filters may skip files."""
+    """Whether filters may skip files, by the option pushdown. Raises InvalidArgument."""
     if text.lower() not in ("once", "never", "false"):
         raise InvalidArgument(
             f"the option pushdown is {text!r}, it must be once or never",
@@ -222,7 +222,7 @@ def of_call(options: Mapping[str, str], call: str) -> dict[str, str]:
 
 
 def check_known(options: Iterable[str], names_known: Iterable[str], subject: str) -> None:
-    """Raise InvalidArgument for an unknown option: none is ignored."""
+    """Raise InvalidArgument for an option that is neither known nor Spark's own."""
     names = {name.lower(): name for name in names_known}
     for name in map(str.lower, options):
         if name in names or name in _OF_SPARK:

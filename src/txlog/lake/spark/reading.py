@@ -1,12 +1,12 @@
 """Owns `read`: the messages of a topic as a data frame, scanned by Spark itself.
 
-`Relation` decides which messages are committed; this module writes it as Spark's plan. A scan reads
-files with nothing but messages, another one files that need `kind = 0`, a third one files that are
-joined with their markers. Rows in parts and in the journal are local rows. If there are many, they
-become a Parquet file in Spark's own scratch directory, if Spark runs on this machine: a query then
-reads only the columns it needs. Files are named one by one, as a directory does not show
-generations and transactions. Files offloaded to a directory are scanned there; workers fetch files
-in an object store (remote).
+`Relation` decides which messages are committed; this module writes it as Spark's plan. One scan
+reads files of messages only, another the files that need `kind = 0`, a third the files that are
+joined with their markers. Rows in parts and in the journal are local rows. Many local rows become a
+Parquet file in Spark's own scratch directory, if Spark runs on this machine: a query then reads
+only the columns that it needs. The plan names files one by one, as a directory does not show
+generations and transactions. Spark scans files offloaded to a directory there; for files in an
+object store, workers fetch them (`source`).
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ def read(
 
     The frame has the messages of the moment it was made, no matter how often it runs. Its files are
     pinned until `release`, or until this process and everything using the session have ended. In a
-    store that this user cannot write nothing is pinned: there the files go after `reader_grace_ms`,
-    `orderBy("partition", "ledger", "entry", "txn_index")`.
-    topic:      also one partition, `orders/2`; the topics of a list are all read at the same LSN,
-                each as its own frame would be
+    store that this user cannot write nothing is pinned, and files go after `reader_grace_ms`. Rows
+    have no order; the log's is `orderBy("partition", "ledger", "entry", "txn_index")`.
+    topic:      also one partition, `orders/2`; several topics are read at one LSN, each as its own
+                frame would be, but without the column `record`
     start, end: positions of the API, or bounds of the command line: `17:4`, `@-1h`, `-10`; end is
                 excluded
     at_lsn:     the topic at this LSN, as far as it still exists
@@ -126,7 +126,7 @@ def frames(
     isolation: str = "committed",
     skip_unavailable: bool = False,
 ) -> list[DataFrame]:
-    """The messages of each topic at one LSN; otherwise like `read`."""
+    """A frame for each topic, all at one LSN; otherwise as `read`."""
     with opened(store) as client:
         for _ in range(_TRIES):
             contents = client.content_of_each(
@@ -180,20 +180,20 @@ def _warn(relation: Relation) -> None:
 
 
 def frame_of(spark: SparkSession, path: str, content: RelationContent) -> DataFrame:
-    """The messages of a content of the store at a path; the caller pins its files."""
+    """A frame of a content's messages, without `record`; the caller pins its files."""
     scratch = _Scratch(spark)
     _keep(spark, scratch.remove)
     return _Plan(spark, path, content, "committed", scratch, is_typed=False).frame()
 
 
 def release(spark: SparkSession) -> None:
-    """Release the files that frames of a session use; do not use these frames afterwards."""
+    """Unpin the files of all frames of a session; do not use the frames afterwards."""
     for pin in _PINS.pop(spark, []):
         pin()
 
 
 def _keep(spark: SparkSession, end: Callable[[], object]) -> None:
-    """Let `release`, or the end of the session, call this."""
+    """Let `release`, or the end of the session, call `end`."""
     _PINS.setdefault(spark, []).append(weakref.finalize(spark, end))
 
 
@@ -202,7 +202,7 @@ def _is_overtaken(error: AnalysisException) -> bool:
 
 
 class _Plan:
-    """The branches of a topic's frame."""
+    """Builds the frame of one topic, as a union of branches."""
 
     def __init__(
         self,
@@ -280,10 +280,10 @@ class _Plan:
         )
 
     def _direct(self) -> list[DataFrame]:
-        """Files whose data rows are all committed; the marker, if any, is in the row.
+        """Branches of files whose rows are all committed and have their marker's position, if any.
 
-        Similar files that are read completely are one scan. The few at the edge of a range are one
-        scan each, so that Spark can skip row groups by entry.
+        Similar files that are read completely are one scan. A few files at the edges of a range are
+        one scan each, so that Spark can skip row groups by entry.
         """
         direct = [source for source in self._relation.direct if source.ref.messages]
         whole = [source for source in direct if source.within is None]
@@ -302,7 +302,7 @@ class _Plan:
         return out
 
     def _placed(self, group: Sequence[FileSource], within: Column | None = None) -> DataFrame:
-        """Rows of similar files, with their positions."""
+        """A branch of similar files, with the positions of their rows."""
         rows = self._messages(group)
         if within is not None:
             rows = rows.where(within)
@@ -332,7 +332,7 @@ class _Plan:
         )
 
     def _joined(self, rows: DataFrame) -> DataFrame:
-        """Data rows of transactions that have a marker, at its position."""
+        """A branch: rows of transactions that have a marker, at its position."""
         joined = self._branch(
             rows.join(F.broadcast(self._markers()), _TXN),
             ledger="m_marker_ledger",
@@ -383,7 +383,7 @@ class _Plan:
         )
 
     def _large(self) -> DataFrame:
-        """Large messages: each file has the chunks of one message, in order of entry."""
+        """A branch of large messages: each file has the chunks of one message, by entry."""
         relation = self._relation
         ledgers = {source.ref.path: source.ref.ledger for source in relation.large_files}
         paths = relation.large.column("path").to_pylist()
@@ -448,7 +448,7 @@ class _Plan:
         return rows if group[0].ref.is_messages_only else rows.where("kind = 0")
 
     def _local(self, table: pa.Table) -> DataFrame:
-        """Rows that are part of the plan, their values decoded."""
+        """A frame of rows in memory, with the record decoded; many rows go to a scratch file."""
         if self._record and {"value", "schema_version"} <= {*table.column_names}:
             # each frame is a chunk, and a call per chunk costs as much as its rows
             table = table.combine_chunks()
@@ -499,7 +499,7 @@ class _Scratch:
 
 
 def _split(relation: Relation) -> tuple[Relation, Relation | None]:
-    """(a relation without its remote files, the remote files)."""
+    """(a relation without its remote files, one with only the remote files or None)."""
     sources = (*relation.direct, *relation.unclean, *relation.large_files)
     if not any(is_remote(source.ref.path) for source in sources):
         return relation, None
@@ -526,13 +526,12 @@ def _split(relation: Relation) -> tuple[Relation, Relation | None]:
 
 
 def local_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """Rows that are part of the plan.
+    """A frame of rows in memory.
 
-    In one chunk: pyspark makes a task of each chunk, and loses all rows if the first is empty.
-    Many rows are kept out of the plan; otherwise Spark converts all their columns to rows on the
-    driver, before it knows which columns a query needs.
-
-    With their schema, as in files: without it pyspark takes local timestamps for instants, and
+    The table becomes one chunk: pyspark makes a task of each, and loses all rows if the first is
+    empty. Few rows are part of the plan. Many are not: Spark would convert all their columns to
+    rows on the driver, before it knows which columns a query needs.
+    The frame gets the table's schema: without it pyspark takes local timestamps for instants, and
     reads them in the time zone of the session, where some do not exist.
     """
     table = table.combine_chunks()
@@ -570,9 +569,9 @@ def _is_within(spans: Mapping[int, Span]) -> Column:
 
 
 def _branch(rows: DataFrame, *more: str, **computed: str) -> DataFrame:
-    """The columns common to all branches, unchanged or computed.
+    """The columns common to all branches, unchanged or computed by SQL, then `more`.
 
-    As text: each function of a Column makes several calls to the JVM, half of the cost of a plan.
+    SQL, as each function of a Column makes several calls to the JVM, half of the cost of a plan.
     """
     computed = {"size_bytes": SIZE_BYTES, **computed}
     expressions = (f"{computed[name]} AS {name}" if name in computed else name for name in _BRANCH)
@@ -585,7 +584,7 @@ def _is_named(source: FileSource) -> bool:
 
 
 def _layers(group: Sequence[FileSource]) -> list[list[FileSource]]:
-    """Similar files in several scans, each with one file per partition, if a few scans are enough.
+    """Split similar files into scans with one file per partition, if a few scans are enough.
 
     Then the partition identifies the file of a row. Reading the file name would cost each row some
     time, even in queries that do not use the ledger.

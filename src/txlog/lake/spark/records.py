@@ -83,13 +83,13 @@ def _nullable(kind: pa.DataType) -> pa.DataType:
 
 
 def schema_of(frame: DataFrame | StructType, type: str = "json") -> Schema:
-    """The schema of a topic for the rows of a data frame: each column is a field.
+    """A schema for a topic, with a field for each column of a data frame.
 
     `client.create_topic("flights", schema=schema_of(flights))`; `bulk_load`, the sink and INSERT
     then write these rows as records. `key`, times and other columns of messages are fields only
     within `record`: drop them first, if they are meant for the message.
-    type:   avro or json: the encoding of records in values
-    raises: InvalidArgument: a column that no record can hold, such as an interval
+    type:   avro or json: how values encode records
+    raises: InvalidArgument for a column that no record can hold, such as an interval
     """
     kind = frame if isinstance(frame, StructType) else frame.schema
     try:
@@ -206,7 +206,7 @@ def fields_of(typing: ValueSchema | None, names: Sequence[str]) -> list[str]:
 
 
 def with_record(rows: pa.RecordBatch, typing: ValueSchema | None) -> pa.RecordBatch:
-    """Rows whose columns for fields of the record are combined into the column `record`."""
+    """Rows with the columns from `fields_of` combined into the column `record`."""
     fields = fields_of(typing, rows.schema.names)
     if not fields:
         return rows

@@ -1,9 +1,8 @@
 """Owns the Spark session: its start, and how it opens a store.
 
 Settings of the caller always apply. Defaults suit one machine: instants in UTC, page CRCs of
-Parquet checked, no web interface, no progress bar, the loopback address with a local master.
-Listing files is never a separate job, since the files of a topic are named one by one. A store is
-opened so that it can pin files, if this user may do that.
+Parquet checked, no web interface, no progress bar, the loopback address with a local master. Spark
+lists files in no separate job, since the files of a topic are named one by one.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ def session(
 
     master: by default, the master of spark-submit, or `local[*]`
     conf:   Spark properties; a running session takes those it can still change
-    raises: MissingExtra without Java; InvalidArgument for properties that a running JVM cannot
-            change, and for a session of Spark Connect
+    raises: MissingExtra without Java; InvalidArgument for properties that a running session cannot
+            change, and for Spark Connect; DiskFailed when the cache cannot be written
     """
     remote = os.environ.get("SPARK_REMOTE", "")
     if (master or remote).startswith("sc://"):
@@ -117,7 +116,7 @@ def _register(spark: SparkSession) -> None:
 
 
 def is_local(master: str) -> bool:
-    """Whether everything runs on this machine, in one JVM or several."""
+    """Whether a master runs everything on this machine, in one JVM or several."""
     return master == "local" or master.startswith(("local[", "local-cluster["))
 
 

@@ -1,16 +1,16 @@
 """Owns the sinks of the data source `txlog`: the rows of a job or stream are stored once.
 
-    driver   plan: is the batch stored already? then the tasks write nothing
+    driver   plans; if the batch is stored already, the tasks write nothing
     task     stages a file for each partition in the store's directory; a retry stages its own
-    driver   commit: one frame with the files of the attempts that Spark counts, or none
+    driver   commits one frame with the files of the attempts that Spark counts, or none
 
-txnKey and batchId name a job. An INSERT into a table needs no name; its name is forgotten when it
-is stored. txnAppId, or else Spark's id of the query, and Spark's number of the micro-batch name a
-stream's batch. That id is in the checkpoint, and the first batch under a txnAppId records it:
-batches of another checkpoint have the same numbers, so they are refused. Spark also calls `abort`
-when `commit` raised after the frame: abort looks for the batch first, and removes nothing stored.
-Both run in a process that Spark starts for them, so a warning is a line in its log, which goes to
-the standard error of the driver.
+txnKey and batchId name a job's batch. An INSERT into a table needs no name: it gets one, which the
+sink deletes once the rows are stored. txnAppId, or else Spark's id of the query, and Spark's number
+of the micro-batch name a stream's batch. The checkpoint has that id, and the first batch under a
+txnAppId records it. Batches of another checkpoint have the same numbers, so the sink refuses them.
+Spark also calls `abort` when `commit` raised after the frame. So `abort` looks for the batch first,
+and removes nothing stored. Both run in a process that Spark starts for them; a warning is a line in
+its log, which goes to the standard error of the driver.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ SMALL_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """The files that a task staged; plan: the plan of a stream, which its commit lacks."""
+    """The files that a task staged; plan, query: of a stream, whose commit has another plan."""
 
     staged: list[Staged]
     plan: StagePlan | None = None
@@ -151,12 +151,12 @@ class StreamSink(DataSourceStreamArrowWriter):
         with open_store(self._plan.store) as client:
             bulk = self._bulk(client.bulk_of, messages_written[0], batchId)
             answer = bulk.commit(staged, rows_if_small=True)
-        # each commit is a process, and does not know of earlier warnings
+        # each commit is a process that knows no earlier warnings: warn at batches 0, 1, 2, 4, …
         if answer.get("files") and not batchId & (batchId - 1):
             _warn(self._plan, staged, "make the batches larger")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Remove staged files; for failed attempts, the files with the stream's tag."""
+        """Remove staged files; without an answer of a task, all files with the stream's tag."""
         messages_written = [message for message in messages if isinstance(message, Written)]
         with open_store(self._plan.store) as client:
             if messages_written:
@@ -273,7 +273,7 @@ def _need(options: Mapping[str, str], name: str) -> str:
 
 
 def _inserted(rows: pa.RecordBatch, of_store: Sequence[str]) -> pa.RecordBatch:
-    """Rows of an INSERT without the columns that the store sets: position, times, producer."""
+    """Rows of an INSERT without the columns of the store, which must be null, and unset ones."""
     for name in of_store:
         if rows.column(name).null_count < rows.num_rows:
             raise InvalidArgument(
@@ -324,7 +324,7 @@ def _warn(plan: StagePlan, staged: Sequence[Staged], remedy: str) -> None:
 
 
 def said_of_small(staged: Sequence[Staged], remedy: str) -> str | None:
-    """The warning if files are small and a partition has several small files, else None."""
+    """The text of a warning if a partition has several small files, else None."""
     small = [item for item in staged if item.file.bytes < SMALL_BYTES]
     partitions = {item.partition for item in small}
     if len(small) <= len(partitions):

@@ -1,11 +1,11 @@
-"""Owns reading batches with the data source `txlog`: tasks on the driver, rows in the workers.
+"""Owns reading batches with the data source `txlog`: the driver plans tasks, workers read rows.
 
-A task is a list of scans (relation/scans), so a worker needs only the files of the store; rows in
-the journal are part of the task.
+A task is a list of scans (relation/scans), so a worker needs only the files of the store. Rows that
+are only in the journal are part of the task.
 
 A frame of remote files is a data source of its own, as Spark itself would need hadoop-aws and its
-own configuration for S3. A task fetches the row groups of some scans with the credentials in its
-environment, and verifies every checksum. The scans are an option, so no worker needs the store.
+own configuration for S3. A worker fetches row groups with the credentials in its environment, and
+verifies every checksum. The scans are an option, so no worker needs the store.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ PRUNED: Final = frozenset(
 
 
 class Share(InputPartition):
-    """The part of one task: scans of a store, with optional bounds of the wanted values.
+    """What one task reads: scans of a store; wanted: the bounds of values, by column.
 
     watermark_ms: the watermark of a stream's batch, the same in all its rows
     """
@@ -132,7 +132,7 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def check_schema(schema: StructType, more: Sequence[str] = ()) -> StructType:
-    """Some of the columns, and of `more`, with their types. Raises InvalidArgument."""
+    """Return a schema that has only columns of messages or `more`. Raises InvalidArgument."""
     names = [*UNCOMMITTED.names, RECORD, *more]
     for field in schema.fields:
         if field.name not in names:
@@ -161,7 +161,7 @@ def check_typed(schema: StructType, relation: Relation) -> None:
 
 @plain
 class BatchReader(DataSourceReader):
-    """Reads the messages that a topic has; prunes only by options."""
+    """Reads the messages that a topic has; only options restrict what it reads."""
 
     def __init__(self, options: BatchOptions, schema: StructType) -> None:
         self._options = options
@@ -195,13 +195,13 @@ class BatchReader(DataSourceReader):
 
 
 class PruningReader(BatchReader):
-    """Also prunes by filters. It returns all filters to Spark: a wrong bound costs time, not rows.
+    """Also skips files by filters. Spark applies the filters again: a loose bound costs no rows.
 
     A separate class, since a class with pushFilters fails if Spark does not push any.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Record the bounds in filters of columns with known lowest and highest values."""
+        """Record the bounds that filters set for columns in PRUNED; returns all filters."""
         for filter_ in filters:
             ends = _ends(filter_)
             if ends is None:
@@ -213,7 +213,7 @@ class PruningReader(BatchReader):
 
 
 def _ends(filter_: Filter) -> tuple[str, object, object] | None:
-    """(column, lowest, highest value) that passes a filter, if it has such bounds."""
+    """(column, lowest, highest value) that a filter lets pass; None: it bounds no column."""
     attribute: tuple[str, ...] = getattr(filter_, "attribute", ())
     if len(attribute) != 1 or attribute[0] not in PRUNED:
         return None
@@ -236,7 +236,7 @@ def _ends(filter_: Filter) -> tuple[str, object, object] | None:
 
 
 def _plain(value: object) -> object:
-    """A value in the form of a file's statistics; an instant in ms, rounded down."""
+    """A value in the form of a file's statistics, instants in ms; None: it has no such form."""
     if isinstance(value, datetime):
         return None if value.tzinfo is None else (value - _EPOCH) // _MILLISECOND
     if isinstance(value, str):

@@ -1,10 +1,10 @@
-"""Owns reading streams with the data source `txlog`: offsets on the driver, rows in the workers.
+"""Owns reading streams with the data source `txlog`: the driver plans offsets, workers read rows.
 
 An offset is `{"0": "L:E", "1": "L:E"}`: for each partition, the first position not yet read. The
 very first offset also has `initial`. The end of the batch that begins there records the start in
 `since`, because a repeated batch must not begin at the later end of the log. A partition that an
-offset does not name was added later, and begins with its first message. `store` is the id of the
-store, because a new store at the same path counts its ledgers from the beginning again.
+offset does not name was added later, and begins with its first message. `store` is the store's id,
+because a new store at the same path counts its ledgers from the beginning again.
 Spark keeps a reader in a process of the driver as long as the query runs; it also pickles it for
 the workers, where only `read` is used.
 """
@@ -139,7 +139,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**_text(self._client._ask(look)), _STORE: self._client.uuid, _INITIAL: True}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limits maxRowsPerTrigger and maxBytesPerTrigger; Spark takes one, we know both."""
+        """maxRowsPerTrigger or maxBytesPerTrigger; Spark takes one, `_limits` adds the other."""
         options = self._options
         if options.rows_max is not None:
             return ReadMaxRows(options.rows_max)
@@ -180,7 +180,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _text(self._client._ask(lambda view: last_places(view, *self._topic(view))))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Exclude messages that arrive later from this run, and partitions added later."""
+        """End this run at the current end of the log; it leaves out partitions added later."""
         self._target = self._client._ask(lambda view: last_places(view, *self._topic(view)))
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
@@ -223,7 +223,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise SnapshotExpired("the store moved on faster than it could be read")
 
     def commit(self, end: Offset) -> None:
-        """Tell the subscription, if there is one, that Spark has processed all before an offset.
+        """Acknowledge all messages before an offset to the subscription, if the options name one.
 
         raises: SubscriptionNotFound
         """
@@ -266,7 +266,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return topic, indexes_of(topic, self._name)
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
-        """The bounds on messages and bytes of a batch."""
+        """(most messages, most bytes) of a batch; None: no limit."""
         if isinstance(limit, ReadAllAvailable):
             return None, None
         rows, size = self._options.rows_max, self._options.bytes_max
@@ -277,7 +277,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise InvalidArgument(f"a stream of txlog has no limit {type(limit).__name__}")
 
     def _there(self, view: View, topic: Topic, indexes: list[int], current: Places) -> Places:
-        """The position to continue from in each partition: the stream's, if it still exists."""
+        """By partition, where a stream at `current` continues; raises MessageNotFound."""
         out: Places = {}
         for index in indexes:
             first = first_place(view, topic, index)

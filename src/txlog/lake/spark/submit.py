@@ -69,7 +69,7 @@ def zipped() -> bytes:
 
 
 def submit_args(python: str | None = None, archive: str | None = None) -> list[str]:
-    """The arguments for spark-submit; the zip is made in the cache.
+    """The arguments for spark-submit; writes the zip into the cache.
 
     python:  the Python of the workers; by default, the current one
     archive: an environment packed with venv-pack or conda-pack, which every worker unpacks
@@ -90,5 +90,5 @@ def submit_args(python: str | None = None, archive: str | None = None) -> list[s
 
 
 def example(topics: list[str], isolation: str) -> str:
-    """An example job that runs unchanged."""
+    """The text of an example job for these topics, which runs unchanged."""
     return _EXAMPLE.format(topics=topics, isolation=isolation)

@@ -1,10 +1,10 @@
 """Owns tables: the topics of a store as tables of Spark's catalog, for SQL without a path.
 
-    txlog.orders     a name in the catalog of the session; each query reads the topic as of then
-    INSERT           one batch of the store, all or nothing
+    txlog.orders     a name in the session's catalog; a query reads what the topic has at its start
+    INSERT           stores one batch, all or nothing
 
-A table is only a definition: path and topic, in the metadata of its first column (see datasource).
-Changes in the catalog affect only that; DROP removes no message, ALTER changes none.
+A table is only a definition: its options, such as path and topic, in the metadata of its first
+column (see datasource). DROP removes no message, and ALTER changes none.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def schema_of_table(options: Mapping[str, str]) -> StructType:
 
 
 def _named(topics: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    """The topics by the names of their tables; raises InvalidArgument."""
+    """The topics by the names of their tables; topics: as in register. Raises InvalidArgument."""
     if isinstance(topics, str):
         raise InvalidArgument("topics is a list, or a mapping of names to topics")
     if isinstance(topics, Mapping):
@@ -151,7 +151,7 @@ def _check_name(name: str) -> None:
 def _create(
     spark: SparkSession, name: str, path: str, topic: str, columns: Sequence[str] | None
 ) -> None:
-    """Create a table, replacing a table of txlog with this name."""
+    """Create a table; replaces a table of txlog with this name. Raises InvalidArgument."""
     if spark.catalog.tableExists(name):
         if KEPT not in spark.table(name).schema.fields[0].metadata:
             raise InvalidArgument(

@@ -6,12 +6,12 @@ Contents:
     duck             DuckDB itself: the only module that imports it
     lists            relations other than messages: the lists, as Arrow tables
     messages         a Relation written as SQL
-    parts            Parts: the rows of open parts, read when DuckDB requests them
+    parts            rows of open parts and journal frames, read when DuckDB requests them
     query            the relations that a query names, their views, and the rows of the query
     records          records of typed topics as SQL: their type, and conversion of older ones
     segments         the files of a topic: their columns, row groups and rows
     spark_script     `views --spark`: a script for PySpark without txlog
-    this             `this`: the relation for an inspected object
+    this             `this`: the relation for an inspected object, or the rows of a file
     views_complete   `views --complete`: messages that the Parquet files lack, resolved
     views_script     `views`: committed messages as plain SQL over files, without txlog
 """

@@ -10,7 +10,7 @@ from txlog.lake.sql.query import SqlQuery
 
 
 class Query(SqlQuery):
-    """One SELECT over a store; a context manager. See SqlQuery."""
+    """A SqlQuery over the store of a client, with the relations of `lists`."""
 
     def __init__(
         self,

@@ -111,8 +111,9 @@ class Session:
     paths:   other files that statements may read
     is_open: statements may read all files until `lock`: they must be our own
     memory_bytes: memory for statements; None: most of the machine's
-    is_lean: one thread reads files, without reading ahead: a scan holds at most half as much
+    is_lean: one thread reads files, without reading ahead: that at least halves a scan's memory
     failures: errors that ended the reading of a dataset; raised instead of DuckDB's own error
+    raises: SqlError, as do all methods that run a statement
     """
 
     __slots__ = ("_connection", "failures")
@@ -151,10 +152,7 @@ class Session:
             raise _sql_error(error) from error
 
     def lock(self, paths: Sequence[str]) -> None:
-        """Let statements read only these files from now on; call it before any foreign statement.
-
-        raises: SqlError
-        """
+        """Let statements read only these files from now on; call it before foreign statements."""
         try:
             self._connection.execute("SET allowed_paths = $1", [list(paths)])
             self._connection.execute("SET enable_external_access = false")
@@ -163,7 +161,7 @@ class Session:
             raise _sql_error(error) from error
 
     def tables_of(self, query: str) -> list[str]:
-        """The tables that a query names, as written, without duplicates; it does not bind or run.
+        """The tables that a query names, as written, without duplicates. The query does not run.
 
         raises: SqlError when it is not one SELECT, or does more than read
         """
@@ -241,7 +239,7 @@ class Session:
         """Make an Arrow table or dataset a view called name, replacing an older one.
 
         Instants of a table that DuckDB cannot hold become 'infinity' and '-infinity'.
-        is_held: a join must keep these rows in memory, and stream the rows of the other side
+        is_held: a join keeps the rows of this table in memory, and streams the other side
         """
         if isinstance(table, pa.Table):
             table = bounded(table)
@@ -262,7 +260,7 @@ class Session:
             raise _sql_error(error) from error
 
     def arrow(self, query: str) -> pa.Table:
-        """Return the rows of a SELECT as one Arrow table, in the order of the query."""
+        """Return the rows of a SELECT as one Arrow table."""
         try:
             return _interruptible(
                 self._connection, lambda: self._connection.sql(query).to_arrow_table()
@@ -309,11 +307,11 @@ class Session:
         return "".join(str(text) for _, text in planned)
 
     def failure(self, error: Exception) -> TxlogError:
-        """The exception to raise for an error of a statement."""
+        """The exception to raise for an error of a statement: a dataset's own error comes first."""
         return self.failures[0] if self.failures else _sql_error(error)
 
     def row(self, query: str) -> dict[str, object]:
-        """Return the single row of a SELECT as a mapping from column to Python value."""
+        """The row of a SELECT, as Python values by column; SqlError unless there is exactly one."""
         rows: list[dict[str, object]] = self.arrow(query).to_pylist()
         if len(rows) != 1:
             raise SqlError(f"the query returned {len(rows)} rows where one was expected")
@@ -373,7 +371,7 @@ def _tables_of(parsed: dict[str, Any]) -> list[str]:
 
 
 def _is_plain(node: dict[str, Any], column: str) -> bool:
-    """Whether a node uses no columns besides those it names."""
+    """Whether a node of a parsed query uses only columns that it names, `column` not in USING."""
     if "class" in node:
         return node["class"] in _EXPRESSIONS
     if "column_name_alias" in node and (node["column_name_alias"] or node["type"] not in _TABLES):
@@ -385,7 +383,7 @@ def _is_plain(node: dict[str, Any], column: str) -> bool:
 
 
 def _without_order_by_all(tree: object) -> object:
-    """A statement without ORDER BY ALL, whose star refers to the selected columns."""
+    """A parsed statement without ORDER BY ALL: that star is no use of a struct column."""
     if isinstance(tree, list):
         return [_without_order_by_all(item) for item in tree]
     if not isinstance(tree, dict):
@@ -400,7 +398,7 @@ def _without_order_by_all(tree: object) -> object:
 
 
 def _nodes(tree: object) -> Iterator[dict[str, Any]]:
-    """Every object in a statement."""
+    """Every JSON object in a parsed statement or plan."""
     waiting = [tree]
     while waiting:
         item = waiting.pop()
@@ -416,7 +414,7 @@ def _one_line(text: object) -> str:
 
 
 def _fit(connection: duckdb.DuckDBPyConnection, room: int) -> None:
-    """Limit the open files of a scan of many files, by limiting the number of threads."""
+    """Limit the threads of a session, so that a scan of many files opens at most `room` files."""
     [(threads,)] = connection.execute("SELECT current_setting('threads')").fetchall()
     if AHEAD_FILES + THREAD_FILES * threads <= room:
         return

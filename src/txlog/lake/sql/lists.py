@@ -1,7 +1,7 @@
 """Owns the relations of SQL other than messages: the rows of the lists, as Arrow tables.
 
-A column has the name and meaning of the matching list's field; ids are text, instants are instants.
-They are functions of a view: all relations of one statement read the same view.
+A column has the name and meaning of the list's field of that name; ids are text. The rows come from
+one view, so all relations of a statement agree.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _watermarks(view: View, store: Store) -> Iterable[Row]:
 
 
 class _Table(NamedTuple):
-    """A relation that is a table already: its schema and the type of its rows in base/rows."""
+    """A relation that is already an Arrow table; row: the type of its rows in base/rows."""
 
     schema: pa.Schema
     row: str
@@ -102,9 +102,9 @@ class _Table(NamedTuple):
 
 
 class _List(NamedTuple):
-    """A relation of a list's rows: their type in base/rows.
+    """A relation made from the rows of a list; row: their type in base/rows.
 
-    order: of its columns, if it differs from that of the type
+    order: the names of its columns, if they differ from the fields of that type
     """
 
     row: str
@@ -151,7 +151,7 @@ assert _RELATIONS.keys() == LISTS
 
 
 def row_of(name: str) -> str:
-    """The type of a relation's rows in base/rows."""
+    """The type of a relation's rows in base/rows, as module and name."""
     return _RELATIONS[name].row
 
 
@@ -184,7 +184,7 @@ def _sql_type(kind: pa.DataType) -> str:
 
 
 def listed(view: View, store: Store, name: str) -> pa.Table:
-    """The rows of a relation of LISTS in a view. It costs as much as the list."""
+    """The rows of a relation of LISTS, from a view; the cost is that of the list."""
     relation = _RELATIONS[name]
     if isinstance(relation, _Table):
         return relation.table(view)

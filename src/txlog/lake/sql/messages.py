@@ -1,13 +1,13 @@
 """Owns Relation written as SQL: the SELECT of the messages of topics, for DuckDB.
 
-Visibility is decided by Relation, not here. All topics of a query are one SELECT. Their files are
-one scan, and files that also contain other rows are another. Topic and partition follow from the
-name of a file; DuckDB evaluates that once per file and can skip files by it. Tables of all topics
-are merged into one table each, with the name of the topic as a column.
+Relation decides which messages are visible, not this module. All topics of a query are one SELECT.
+One scan reads their files of messages only, another the files that also have other rows. Topic and
+partition follow from the name of a file; DuckDB evaluates that once per file and can skip files by
+it. Arrow tables of the same kind are merged over all topics, with the topic as a column.
 
 DuckDB reads all fields of a struct below a UNION, unless each branch extracts them itself. So the
 files of a typed topic are one scan if its records can be read by field names; that scan also joins
-the rows that need a marker. A query has only the fields in `record` that it names.
+the rows that need a marker. A query reads only the fields of `record` that it names.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ _KINDS: Final = {
 class Messages:
     """The messages of some topics as SQL over registered tables and over files.
 
-    path:       the path to write for a file
-    everything: the contents have rows of all kinds
+    path:       returns the path of a file as the SQL should have it
+    everything: the contents have rows of all kinds, not only messages
     tables:     the tables to register, by name
     """
 
@@ -100,10 +100,10 @@ class Messages:
         is_typed: bool = False,
         fields: Sequence[str] = (),
     ) -> None:
-        """parts: the open parts, by role, if their rows are wanted and not in the contents.
+        """parts: from `parts_for`, if the contents do not have the rows of open parts.
 
         prefix:   prefix of table names; is_typed: add the column `record` of the single topic
-        fields:   the only fields of the record, null in rows without one; empty: the whole record
+        fields:   the fields that `record` has, null in rows without it; empty: all fields
         """
         self._contents = contents
         self._path = path
@@ -137,11 +137,11 @@ class Messages:
 
     @property
     def _user(self) -> str:
-        """The same columns in a stored row."""
+        """SQL for these columns of a stored row, with the record reduced to the wanted fields."""
         return self._shown if not self._fields else f"{_USER}, {self._narrow()} AS {RECORD}"
 
     def _narrow(self, record: str = RECORD) -> str:
-        """A record reduced to the wanted fields."""
+        """SQL for a record with only the wanted fields."""
         fields = (f"{name(field)} := {record}.{name(field)}" for field in self._fields)
         return f"struct_pack({', '.join(fields)})"
 
@@ -231,7 +231,7 @@ class Messages:
         return sorted(groups.items())
 
     def _with_records(self, table: pa.Table) -> pa.Table:
-        """Rows with the column `record`, null for rows without a value."""
+        """Rows with the column `record` decoded from `value`; null if there is no such column."""
         if "value" in table.column_names:
             # each frame is a chunk, and a call per chunk costs as much as its rows
             table = table.combine_chunks()
@@ -253,14 +253,14 @@ class Messages:
         )
 
     def committed(self) -> str:
-        """Committed messages."""
+        """The SELECT of committed messages, with the columns of `messages`."""
         return self._columns(self._visible(everything=False))
 
     def newest(self) -> str:
-        """The newest message of each key, if it has a value; `messages` is already a view.
+        """The SELECT of each key's newest message, without keys whose newest has no value.
 
-        A compacted row that is still in the log appears twice, with equal columns. For a key in
-        several partitions the higher LSN is newer, as for a table view.
+        It reads the view `messages`. A compacted row that is still in the log is in two branches,
+        with equal columns. For a key in several partitions the higher LSN is newer.
         """
         branches = [
             f"SELECT topic, {self._all} FROM messages WHERE key IS NOT NULL AND ledger IS NOT NULL"
@@ -281,14 +281,14 @@ class Messages:
         return f"{self._columns(newest)} WHERE value IS NOT NULL"
 
     def plain(self, *, uncommitted: bool) -> str:
-        """The columns from which the others are computed, for a file that replaces tables."""
+        """The SELECT to write into a file for `of_files`, of columns that give all the others."""
         select = f"FROM {self._visible(everything=False)}"
         if not uncommitted:
             return select
         return f"SELECT *, {_STATE} {select} UNION ALL {self._hidden()}"
 
     def of_files(self, complete: Sequence[str], *, uncommitted: bool) -> str:
-        """The messages in Parquet files, with markers from `markers_of_files`.
+        """The SELECT of messages in Parquet files; it joins markers from `markers_of_files`.
 
         complete: files with the messages that no Parquet file covers, with the columns of `plain`
         """
@@ -328,7 +328,7 @@ class Messages:
         return [source for source in self._direct if source.role == "p"]
 
     def uncommitted(self) -> str:
-        """The columns plus txn_state, with messages of open and aborted transactions."""
+        """As `committed`, with txn_state, and with messages of open and aborted transactions."""
         select = self._columns(self._visible(everything=False), _STATE)
         if not self.tables[self._of("hidden")].num_rows:
             return select
@@ -340,7 +340,7 @@ class Messages:
         return f"SELECT {self._at()}, {self._all}, txn_state {rows}"
 
     def all(self) -> str:
-        """Rows of all kinds, with the outcome of their transactions and their stored position."""
+        """The SELECT of rows of all kinds: with kind, txn, its outcome, and the stored position."""
         assert self.everything
         kind = " ".join(f"WHEN {number} THEN '{name}'" for number, name in _KINDS.items())
         more = (
@@ -359,11 +359,11 @@ class Messages:
         return f"coalesce(lsn, MAP({[*lsns]}, {[*lsns.values()]})[{ledger}])" if lsns else "lsn"
 
     def _at(self) -> str:
-        """The topic of a table's row."""
+        """SQL for the topic of a row in a registered table."""
         return f"{self._topic} AS topic" if self._is_one else "topic"
 
     def _visible(self, *, everything: bool) -> str:
-        """Visible rows, in parentheses: the columns of COMMITTED and each row's stored form."""
+        """Visible rows, in parentheses; everything: of all kinds, with their stored positions."""
         stored = f", {_STORED}" if everything else ""
         lying = ", kind, txn_most, txn_least, {ledger}, {row}" if everything else ""
         data = "" if everything else f" WHERE kind = {KIND_DATA}"
@@ -399,7 +399,7 @@ class Messages:
         return [name for name in tables if name in self.tables and self.tables[name].num_rows]
 
     def _of_direct(self, lying: str = "") -> list[str]:
-        """Rows that need no marker; lying: their stored position, and then rows of all kinds."""
+        """SELECTs of rows that need no marker; lying: more columns, and then rows of all kinds."""
         groups = [("whole", self._whole, ""), ("sifted", self._sifted, f" WHERE {_IS_DATA}")]
         if lying:
             groups = [("direct", self._direct, "")]
@@ -424,7 +424,7 @@ class Messages:
         *,
         uncommitted: bool = False,
     ) -> str | None:
-        """The rows of files of a typed topic, and of `complete`; None: one scan cannot read them.
+        """One SELECT of the files of a typed topic and `complete`; None: one scan cannot read them.
 
         Files that lack a field, or the record, have null there; only files of `complete` have a
         topic.
@@ -466,7 +466,7 @@ class Messages:
         )
 
     def _read_by_name(self, sources: list[FileSource], complete: Sequence[str]) -> str:
-        """Files unchanged, with the position of each row as far as it needs no marker."""
+        """SQL for a scan of files, with at_partition, at_ledger and at_time, as stored."""
         sources.sort(key=lambda source: source.ref.record != self._record)
         paths = [*complete, *map(self._path, sources)]  # the first sets the order
         is_mixed = bool(complete) or sources[-1].ref.record != self._record
@@ -494,7 +494,7 @@ class Messages:
         return all(is_by_name(version, self._schemas, self._record) for version in versions)
 
     def _of_unclean(self, lying: str = "") -> str:
-        """Rows of files that must be joined with their markers."""
+        """The SELECT of files whose rows must be joined with their markers."""
         rows = (
             f"SELECT *, {PARTITION} AS partition, {LEDGER} AS file_ledger"
             f"{'' if self._is_one else f', {TOPIC} AS topic'}"
@@ -504,7 +504,7 @@ class Messages:
         return self._marked(f"({rows})", lies)
 
     def _marked(self, rows: str, lying: str) -> str:
-        """Rows joined with their markers."""
+        """The SELECT of rows joined with their markers."""
         user = ", ".join(f"r.{column}" for column in self._shown.split(", "))
         if self._fields:
             user = user.replace(f"r.{RECORD}", f"{self._narrow(f'r.{RECORD}')} AS {RECORD}")
@@ -512,7 +512,7 @@ class Messages:
         return marked_rows(topic, user, rows, self._of("markers"), lying, same=same)
 
     def _chunks(self) -> str:
-        """Values of large messages: their chunks joined, only if a query uses them."""
+        """The SELECT of large messages' values, from their chunks; run only if a query uses it."""
         return (
             f"SELECT {LEDGER} AS large_ledger,"
             " unhex(string_agg(hex(value), '' ORDER BY entry)) AS value"
@@ -520,7 +520,7 @@ class Messages:
         )
 
     def _rows(self, kind: str, sources: list[FileSource], *, numbered: bool = False) -> str:
-        """The rows of files, with their names."""
+        """SQL for the rows of files, with the column `filename`; numbered: and file_row_number."""
         selects: list[str] = []
         for version, alike in self._by_record(sources):
             near = [source for source in alike if not is_remote(source.ref.path)]
@@ -536,7 +536,7 @@ class Messages:
         return f"(FROM {' UNION ALL BY NAME FROM '.join(selects)})"
 
     def _of_version(self, version: int, rows: str) -> str:
-        """The rows of files whose records have one version."""
+        """SQL for rows whose records have one version, converted to the version of `record`."""
         if version == self._record:
             return rows
         if not version:
@@ -546,7 +546,7 @@ class Messages:
         return f"(SELECT * REPLACE ({record} AS {RECORD}) FROM {rows})"
 
     def _columns(self, source: str, more: str | None = None) -> str:
-        """The columns of `messages` from those of COMMITTED; a row without a position has no id."""
+        """A SELECT of the columns of `messages`; a row without a position has no id."""
         is_message = "ledger IS NOT NULL"
         if more is not None and "stored_entry" in more:
             is_message = f"kind = {KIND_DATA} AND {is_message}"
@@ -572,7 +572,7 @@ def nothing(dialect: str, record: str | None = None) -> str:
 def direct_rows(
     topic: str, partition: str, ledger: str, user: str, lsn: str, rows: str, more: str = ""
 ) -> str:
-    """A branch: data rows of files that need no marker, as it is in the row if there is one."""
+    """A branch: rows of files that need no join, as each row has its marker's position, if any."""
     return (
         f"SELECT {topic} AS topic, {partition} AS partition,"
         f" coalesce(marker_ledger, {ledger}) AS ledger, coalesce(marker_entry, entry) AS entry,"
@@ -591,7 +591,7 @@ def marked_rows(
     same: str = "",
     hint: str = "",
 ) -> str:
-    """A branch: data rows `r` of transactions, at the places of their markers `m`."""
+    """A branch: data rows `r` of transactions, at the positions of their markers `m`."""
     return (
         f"SELECT {hint}{topic} AS topic, r.partition, m.marker_ledger AS ledger,"
         f" m.marker_entry AS entry, r.txn_index, {user}, m.visible_time, r.producer,"
@@ -604,7 +604,7 @@ def marked_rows(
 def messages_of(
     source: str, user: str, more: str = "", is_message: str = "ledger IS NOT NULL"
 ) -> str:
-    """The columns of `messages` from those of branches."""
+    """A SELECT of the columns of `messages` from the columns of branches."""
     return (
         f"SELECT topic, partition, CASE WHEN {is_message} THEN {MESSAGE_ID} END AS message_id,"
         f" ledger, entry, txn_index, {user}, visible_time, producer, sequence_id, lsn,"
@@ -622,7 +622,7 @@ def files_of(contents: Sequence[RelationContent]) -> Iterator[FileSource]:
 
 
 def path_below(root: str) -> Callable[[FileSource], str]:
-    """The function that returns the path of a file, below this root or outside the store."""
+    """A function that returns the full path of a file; root: the store, for files inside it."""
 
     def path(source: FileSource) -> str:
         at = source.ref.path

@@ -1,8 +1,8 @@
-"""Owns Parts, InFrames, InJournal: rows of open parts and in frames, read on demand.
+"""Owns Parts, InFrames, InJournal: rows of open parts and journal frames, read on demand.
 
-For DuckDB each one is a pyarrow dataset: it requests a scanner, with the columns and the filter of
-the query. Files without matching rows are not opened. Matching files are read one after the other,
-every byte checked, so memory holds only a piece of one part, no matter how many there are.
+Each is a pyarrow dataset to DuckDB, which requests a scanner with the columns and the filter of the
+query. A scan opens no part that the filter rules out by the columns with one value in it, such as
+topic. It reads parts one after the other and checks every byte: memory holds a piece of one part.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ class Scan:
 
 
 class Parts(ds.Dataset):  # type: ignore[misc]
-    """The rows of a Content's `partition_parts`, with their topic and instants in us.
+    """The rows of open parts, with instants in us.
 
-    sources: parts, each with the columns that have one value in it, if the schema has them; their
-             files stay in place until the last scan
+    sources: parts, each with the columns that have the same value in all its rows, such as topic;
+             the caller keeps the files in place until the last scan
     open:    opens a file by its path
     note:    receives the error that ended a scan, because DuckDB reports it in its own words
     typed:   the relation of the topic, to add a column `record`
-    schema:  those columns, and some of MESSAGE
+    schema:  the columns: constants of `sources`, and some of MESSAGE
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Parts(ds.Dataset):  # type: ignore[misc]
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns, the cheapest first."""
+        """Its columns."""
         return self._schema
 
     def scanner(
@@ -169,7 +169,7 @@ class Parts(ds.Dataset):  # type: ignore[misc]
 
 
 class _Pieces(ds.Dataset):  # type: ignore[misc]
-    """Rows in journal frames as a dataset; `_tables` makes the wanted ones, piece by piece.
+    """Rows in journal frames as a dataset; a subclass yields them from `_tables`, in pieces.
 
     note: as in Parts
     """
@@ -260,7 +260,7 @@ class InFrames(_Pieces):
 
 
 class InJournal(_Pieces):
-    """Every row of a topic in journal frames, in its stored form, with the columns of stored.ROWS.
+    """Every row of a topic in journal frames, in its stored form, with the columns of ROWS.
 
     note: as in Parts
     """
@@ -288,7 +288,7 @@ def _as_duckdb(field: pa.Field) -> pa.Field:
 def _wanted(
     schema: pa.Schema, columns: list[str] | None, filter: ds.Expression | None
 ) -> tuple[pa.Schema, pa.Schema]:
-    """The columns to read for a scan, and the columns to return."""
+    """(the columns that a scan reads, those that it returns); a filter may need more."""
     column_names = set(schema.names if columns is None else columns)
     # an expression does not list its columns; words of literals may be extra
     if filter is not None:
@@ -303,8 +303,8 @@ def _wanted(
 def parts_for(
     session: Session, contents: Sequence[RelationContent], open: Open, *, is_typed: bool = False
 ) -> dict[str, Parts | InFrames]:
-    """Datasets to read batch by batch, for one session: rows of parts of partitions (p) and of
-    sidecars (s), and rows in frames (f), for relations with `frames`.
+    """Datasets for one session, by role: parts of partitions (p), parts of sidecars (s) and, if a
+    relation has `frames`, rows in journal frames (f).
 
     is_typed: with the column `record` of the single topic
     """

@@ -1,10 +1,10 @@
 """Owns SQL over a store: the relations that a query names, their views, its rows.
 
-All relations of a statement read one view. Relations other than messages are requested by name: a
-query that uses none of them does not load their code.
+All relations of a statement read one view. The caller passes a function that returns the relations
+other than messages. A query calls it only for those that it names.
 
-A SQL view is created only if the query names it, after a check of its files. The views are
-`Relation` written as SQL, which decides visibility.
+Besides `messages`, a SQL view is created only if the query names it, after a check of its files.
+`Relation` decides which messages are visible; the views are a Relation written as SQL.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class Lists(Protocol):
 
 
 class SqlQuery:
-    """One SELECT over a store; a context manager. All relations it names are of one LSN.
+    """One SELECT over a store; a context manager. All relations that it names are of one LSN.
 
-    Its files stay until it is closed, even if checkpoints, compactions and trims replace them;
-    with a read-only client, though, they may go after the grace period for readers.
+    It pins its files until it is closed, even if checkpoints, compactions and trims replace them.
+    A read-only client cannot pin: there the files may go after the grace period for readers.
     lists:      returns the relations of LISTS by name, for a view
     sql:        over `messages`, `messages_all`, `compacted`, topics by their names, short or in
                 full, and LISTS
@@ -233,7 +233,7 @@ class SqlQuery:
                     yield f"CREATE TEMP VIEW {name(word)} AS {rows}"
 
     def _fields(self, content: RelationContent, session: Session) -> list[str] | None:
-        """The fields of records that the SQL names; None: perhaps all fields."""
+        """The fields of records that the SQL names; None: all, as it may name others."""
         texts = [self._sql] if self._this is None else [self._sql, self._this]
         fields = session.fields_of(texts, RECORD)
         if fields is None:
@@ -259,7 +259,7 @@ class SqlQuery:
         return messages.uncommitted() if is_all else messages.committed()
 
     def _is_overtaken(self) -> bool:
-        """Whether a checkpoint has removed a file of the snapshot."""
+        """Whether a file of this query's contents is missing, as after a checkpoint."""
         try:
             self._client.check_files(list(files_of(self._contents)))
         except MissingFile:

@@ -48,9 +48,9 @@ def type_of(kind: pa.DataType) -> str:
 
 
 def record_of(written: int, schemas: tuple[SchemaVersion, ...], version: int, column: str) -> str:
-    """SQL that converts the records in a column of a file to another version.
+    """SQL that converts the records in a column to `version`; NULL where no conversion exists.
 
-    written: FileRef.record, not 0; column: the column in SQL
+    written: FileRef.record, the version in the file, not 0; column: the column in SQL
     """
     of, newest = schema_in(schemas[written - 1]), schema_in(schemas[version - 1])
     steps = resolution.plan(of, newest)
@@ -62,8 +62,8 @@ def record_of(written: int, schemas: tuple[SchemaVersion, ...], version: int, co
 def is_by_name(written: int, schemas: tuple[SchemaVersion, ...], version: int) -> bool:
     """Whether DuckDB and Spark can read the records of a file as another version by field names.
 
-    They can if both versions share the older fields, new fields are null, and numbers got wider.
-    written: FileRef.record; 0: the file has no records, and is read as nulls
+    They can if the newer version keeps all fields and only widens numbers, and new fields are null.
+    written: FileRef.record, the version in the file; 0: it has no records, and is read as nulls
     """
     if written in (0, version):
         return True
@@ -73,7 +73,7 @@ def is_by_name(written: int, schemas: tuple[SchemaVersion, ...], version: int) -
 
 
 def _has_names(steps: Sequence[Step], kind: pa.DataType) -> bool:
-    """Whether a struct read by name has exactly the fields of both versions."""
+    """Whether reading a struct by field names gives what the steps of the conversion would give."""
     same_names = {step.name for step in steps if step.source == step.name}
     if same_names != {field.name for field in kind}:
         return False
@@ -104,7 +104,7 @@ def _field(step: Step, value: str, depth: int) -> str:
 
 
 def _changed(change: Change, value: str, depth: int) -> str:
-    """A value after a change; depth: number of enclosing lambdas, for unique item names."""
+    """SQL for a value after a change; depth: number of enclosing lambdas, for unique names."""
     if isinstance(change, Cast):
         if pa.types.is_binary(change.type):  # a cast would read \x41 as one byte
             return f"encode({value})"

@@ -1,11 +1,10 @@
-"""Segments: the files that hold the rows of a topic, their columns and row groups, their rows.
+"""Owns segments: the files that hold the rows of a topic, their columns and row groups, their rows.
 
-    list   a row for each file, and one for the rows that are only in journal frames; also files
-    of
-           trimmed ledgers while they exist, with no messages; and files of the logs of changes,
-           which belong to no topic, or to one of its cursors
-    show   one ledger, or one file, inside a store or outside
-    cat    stored rows unchanged, including markers, watermark rows and changes
+    listed   a row for each file, and one for a ledger's rows that are only in journal frames; also
+             files of trimmed ledgers while they exist, with no messages; and files of the logs of
+             changes, which belong to no topic, or to one of its cursors
+    shown    one ledger, or one file, inside a store or outside
+    stored   stored rows unchanged, including markers, watermark rows and changes
 
 The keys of the answers are the fields that `txlog segment` prints. Rows of a store's file are
 checked against its checksums; rows of another file are read without a check.
@@ -70,7 +69,7 @@ def listed(
     small_bytes: int | None = None,
     sort: str = "ledger",
 ) -> list[SegmentRow]:
-    """The files of a topic and its cursors; the fields of `txlog segment list`.
+    """A row for each file of a topic and its cursors, with the fields of `txlog segment list`.
 
     topic:       None: all topics, then the logs of changes outside any topic
     small_bytes: only files smaller than this
@@ -137,7 +136,7 @@ def _of_cursors(view: View) -> dict[int, list[SegmentRow]]:
 
 
 def _of_changes(view: View, ref: ChangeRef) -> SegmentRow:
-    """A file of a log of changes: it has no messages, and is merged with others until sealed."""
+    """The row of a file of a log of changes: no messages, and sealed if it is Parquet."""
     topic_name = name_of(view.catalog, (ref.subscription, ref.partition)) if ref.partition else None
     return {
         "topic": None if topic_name is None else topic_name.topic,
@@ -164,10 +163,10 @@ Gone = tuple[int, str, FileRef | None]  # ledger, path, reference of the file if
 
 
 def _trimmed(view: View) -> dict[int, list[Gone]]:
-    """By partition: files of its trimmed ledgers that wait for the end of their readers.
+    """By partition: files of its trimmed ledgers that may still exist; none of its sidecar.
 
-    The newest checkpoint still names files that later frames dropped. Other files have lost their
-    names, which the previous checkpoint may have. A sidecar has none: its ledgers are replaced.
+    The newest checkpoint has the FileRef of a file that a later frame dropped; the previous one may
+    have the others.
     """
     refs = {
         ref.path: ref
@@ -176,7 +175,7 @@ def _trimmed(view: View) -> dict[int, list[Gone]]:
     }
     paths = {*refs, *(path for path, _ in view.manifest.dropped if not is_far(path))}
     if paths - refs.keys():
-        with suppress(TxlogError):  # without it, the name of a file must do
+        with suppress(TxlogError):  # then such a row has no counts and no checksum
             previous = read_manifest(view.disk, generations(view.disk)[0], view.salt)
             refs |= {
                 ref.path: ref
@@ -310,7 +309,7 @@ def _of_ledger(
 
 
 def _count(view: View, number: int, row: SegmentRow, ledger: int, first: int, last: int) -> None:
-    """Set the messages that became visible at these entries; in a sidecar, its own messages."""
+    """Set a row's messages, markers and bounds for these entries; of a sidecar, its live rows."""
     if row["sidecar"]:
         live = live_rows(view.buffer(number)).get(ledger, 0)
         row["messages"] = min(live, last - first + 1)
@@ -331,7 +330,7 @@ def _count(view: View, number: int, row: SegmentRow, ledger: int, first: int, la
 
 
 def shown(client: RelationReader, source: str) -> SegmentDescription:
-    """A ledger, or a file by its path below the store or anywhere; as `txlog segment show`.
+    """Describe a ledger by number, or a file by its path below the store or anywhere.
 
     raises: NotFound (no such ledger or file), FormatMismatch, Corruption
     """
@@ -350,7 +349,7 @@ def shown(client: RelationReader, source: str) -> SegmentDescription:
 
 
 def _found(client: RelationReader, source: str) -> tuple[list[FileRef], SegmentRow | None]:
-    """The files of a ledger or path, and the known facts about them; None: a foreign file."""
+    """(the files of a ledger or path, their row as in `listed`); None: no file of the store."""
 
     def question(view: View) -> tuple[list[FileRef], SegmentRow | None]:
         for ledger, (number, _) in view.catalog.owners.items():
@@ -375,7 +374,7 @@ def _found(client: RelationReader, source: str) -> tuple[list[FileRef], SegmentR
 
 
 def _changes(client: RelationReader, source: str) -> tuple[SegmentRow, str, pa.Table] | None:
-    """The row of a file of a log of changes, its path and its rows; None: another kind of file."""
+    """(row, path, rows) of a file of a log of changes; None: another kind of file."""
 
     def question(view: View) -> tuple[SegmentRow, str, pa.Table] | None:
         for ref in changes_of(view.manifest).refs:
@@ -387,7 +386,7 @@ def _changes(client: RelationReader, source: str) -> tuple[SegmentRow, str, pa.T
 
 
 def _with_shape(row: SegmentRow, table: pa.Table, path: str) -> SegmentDescription:
-    """Add the columns of rows that are read as a whole, as one row group."""
+    """A row plus the columns of a table, which count as one row group."""
     group: RowGroup = {
         "rows": table.num_rows,
         "size_bytes": table.nbytes,
@@ -594,7 +593,7 @@ def _group(client: RelationReader, ref: FileRef, at: int) -> pa.Table:
 def _in_frames(
     client: RelationReader, ledger: int, refs: Sequence[FileRef], span: tuple[int, int]
 ) -> Iterator[pa.RecordBatch]:
-    """The part of a ledger that is only in journal frames."""
+    """A ledger's rows that are only in journal frames, within a span of entries."""
     done = sum(ref.rows for ref in refs)
     if refs and refs[0].form != "part":
         return
@@ -608,7 +607,7 @@ def _in_frames(
 
 
 def _entries(entry_range: Range | None, ledger: int, rows: int) -> tuple[int, int]:
-    """The entries in a range, half open."""
+    """The (first, last + 1) entry in a range."""
     if entry_range is None:
         return 0, 1 << 62
     if entry_range.kind != "range":

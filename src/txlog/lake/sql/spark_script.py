@@ -1,10 +1,10 @@
 """Owns the script of `txlog views --spark`: committed messages as views of PySpark, without txlog.
 
-It has the views of `views_script`, over the same files. Each topic has scans of the files whose
-rows need no test, one scan per group of similar files, and a scan of those joined with the markers
-in them. The ledger is taken from the name of a file only if no column has it, because Spark would
-compute all the metadata of each row. A typed topic has its `record` if the files of all its
-versions can be read by field names, and Spark can read their types.
+It has the views of `views_script` except `compacted` and `segments`, over the same files. For each
+topic, one scan per group of similar files reads rows that need no marker. One more scan reads the
+other files, and a join with the markers decides. The script takes the ledger from a file's name
+only if no column has it, because Spark would compute all the metadata of each row. A typed topic
+has `record` if all its files can be read by field names, and Spark can read their types.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ def program(
     *,
     uncommitted: bool = False,
 ) -> str:
-    """The views as a program.
+    """The text of the script.
 
-    path:     the absolute path of a file
-    complete: topics, each with the file of the messages that are not covered
+    path:     returns the absolute path of a file
+    complete: topics, each with the file of its messages that are not covered
     raises:   NotAllowed when files are behind a network
     """
     check_near(contents)

@@ -1,4 +1,4 @@
-"""Owns `this`: an inspected object in SQL, as a SELECT over a store or the rows of a file."""
+"""Owns `this`: the relation for an inspected object, a SELECT over a store or a file's rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def select_of(answer: Mapping[str, Any], starts: Iterable[tuple[int, int, int, i
     """The rows of an object in a store, as a SELECT over its relations.
 
     answer: the answer of Client.inspect
-    starts: for a topic, only messages at or after these (partition, ledger, entry, index)
+    starts: for a topic or partition, only messages at or after these (partition, ledger, entry,
+            index); none: all
     raises: Usage for an object without rows
     """
     kind = answer["kind"]

@@ -18,7 +18,7 @@ from txlog.lake.sql.views_script import not_covered
 
 
 def resolved(client: Client, content: RelationContent, *, uncommitted: bool) -> Iterator[pa.Table]:
-    """The messages of a topic that are not covered, with the columns of Messages.plain.
+    """Yield a topic's messages that are not covered, with the columns of Messages.plain.
 
     raises: Corruption; MissingFile when a checkpoint has removed files meanwhile
     """
@@ -37,7 +37,7 @@ def resolved(client: Client, content: RelationContent, *, uncommitted: bool) -> 
 
 
 def write_database(path: str, statements: Sequence[str]) -> None:
-    """Create a database of views; DuckDB would take a backslash in its path for a slash.
+    """Write a DuckDB file of views; a path with a backslash, which DuckDB misreads, gets a copy.
 
     raises: SqlError, OSError
     """

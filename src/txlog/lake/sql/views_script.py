@@ -2,9 +2,9 @@
 
 A stock duckdb reads neither journal frames nor Arrow parts, and sees only the bytes of a large
 message. Messages that only these contain are *not covered*: they are counted, or written to Parquet
-files that the views then read too. Markers come from the sealed files of partitions, as rows of
-`kind` 1. A row of an unclean file whose marker is in no such file is not covered either. The view
-of a typed topic has the column `record`, but `messages` does not.
+files that the views then read too. Markers are rows of `kind` 1 in the sealed files of partitions.
+A row of an unclean file whose marker is in no such file is not covered either. The view of a typed
+topic has the column `record`, but `messages` does not.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SEGMENTS: Final = {
 def not_covered(content: RelationContent) -> list[RelationContent]:
     """The contents whose messages are in no Parquet file that DuckDB can read by itself.
 
-    Two: rows in frames, parts and chunks; rows of unclean files with a marker in those.
+    First rows in frames, parts and chunks; then, if any, rows of unclean files with a late marker.
     """
     relation = content.relation
     relation = replace(relation, compacted=[])
@@ -69,7 +69,7 @@ def not_covered(content: RelationContent) -> list[RelationContent]:
 
 
 def _late_markers(content: RelationContent) -> pa.Table:
-    """The markers that are in no sealed file of a partition."""
+    """The late markers: those in no sealed file of a partition."""
     sealed = [source.ref.ledger for source in content.relation.direct if source.role == "p"]
     markers = content.relation.markers
     is_sealed = pc.is_in(markers.column("marker_ledger"), value_set=pa.array(sealed, pa.int64()))
@@ -79,8 +79,7 @@ def _late_markers(content: RelationContent) -> pa.Table:
 def count_not_covered(client: Client, content: RelationContent) -> int:
     """The number of committed messages of a topic that the views would miss.
 
-    cost: reads the keys of these messages and of unclean files
-
+    cost: reads the transactions of rows in parts and, if markers are late, in unclean files
     raises: MissingFile when a checkpoint has removed files meanwhile; Corruption
     """
     relation, late = content.relation, _late_markers(content)
@@ -125,7 +124,7 @@ def file_of(content: RelationContent) -> str:
 def comments(
     client: Client, contents: Sequence[RelationContent], lacking: int, now_ms: int
 ) -> list[str]:
-    """The comment above the script."""
+    """The lines of the comment above the script; lacking: from count_not_covered."""
     relation = contents[0].relation if contents else None
     where = f"generation {relation.generation}, LSN {relation.lsn}" if relation else "no topic"
     return [
@@ -158,8 +157,8 @@ def statements(
 ) -> list[str]:
     """The views, one statement each.
 
-    segments:  the rows of sql.segments, of the same view
-    path:      the path to write for a file
+    segments:  the rows of the relation `segments`, of the same view
+    path:      returns the path of a file as the SQL should have it
     complete:  files with the messages that are not covered
     temporary: the views belong to the session, not to a database
     raises:    NotAllowed when files are behind a network

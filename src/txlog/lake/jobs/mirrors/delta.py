@@ -1,4 +1,4 @@
-"""Owns a mirror as a Delta table: its LSN is the version of an application, in the same commit."""
+"""Owns a mirror as a Delta table: the commit that adds files also has the LSN, as app version."""
 
 from __future__ import annotations
 

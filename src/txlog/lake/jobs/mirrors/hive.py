@@ -26,7 +26,7 @@ class Table:
         self._record: int | None = None
 
     def lsn(self) -> int:
-        """As Target; it first gives names to files that a killed run had listed."""
+        """As Target; first renames the files that a killed run had listed, and saves their LSN."""
         try:
             state = json.loads((self._place / STATE).read_bytes())
             label, lsn = str(state["mirror"]), int(state["lsn"])
@@ -64,7 +64,7 @@ class Table:
         return self._place
 
     def commit(self, added: list[Added], lsn: int) -> None:
-        """As Target: the list, the names, the LSN."""
+        """As Target, in three steps: save the list of files, rename them, save the LSN."""
         coming = [
             f"{file.path.parent.name}/{file.path.name.removeprefix('.').removesuffix('.new')}"
             for file in added
@@ -87,7 +87,7 @@ class Table:
         replace_file(str(self._place / STATE), json.dumps(state, indent=1).encode() + b"\n")
 
     def _show(self, coming: list[str]) -> None:
-        """Rename files to their names; files that have them already stay."""
+        """Give files their final names; files that have them already stay."""
         for path_below in coming:
             day, _, name = path_below.partition("/")
             rename_file(str(self._place / day / f".{name}.new"), name)

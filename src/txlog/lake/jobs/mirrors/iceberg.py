@@ -154,13 +154,13 @@ def _telling(path: Path) -> Iterator[None]:
 
 
 def identifier(topic: TopicName) -> tuple[str, ...]:
-    """The name of the table of a topic."""
+    """The name of a topic's table; the tenant `public` is left out."""
     tenant = () if topic.tenant == "public" else (topic.tenant,)
     return (*tenant, topic.namespace, topic.name)
 
 
 def _plain(word: str) -> str:
-    """A name for a directory, without %."""
+    """A name as a directory: quoted as in a URL, with ~ for %, because a location is a URI."""
     return quote(word, safe="").replace("~", "%7E").replace("%", "~")
 
 

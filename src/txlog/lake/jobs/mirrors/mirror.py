@@ -115,7 +115,7 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
 def rows_after(
     client: Client, content: RelationContent, lsn: int, names: list[str]
 ) -> Iterator[pa.Table]:
-    """Committed messages that became visible after an LSN, a batch at a time."""
+    """Yield the committed messages of a content that became visible after an LSN, in batches."""
     bounds = {"lsn": (lsn + 1, content.relation.lsn)}
     for scan in scans_of(content.relation, bounds):
         for table in client.scanned(scan, names, bounds):
@@ -139,9 +139,9 @@ def _telling(path: str) -> Iterator[None]:
 def _typed(
     content_found: RelationContent, version_of_table: int | None, form: str
 ) -> tuple[RelationContent, pa.Schema, int]:
-    """The messages in the form of the table, its columns, and the version of its records.
+    """(the content converted for the table, the table's columns, the version of its records).
 
-    version_of_table: version of an existing table; its records keep that schema
+    version_of_table: from Target.record; records of an existing table keep that schema
     """
     relation = content_found.relation
     version = relation.record if version_of_table is None else version_of_table
@@ -187,7 +187,7 @@ def _files(content_found: RelationContent) -> list[FileSource]:
 
 
 def _left(folder: Path, since: int) -> Iterator[Path]:
-    """Files that killed runs left: no table has them, as they are above its LSN."""
+    """Files that killed runs left: temporary ones, and those above the LSN of the table."""
     for path in folder.glob("day=*/*"):
         match = _NAME.fullmatch(path.name)
         if match is None:
@@ -229,7 +229,7 @@ class _Written:
             self._file(word).write(here)
 
     def finish(self) -> list[Added]:
-        """Finish the open files; returns all."""
+        """Finish the open files; returns all files of the run."""
         for day in list(self._open):
             self._end(day)
         return self._added

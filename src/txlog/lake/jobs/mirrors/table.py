@@ -40,7 +40,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A file that was written: path: its current path; rows: with the columns of TABLE."""
+    """A file that was written; day: as yyyy-mm-dd; rows: their number."""
 
     path: Path
     day: str
@@ -48,7 +48,7 @@ class Added:
 
 
 class Target(Protocol):
-    """A table that grows; closed with the run."""
+    """A table that a run adds files to, and closes at its end."""
 
     def lsn(self) -> int:
         """The LSN that the table has reached; 0: it is new, or does not exist.
@@ -63,13 +63,13 @@ class Target(Protocol):
         """
 
     def folder(self, columns: pa.Schema, record: int) -> Path:
-        """The parent of the directories of days; the table exists when it returns.
+        """Create the table if it is missing; returns the parent of its directories of days.
 
         columns, record: for a table that is created now
         """
 
     def commit(self, added: list[Added], lsn: int) -> None:
-        """Add these files to the table, and set its LSN. Raises TryAgain after a foreign write."""
+        """Add files to the table and set its LSN. Raises TryAgain if another process wrote it."""
 
     def close(self) -> None:
         """Release open resources."""
@@ -78,7 +78,7 @@ class Target(Protocol):
 def columns_of(kind: pa.StructType | None, *, has_times: bool) -> pa.Schema:
     """The columns of a table; kind: the type of the topic's records, if it has any.
 
-    has_times: the form knows times of day; otherwise they are microseconds since midnight
+    has_times: the form has times of day; otherwise they are microseconds since midnight
     """
     if kind is None:
         return TABLE

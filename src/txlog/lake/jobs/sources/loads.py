@@ -1,9 +1,8 @@
 """Owns the source of a bulk load: files and their form, their identity, the selected columns.
 
-Its content identifies a source: the same bytes again are the same source, at any path.
-
-DuckDB's own message about a bad file names options that users cannot set here, and quotes the line.
-So Python's csv module reads a csv file once more, up to the first line that is not a row.
+The bytes, form and columns identify a source: the same bytes again are the same source, at any
+path. DuckDB's own message about a bad file names options that users cannot set here, and quotes the
+line. So this module reads a rejected csv or ndjson file once more, and names its first bad line.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ BASE64: Final = "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 # Text of an instant as a number, in the form of `parse_instant`.
 SECONDS: Final = "[0-9]{9,10}"
 MILLISECONDS: Final = "[0-9]{1,19}|-[0-9]{14,19}"
-# The property of a replayed message that names its source: TOPIC:MESSAGE-ID.
+# The columns that a replayed message keeps, and the property that names its source, TOPIC:ID.
 KEPT: Final = ("key", "value", "properties", "event_time", "deliver_at")
 PROPERTY: Final = "replay_of"
 # With DuckDB from a pa.Table to a pa.Table, with Spark from a DataFrame to a DataFrame.
@@ -66,10 +65,10 @@ class Columns:
 
 
 def encoded(source: Files, names: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Text columns of a source with a column for their encoding, as an export writes them.
+    """Text columns of a source that have a column for their encoding, as an export writes them.
 
     names:   the columns of the source
-    returns: value or key, its column, and the column of its encoding
+    returns: (value or key, its column, the column of its encoding) for each
     """
     chosen = source.columns
     columns = {"value": chosen.value or "value", "key": chosen.key or "key"}
@@ -80,7 +79,7 @@ def encoded(source: Files, names: Sequence[str]) -> list[tuple[str, str, str]]:
 
 
 def columns_of(key: str | None, values: str | None, event_time: str | None) -> Columns:
-    """Parse a command's options; values: names with commas, one unchanged, several as JSON."""
+    """Parse a command's options; values: names with commas, several become one JSON object."""
     chosen = [word.strip() for word in (values or "").split(",") if word.strip()]
     if len(chosen) == 1:
         return Columns(key, chosen[0], event_time)
@@ -143,7 +142,7 @@ class Files:
             yield replace(self, paths=paths)
 
     def has_short_lines(self) -> bool:
-        """Whether no line, or no row of csv, is longer than two blocks; False: unknown."""
+        """Whether certainly no line, or row of csv, is longer than two blocks."""
         return all(map(self._has_short_lines, self.paths))
 
     def _has_short_lines(self, path: str) -> bool:
@@ -192,7 +191,7 @@ def unpacked(path: str) -> Iterator[bytes]:
             raise BadRecord(f"{path}: {error}", path=path) from error
 
 
-# Members for information are read, as they may be bad, and then dropped.
+# Columns that are stored; other members of an envelope are checked and then dropped.
 _OF_MESSAGES: Final = ("value", "key", "properties", "event_time", "deliver_at", "deliver_after")
 
 
@@ -327,7 +326,7 @@ def telling(source: Files) -> Iterator[None]:
 
 
 def no_objects(source: Files, count: int) -> BadRecord:
-    """The error for lines that are not JSON objects: the place of the first, and their number."""
+    """The error for `count` lines that are not JSON objects; it names the place of the first."""
     more = f", and {count - 1} more" if count > 1 else ""
     for path in source.paths:
         with _opened(path) as file:
@@ -375,7 +374,7 @@ def _check_rows(source: Files, path: str, error: SqlError) -> None:
 
 
 def _misencoded(name: str, text: str, encoding: str) -> str | None:
-    """The fault of a text and its encoding; whether an empty cell has quotes is unknown."""
+    """What is wrong with a text and its encoding; None: nothing that csv shows."""
     if not encoding:
         return f"{name} without {name}_encoding" if text else None
     if encoding not in ("utf8", "base64"):

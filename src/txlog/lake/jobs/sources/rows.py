@@ -30,7 +30,7 @@ _OTHERS: Final = {
     "sequence_id": "CAST({0} AS BIGINT)",
 }
 
-# The pattern of all texts in a column of a CSV with values of a type; earlier types win.
+# A column of a CSV has the first of these types whose pattern all its texts match.
 _WRITTEN: Final = {
     "BOOLEAN": "(true|false)",
     "BIGINT": "-?(0|[1-9][0-9]*)",
@@ -39,12 +39,12 @@ _WRITTEN: Final = {
     "TIMESTAMPTZ": r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:.]+(Z|[-+][0-9]{2}(:?[0-9]{2})?)",
     "TIMESTAMP": r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:.]+",
 }
-# The name of a source of this form in the session.
+# The name of an Arrow source in the session.
 ARROW: Final = "arrow_source"
 
 
 def _decoded(name: str, text: str, encoding: str) -> str:
-    """SQL for the bytes that a text encodes; null without both, an error without either."""
+    """SQL for the bytes that a text encodes; null if both are null, an error if one is."""
     cases = (
         (f"{text} IS NULL AND {encoding} IS NULL", "NULL"),
         (f"{text} IS NULL", f"error('{name}_encoding without {name}')"),
@@ -127,7 +127,7 @@ def field_types(session: Session, source: Files) -> tuple[tuple[str, str | None]
 def record_type(
     session: Session, source: Files, fields: tuple[tuple[str, str | None], ...]
 ) -> pa.Schema:
-    """The types of the fields of a record."""
+    """The types of the fields of a record, as a schema; fields: from field_types."""
     scan = _objects(source) if source.form == "ndjson" else _scan(source)
     typed = ", ".join(f"{_field(*field)} AS {_name(field[0])}" for field in fields)
     schema = session.stream(f"SELECT {typed} FROM {scan} LIMIT 0").schema
@@ -141,7 +141,7 @@ def _field(name: str, kind: str | None) -> str:
 
 
 def _as_in_json(kind: pa.DataType) -> pa.DataType:
-    """A type in the schema of JSON text: DuckDB took some texts for instants."""
+    """The type that JSON text has: DuckDB takes some texts for instants, which stay text here."""
     if pa.types.is_temporal(kind) or pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_decimal(kind):  # integers: the check refuses one that is not a long
@@ -214,7 +214,7 @@ def _columns(session: Session, source: Files) -> str:
 
 
 def _places(source: Files, schema: pa.Schema, names: Sequence[str]) -> list[str]:
-    """The columns of messages that equal one column of a source, as far as it has them."""
+    """SQL for each named column of a message that comes from one column of the source."""
     chosen = source.columns
     column_of = {"key": chosen.key, "value": chosen.value, "event_time": chosen.event_time}
     encodings = {name: encoding for name, _, encoding in encoded(source, schema.names)}
@@ -237,7 +237,7 @@ def _check_column(name: str, names: Sequence[str]) -> None:
 
 
 def _shaped(name: str, column: str, kind: pa.DataType) -> str:
-    """A column with its type in a message."""
+    """SQL for a source's column, converted to the type that it has in a message."""
     if name in ("event_time", "deliver_at"):
         if pa.types.is_integer(kind):
             return _instant(column)
@@ -278,7 +278,7 @@ def _scan(source: Files) -> str:
 
 
 def _pieces(source: Files) -> str:
-    """The bound on the length of a line; a scan mostly holds pieces of twice that length."""
+    """Options that bound the length of a line; DuckDB reads pieces of twice that length."""
     most = 2 * BLOCK_BYTES if source.has_short_lines() else _LINE_BYTES_MAX
     return f"max_line_size = {most}, buffer_size = {2 * most}"
 
