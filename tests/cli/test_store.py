@@ -489,6 +489,16 @@ def test_txn_run_ends_as_its_command_ends(tool: Tool) -> None:
     assert tool.ok("txn", "list", "-f", "names") == ""
 
 
+def test_a_signal_ends_txn_run_also_if_its_command_has_committed(tool: Tool) -> None:
+    """Kills: exit 4, which means no effect, as the abort is refused after the commit."""
+    inside = f"PYTHONPATH={ROOT / 'src'} {sys.executable} -m txlog txn commit -q"
+    script = f"{inside}; echo done; exec sleep 600"
+    with tool.spawn("txn", "run", "--", "sh", "-c", script) as child:
+        assert child.line() == "done"
+        assert child.end(signal.SIGTERM)[0] == 143
+        assert child.other == "warning: transaction 0:0: transaction 0:0 is COMMITTED\n"
+
+
 def test_peek_changes_nothing(tool: Tool, tmp_path: Path) -> None:
     """spec/cli 8.2: last, first, at, around, and the unacknowledged messages of a subscription."""
     path = tmp_path / "lines"
