@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,8 +140,10 @@ def test_csv_with_and_without_value(tmp_path: Path) -> None:
         (b"value,other\na,b\n", 1),
         (b"value,value\n", 1),
         (b"value,event_time\na,soon\n", 2),
-        (b"value\n\xff\n", 1),
-        (b'value\n"a', 1),
+        (b"value\na\n\xff\nb\n", 3),
+        (b"\xff\n", 1),
+        (b'value\n"a\nb', 2),
+        (b'value\n"a\nb"\n"a"b\n', 4),
     ],
 )
 def test_bad_csv_is_a_bad_record(tmp_path: Path, data: bytes, line: int) -> None:
@@ -148,6 +151,59 @@ def test_bad_csv_is_a_bad_record(tmp_path: Path, data: bytes, line: int) -> None
     _, error = read(tmp_path, "csv", data)
     assert isinstance(error, BadRecord)
     assert error.fields["line"] == line
+
+
+@pytest.mark.parametrize(
+    ("form", "data", "bad", "lines"),
+    [
+        ("csv", b'value,key\na,1\n\xff,"2"\nb,3\n', [b'\xff,"2"'], [3]),
+        ("csv", b'value\na\n"x"y\r\nb\n"z\n\n', [b'"x"y', b'"z'], [3, 5]),
+        ("tsv", b"value\tkey\na\t1\n\xff\t2\r\nb\t3\n", [b"\xff\t2\r"], [3]),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_skipped_or_put_aside(
+    tmp_path: Path, form: str, data: bytes, bad: list[bytes], lines: list[int]
+) -> None:
+    """spec/cli 7: --on-error is for any bad record; its line is its own, its bytes as they came."""
+    aside: list[tuple[bytes | None, Any]] = []
+    rows, error = read(
+        tmp_path,
+        form,
+        data,
+        aside=lambda record, error: aside.append((record, error.fields["line"])),
+    )
+    assert (error, values(rows)) == (None, [b"a", b"b"])
+    assert aside == list(zip(bad, lines, strict=True))
+    rows, error = read(tmp_path, form, data)
+    assert (values(rows), error.fields["line"]) == ([b"a"], lines[0])
+
+
+@pytest.mark.parametrize(
+    ("form", "first", "more"),
+    [
+        ("csv", b"value,key\na\nb,1\n", b"c,1\n"),
+        ("csv", b'value,key\n"a\nx"\nb,1\n', b"c,1\n"),
+        ("tsv", b"value\tkey\na\nb\t1\n", b"c\t1\n"),
+    ],
+)
+def test_rows_do_not_wait_for_more_input(form: str, first: bytes, more: bytes) -> None:
+    """Kills: --flush-every, --txn-every and watermarks that do not fire while the input is idle."""
+    tables: list[pa.Table] = []
+    before: list[int] = []
+
+    def blocks() -> Iterator[bytes | None]:
+        yield first
+        before.append(sum(len(table) for table in tables))
+        yield None
+        yield more
+
+    pauses = 0
+    for table in Input(form, [], skip_bad=True)._of(blocks()):
+        tables += [] if table is None else [table]
+        pauses += table is None
+    assert before == [1]
+    assert [value for table in tables for value in table["value"].to_pylist()] == [b"b", b"c"]
+    assert pauses == 1
 
 
 TSV_TEXTS = ("", "a\tb\nc\rd", "\\", "\\t", "\\\\n", "\t\\", "C:\\new\\table", "\\x")

@@ -322,7 +322,7 @@ def test_a_signal_aborts_the_own_transaction(tool: Tool, number: int, code: int)
     assert (row["state"], row["reason"]) == ("aborted", "user")
 
 
-def _signal_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: int) -> None:
+def signal_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: int) -> None:
     """Send this process SIGINT inside the last of so many calls."""
     was, remaining = getattr(owner, name), [calls]
 
@@ -363,7 +363,7 @@ def test_an_interrupted_produce_says_how_far_it_was(
     tool.ok("txn", "begin")
     words = ["produce", "orders", "--batch", "1", "--json", *flags]
     words += [word for text in "abcd" for word in ("-m", text)]
-    _signal_after(monkeypatch, columns, "send", calls)
+    signal_after(monkeypatch, columns, "send", calls)
     code, out, err = tool(*words)
     assert (code, out) == (130, "")
     fields = json.loads(err)["interrupted"]
@@ -378,7 +378,7 @@ def test_interrupt_in_the_commit_counts_committed_messages(
     tool: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupt lets the commit finish, and reports it; a failed abort is reported, too."""
-    _signal_after(monkeypatch, txlog.Client, "commit", 1)
+    signal_after(monkeypatch, txlog.Client, "commit", 1)
     code, _, err = tool("produce", "orders", "--txn-every", "2", "-m", "a", "-m", "b", "-m", "c")
     assert (code, err) == (
         130,
@@ -390,7 +390,7 @@ def test_interrupt_in_the_commit_counts_committed_messages(
         raise DiskFailed("the disk is gone")
 
     monkeypatch.setattr(txlog.Client, "abort", refused)
-    _signal_after(monkeypatch, columns, "send", 1)
+    signal_after(monkeypatch, columns, "send", 1)
     _, _, err = tool("produce", "orders", "--txn", "-m", "d")
     assert "transaction 1:0 could not be aborted (the disk is gone) and ends by its time-out" in err
     assert err.endswith("; 1 record discarded\n")
@@ -456,10 +456,10 @@ def test_interrupted_consume_counts_written_messages_only(
 ) -> None:
     """The report does not count messages of a block that were not written; -qq prints nothing."""
     tool.ok("produce", "orders", "-m", "a", "-m", "b")
-    _signal_after(monkeypatch, work.Job, "print", 1)
+    signal_after(monkeypatch, work.Job, "print", 1)
     code, out, err = tool("consume", "orders", "-f", "lines")
     assert (code, out, err) == (130, "", "interrupted: at least 0 messages written out\n")
-    _signal_after(monkeypatch, work.Job, "print", 1)
+    signal_after(monkeypatch, work.Job, "print", 1)
     assert tool("consume", "orders", "-f", "lines", "-qq") == (130, "", "")
 
 
@@ -487,6 +487,16 @@ def test_txn_run_ends_as_its_command_ends(tool: Tool) -> None:
     assert tool.ok("consume", "orders", "-f", "lines") == "in\n"
     assert tool("txn", "run", "--", "sh", "-c", "kill -9 $$")[0] == 137
     assert tool.ok("txn", "list", "-f", "names") == ""
+
+
+def test_a_signal_ends_txn_run_also_if_its_command_has_committed(tool: Tool) -> None:
+    """Kills: exit 4, which means no effect, as the abort is refused after the commit."""
+    inside = f"PYTHONPATH={ROOT / 'src'} {sys.executable} -m txlog txn commit -q"
+    script = f"{inside}; echo done; exec sleep 600"
+    with tool.spawn("txn", "run", "--", "sh", "-c", script) as child:
+        assert child.line() == "done"
+        assert child.end(signal.SIGTERM)[0] == 143
+        assert child.other == "warning: transaction 0:0: transaction 0:0 is COMMITTED\n"
 
 
 def test_peek_changes_nothing(tool: Tool, tmp_path: Path) -> None:

@@ -27,12 +27,15 @@ from tests.tiers import graded
 from txlog.base.ranges import parse_instant
 from txlog.cli.input.inputs import Input
 from txlog.client.open import open_store
+from txlog.client.sending.bulk import Bulk
 from txlog.client.topics.created import created
 from txlog.errors import (
     BadRecord,
+    DiskFailed,
     IncompatibleSchema,
     InvalidArgument,
     LimitExceeded,
+    OutcomeUnknown,
     TopicNotFound,
     TxlogError,
 )
@@ -180,6 +183,24 @@ def test_invalid_source_stores_no_message(tmp_path: Path) -> None:
     dry = import_files(bench.client, source(good), "t", dry_run=True)
     assert (dry["messages"], dry["already"], shown(bench.client)) == (1, False, [])
     assert import_files(bench.client, source(good), "u", create=True)["messages"] == 1
+
+
+def test_an_unknown_outcome_is_not_hidden_by_the_cleanup(
+    tool: Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: exit 1, which means that nothing was stored, for a batch that may be stored."""
+    pq.write_table(pa.table({"value": [b"a"]}), tmp_path / "rows.parquet")
+
+    def failing(error: TxlogError) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            raise error
+
+        return call
+
+    monkeypatch.setattr(Bulk, "commit", failing(OutcomeUnknown("the flush failed")))
+    monkeypatch.setattr(Bulk, "abort", failing(DiskFailed("the disk is gone")))
+    error = tool.error("import", str(tmp_path / "rows.parquet"), "orders")
+    assert (error["exit"], error["message"]) == (10, "the flush failed")
 
 
 def test_killed_import_continues_with_the_missing_messages(tmp_path: Path) -> None:

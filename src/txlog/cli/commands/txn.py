@@ -58,7 +58,7 @@ def run_in_transaction(
         if child is not None:
             _stop(child)
         with shielded():
-            client.abort(txn)
+            _abort(call, client, txn, "a signal came")
         raise
     code = 128 - code if code < 0 else code
     with shielded():
@@ -76,7 +76,7 @@ def run_in_transaction(
 def _abort(call: Call, client: Client, txn: TxnId, why: str) -> None:
     try:
         client.abort(txn)
-    except TxlogError as error:  # it has ended already; report the command's exit code
+    except TxlogError as error:  # it has ended already; the command's end or the signal counts
         call.warn(f"transaction {txn}: {error.message}")
         return
     call.summary(f"aborted {txn}: {why}")

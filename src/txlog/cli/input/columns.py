@@ -52,12 +52,11 @@ class Delimited:
 
     header: the names of the columns, once they are read
     line:   line of the next record
-    first:  line of the first record
     """
 
     def __init__(self, form: str, line: int, now_ms: int) -> None:
         self.header: list[str] | None = None
-        self.line = self.first = line
+        self.line = line
         self._form = form
         self._now_ms = now_ms
 

@@ -247,11 +247,12 @@ class Input:
         rows_held = records.Columns()
         for row in rows.csv_rows(source, self.form, clean, self.now_ms, rows_held):
             self.header = clean.header
-            if row is None:
+            if not row:  # the next row may come late
                 if len(rows_held):
                     yield rows_held.table()
                     rows_held.clear()
-                yield None
+                if row is None:
+                    yield None
             elif isinstance(row, rows.BadRow):
                 if not self.skip_bad and len(rows_held):
                     yield rows_held.table()

@@ -1,17 +1,15 @@
-"""Owns csv and tsv row by row: for inputs with bad rows or unusual spellings."""
+"""Owns csv and tsv row by row: for bad rows and unusual spellings."""
 
 from __future__ import annotations
 
-import codecs
 import csv
-import io
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from txlog.base.ranges import parse_duration, parse_instant
 from txlog.base.startup import json as orjson
 from txlog.base.text.records import Columns, bad_record, check_delivery
-from txlog.cli.output.output import tsv_cell, tsv_text
+from txlog.cli.output.output import tsv_text
 from txlog.errors import BadRecord, InvalidArgument
 
 _CSV_COLUMNS = ("key", "value", "event_time", "deliver_at", "deliver_after")
@@ -19,14 +17,10 @@ _FIELD_CHARS_MAX = 1 << 27
 
 
 class Start(Protocol):
-    """The position of the first row in an input, after the header if there is one.
-
-    first: the first line of the input
-    """
+    """The position of the first row in an input, after the header if there is one."""
 
     header: list[str] | None
     line: int
-    first: int
 
 
 class BadRow(NamedTuple):
@@ -36,13 +30,55 @@ class BadRow(NamedTuple):
     record: bytes
 
 
-def _joined(form: str, fields: list[str]) -> bytes:
-    """The row as a line of its format."""
-    if form == "tsv":
-        return "\t".join(tsv_cell(cell) for cell in fields).encode()
-    text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow(fields)
-    return text.getvalue().encode()
+class _Lines:
+    """The lines of an input as text, for a reader of rows; it can be resumed after its end.
+
+    It ends between two rows when a block ends, as the next may come late, and at a pause.
+
+    first:   line on which the row begins
+    line:    line after those that the row has taken
+    is_text: the row is UTF-8; other bytes are surrogates in its text
+    paused:  it ended at a pause
+    ended:   the input has ended
+    """
+
+    def __init__(self, source: Iterator[bytes | None], line: int, encoding: str) -> None:
+        self._lines = _cut(source)
+        self._taken: list[bytes] = []
+        self._encoding = encoding
+        self.first = self.line = line
+        self.is_text = True
+        self.paused = self.ended = False
+
+    def begin(self) -> None:
+        """Begin a row."""
+        self._taken.clear()
+        self.first, self.is_text = self.line, True
+
+    @property
+    def record(self) -> bytes:
+        """The bytes of the row, with its line end."""
+        return b"".join(self._taken)
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        for line in self._lines:
+            if line:
+                self._taken.append(line)
+                self.line += 1
+                encoding, self._encoding = self._encoding, "utf-8"
+                try:
+                    return line.decode(encoding)
+                except UnicodeDecodeError:
+                    self.is_text = False
+                    return line.decode(encoding, "surrogateescape")
+            if not self._taken:
+                self.paused = line is None
+                raise StopIteration
+        self.ended = True
+        raise StopIteration
 
 
 def csv_rows(
@@ -52,63 +88,56 @@ def csv_rows(
     now_ms: int,
     columns: Columns,
 ) -> Iterator[int | BadRow | None]:
-    """Parse rows into columns; yield each row's line, or a BadRow; for tsv None for a pause."""
-    header, line = start.header, start.first
-    encoding = "utf-8-sig" if header is None else "utf-8"
-    try:
-        for fields, at in _records(source, form, start.line, encoding):
-            if fields is None:
-                yield None
-                continue
-            if header is None:
-                header = fields
-                check_header(header, at)
-                start.header = header
-                continue
-            try:
-                columns.add(_csv_row(header, fields, at, now_ms))
-                yield at
-            except BadRecord as error:
-                yield BadRow(error, _joined(form, fields))
-    except UnicodeDecodeError as error:
-        raise bad_record(line, "not UTF-8") from error
-    except csv.Error as error:
-        raise bad_record(line, str(error)) from error
+    """Parse csv or tsv into columns; yield the line of each row, or a bad row.
 
-
-def _records(
-    source: Iterator[bytes | None], form: str, line: int, encoding: str
-) -> Iterator[tuple[list[str] | None, int]]:
-    """Yield the fields of each record and the line it ends on; in tsv None for a pause."""
-    if form == "tsv":
-        for text in _lines(source, encoding):
-            if text is None:
-                yield None, line
-                continue
-            cells = text.rstrip("\n").split("\t")
-            yield [tsv_text(cell) for cell in cells], line
-            line += 1
-        return
+    It yields 0 when the rows of a block have been read, None for a pause.
+    raises: BadRecord for a bad header
+    """
+    lines = _Lines(source, start.line, "utf-8-sig" if start.header is None else "utf-8")
     csv.field_size_limit(_FIELD_CHARS_MAX)
-    reader = csv.reader(
-        (text for text in _lines(source, encoding) if text is not None), strict=True
-    )
-    for fields in reader:
-        if fields:
-            yield fields, line + reader.line_num - 1
+    rows = csv.reader(lines, strict=True) if form == "csv" else map(_tsv_cells, lines)
+    while not lines.ended:
+        lines.begin()
+        try:
+            fields = next(rows, None)
+            line = lines.line - 1
+            if fields and not lines.is_text:
+                raise bad_record(line, "not UTF-8")
+            if fields and start.header is not None:
+                columns.add(_csv_row(start.header, fields, line, now_ms))
+        except csv.Error as error:
+            failure = bad_record(lines.first, str(error))
+        except BadRecord as error:
+            failure = error
+        else:
+            if fields is None and not lines.ended:
+                yield None if lines.paused else 0
+            elif fields and start.header is not None:
+                yield line
+            elif fields:
+                check_header(fields, line)
+                start.header = fields
+            continue
+        if start.header is None:
+            raise failure
+        yield BadRow(failure, lines.record.rstrip(b"\r\n" if form == "csv" else b"\n"))
 
 
-def _lines(source: Iterator[bytes | None], encoding: str) -> Iterator[str | None]:
-    """Yield lines with their line ends, None for a pause."""
-    decoder = codecs.getincrementaldecoder(encoding)()
-    partial = ""
+def _tsv_cells(line: str) -> list[str]:
+    return [tsv_text(cell) for cell in line.rstrip("\n").split("\t")]
+
+
+def _cut(source: Iterator[bytes | None]) -> Iterator[bytes | None]:
+    """Yield lines with their line ends, b"" after each block, None for a pause."""
+    partial = b""
     for block in source:
         if block is None:
             yield None
             continue
-        *lines, partial = (partial + decoder.decode(block)).split("\n")
-        yield from (f"{text}\n" for text in lines)
-    partial += decoder.decode(b"", final=True)
+        *lines, partial = (partial + block).split(b"\n")
+        for line in lines:
+            yield line + b"\n"
+        yield b""
     if partial:
         yield partial
 

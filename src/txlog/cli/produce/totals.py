@@ -37,25 +37,35 @@ class PartitionTotal:
         self.last = last or self.last
 
 
-class Aborted(NamedTuple):
-    """A failed run's own transaction; refused: why its abort failed, None if it did not."""
+class Ended(NamedTuple):
+    """How the own transaction of a failed run ended.
+
+    state:   as the store has it after the abort; None: it cannot be looked up
+    refused: why the abort failed, or None
+    """
 
     txn: TxnId
-    refused: str | None
+    state: str | None
+    refused: str | None = None
 
     @property
-    def state(self) -> str:
-        """The state of the transaction after the abort."""
-        return "aborted" if self.refused is None else "open"
+    def is_stored(self) -> bool:
+        """Whether its messages are stored: its commit was durable, or another process did it."""
+        return self.state in ("committing", "committed")
 
     def told(self, discarded: int) -> str:
-        """Describe how the transaction ends, and how many records are discarded with it."""
-        if self.refused is None:
-            return f"transaction {self.txn} aborted, {counted(discarded, 'record')} discarded"
-        return (
-            f"transaction {self.txn} could not be aborted ({self.refused}) and ends by its "
-            f"time-out; {counted(discarded, 'record')} discarded"
-        )
+        """Describe the end of the transaction, and the loss of the records read for it."""
+        if self.is_stored:
+            return f"transaction {self.txn} was committed"
+        if self.state is None:
+            return f"whether transaction {self.txn} was committed is unknown ({self.refused})"
+        lost = f"{counted(discarded, 'record')} discarded"
+        if self.state == "open":
+            return (
+                f"transaction {self.txn} could not be aborted ({self.refused}) and ends by its "
+                f"time-out; {lost}"
+            )
+        return f"transaction {self.txn} aborted, {lost}"
 
 
 class Totals:
@@ -102,12 +112,16 @@ class Totals:
             return "1 record before it is stored"
         return f"{self.durable} records before it are stored"
 
-    def committed(self, answer: Mapping[str, Any]) -> None:
-        """Count one commit; its markers complete the ids."""
+    def stored(self, txn: TxnId) -> None:
+        """Count the messages of a transaction that was committed."""
         self.transactions += 1
-        self.last_txn = answer["txn"]
+        self.last_txn = txn
         self.durable += self._open
         self._open = 0
+
+    def committed(self, answer: Mapping[str, Any]) -> None:
+        """Count one commit; its markers complete the ids."""
+        self.stored(answer["txn"])
         for row in answer.get("marker_list") or []:
             total = self.places.get(row["partition"])
             if total is not None:
@@ -119,24 +133,24 @@ class Totals:
                 )
 
     def stopped(
-        self, call: Call, exit: int, read: int, joined: TxnId | None, aborted: Aborted | None
+        self, call: Call, exit: int, read: int, joined: TxnId | None, ended: Ended | None
     ) -> None:
         """Report how far a run got before a signal ended it, and the end of its transaction.
 
         read: records of the input, including those of unfinished batches
-        aborted: the run's own transaction that was open; None without one
+        ended: the run's own transaction that was open; None without one
         """
-        discarded = read - self.sent + (0 if aborted is None else self._open)
+        discarded = read - self.sent + (0 if ended is None else self._open)
         text = f"{counted(self.durable, 'message')} stored in {self.topic}"
         txn, state = self.last_txn, None if self.last_txn is None else "committed"
-        if aborted is not None:
-            txn, state = aborted.txn, aborted.state
-            text += f"; {aborted.told(discarded)}"
+        if ended is not None:
+            txn, state = ended.txn, ended.state
+            text += f"; {ended.told(discarded)}"
         elif joined is not None:
             txn, state = joined, "open"
             text = f"{counted(self._open, 'message')} of {self.topic} in transaction {joined}"
             text += ", which is left open"
-        if aborted is None and discarded:
+        if (ended is None or ended.is_stored) and discarded:
             text += f"; {counted(discarded, 'record')} of the input discarded"
         call.stopped(
             exit,

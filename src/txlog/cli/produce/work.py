@@ -3,8 +3,9 @@
     input ── limit, trailer ── batches ── columns of the flags ── send ── acknowledgement lines
 
 The run ends its own transactions on every way out: it commits at the end of the input and aborts
-in all other cases. It never ends a joined transaction. It writes whole batches only: records of an
-unfinished batch before a bad record are discarded with it.
+in all other cases. If the abort fails, it looks the transaction up: another process, or a commit
+whose answer was lost, may have committed it. It never ends a joined transaction. It writes whole
+batches only: records of an unfinished batch before a bad record are discarded with it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from txlog.cli.input.inputs import Input, check_files, messages_table
 from txlog.cli.produce import columns
 from txlog.cli.produce.columns import Letters, Typed, filled
 from txlog.cli.produce.request import NEVER, Request
-from txlog.cli.produce.totals import Aborted, Acks, Totals
+from txlog.cli.produce.totals import Acks, Ended, Totals
 from txlog.cli.terminal.signals import asked, raise_if_asked, shielded
 from txlog.cli.terminal.tables import counted
 from txlog.client.topics import created
@@ -35,10 +36,10 @@ from txlog.errors import (
     InvalidMessage,
     LimitExceeded,
     NotFound,
+    OutcomeUnknown,
     PartlyDone,
     TxlogError,
     Usage,
-    WrongState,
 )
 
 if TYPE_CHECKING:
@@ -139,7 +140,8 @@ class Job:
                 self._commit()
             self.marks.close()
         except TxlogError as error:
-            raise self._failed(error) from error
+            with shielded():
+                raise self._failed(error) from error
         except BaseException:  # a signal must also end the transaction
             became = self._abort()
             exit = asked()
@@ -373,35 +375,58 @@ class Job:
         assert self.txn is not None
         with shielded():
             raise_if_asked()
-            answer = self.client.commit(self.txn)
+            try:
+                answer = self.client.commit(self.txn)
+            except OutcomeUnknown as error:
+                try:  # a repeated commit tells, and commits if the first did not
+                    answer = self.client.commit(self.txn)
+                except TxlogError as again:
+                    raise error from again
             self.txn = None
             self.totals.committed(answer)
         self.acks.committed(answer)
 
-    def _abort(self) -> Aborted | None:
-        """Abort the run's own transaction, if it has one; return what became of it."""
+    def _abort(self, *, in_doubt: bool = False) -> Ended | None:
+        """Abort the run's own open transaction; look it up if it cannot be aborted.
+
+        in_doubt: a commit failed, and may be durable
+        """
         txn, self.txn = self.txn, None
         if txn is None:
             return None
-        try:
-            with shielded():
+        ended = Ended(txn, "aborted")
+        with shielded():
+            try:
                 self.client.abort(txn)
-        except (WrongState, NotFound):
-            pass  # it has ended already; report the first error
-        except TxlogError as error:
-            return Aborted(txn, error.message)
-        return Aborted(txn, None)
+            except TxlogError as error:
+                ended = Ended(txn, self._state(txn, in_doubt), error.message)
+        if ended.is_stored:
+            self.totals.stored(txn)
+        return ended
+
+    def _state(self, txn: TxnId, in_doubt: bool) -> str | None:
+        """The state of a transaction; None if it may be, or may yet become, committed."""
+        try:
+            state: str = self.client.show_transaction(txn)["state"]
+        except NotFound:  # it has ended, and is forgotten
+            return None
+        except TxlogError:
+            state = "open"
+        return None if in_doubt and state == "open" else state
 
     def _failed(self, error: TxlogError) -> TxlogError:
         """Abort, and return the error to raise: PartlyDone if some messages are durable."""
         discarded = self.txn_messages if self.txn is not None else 0
-        became = self._abort()
+        became = self._abort(in_doubt=error.exit == 10)
         message = error.message
         fields = {**error.fields}
         if became is not None:
             discarded = max(discarded, self.read - self.totals.durable)
             message = f"{message}; {became.told(discarded)}"
             fields["txn"] = became.txn
+            if became.state is None:
+                hint = f"ask before anything else: txlog txn show {became.txn}"
+                error = OutcomeUnknown(message, hint=hint)
         if not self.totals.durable or error.exit == 10:
             error.message, error.fields = message, fields
             return error

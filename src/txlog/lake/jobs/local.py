@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,7 +29,7 @@ from txlog.engine.door.relation import (
 )
 from txlog.engine.door.sending import COLUMNS
 from txlog.engine.door.space import Arrange
-from txlog.errors import BadRecord, SqlError, TopicNotFound, Usage
+from txlog.errors import BadRecord, SqlError, TopicNotFound, TxlogError, Usage
 from txlog.lake.jobs.engine import BLOCK, LARGE_CHUNKS, STORED, Ask
 from txlog.lake.jobs.replay import Replayed
 from txlog.lake.jobs.sources.loads import Columns, Files, Transform, envelope_tables, telling
@@ -173,7 +173,8 @@ def _stored(bulk: Bulk, rows: Iterable[Rows]) -> BulkStored:
     try:
         return bulk.commit(bulk.stage(rows))
     except BaseException:  # remove staged files after any failure
-        bulk.abort()
+        with suppress(TxlogError):  # report the first error: the batch may be stored
+            bulk.abort()
         raise
 
 
