@@ -382,6 +382,24 @@ def bound_batches(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr(dispatch.plan, "__defaults__", ((), None, most))
 
 
+def test_a_batch_that_a_large_message_fills_has_no_empty_messages_after_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: dividing the bytes that are left by the mean size of messages without bytes."""
+    client = bench.client
+    put(client, BIG)
+    client.checkpoint()
+    with client.producer("t") as producer:
+        for _ in range(3):
+            producer.send(None)
+    bound_batches(monkeypatch, 1)
+    tables = [table for table in client.read("t") if table.num_rows]
+    assert [message.value for message in rows(tables)] == [BIG, None, None, None]
+    with client.consumer("t", "s") as consumer:
+        received = [message.value for message in iter(consumer.receive, None)]
+    assert received == [BIG, None, None, None]
+
+
 def test_batches_are_bounded_by_bytes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many large messages come in many batches; the smallest has one message."""
     client = bench.client

@@ -75,7 +75,7 @@ class BatchBytes:
         )
         if count * each <= self.left:
             return count, each
-        return max(self.left // each, int(is_first)), each
+        return max(self.left // max(1, each), int(is_first)), each
 
     def _plain(self, ledger: int, requested: int) -> tuple[int, int]:
         ends = self._view.topic(self._partition).ledgers
