@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 
 PARTS = 7
-SECONDS = 45.0  # after these, a process skips its remaining slow tests
+SECONDS = 25.0  # after these, a process skips its remaining slow tests
 
 
 def chosen(names: Iterable[str], day: int) -> list[str]:
