@@ -1,7 +1,7 @@
 """The store itself.
 
-It logs nothing, prints nothing and starts nothing in the background; above it are only ways to call
-it. Other rooms import from `txlog.engine.door` alone.
+It logs nothing and prints nothing. Two threads work behind the calls: one sends the queued messages
+of producers, one writes checkpoints. Other rooms import from `txlog.engine.door` alone.
 
 Contents:
 
