@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build" / "dist")
     folder = parser.parse_args().folder.resolve()
     try:
-        release_date((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), _version())
+        release_date((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version())
         wheel, sdist = build(ROOT, folder)
         same(wheel, sdist)
         with tempfile.TemporaryDirectory() as place:
@@ -74,7 +74,7 @@ def build(source: Path, folder: Path, *targets: str) -> list[Path]:
     for target in targets or ("wheel", "sdist"):
         words = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
         _run(words, source)
-        name = f"txlog-{_version()}*{'.whl' if target == 'wheel' else '.tar.gz'}"
+        name = f"txlog_store-{version()}*{'.whl' if target == 'wheel' else '.tar.gz'}"
         made += folder.glob(name)
     return made
 
@@ -105,7 +105,7 @@ def installed(wheel: Path, place: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(home)]
     _run([*pip, "install", "--quiet", str(wheel)], place)
     txlog, store = str(home / "bin" / "txlog"), str(place / "store")
-    _expect(_run([txlog, "--version"], place), _version())
+    _expect(_run([txlog, "--version"], place), version())
     _run([txlog, "init", store], place)
     _run([txlog, "-S", store, "produce", "orders", "--create", "-m", "hello"], place)
     _expect(_run([txlog, "-S", store, "consume", "orders", "-f", "raw"], place), "hello")
@@ -122,7 +122,8 @@ def installed(wheel: Path, place: Path) -> None:
             raise Wrong(f"txlog/{name} is not in the wheel")
 
 
-def _version() -> str:
+def version() -> str:
+    """The version in pyproject.toml."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     return str(tomllib.loads(text)["project"]["version"])
 

@@ -10,6 +10,7 @@ Contents:
     delayed           delayed messages as rows and counts
     health            what monitors and the doctor check of a store and the machine under it
     inspect           a topic, transaction, message or file, found by its name
+    installation      the doctor on another package in place of ours, and on missing bytecode
     integrity         verify and repair
     keys              transaction keys
     lists             Arrow tables with a row for each acknowledgement or frame
