@@ -13,6 +13,7 @@ The sdist must build the same wheel. The exit code is 1, with one line, when som
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import re
 import subprocess
@@ -102,6 +103,8 @@ def installed(wheel: Path, place: Path) -> None:
     """Install a wheel into a fresh environment below `place` and use it; raises Wrong, NoIndex."""
     home = place / "environment"
     _run([sys.executable, "-m", "venv", "--without-pip", str(home)], place)
+    if importlib.util.find_spec("pip") is None:  # uv made this environment
+        _run([sys.executable, "-m", "ensurepip"], place)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(home)]
     _run([*pip, "install", "--quiet", str(wheel)], place)
     txlog, store = str(home / "bin" / "txlog"), str(place / "store")
