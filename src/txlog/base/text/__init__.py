@@ -2,6 +2,7 @@
 
 Contents:
 
+    amounts     durations and sizes as people read them
     columns     the kernels: JSON strings, cells, numbers, instants; columns joined into bytes
     envelopes   lines that contain all of a message, as columns of messages
     messages    the fields of messages as columns of text, and the records made of them

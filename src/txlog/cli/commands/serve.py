@@ -145,7 +145,7 @@ def _with_extra() -> Iterator[None]:
         if (error.name or "").split(".")[0] not in _PACKAGES:
             raise
         raise MissingExtra(
-            f"{error.name} is not installed", hint="pip install 'txlog[serve]'"
+            f"{error.name} is not installed", hint="pip install 'txlog-store[serve]'"
         ) from error
 
 

@@ -6,10 +6,11 @@ import importlib
 import os
 from typing import Annotated
 
-from txlog.base.ranges import parse_duration, parse_size
+from txlog.base.ranges import parse_size
 from txlog.cli.call.call import STORE_DEFAULT, Call
 from txlog.cli.help import fields
 from txlog.cli.line.command import Argument, Option, command
+from txlog.cli.terminal.watching import pause_of
 from txlog.errors import InvalidArgument, ReadOnlyStore
 
 
@@ -119,9 +120,7 @@ def status(
     watch: Annotated[str | None, Option("--watch", metavar="DUR", help="repeat every DUR")] = None,
 ) -> None:
     """Show the contents of the store, and its health."""
-    pause_ms = None if watch is None else parse_duration(watch)
-    if pause_ms == 0:
-        raise InvalidArgument("--watch needs a time above 0", code=203)
+    pause_ms = None if watch is None else pause_of(watch)
     client = call.client()
     view = importlib.import_module("txlog.cli.commands.status")
     view.show(call, client, pause_ms)

@@ -15,6 +15,7 @@ from txlog.base.suggest import suggestion
 from txlog.cli.call.call import Call, confirm, each_target, words_or_stdin
 from txlog.cli.line.command import Argument, Option, command
 from txlog.cli.terminal.tables import counted
+from txlog.cli.terminal.watching import pause_of, repeat
 from txlog.errors import InvalidArgument, SubscriptionNotFound, Usage
 
 if TYPE_CHECKING:
@@ -103,16 +104,31 @@ def create(
 @command(
     "sub list",
     "list subscriptions with their backlog",
-    examples=("txlog sub list", "txlog sub list -t orders --json"),
-    rows="consuming.SubscriptionRow",
-    until="consumers",
+    examples=("txlog sub list", "txlog sub list -t orders --json", "txlog sub list --watch 5s"),
+    rows="consuming.LagRow",
+    until="catch_up_ms",
 )
 def list_subscriptions(
     call: Call,
+    every: Annotated[
+        str | None, Argument(metavar="[DUR]", help="the pause of --watch", show_default=False)
+    ] = None,
     topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
+    watch: Annotated[bool, Option("--watch", help="repeat every DUR, 2s if it is missing")] = False,
 ) -> None:
-    """List subscriptions."""
-    call.output.rows(call.client().subscriptions(topic))
+    """List subscriptions and how far they are behind: backlog, age, rates, time to catch up.
+
+    Rates are messages a second over the last minute. They come from the journal and are empty for
+    time that it no longer has; --watch remembers what it saw. `txlog top` has the whole screen.
+    """
+    if every is not None and not watch:
+        raise Usage(f"{every!r} is no flag", hint=f"-t {every} lists one topic")
+    client = call.client()
+    repeat(
+        call,
+        pause_of(every or "2s") if watch else None,
+        lambda: call.output.rows(client.lag(topic)),
+    )
 
 
 @command(

@@ -155,5 +155,5 @@ def _module(name: str) -> Any:
         if (error.name or "").split(".")[0] not in ("jwt", "cryptography"):
             raise
         raise MissingExtra(
-            f"{error.name} is not installed", hint="pip install 'txlog[serve]'"
+            f"{error.name} is not installed", hint="pip install 'txlog-store[serve]'"
         ) from error

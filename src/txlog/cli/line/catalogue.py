@@ -246,6 +246,13 @@ COMMANDS: Final[dict[str, Entry]] = {
     "man show": Entry("commands.man", "show", "print a man page"),
     "man path": Entry("commands.man", "path", "where the man pages are"),
     "help": Entry("help.help", "help_", "topics, errors by their code, commands"),
+    "policy alert set": Entry("commands.policy", "set_alert", "when a backlog is a problem"),
+    "policy alert get": Entry(
+        "commands.policy", "get_alert", "the thresholds that apply, and their origin"
+    ),
+    "policy alert remove": Entry("commands.policy", "remove_alert", "inherit thresholds again"),
+    "top": Entry("commands.lag", "top", "watch who is behind, on the whole screen"),
+    "du": Entry("commands.lag", "du", "bytes on disk by topic and part"),
 }
 
 NOUNS: Final[dict[str, str]] = {
@@ -258,6 +265,7 @@ NOUNS: Final[dict[str, str]] = {
     "segment": "files of rows",
     "admin": "administration",
     "policy": "policies",
+    "policy alert": "thresholds of backlogs",
     "policy delayed": "policies of delayed delivery",
     "policy retention": "policies of retention",
     "policy schema": "policies of schemas",
@@ -287,7 +295,14 @@ ALIASES: Final[dict[str, str]] = {
     "transactions": "txn",
 }
 
-VERB_ALIASES: Final[dict[str, str]] = {"txn status": "txn show"}
+VERB_ALIASES: Final[dict[str, str]] = {
+    "txn status": "txn show",
+    **{
+        f"policy {kind} {word}": f"policy {kind} {verb}"
+        for kind in ("alert", "delayed", "retention", "schema", "watermark")
+        for word, verb in (("show", "get"), ("unset", "remove"))
+    },
+}
 
 ROOT_HELP: Final = """\
 txlog: a transactional message log for one machine, in one directory

@@ -378,6 +378,7 @@ class Store:
     """An open store; safe to call from many threads of one process."""
 
     __slots__ = (
+        "__weakref__",
         "_appender",
         "_asked_durability",
         "_closed",
