@@ -122,9 +122,11 @@ def transaction() -> svg.SVG:
 
 
 def _drawing(width: int, height: int, title: str, parts: list[svg.Element]) -> svg.SVG:
+    triangle = svg.Path(d=[svg.M(0, 0), svg.L(8, 4), svg.L(0, 8), svg.Z()], class_=["head"])
     head = svg.Marker(
-        id="head", viewBox=svg.ViewBoxSpec(0, 0, 8, 8), refX=7, refY=4, markerWidth=7, markerHeight=7, orient="auto",
-        elements=[svg.Path(d=[svg.M(0, 0), svg.L(8, 4), svg.L(0, 8), svg.Z()], class_=["head"])],
+        id="head", viewBox=svg.ViewBoxSpec(0, 0, 8, 8), refX=7, refY=4,
+        markerWidth=7, markerHeight=7, orient="auto",
+        elements=[triangle],
     )  # fmt: skip
     ground = svg.Rect(width=width, height=height, rx=8, class_=["ground"])
     return svg.SVG(
