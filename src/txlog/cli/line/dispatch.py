@@ -8,15 +8,17 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from txlog import errors
 from txlog.cli.call import version
-from txlog.cli.call.call import Call, Globals
+from txlog.cli.call.call import Call, Globals, find_store, user_settings
 from txlog.cli.line import catalogue
 from txlog.cli.line.command import Command, as_given, check_numbers, hidden_times, parse
 from txlog.cli.output.output import PipeGone, Stdout, silence_stdout
 from txlog.cli.terminal import say, signals
+
+_OFFER: Final = "no store here yet: txlog demo --tour walks you through; txlog COMMAND -h: flags"
 
 
 def run(args: list[str]) -> int:
@@ -106,7 +108,7 @@ def _dispatch(args: list[str], report: say.Report) -> int:
         if line.version:
             _print_version(line.json)
         else:
-            _print_text(catalogue.ROOT_HELP)
+            _print_text(catalogue.ROOT_HELP if args else _first_screen())
         return 0
     report.json = catalogue.wants_json("", line.leading) or line.json
     path, used = catalogue.resolve(line.rest)
@@ -125,6 +127,16 @@ def _dispatch(args: list[str], report: say.Report) -> int:
     if path == "check":
         report.always = 3
     return invoke(load(path), [*line.leading, *line.rest[used:]], report)
+
+
+def _first_screen() -> str:
+    """The root help; where there is no store, its last line offers a newcomer the tour."""
+    try:
+        find_store(Globals(), user_settings(None))
+    except errors.TxlogError:
+        *lines, _ = catalogue.ROOT_HELP.splitlines()
+        return "\n".join([*lines, f"{_OFFER}\n"])
+    return catalogue.ROOT_HELP
 
 
 def load(path: str) -> Command:
