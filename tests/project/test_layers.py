@@ -41,7 +41,7 @@ FENCES = {
     ("pydantic",): (),  # a caller that passes a model has loaded pydantic
 }
 WITHOUT_ARROW = (
-    *("errors", "base/ids", "clock", "base/settings", "base/ranges"),
+    *("errors", "base/ids", "clock", "base/settings", "base/ranges", "base/times"),
     *("engine/storage/disk", "engine/storage/frame", "engine/storage/journal"),
 )
 

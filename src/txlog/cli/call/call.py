@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import msgspec
 
 from txlog.base.ids import TxnId
-from txlog.base.ranges import parse_duration, parse_time
 from txlog.base.settings import Settings
+from txlog.base.times import parse_duration, parse_time
 from txlog.cli.call import environment, version
 from txlog.cli.output import output as described
 from txlog.cli.output.output import Output, output_for
@@ -210,10 +210,6 @@ class Call:
     def elapsed_ms(self) -> int:
         """Milliseconds since the command began; --now does not stop them."""
         return int((time.monotonic() - self.started) * 1000)
-
-    def duration(self, text: str | None) -> int | None:
-        """Return the milliseconds of a duration flag, None when it was not given."""
-        return None if text is None else parse_duration(text)
 
     def durability(self, flag: str | None = None) -> str | None:
         """Return `sync`, `os`, or None for the store's own setting."""

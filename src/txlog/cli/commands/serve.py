@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from txlog.base.ranges import format_time
+from txlog.base.times import format_time
 from txlog.cli.call.call import Call
 from txlog.cli.line.command import Option, command
 from txlog.cli.terminal import say

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 from txlog.base.ids import MessageId, TopicName, check_name
-from txlog.base.ranges import parse_bound
+from txlog.base.ranges import Bound, parse_bound
 from txlog.base.suggest import suggestion
 from txlog.cli.call.call import Call, confirm, each_target, words_or_stdin
-from txlog.cli.line.command import Argument, Option, command
+from txlog.cli.line.command import Argument, Duration, Option, command
 from txlog.cli.terminal.tables import counted
 from txlog.cli.terminal.watching import pause_of, repeat
 from txlog.errors import InvalidArgument, SubscriptionNotFound, Usage
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from txlog.client.topics.subscription import SubscriptionHandle
 
 TYPES = ("exclusive", "shared", "failover", "key-shared")
+Position = Annotated[
+    Bound, Option("--position", metavar="BOUND", reads_now=parse_bound, default="start")
+]
 
 
 # --- create, list, acknowledge -----------------------------------------------------------------
@@ -46,9 +49,10 @@ def create(
     topic: Annotated[str, Option("--topic", "-t", metavar="T", show_default=False)],
     type: Annotated[str, Option("--type", metavar="|".join(TYPES))] = "exclusive",
     isolation: Annotated[str, Option("--isolation", metavar="I")] = "committed",
-    position: Annotated[str, Option("--position", metavar="BOUND")] = "start",
+    *,
+    bound: Position,
     ack_timeout: Annotated[
-        str | None, Option("--ack-timeout", metavar="DUR", help="redeliver after this time")
+        int | None, Duration("--ack-timeout", help="redeliver after this time")
     ] = None,
     max_redeliver: Annotated[
         int | None, Option("--max-redeliver", metavar="N", help="then it becomes a dead letter")
@@ -60,14 +64,13 @@ def create(
 ) -> None:
     """Create subscriptions."""
     options = {
-        "ack_timeout_ms": call.duration(ack_timeout),
+        "ack_timeout_ms": ack_timeout,
         "max_redeliver_count": max_redeliver,
         "dead_letter_topic": dead_letter,
     }
     policies = {policy: value for policy, value in options.items() if value is not None}
     call.check_choice("--type", type, TYPES)
     call.check_choice("--isolation", isolation, ("committed", "uncommitted"))
-    bound = parse_bound(position, call.now_ms())
     client = call.client(write=True)
     short = TopicName.parse(topic).short
 
@@ -110,8 +113,9 @@ def create(
 )
 def list_subscriptions(
     call: Call,
-    every: Annotated[
-        str | None, Argument(metavar="[DUR]", help="the pause of --watch", show_default=False)
+    every_ms: Annotated[
+        int | None,
+        Argument(metavar="[DUR]", help="the pause of --watch", show_default=False, reads=pause_of),
     ] = None,
     topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
     watch: Annotated[bool, Option("--watch", help="repeat every DUR, 2s if it is missing")] = False,
@@ -121,12 +125,12 @@ def list_subscriptions(
     Rates are messages a second over the last minute. They come from the journal and are empty for
     time that it no longer has; --watch remembers what it saw. `txlog top` has the whole screen.
     """
-    if every is not None and not watch:
-        raise Usage(f"{every!r} is no flag", hint=f"-t {every} lists one topic")
+    if every_ms is not None and not watch:
+        raise Usage("a pause needs --watch", hint="-t TOPIC lists one topic")
     client = call.client()
     repeat(
         call,
-        pause_of(every or "2s") if watch else None,
+        (every_ms or 2_000) if watch else None,
         lambda: call.output.rows(client.lag(topic)),
     )
 
@@ -241,7 +245,7 @@ def backlog(
     "sub seek",
     "move a subscription forward or back",
     examples=(
-        "txlog sub seek billing --to @-1h",
+        "txlog sub seek billing --to 'yesterday 14:00'",
         "txlog sub seek billing --to start --yes",
         "txlog sub seek billing --to 17:25 --dry-run",
     ),
@@ -254,7 +258,8 @@ def seek(
     call: Call,
     subscription: Sub,
     to: Annotated[
-        str, Option("--to", metavar="BOUND", help="the position to go to", show_default=False)
+        Bound,
+        Option("--to", metavar="BOUND", help="position or time to go to", reads_now=parse_bound),
     ],
     topic: Topic = None,
     force: Annotated[
@@ -262,9 +267,8 @@ def seek(
     ] = False,
 ) -> None:
     """Move a subscription: acknowledge everything before the position, nothing from it on."""
-    bound = parse_bound(to, call.now_ms())
     handle = handle_of(call, subscription, topic)
-    answer = plan = handle.seek(bound, force=force, dry_run=not call.dry_run)
+    answer = plan = handle.seek(to, force=force, dry_run=not call.dry_run)
     lines = [
         f"{handle.name} on {handle.short}/{row['partition']}: {row['from']} → {row['to']}, "
         f"{_effect(row)}"
@@ -277,7 +281,7 @@ def seek(
     else:
         if _moved(plan) or plan["aborted_list"]:
             confirm(call, "\n".join(lines))
-        answer = handle.seek(bound, force=force)
+        answer = handle.seek(to, force=force)
         moved = _moved(answer)
         call.summary(f"{handle.name} moved" if moved else f"{handle.name} is already there")
         for row in moved:
@@ -323,10 +327,9 @@ def skip(
         int | None, Option("-n", metavar="N", help="the next N of each partition")
     ] = None,
     all_: Annotated[bool, Option("--all", help="the whole backlog")] = False,
-    older_than: Annotated[str | None, Option("--older-than", metavar="DUR")] = None,
+    older_ms: Annotated[int | None, Duration("--older-than")] = None,
 ) -> None:
     """Acknowledge the next messages; messages that a transaction holds stay with it."""
-    older_ms = call.duration(older_than)
     if (count is not None) + all_ + (older_ms is not None) != 1:
         raise Usage("give one of the following: -n N, --all or --older-than DUR")
     handle = handle_of(call, subscription, topic)
@@ -363,12 +366,11 @@ def expire(
     call: Call,
     subscription: Sub,
     topic: Topic = None,
-    older_than: Annotated[
-        str | None, Option("--older-than", metavar="DUR", help="default: the topic's time to live")
+    older_ms: Annotated[
+        int | None, Duration("--older-than", help="default: the topic's time to live")
     ] = None,
 ) -> None:
     """Acknowledge messages older than a time: sub skip --older-than."""
-    older_ms = call.duration(older_than)
     handle = handle_of(call, subscription, topic)
     _skip(call, handle, lambda dry_run: handle.expire(older_ms, dry_run=dry_run))
 
@@ -449,11 +451,11 @@ def nack(
     subscription: Sub,
     ids: Annotated[list[str], Argument(metavar="ID", show_default=False)],
     topic: Topic = None,
-    delay: Annotated[str, Option("--delay", metavar="DUR", help="wait this long")] = "0ms",
+    *,
+    delay_ms: Annotated[int, Duration("--delay", help="wait this long", default="0ms")],
 ) -> None:
     """Return messages that a consumer has in hand, for redelivery; others are ignored."""
     message_ids = _parsed(ids)
-    delay_ms = call.duration(delay)
     answer = handle_of(call, subscription, topic).negative_acknowledge(message_ids, delay_ms)
     ignored = f", {answer['ignored']} in no consumer's hand" if answer["ignored"] else ""
     call.summary(f"returned {counted(answer['nacked'], 'message')} of {subscription}{ignored}")
