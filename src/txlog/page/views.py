@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Where = Mapping[str, str]
 ROWS_MAX: Final = 200
 SEARCHED: Final = ("key", "text", "from", "to")  # the fields of a search
-_TONES: Final = {"TxnOpened": 3, "TxnCommitted": 1, "TxnAborted": 5}
+_TONES: Final = {"TxnOpened": 3, "to COMMITTED": 1, "to ABORTED": 5}
 
 
 class View(NamedTuple):
@@ -470,9 +470,9 @@ def _life(row: TransactionDescription, steps: Sequence[TransactionLogRow], now_m
     span = max(1, last - begin)
     marks = [
         (
-            _TONES.get(step["op"], 4 if step["subscription"] else 2),
+            _tone(step),
             (step["time"] - begin) / span,
-            f"{_said(step['op'])}, after {duration(step['time'] - begin)}",
+            f"{_said(step)}, after {duration(max(0, step['time'] - begin))}",
         )
         for step in steps
     ]
@@ -485,10 +485,18 @@ def _life(row: TransactionDescription, steps: Sequence[TransactionLogRow], now_m
     return life(marks, min(1.0, max(0.0, until)), ticks)
 
 
-def _said(op: str) -> str:
-    """The name of a recorded operation in words: `TxnCommitted` is `committed`."""
-    words = "".join(f" {c.lower()}" if c.isupper() else c for c in op.removeprefix("Txn"))
-    return words.strip()
+def _tone(step: TransactionLogRow) -> int:
+    """The tone of a recorded step: its end, its acknowledgements, its messages."""
+    detail = step["detail"] or ""
+    named = [tone for word, tone in _TONES.items() if word == step["op"] or word in detail]
+    return named[0] if named else 4 if step["subscription"] else 2
+
+
+def _said(step: TransactionLogRow) -> str:
+    """A recorded step in words: `TxnOpened` is `opened`."""
+    name = step["op"].removeprefix("Txn")
+    words = "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip()
+    return f"{words}: {step['detail']}" if step["op"] == "StatusUpdated" else words
 
 
 def _steps(row: TransactionDescription, steps: Sequence[TransactionLogRow]) -> str:
@@ -497,11 +505,11 @@ def _steps(row: TransactionDescription, steps: Sequence[TransactionLogRow]) -> s
     shown = [
         (
             f"+{duration(step['time'] - row['begin_time'])}",
-            _said(step["op"]),
+            _said(step),
             "" if step["topic"] is None else f"{step['topic']}/{step['partition']}",
             step["subscription"] or "",
             _plain(step["count"]),
-            step["detail"] or "",
+            "" if step["op"] == "StatusUpdated" else step["detail"] or "",
         )
         for step in steps[:ROWS_MAX]
     ]

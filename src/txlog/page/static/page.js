@@ -132,11 +132,12 @@ function account() {
 
 function refused(status, reason) {
   state("refused", "lost");
+  if ($("login").open) return; // several requests may be refused; the user may be writing by now
   $("login-why").textContent = token() ? reason : "This server wants to know who you are.";
   if (status === 401) sessionStorage.removeItem("token");
   account();
   $("token").value = "";
-  if (!$("login").open) $("login").showModal();
+  $("login").showModal();
 }
 
 $("login-form").addEventListener("submit", (event) => {
@@ -203,12 +204,12 @@ function table(found) {
 
 // The JSON of an answer; an error has the server's reason.
 async function got(path, options = {}) {
-  const headers = { ...options.headers, ...signed() };
+  const headers = { ...options.headers, ...signed() }, sent = token();
   const answer = await fetch(path, { ...options, headers }).catch((error) => {
     throw options.signal?.aborted ? error : new Error("The server does not answer.");
   });
   const found = await answer.json().catch(() => { throw new Error(`The server answers ${answer.status}.`); });
-  if (answer.status === 401) refused(401, found.reason);
+  if (answer.status === 401 && sent === token()) refused(401, found.reason);
   if (!answer.ok) throw new Error(found.hint ? `${found.reason} (${found.hint})` : found.reason);
   return found;
 }
