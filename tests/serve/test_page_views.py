@@ -221,9 +221,10 @@ def test_actions_publish_seek_redeliver_and_abort(path: str) -> None:
         assert "stored as" in await acted(http, "publish", topic="orders", key="new", payload="é")
         assert "é" in await shown(http, "search", topic="orders", key="new")
 
-        backlog = lambda: client.run(  # noqa: E731
-            lambda it: it.subscription("orders", "billing").describe()["backlog"]
-        )
+        async def backlog() -> int:
+            handle = await client.run(lambda it: it.subscription("orders", "billing"))
+            return (await client.run(lambda it: handle.describe()))["backlog"]
+
         plan = await acted(http, "seek", **about, to="end", plan="yes")
         assert "undo: txlog sub seek billing -t orders --to" in plan and await backlog() == 22
         assert 'name="to" value="end"' in plan and 'name="plan"' not in plan
@@ -273,6 +274,7 @@ def test_actions_are_refused(path: str) -> None:
         answer = await http.post("/page/act/publish", data=fields, headers=OWN)
         assert answer.status_code == 405
         assert (await http.get("/page/act/publish")).status_code == 405
+        wrong: object
         for wrong in ([], {"topic": 5}, {"topic": "a/b"}, {}):
             answer = await http.post("/page/act/publish", json=wrong, headers=OWN)
             assert answer.status_code == 400, wrong

@@ -102,7 +102,8 @@ async function follow(body, hear) {
     for (const one of events) {
       const lines = one.split("\n");
       const all = (name) => lines.filter((line) => line.startsWith(name)).map((line) => line.slice(name.length));
-      hear[all("event: ").join("")]?.(JSON.parse(all("data: ").join("\n")));
+      const data = all("data: ").join("\n");
+      if (data) hear[all("event: ").join("")]?.(JSON.parse(data)); // a comment has none
     }
   }
 }
@@ -350,7 +351,7 @@ async function tail(button) {
   const ending = tailed = new AbortController();
   const shown = button.closest("section").querySelector(".tail"), topic = button.dataset.topic;
   const said = document.createElement("p");
-  said.className = "note"; said.textContent = "waiting for messages…";
+  said.className = "note"; said.textContent = "connecting…";
   const rows = table({ columns: ["message", "written, UTC", "key", "value"].map((name) => ({ name, type: "string" })), rows: [] });
   shown.replaceChildren(said, rows);
   button.setAttribute("aria-pressed", "true");
@@ -376,9 +377,9 @@ async function tail(button) {
     const path = button.dataset.tail.split("/").map(encodeURIComponent).join("/");
     const answer = await fetch(`topics/persistent/${path}/events?start=end`, { headers: signed(), signal: ending.signal });
     if (!answer.ok) hear.failure(await answer.json());
-    else { await follow(answer.body, hear); said.textContent += " (the server has ended the tail)"; }
+    else { said.textContent = "live: no message yet"; await follow(answer.body, hear); said.textContent += " (the server has ended the tail)"; }
   } catch (error) {
-    said.textContent = ending.signal.aborted ? said.textContent.replace("live", "stopped").replace("waiting for messages…", "stopped") : "The server does not answer.";
+    said.textContent = ending.signal.aborted ? said.textContent.replace("live", "stopped") : "The server does not answer.";
   }
   button.setAttribute("aria-pressed", "false");
   if (tailed === ending) tailed = null;

@@ -12,7 +12,6 @@ messages and keys.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
@@ -120,7 +119,10 @@ def _handler(
             resource = STORE if name == "abort" else topic_in(fields).full
             await serving.gate(request, Action(action.operation, resource, action.name))
             facts["role"] = getattr(getattr(request.state, "slot", None), "holder", None)
-            act = partial(action.act, fields=fields, now_ms=serving.now_ms())
+
+            def act(client: Store) -> str:
+                return action.act(client, fields, serving.now_ms())
+
             html = await (serving.store(act) if name == "publish" else serving.client.run(act))
         except TxlogError as error:
             serving.tell("action", {**facts, "outcome": f"refused by TXL-{error.code}"})
