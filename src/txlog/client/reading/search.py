@@ -63,8 +63,8 @@ class SearchBudget(NamedTuple):
     """
 
     hits: int = 50
-    rows: int = 200_000
-    size_bytes: int = 64 << 20
+    rows: int = 1_000_000
+    size_bytes: int = 256 << 20
     seconds: float = 2.0
 
 
