@@ -32,9 +32,8 @@ def write() -> list[Path]:
         demo = [sys.executable, "-m", "txlog", "demo", str(store), "--limit", "2000"]
         subprocess.run([*demo, "--kills", "2"], check=True, capture_output=True)
         with Server(store, "--pulsar", "off", "--http", "127.0.0.1:0") as server:
-            return [
-                _photographed(server.urls[0], Path(folder), scheme) for scheme in ("light", "dark")
-            ]
+            [url] = server.urls
+            return [_photographed(url, Path(folder), scheme) for scheme in ("light", "dark")]
 
 
 def _photographed(url: str, folder: Path, scheme: str) -> Path:
