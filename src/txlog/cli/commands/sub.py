@@ -16,10 +16,11 @@ from txlog.cli.call.call import Call, confirm, each_target, words_or_stdin
 from txlog.cli.line.command import Argument, Duration, Option, command
 from txlog.cli.terminal.tables import counted
 from txlog.cli.terminal.watching import pause_of, repeat
+from txlog.client.topics.subscription import moved_partitions, seek_effect, undo_of
 from txlog.errors import InvalidArgument, SubscriptionNotFound, Usage
 
 if TYPE_CHECKING:
-    from txlog.base.rows.consuming import SeekPartition, Skipped, Sought
+    from txlog.base.rows.consuming import Skipped
     from txlog.client.client import Client
     from txlog.client.topics.subscription import SubscriptionHandle
 
@@ -271,7 +272,7 @@ def seek(
     answer = plan = handle.seek(to, force=force, dry_run=not call.dry_run)
     lines = [
         f"{handle.name} on {handle.short}/{row['partition']}: {row['from']} → {row['to']}, "
-        f"{_effect(row)}"
+        f"{seek_effect(row)}"
         for row in plan["partition_list"]
     ]
     if plan["aborted_list"]:
@@ -279,32 +280,14 @@ def seek(
     if call.dry_run:
         call.summary("; ".join(lines))
     else:
-        if _moved(plan) or plan["aborted_list"]:
+        if moved_partitions(plan) or plan["aborted_list"]:
             confirm(call, "\n".join(lines))
         answer = handle.seek(to, force=force)
-        moved = _moved(answer)
+        moved = moved_partitions(answer)
         call.summary(f"{handle.name} moved" if moved else f"{handle.name} is already there")
-        for row in moved:
-            call.summary(f"undo: txlog sub seek {handle.name} -t {handle.short} --to {row['from']}")
+        for line in undo_of(answer):
+            call.summary(f"undo: {line}")
     call.output.result(answer)
-
-
-def _moved(answer: Sought) -> list[SeekPartition]:
-    """The partitions that the seek changes."""
-    return [
-        row
-        for row in answer["partition_list"]
-        if row["from"] != row["to"] or row["redeliver"] or row["skip"]
-    ]
-
-
-def _effect(row: SeekPartition) -> str:
-    parts = []
-    if row["redeliver"]:
-        parts.append(f"{_messages(row['redeliver'])} {_verb(row['redeliver'], 'come')} again")
-    if row["skip"]:
-        parts.append(f"{_messages(row['skip'])} {'is' if row['skip'] == 1 else 'are'} skipped")
-    return " and ".join(parts) or "no message is redelivered or skipped"
 
 
 @command(
@@ -432,10 +415,6 @@ def handle_of(call: Call, subscription: str, topic: str | None) -> SubscriptionH
 
 def _messages(count: int) -> str:
     return counted(count, "message")
-
-
-def _verb(count: int, verb: str) -> str:
-    return f"{verb}s" if count == 1 else verb
 
 
 @command(
