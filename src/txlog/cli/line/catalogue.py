@@ -246,12 +246,17 @@ COMMANDS: Final[dict[str, Entry]] = {
     "man show": Entry("commands.man", "show", "print a man page"),
     "man path": Entry("commands.man", "path", "where the man pages are"),
     "help": Entry("help.help", "help_", "topics, errors by their code, commands"),
+    "dlq list": Entry(
+        "commands.sub", "list_letters", "dead-letter topics, or the dead letters of one"
+    ),
+    "dlq retry": Entry("commands.sub", "retry_letters", "move dead letters back to their topics"),
 }
 
 NOUNS: Final[dict[str, str]] = {
     "topic": "topics",
     "schema": "schemas of typed topics",
     "sub": "subscriptions",
+    "dlq": "dead letters",
     "delay": "delayed messages",
     "watermark": "event-time watermarks",
     "txn": "transactions",
@@ -296,7 +301,7 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   begin      init  status  demo          make a store, look at it, see it work
   topics     topic create|list|describe|update|delete  schema  policy KIND VERB
   messages   produce  consume  peek  import  export    lines, and whole files
-  consumers  sub create|list|describe|ack|seek|skip|delete
+  consumers  sub create|list|describe|ack|seek|skip|delete  dlq list|retry
   time       delay list|next|promote|cancel  watermark set|idle|show|history
   process    run  transform  txn run     a function, a command, exactly once
   atomic     txn connect|begin|commit|abort|list|show|wait|log|expire

@@ -7,6 +7,7 @@ Contents:
 
     changes           the history of a key, a subscription or the catalog, as rows
     consumers         one subscription: its consumers, its partitions, its backlog
+    dead_letters      dead-letter topics and their messages
     delayed           delayed messages as rows and counts
     health            what monitors and the doctor check of a store and the machine under it
     inspect           a topic, transaction, message or file, found by its name
