@@ -250,6 +250,7 @@ COMMANDS: Final[dict[str, Entry]] = {
         "commands.sub", "list_letters", "dead-letter topics, or the dead letters of one"
     ),
     "dlq retry": Entry("commands.sub", "retry_letters", "move dead letters back to their topics"),
+    "restore": Entry("commands.store", "restore", "make a store from a copy"),
 }
 
 NOUNS: Final[dict[str, str]] = {
@@ -306,7 +307,7 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   process    run  transform  txn run     a function, a command, exactly once
   atomic     txn connect|begin|commit|abort|list|show|wait|log|expire
   look       inspect query views report job    any id, file; SQL; charts; Spark
-  upkeep     admin  segment  wait        space, keys, ledgers; wait for a state
+  upkeep     copy  restore  admin  segment  wait        space, keys, ledgers; wait for a state
   health     verify doctor check metrics bench    intact, healthy, fast; figures
   network    serve  token                stock clients of Apache Pulsar, HTTP
   ease       shell  completion  config  man  help [TOPIC|TXL-nnn]
