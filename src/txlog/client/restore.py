@@ -34,6 +34,7 @@ from txlog.errors import (
     InvalidArgument,
     MissingFile,
     NameTaken,
+    StoreLocked,
     StoreNotFound,
 )
 
@@ -69,6 +70,37 @@ def restore(
     done = _ended(source, place)
     if done is not None:
         return done
+    is_there = _check_place(place, replace=replace)
+    stage = f"{place}.restoring"
+    with ExitStack() as resources:
+        target = _begun(source, stage, resources)
+        image = _copied(source, target, tell, clock or SystemClock())
+        if verify:
+            copying.check_good(stage, clock or SystemClock())
+        is_copy = not (is_there and _is_original(target, place))
+        answer: StoreRestored = {
+            "path": place,
+            "uuid": read_identity(target).uuid,
+            **image,
+            "verified": verify,
+            "replaced": f"{place}.replaced" if is_there else None,
+            "copied": is_copy,
+        }
+        with suppress(NameTaken):
+            target.write_fresh(identity.RESTORED, _noted(source, answer))
+        if not is_copy:
+            target.unlink(identity.COPIED)
+        if is_there:
+            with _locked(place):
+                exchange_directories(stage, place)
+        else:
+            move_directory(stage, place)
+        _ended(source, place)
+    return answer
+
+
+def _check_place(place: str, *, replace: bool) -> bool:
+    """Whether a store is there that this restore replaces. Raises AlreadyExists."""
     is_there = posix.is_there(place, identity.IDENTITY_PATH)
     if is_there and not replace:
         raise AlreadyExists(
@@ -81,32 +113,7 @@ def restore(
         raise AlreadyExists(f"{aside} is there already: an earlier restore replaced it", path=aside)
     if not is_there and Path(place).is_dir() and any(Path(place).iterdir()):
         raise AlreadyExists(f"not an empty directory: {place}", path=place)
-    stage = f"{place}.restoring"
-    with ExitStack() as resources:
-        target = resources.enter_context(closing(_begun(source, stage)))
-        lock = resources.enter_context(closing(target.lock_file(identity.LOCK)))
-        lock.acquire(0)
-        image = _copied(source, target, tell, clock or SystemClock())
-        if verify:
-            copying.check_good(stage, clock or SystemClock())
-        is_copy = _settle_mark(target, place if is_there else None)
-        answer: StoreRestored = {
-            "path": place,
-            "uuid": read_identity(target).uuid,
-            **image,
-            "verified": verify,
-            "replaced": aside if is_there else None,
-            "copied": is_copy,
-        }
-        with suppress(NameTaken):
-            target.write_fresh(identity.RESTORED, _noted(source, answer))
-        if is_there:
-            with _locked(place):
-                exchange_directories(stage, place)
-        else:
-            move_directory(stage, place)
-        _ended(source, place)
-    return answer
+    return is_there
 
 
 def _check_apart(source: str, place: str) -> None:
@@ -143,25 +150,28 @@ def _ended(source: str, place: str) -> StoreRestored | None:
     return answer if was_of == source else None
 
 
-def _begun(source: str, stage: str) -> PosixDisk:
-    """The directory of an earlier try for the same copy, or a new one."""
+def _begun(source: str, stage: str, resources: ExitStack) -> PosixDisk:
+    """The directory of an earlier try for the same copy, or a new one, under its lock.
+
+    Another restore may have held the lock, and have given the directory the name of the store.
+    """
     uuid = _uuid(source)
-    was_begun = posix.is_there(stage, identity.COPIED)
-    names = identity.MADE | {identity.COPIED, identity.RESTORED}
-    posix.create_root(stage, may_hold=names if was_begun else ())
-    disk = PosixDisk(stage)
-    try:
-        for name in (identity.RESTORED, identity.IDENTITY_PATH):  # it is no store before its end
-            disk.unlink(name)
-        wanted = copying.mark(source, uuid)
-        if was_begun and disk.read(identity.COPIED) != wanted:  # of another copy
-            copying.clear(disk, "")
-            disk.unlink(identity.COPIED)
-        with suppress(NameTaken):
-            disk.write_fresh(identity.COPIED, wanted)
-    except BaseException:
-        disk.close()
-        raise
+    names = {identity.COPIED, identity.RESTORED}
+    was_begun = any(posix.is_there(stage, name) for name in names)
+    posix.create_root(stage, may_hold=identity.MADE | names if was_begun else {identity.LOCK})
+    disk = resources.enter_context(closing(PosixDisk(stage)))
+    resources.enter_context(closing(lock := disk.lock_file(identity.LOCK)))
+    lock.acquire(0)
+    if disk.fate() != "there":
+        raise StoreLocked(f"another process has just restored into {stage}", path=stage)
+    for name in (identity.RESTORED, identity.IDENTITY_PATH):  # it is no store before its end
+        disk.unlink(name)
+    wanted = copying.mark(source, uuid)
+    if not (disk.exists(identity.COPIED) and disk.read(identity.COPIED) == wanted):
+        copying.clear(disk, "")  # of another copy
+        disk.unlink(identity.COPIED)
+    with suppress(NameTaken):
+        disk.write_fresh(identity.COPIED, wanted)
     return disk
 
 
@@ -213,16 +223,11 @@ def _is_whole(disk: PosixDisk, path: str, ref: FileRef) -> bool:
     return (size, crc) == (ref.bytes, ref.crc)
 
 
-def _settle_mark(target: PosixDisk, replaced: str | None) -> bool:
-    """Decide whether the new store leaves offloaded files to another; True: it does.
+def _is_original(target: PosixDisk, place: str) -> bool:
+    """True if the store in the place is the one that was copied, not a copy itself.
 
-    In the place of the store that it was copied from it is that store, so it removes them itself.
+    In that place the new store is that store again, so it removes offloaded files itself.
     """
-    is_copy = True
-    if replaced is not None:
-        with closing(PosixDisk(replaced, read_only=True)) as old:
-            is_same = read_identity(old).uuid == read_identity(target).uuid
-            is_copy = not is_same or old.exists(identity.COPIED)
-    if not is_copy:
-        target.unlink(identity.COPIED)
-    return is_copy
+    with closing(PosixDisk(place, read_only=True)) as old:
+        is_same = read_identity(old).uuid == read_identity(target).uuid
+        return is_same and not old.exists(identity.COPIED)
