@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from txlog.client.open import open_store as open
     from txlog.client.reading.reader import Reader as Reader
     from txlog.client.reading.table_view import TableView as TableView
+    from txlog.client.restore import restore as restore
     from txlog.client.sending.producer import MessageBuilder as MessageBuilder
     from txlog.client.sending.producer import Producer as Producer
     from txlog.client.sending.producer import WatermarkBuilder as WatermarkBuilder
@@ -104,6 +105,7 @@ _HOMES = {
     "verify": "client.answers.integrity",
     "repair": "client.answers.integrity",
     "doctor": "client.answers.health",
+    "restore": "client.restore",
 }
 
 __all__ = [
@@ -111,7 +113,7 @@ __all__ = [
     "MessageId", "MultiTopicsConsumer", "NonDurableConsumer", "Position", "Producer", "Range",
     "Reader", "Schema", "Settings", "TableView", "TopicName", "Transaction", "TransactionBuilder",
     "TxnId", "WatermarkBuilder", "WatermarkId", "__version__", "init", "messages", "open",
-    "doctor", "repair", "schema_of", "verify",
+    "doctor", "repair", "restore", "schema_of", "verify",
 ]  # fmt: skip
 
 

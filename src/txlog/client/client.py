@@ -23,6 +23,7 @@ from txlog.base.settings import QUEUE_SIZE, Settings
 from txlog.client import admin as administration
 from txlog.client import copy as copying
 from txlog.client import wait as conditions
+from txlog.client.answers import dead_letters as letters
 from txlog.client.answers import disk_usage, keys, lag, overview, status, topics_and_txns
 from txlog.client.answers import inspect as inspecting
 from txlog.client.consuming import listeners as listening
@@ -56,7 +57,12 @@ from txlog.engine.door.store import CallScope, Checkpoints, Store, View, compact
 from txlog.errors import AlreadyClosed, InvalidArgument, OutcomeUnknown, TxlogError
 
 if TYPE_CHECKING:
-    from txlog.base.rows.consuming import AcknowledgedIn, LagRow, SubscriptionRow
+    from txlog.base.rows.consuming import (
+        AcknowledgedIn,
+        DeadLetterTopic,
+        LagRow,
+        SubscriptionRow,
+    )
     from txlog.base.rows.space import CheckpointWritten, DiskUsage
     from txlog.base.rows.store import Overview, RowsRead, Status, StoreCopied, Waited
     from txlog.base.rows.topics import TopicDescription, TopicRow
@@ -335,6 +341,10 @@ class Client(RelationReader):
             lambda view: lag.lag(view, self.store, None if name is None else find_topic(view, name))
         )
 
+    def dead_letters(self) -> list[DeadLetterTopic]:
+        """The dead-letter topics; the fields of `txlog dlq list`. `topic(name)` retries them."""
+        return self._ask(letters.topics)
+
     def subscription(self, topic: str, name: str) -> SubscriptionHandle:
         """A handle for seek, skip, backlog, policies and deletion.
 
@@ -344,7 +354,7 @@ class Client(RelationReader):
         return subscription_handle.SubscriptionHandle(self.store, topic, name)
 
     def topic(self, name: str) -> TopicHandle:
-        """A handle for the delayed messages, watermarks and schemas of a topic.
+        """A handle for the delayed messages, dead letters, watermarks and schemas of a topic.
 
         name:   `orders/2` means one partition
         raises: TopicNotFound

@@ -253,12 +253,18 @@ COMMANDS: Final[dict[str, Entry]] = {
     "policy alert remove": Entry("commands.policy", "remove_alert", "inherit thresholds again"),
     "top": Entry("commands.lag", "top", "watch who is behind, on the whole screen"),
     "du": Entry("commands.lag", "du", "bytes on disk by topic and part"),
+    "dlq list": Entry(
+        "commands.sub", "list_letters", "dead-letter topics, or the dead letters of one"
+    ),
+    "dlq retry": Entry("commands.sub", "retry_letters", "move dead letters back to their topics"),
+    "restore": Entry("commands.store", "restore", "make a store from a copy"),
 }
 
 NOUNS: Final[dict[str, str]] = {
     "topic": "topics",
     "schema": "schemas of typed topics",
     "sub": "subscriptions",
+    "dlq": "dead letters",
     "delay": "delayed messages",
     "watermark": "event-time watermarks",
     "txn": "transactions",
@@ -311,12 +317,12 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   begin      init  status  demo          make a store, look at it, see it work
   topics     topic create|list|describe|update|delete  schema  policy KIND VERB
   messages   produce  consume  peek  import  export    lines, and whole files
-  consumers  sub create|list|describe|ack|seek|skip|delete
+  consumers  sub create|list|describe|ack|seek|skip|delete  dlq list|retry
   time       delay list|next|promote|cancel  watermark set|idle|show|history
   process    run  transform  txn run     a function, a command, exactly once
   atomic     txn connect|begin|commit|abort|list|show|wait|log|expire
   look       inspect query views report job    any id, file; SQL; charts; Spark
-  upkeep     admin  segment  wait        space, keys, ledgers; wait for a state
+  upkeep     copy  restore  admin  segment  wait        space, keys, ledgers; wait for a state
   health     verify doctor check metrics bench    intact, healthy, fast; figures
   network    serve  token                stock clients of Apache Pulsar, HTTP
   ease       shell  completion  config  man  help [TOPIC|TXL-nnn]

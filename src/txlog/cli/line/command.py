@@ -164,6 +164,7 @@ class Command:
         *,
         examples: tuple[str, ...] = (),
         rows: str = "",
+        or_rows: str = "",
         until: str = "",
         without: str = "",
         records: bool = False,
@@ -178,6 +179,7 @@ class Command:
         self.short = short
         self.examples = examples
         self.row = rows
+        self._other_row = or_rows
         self._until = until
         self._without = without.split()
         self.records = records
@@ -208,6 +210,14 @@ class Command:
     def fields(self) -> list[str]:
         """The names of the fields in `row_fields`."""
         return [field.name for field in self.row_fields]
+
+    @property
+    def other_fields(self) -> list[str]:
+        """The names of the fields of the row that it prints instead, with some arguments."""
+        if not self._other_row:
+            return []
+        rows = importlib.import_module("txlog.base.rows.fields")
+        return [field.name for field in rows.fields_of(rows.row_of(self._other_row))]
 
     @property
     def table_fields(self) -> list[str]:

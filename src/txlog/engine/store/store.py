@@ -1200,7 +1200,9 @@ class Store:
         self._view.journal.lossy = False
         if aborted:
             self.reports.append(
-                f"recovery aborted {aborted} open transactions: frames may have been lost"
+                f"this copy was made while transactions were open: {aborted} aborted"
+                if self._view.journal.is_new_copy
+                else f"recovery aborted {aborted} open transactions: frames may have been lost"
             )
 
     def _append(self, decision: Decision[Any], now: Instant) -> None:
