@@ -57,7 +57,8 @@ def query(
     messages_all, with rows of all kinds; topics subscriptions transactions transaction_keys acks
     pending_acks delayed delayed_buckets watermarks segments frames; with a row for each change:
     transaction_key_log cursor_log catalog_log.
-    text(key) and json(value) decode bytes.
+    text(key) and json(value) decode bytes; value->>'id' reads JSON. A message that is not JSON ends
+    the query with its topic and id; try_json(value) gives NULL for it.
     Rows have no order without ORDER BY partition, ledger, entry, txn_index.
     """
     exclusive(SQL=sql, file=file)
