@@ -47,7 +47,8 @@ def query(
     limit: Annotated[int | None, Option("--limit", metavar="N", help="rows at most")] = None,
     show_sql: Annotated[bool, Option("--show-sql", help="print the views, run nothing")] = False,
     out: Annotated[
-        str | None, Option("--out", metavar="F.parquet|.csv|.arrow", help="write the rows there")
+        str | None,
+        Option("--out", metavar="FILE", help="write the rows there; its suffix is the form"),
     ] = None,
     force: Annotated[bool, Option("--force", help="replace the file of --out")] = False,
 ) -> None:
