@@ -6,11 +6,12 @@ and MessageId, instants are milliseconds since 1970 UTC.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, Unpack
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from txlog.client.answers import inspect as inspecting
 from txlog.client.consuming import listeners as listening
 from txlog.client.consuming import open as subscribing
 from txlog.client.reading import reader as readers
+from txlog.client.reading import sql_result as sql_results
 from txlog.client.reading import table_view as table_views
 from txlog.client.sending import bulk as bulks
 from txlog.client.sending import producer as producing
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
     from txlog.client.consuming.listeners import Listeners
     from txlog.client.consuming.open import ConsumerOptions
     from txlog.client.reading.reader import Reader
+    from txlog.client.reading.sql_result import SqlResult
     from txlog.client.reading.table_view import TableView
     from txlog.client.sending.bulk import Bulk
     from txlog.client.sending.producer import Producer
@@ -101,6 +104,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 READ_MESSAGES = 10_000
+# The one call into a room above: DuckDB has its own room, and loads when the first SQL runs.
+_SQL_ENGINE = "txlog.lake.sql.client_query"
 
 
 def _once(parts: dict[str, Any], name: str, make: Callable[[], T]) -> T:
@@ -146,7 +151,7 @@ class Client(RelationReader):
         self._listeners: Callable[[], Listeners] = partial(
             _once, self._parts, "listeners", lambda: listening.Listeners(store)
         )
-        self._handles: WeakSet[Consumer | Access] = WeakSet()
+        self._handles: WeakSet[Consumer | Access | SqlResult] = WeakSet()
 
     @property
     def settings(self) -> Settings:
@@ -656,6 +661,29 @@ class Client(RelationReader):
                 room -= table.num_rows
             yield table
         reader.stop()
+
+    def sql(
+        self,
+        query: str,
+        parameters: Mapping[str, object] | None = None,
+        *,
+        isolation: Literal["committed", "uncommitted"] = "committed",
+    ) -> SqlResult:
+        """The rows of one SELECT over messages, topics by their names, and lists, as of now.
+
+        It runs when its rows are first used: `.arrow()`, `.df()` (pandas), `.pl()` (polars),
+        `.show()`, `.batches()`, or iteration, which gives tuples.
+
+        query:      the relations and functions of `txlog query`: text(key), json(value),
+                    try_json(value); a typed topic has the column `record`
+        parameters: values of $name
+        isolation:  uncommitted: messages have a txn_state, and those of open transactions appear
+        raises:     SqlError, TopicNotFound, PartitionUnavailable, Corruption
+        """
+        lake = importlib.import_module(_SQL_ENGINE)
+        result = sql_results.SqlResult(lake.Query(self, query, parameters, isolation))
+        self._handles.add(result)
+        return result
 
     def waiting(self, *consumers: Consumer) -> Waiting:
         """A wait that ends at any commit, or when a message is due for one of these consumers."""

@@ -183,6 +183,17 @@ class Call:
         """Enter a context that is left when the command ends."""
         return self._stack.enter_context(context)
 
+    def spooled(self, files: Sequence[str]) -> list[str]:
+        """Files to read twice: for `-` a copy of standard input, which goes with the command."""
+        if "-" not in files:
+            return [*files]
+        folder = importlib.import_module("tempfile").TemporaryDirectory(prefix="txlog-")
+        copy = os.path.join(self.enter(folder), "stdin")
+        with open(copy, "wb") as file:
+            if sys.stdin is not None:
+                importlib.import_module("shutil").copyfileobj(sys.stdin.buffer, file)
+        return [copy if path == "-" else path for path in files]
+
     def relations(self) -> RelationReader:
         """Open the store for SQL over its messages, which imports less than a client does."""
         path = self.store_path()
