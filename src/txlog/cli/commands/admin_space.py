@@ -50,6 +50,7 @@ def compact(
     examples=("txlog admin compact-topic orders", "txlog admin compact-topic orders --dry-run"),
     rows="space.TopicCompacted",
     changes=True,
+    loses="data",
 )
 def compact_topic(
     call: Call,
@@ -183,6 +184,7 @@ def confirm_place(
     ),
     rows="space.Trimmed",
     changes=True,
+    loses="data",
 )
 def trim(
     call: Call,
@@ -219,6 +221,7 @@ def trim(
     examples=("txlog admin gc", "txlog admin gc --apply --keep 10m"),
     rows="space.GarbageCollected",
     changes=True,
+    loses="data",
 )
 def gc(
     call: Call,

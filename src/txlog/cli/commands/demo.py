@@ -37,6 +37,7 @@ _TOUR: Final = (
         "txlog demo /tmp/small --tour",
     ),
     rows="jobs.DemoRun",
+    loses="nothing",
 )
 def demo(
     call: Call,

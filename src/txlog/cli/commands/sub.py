@@ -122,6 +122,7 @@ def list_subscriptions(
     rows="consuming.AcknowledgedHere",
     changes=True,
     dry_run=True,
+    loses="work",
 )
 def ack(
     call: Call,
@@ -233,6 +234,7 @@ def backlog(
     without="aborted_list",
     changes=True,
     dry_run=True,
+    loses="work",
 )
 def seek(
     call: Call,
@@ -298,6 +300,7 @@ def _effect(row: SeekPartition) -> str:
     rows="consuming.Skipped",
     changes=True,
     dry_run=True,
+    loses="work",
 )
 def skip(
     call: Call,
@@ -328,6 +331,7 @@ def skip(
     rows="consuming.Skipped",
     changes=True,
     dry_run=True,
+    loses="work",
 )
 def clear_backlog(call: Call, subscription: Sub, topic: Topic = None) -> None:
     """Acknowledge everything that no transaction holds: sub skip --all."""
@@ -342,6 +346,7 @@ def clear_backlog(call: Call, subscription: Sub, topic: Topic = None) -> None:
     rows="consuming.Skipped",
     changes=True,
     dry_run=True,
+    loses="work",
 )
 def expire(
     call: Call,
@@ -376,6 +381,7 @@ def _skip(call: Call, handle: SubscriptionHandle, act: Callable[[bool], Skipped]
     rows="consuming.SubscriptionDeleted",
     changes=True,
     dry_run=True,
+    loses="data",
 )
 def delete(
     call: Call,

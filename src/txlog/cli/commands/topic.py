@@ -59,7 +59,7 @@ Type = Annotated[
 def create(
     call: Call,
     names: Annotated[list[str], Argument(metavar="NAME", show_default=False)],
-    partitions: Annotated[int, Option("--partitions", metavar="N")] = 1,
+    partitions: Annotated[int, Option("--partitions", "-p", metavar="N")] = 1,
     retention: Annotated[
         str | None, Option("--retention", metavar="DUR", help="how long messages are kept")
     ] = None,
@@ -251,6 +251,7 @@ def update(
     rows="topics.TopicDeleted",
     changes=True,
     dry_run=True,
+    loses="data",
 )
 def delete(
     call: Call,
@@ -376,6 +377,7 @@ def test_schema(call: Call, topic: Topic, file: File, schema_type: Type = None) 
     rows="topics.SchemasDeleted",
     changes=True,
     dry_run=True,
+    loses="data",
 )
 def delete_schemas(call: Call, topic: Topic) -> None:
     """Delete all schemas of a topic: from then on it takes any bytes.

@@ -109,10 +109,15 @@ def _dispatch(args: list[str], report: say.Report) -> int:
             _print_text(catalogue.ROOT_HELP)
         return 0
     report.json = catalogue.wants_json("", line.leading) or line.json
+    line.rest = catalogue.expanded(line.rest)
+    if line.rest == ["--version"]:
+        _print_version(line.json)
+        return 0
     path, used = catalogue.resolve(line.rest)
     while path in catalogue.NOUNS and len(line.rest) > used:  # flags between noun and verb
         line = catalogue.split_on(line, used)
         report.json = report.json or line.json
+        line.rest = catalogue.expanded(line.rest)
         path, used = catalogue.resolve(line.rest)
     if path in catalogue.NOUNS:
         text = catalogue.noun_help(path)

@@ -22,7 +22,8 @@ from txlog.cli.line.command import (
     as_told,
     declared,
 )
-from txlog.cli.line.parameters import flag_meaning
+from txlog.cli.line.parameters import flag_meaning, parameters_of
+from txlog.cli.line.synonyms import flag_hint
 from txlog.errors import Usage
 
 Take = Callable[[dict[str, Any]], int]
@@ -49,7 +50,7 @@ def invoke(command: Command, args: list[str], take: Take) -> int:
     try:
         answer = app(args, standalone_mode=False, prog_name=f"txlog {command.path}")
     except typer.TyperException as error:
-        raise usage(error) from error
+        raise usage(error, command) from error
     except typer.Exit as stop:
         return stop.exit_code
     except typer.Abort as error:
@@ -59,8 +60,18 @@ def invoke(command: Command, args: list[str], take: Take) -> int:
     return answer if isinstance(answer, int) else 0
 
 
-def usage(error: typer.TyperException) -> Usage:
+def usage(error: typer.TyperException, command: Command) -> Usage:
     """Convert Typer's error to ours."""
+    flag = getattr(error, "option_name", None)  # only an unknown flag has it
+    if flag is not None:
+        flags = {
+            name: each.help
+            for each in parameters_of(command)
+            if each.is_flag and not each.hidden
+            for name in each.names
+        }
+        hint = flag_hint(flag, flags) or f"txlog {command.path} -h lists the flags"
+        return Usage(f"no such option: {flag[:_MESSAGE_CHARS]}", hint=hint)
     message = as_told(error.format_message()).strip().rstrip(".")
     if len(message) > _MESSAGE_CHARS:  # a word of the line can be very long
         message = f"{message[: _MESSAGE_CHARS - 60]}…{message[-59:]}"
