@@ -365,23 +365,22 @@ ALIASES: Final[dict[str, str]] = {
 
 VERB_ALIASES: Final[dict[str, str]] = {"txn status": "txn show"}
 
-ROOT_HELP: Final = """\
-txlog: a transactional message log for one machine, in one directory
+# The commands without a noun, by what they are for; `root_help` adds those that no line names.
+_GROUPS: Final = (
+    ("begin", "init demo shell", "make a store, see it work"),
+    ("messages", "produce consume peek import export", "lines, whole files"),
+    ("process", "run transform", "a function or a program, exactly once"),
+    ("look", "status top inspect query views report", "any id; SQL; charts"),
+    ("health", "verify doctor check metrics bench", "intact, healthy, fast"),
+    ("keep", "copy restore du wait", "back up, while others write"),
+    ("network", "serve", "clients of Apache Pulsar, HTTP, a page"),
+    ("help", "help", "a command, a topic, or an error: TXL-403"),
+)
+_ROOT_HEAD: Final = """\
+txlog: exactly-once event streaming in one directory
 usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
-
-  begin      init  status  demo          make a store, look at it, see it work
-  topics     topic create|list|describe|update|delete  schema  policy KIND VERB
-  messages   produce  consume  peek  import  export    lines, and whole files
-  consumers  sub create|list|describe|ack|seek|skip|delete
-  time       delay list|next|promote|cancel  watermark set|idle|show|history
-  process    run  transform  txn run     a function, a command, exactly once
-  atomic     txn connect|begin|commit|abort|list|show|wait|log|expire
-  look       inspect query views report job    any id, file; SQL; charts; Spark
-  upkeep     admin  segment  wait        space, keys, ledgers; wait for a state
-  health     verify doctor check metrics bench    intact, healthy, fast; figures
-  network    serve  token                stock clients of Apache Pulsar, HTTP
-  ease       shell  completion  config  man  help [TOPIC|TXL-nnn]
-
+"""
+_ROOT_END: Final = """\
   txlog init shop && cd shop && txlog topic create orders
   seq 3 | txlog produce orders --txn      one transaction: all or nothing
   txlog consume orders
@@ -391,6 +390,38 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   -q, -v            less, more      --now TIME        the clock stands still
 txlog COMMAND -h: examples and flags; --help: the global flags too
 """
+_ROOT_WIDTH: Final = 79
+
+
+def root_help() -> str:
+    """Return the help of txlog: its commands by purpose, and each noun on a line with its verbs."""
+    named: set[str] = set()
+    lines = [_ROOT_HEAD]
+    for purpose, words, meaning in _GROUPS:
+        commands = [word for word in words.split() if word in COMMANDS]
+        named.update(commands)
+        lines.append(f"  {purpose:<9}  {'  '.join(commands):<25}  {meaning}")
+    others = [path for path in COMMANDS if " " not in path and path not in named]
+    if others:
+        lines.append(f"  {'more':<9}  {'  '.join(others)}")
+    lines.append("")
+    for noun, meaning in NOUNS.items():
+        if " " not in noun:
+            verbs = dict.fromkeys(
+                path.split()[1] for path in COMMANDS if path.startswith(f"{noun} ")
+            )
+            lines.append(_fitting(f"  {noun:<10} {meaning.replace('`', '')}: ", list(verbs)))
+    return "\n".join([*lines, "", _ROOT_END])
+
+
+def _fitting(line: str, words: list[str]) -> str:
+    """The line with the words that fit, and … for the others."""
+    for number, word in enumerate(words):
+        rest = len(words) - number - 1
+        if len(line) + len(word) + 2 * bool(rest) > _ROOT_WIDTH:
+            return f"{line}…"
+        line += f"{word} "
+    return line.rstrip()
 
 
 def noun_help(noun: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from txlog.cli.call import version
 from txlog.cli.call.call import Call, Globals
 from txlog.cli.line import catalogue
 from txlog.cli.line.command import Command, as_given, check_numbers, hidden_times, parse
-from txlog.cli.output.output import PipeGone, Stdout, silence_stdout
+from txlog.cli.output.output import PipeGone, Stdout, silence_stdout, stdout_is_terminal
 from txlog.cli.terminal import say, signals
 
 
@@ -106,7 +107,7 @@ def _dispatch(args: list[str], report: say.Report) -> int:
         if line.version:
             _print_version(line.json)
         else:
-            _print_text(catalogue.ROOT_HELP)
+            _print_text(_in_color(catalogue.root_help(), args))
         return 0
     report.json = catalogue.wants_json("", line.leading) or line.json
     line.rest = catalogue.expanded(line.rest)
@@ -120,7 +121,7 @@ def _dispatch(args: list[str], report: say.Report) -> int:
         line.rest = catalogue.expanded(line.rest)
         path, used = catalogue.resolve(line.rest)
     if path in catalogue.NOUNS:
-        text = catalogue.noun_help(path)
+        text = _in_color(catalogue.noun_help(path), args)
         if line.help or "-h" in line.rest or "--help" in line.rest:
             _print_text(text)
             return 0
@@ -166,6 +167,15 @@ def _print_text(text: str) -> None:
     out = Stdout()
     out.write(text.encode(), is_drawn=True)
     out.flush()
+
+
+def _in_color(page: str, args: list[str]) -> str:
+    """The page with the words that begin its lines in colour, if the terminal has colours."""
+    if "never" in args or "--no-color" in args or "--color=never" in args:
+        return page
+    if not say.is_colored("auto", stdout_is_terminal(), os.environ):
+        return page
+    return re.sub(r"(?m)^  ((?:txlog )?[a-z][\w -]*?)(?=  |$)", "  \x1b[36m\\1\x1b[0m", page)
 
 
 def _print_version(as_json: bool) -> None:
