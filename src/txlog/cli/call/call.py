@@ -76,6 +76,7 @@ class Globals(msgspec.Struct):
     log_format: str | None = None
     log_file: str | None = None
     color: str | None = None
+    no_color: bool = False
     utc: bool = False
     no_progress: bool = False
     no_pager: bool = False
@@ -126,6 +127,8 @@ class Call:
         self.values: dict[str, Any] = {}  # of the command's parameters, as in the line
         report.json = report.json or flags.json
         self.user = user_settings(profile_of(flags))
+        if flags.no_color:
+            flags.color = "never"
         self._take_user_settings()
         self.check_choice("--color", flags.color, ("auto", "always", "never"))
         report.color = flags.color or "auto"

@@ -147,6 +147,7 @@ def list_subscriptions(
     rows="consuming.AcknowledgedHere",
     changes=True,
     dry_run=True,
+    loses="work",
 )
 def ack(
     call: Call,
@@ -258,6 +259,7 @@ def backlog(
     without="aborted_list",
     changes=True,
     dry_run=True,
+    loses="work",
 )
 def seek(
     call: Call,
@@ -305,6 +307,7 @@ def seek(
     rows="consuming.Skipped",
     changes=True,
     dry_run=True,
+    loses="work",
 )
 def skip(
     call: Call,
@@ -334,6 +337,7 @@ def skip(
     rows="consuming.Skipped",
     changes=True,
     dry_run=True,
+    loses="work",
 )
 def clear_backlog(call: Call, subscription: Sub, topic: Topic = None) -> None:
     """Acknowledge everything that no transaction holds: sub skip --all."""
@@ -348,6 +352,7 @@ def clear_backlog(call: Call, subscription: Sub, topic: Topic = None) -> None:
     rows="consuming.Skipped",
     changes=True,
     dry_run=True,
+    loses="work",
 )
 def expire(
     call: Call,
@@ -381,6 +386,7 @@ def _skip(call: Call, handle: SubscriptionHandle, act: Callable[[bool], Skipped]
     rows="consuming.SubscriptionDeleted",
     changes=True,
     dry_run=True,
+    loses="data",
 )
 def delete(
     call: Call,

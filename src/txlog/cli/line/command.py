@@ -45,6 +45,7 @@ GLOBAL_FLAGS: Final[dict[str, tuple[tuple[str, ...], str | None, str]]] = {
     "log_format": (("--log-format",), "text|json", "shape of diagnostics"),
     "log_file": (("--log-file",), "PATH", "diagnostics go here, appended"),
     "color": (("--color",), "auto|always|never", "colours"),
+    "no_color": (("--no-color",), None, "as --color never"),
     "utc": (("--utc",), None, "times on a terminal in UTC"),
     "no_progress": (("--no-progress",), None, "no bars"),
     "no_pager": (("--no-pager",), None, "no pager"),
@@ -153,6 +154,8 @@ class Command:
     changes: it changes a store: it prints one result object, and only with --json
     input_format: the command itself declares -f and --format
     dry_run: it can be rehearsed: --dry-run, and `dry_run` in its result
+    loses:   what it can lose: `work`, such as acknowledgements and open transactions, or `data`;
+             `nothing` for one that writes and has no `changes`
     times:   an argument is a TIME, so that a word like -3m is not a flag
     options: the struct that the function takes; without it, it takes each parameter by itself
     """
@@ -172,6 +175,7 @@ class Command:
         changes: bool = False,
         input_format: bool = False,
         dry_run: bool = False,
+        loses: str = "",
         times: bool = False,
         options: type[msgspec.Struct] | None = None,
     ) -> None:
@@ -187,6 +191,7 @@ class Command:
         self.changes = changes
         self.input_format = input_format
         self.dry_run = dry_run
+        self.loses = loses
         self.times = times
         self.options = options
 
@@ -205,6 +210,11 @@ class Command:
         printed = [field for field in declared if field.name not in (*self._without, "dry_run")]
         of_row = [field for field in declared if field.name == "dry_run"]
         return printed + (of_row or [rows.DRY_RUN] * self.dry_run)
+
+    @property
+    def level(self) -> int:
+        """How much it can lose: 0 it only reads, 1 changes, 2 loses work, 3 loses data."""
+        return {"nothing": 1, "work": 2, "data": 3}.get(self.loses, int(self.changes))
 
     @property
     def fields(self) -> list[str]:
