@@ -18,8 +18,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from txlog.base.ids import TopicName
-from txlog.base.ranges import parse_time
 from txlog.base.settings import DAY_MS, HOUR_MS, MINUTE_MS
+from txlog.base.times import parse_time
 from txlog.client.client import Client as Store
 from txlog.client.reading.search import SearchBudget, Wanted, search
 from txlog.errors import InvalidArgument, TxlogError
