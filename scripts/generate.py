@@ -184,7 +184,12 @@ def catalogue_text() -> str:
             row = f'    "{path}": Entry(\n{words}    ),'
         rows.append(row)
     head, _, rest = CATALOGUE.read_text(encoding="utf-8").partition("Entry]] = {\n")
-    return f"{head}Entry]] = {{\n" + "\n".join(rows) + "\n}\n" + rest.partition("\n}\n")[2]
+    tail = rest.partition("\n}\n")[2]
+    before, _, after = tail.partition("LEVELS: Final[dict[str, int]] = {\n")
+    levels = [f'    "{path}": {declared[path][2].level},' for path in order]
+    lines = "".join(f"{line}\n" for line in levels if not line.endswith(": 0,"))
+    tail = f"{before}LEVELS: Final[dict[str, int]] = {{\n{lines}" + after[after.index("}\n") :]
+    return f"{head}Entry]] = {{\n" + "\n".join(rows) + "\n}\n" + tail
 
 
 # --- the specification -------------------------------------------------------------------------

@@ -31,6 +31,7 @@ _TOUR_PATH: Final = "./txlog-tour"
         "txlog demo --tour",
     ),
     rows="jobs.DemoRun",
+    loses="nothing",
 )
 def demo(
     call: Call,
