@@ -15,6 +15,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
@@ -139,7 +140,9 @@ class Session:
             # By SET: as an option of connect, the zone would be looked up before it is loaded.
             self._connection.execute("SET TimeZone = 'UTC'")
             # After some seconds DuckDB would draw it on standard output, amid data for programs.
-            self._connection.execute("SET enable_progress_bar = false")
+            # A notebook without ipywidgets has no bar, and DuckDB refuses to change the setting.
+            with suppress(duckdb.InvalidInputException):
+                self._connection.execute("SET enable_progress_bar = false")
             self._connection.execute(f"SET streaming_buffer_size = '{_AHEAD}'")
             _fit(self._connection, descriptor_limit() // 2)
             if memory_bytes is not None:
