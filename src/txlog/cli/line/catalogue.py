@@ -45,6 +45,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "topic stats": Entry("commands.topic", "stats", "messages that became visible, by time"),
     "topic update": Entry("commands.topic", "update", "add partitions, change policies"),
     "topic delete": Entry("commands.topic", "delete", "delete topics with their messages"),
+    "topic copy": Entry(
+        "commands.topic", "copy", "copy a topic to another store, each message once"
+    ),
     "schema get": Entry("commands.topic", "get_schema", "a schema of a topic"),
     "schema versions": Entry("commands.topic", "schema_versions", "the schemas of a topic"),
     "schema upload": Entry(
