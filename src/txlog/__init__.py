@@ -26,6 +26,7 @@ Contents:
     page/        a store drawn as HTML, still or live
     serve/       the store for stock clients of Apache Pulsar, and by HTTP
     spark/       topics as Spark data frames, by its public name; programs for spark-submit
+    testing/     stores with a clock to move and clients that crash, for tests of users
 """
 
 from __future__ import annotations

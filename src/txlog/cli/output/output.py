@@ -47,7 +47,7 @@ class Stdout:
     """
 
     def __init__(self) -> None:
-        self._is_terminal = _stdout_is_terminal()
+        self._is_terminal = stdout_is_terminal()
         self.allowed: list[str] = []
         self._parts: list[bytes] = []
         self._bytes = 0
@@ -317,7 +317,7 @@ def output_for(command: Described, flags: _Flags, environ: Mapping[str, str]) ->
     raises: Usage (201) for a format the command does not have, or an unknown column
     """
     form = _form(command, flags, environ)
-    terminal = _stdout_is_terminal()
+    terminal = stdout_is_terminal()
     if form == "auto":
         if command.records:
             form = "line" if terminal else "ndjson"
@@ -397,7 +397,8 @@ def tsv_text(cell: str) -> str:
     return _TSV_ESCAPED.sub(lambda match: _TSV_IN[match[0]], cell) if "\\" in cell else cell
 
 
-def _stdout_is_terminal() -> bool:
+def stdout_is_terminal() -> bool:
+    """Return whether stdout is a terminal."""
     try:
         return sys.stdout is not None and sys.stdout.isatty()
     except ValueError:

@@ -26,6 +26,7 @@ from txlog.engine.model.idset import covers
 from txlog.engine.model.leases import Seen
 from txlog.engine.plan.ack_sets import (
     backlog,
+    backlog_by_ledger,
     checked_run,
     first_entry,
     is_trimmed,

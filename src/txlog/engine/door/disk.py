@@ -9,6 +9,7 @@ from txlog.engine.storage.disk.posix import (
     descriptor_limit,
     filesystem,
     is_there,
+    usage,
 )
 from txlog.engine.storage.disk.protocol import ACTING, Disk, File, Stream, is_of_handler
 from txlog.engine.storage.remote import (

@@ -13,6 +13,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from txlog.base.ids import MessageId, TopicName
+from txlog.base.logs import log_event
 from txlog.base.settings import HOUR_MS, INSTANT_MS_MAX, MESSAGE_BYTES_MAX, MIB, PROPERTIES_MAX
 from txlog.clock import Instant
 from txlog.engine.decide.consuming import dead_letters
@@ -107,6 +108,7 @@ class DeadLetters:
             moved = self._move(rows)
             if not moved:  # another process has moved them
                 return total
+            log_event("redelivery", "info", "moved %d messages to a dead-letter topic", moved)
             total += moved
             if sum(table.nbytes for table in rows.values()) < FRAME_BYTES:
                 limit = min(2 * limit, FRAME_MESSAGES_MAX)
