@@ -6,7 +6,7 @@ Door: aio, aio/client, aio/handles, aio/worker, answers/changes, answers/delayed
 answers/inspect, answers/integrity, answers/keys, answers/lists, answers/metric_family,
 answers/metrics_text, answers/overview, answers/topics_and_txns, answers/watermarks, client,
 consuming/consumer, consuming/open, open, reading/reader, reading/search, restore, sending/bulk,
-sending/producer, topics/created, topics/subscription, topics/topic.
+sending/producer, topic_copy, topics/created, topics/subscription, topics/topic.
 
 Contents:
 
@@ -20,6 +20,7 @@ Contents:
     reading/        readers, table views and searches
     restore         `restore`: a copy becomes a store in its place
     sending/        producers and bulk batches
+    topic_copy      `copy_topic`: a topic in another store, each message once
     topics/         handles of topics and subscriptions
     wait            `client.wait`: waiting until conditions are met
 """

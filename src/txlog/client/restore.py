@@ -199,9 +199,14 @@ def _copied(source: str, target: PosixDisk, tell: copying.Tell, clock: Clock) ->
         try:
             image = store.read(copying.image_of)
             progress = copying.Progress(tell, disk, image)
+            with closing(
+                PosixDisk(target.description)
+            ) as cleaner:  # `target` opens no directory yet
+                whole = {path for path, ref in image.near.items() if _is_whole(cleaner, path, ref)}
+                copying.clear(cleaner, "", whole)
             copying.copy_journal(disk, target, image, progress)
             for path, ref in sorted(image.near.items()):
-                if ref is not None and _is_whole(target, path, ref):
+                if ref is not None and path in whole:
                     progress.add(ref.bytes)
                 else:
                     progress.add(copying.publish(disk, target, path, None, ref))
@@ -210,9 +215,9 @@ def _copied(source: str, target: PosixDisk, tell: copying.Tell, clock: Clock) ->
             store.close()
 
 
-def _is_whole(disk: PosixDisk, path: str, ref: FileRef) -> bool:
+def _is_whole(disk: PosixDisk, path: str, ref: FileRef | None) -> bool:
     """True if an earlier try has copied a file, by its length and checksum."""
-    if not disk.exists(path):
+    if ref is None or not disk.exists(path):
         return False
     size = crc = 0
     with closing(disk.open(path)) as file:

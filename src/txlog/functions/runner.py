@@ -160,7 +160,7 @@ class Runner:
                 client, function, context, self._inputs, self.work, options, hooks
             )
         else:
-            handler = _made_handler(client, function, topics, options, hooks)
+            handler = _made_handler(client, function, names, options, hooks)
             self._flow = Batches(client, handler, context, self._inputs, self.work)
 
     def open(self) -> None:
@@ -197,12 +197,17 @@ class Runner:
 def _made_handler(
     client: Client,
     function: UserFunction | Windowed,
-    topics: Sequence[str],
+    inputs: Sequence[TopicName],
     options: FunctionOptions,
     hooks: Hooks,
 ) -> Handler:
     if isinstance(function, Windowed):
-        partitions = {name: int(client.describe_topic(name)["partitions"]) for name in topics}
+        partitions = {
+            name.short: int(client.describe_topic(name.topic.short)["partitions"])
+            if name.partition is None
+            else 1
+            for name in inputs
+        }
         return WindowHandler(function, partitions, batch=options.batch)
     if options.batch:
         return BatchHandler(function)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from txlog.base.ids import TopicName
-from txlog.base.ranges import parse_size
+from txlog.base.ranges import parse_range, parse_size
 from txlog.base.times import parse_duration
 from txlog.cli.call.call import Call, confirm, each_target
 from txlog.cli.line.command import Argument, Duration, Option, Time, command
@@ -280,6 +280,52 @@ def delete(
         call.output.result(answer)
 
     each_target(names, one)
+
+
+@command(
+    "topic copy",
+    "copy a topic to another store, each message once",
+    examples=(
+        "txlog topic copy orders --to-store /backup/shop",
+        "txlog topic copy orders --to-store /backup/shop --as orders-2025 -o @-1d..",
+    ),
+    rows="topics.TopicCopied",
+    changes=True,
+)
+def copy(
+    call: Call,
+    topic: Topic,
+    to_store: Annotated[
+        str, Option("--to-store", metavar="PATH", help="the other store", show_default=False)
+    ],
+    name: Annotated[str | None, Option("--as", metavar="NAME", help="its name there")] = None,
+    range_: Annotated[
+        str | None, Option("--offset", "-o", metavar="RANGE", help="default: all of it")
+    ] = None,
+) -> None:
+    """Copy what is visible in TOPIC and not copied yet: exactly once, in order in each partition.
+
+    After an interruption, or for newer messages, run it again: it goes on behind the last message
+    that the other store has. The topic is made there with its partitions and schema. Key, value,
+    properties, event and delivery time are kept; ids, producers and policies are not.
+    """
+    wanted = None if range_ is None else parse_range(range_, call.now_ms())
+    bars = importlib.import_module("txlog.cli.call.progress")
+    open_store = importlib.import_module("txlog.client.open").open_store
+    bar = bars.Amount(call, "copy", None)
+    with open_store(to_store, clock=call.clock) as target, bar:
+        answer = importlib.import_module("txlog.client.topic_copy").copy_topic(
+            call.client(),
+            target,
+            topic,
+            name,
+            range=wanted,
+            tell=lambda done: bar.count(done - bar.read),
+        )
+    verb = "continued: copied" if answer["continued"] else "copied"
+    messages = counted(answer["messages"], "message")
+    call.summary(f"{verb} {messages} of {answer['topic']} to {answer['to']} in {to_store}")
+    call.output.result(answer)
 
 
 # --- schemas --------------------------------------------------------------------------------

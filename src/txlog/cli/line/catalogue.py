@@ -49,6 +49,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "topic stats": Entry("commands.topic", "stats", "messages that became visible, by time"),
     "topic update": Entry("commands.topic", "update", "add partitions, change policies"),
     "topic delete": Entry("commands.topic", "delete", "delete topics with their messages"),
+    "topic copy": Entry(
+        "commands.topic", "copy", "copy a topic to another store, each message once"
+    ),
     "schema get": Entry("commands.topic", "get_schema", "a schema of a topic"),
     "schema versions": Entry("commands.topic", "schema_versions", "the schemas of a topic"),
     "schema upload": Entry(
@@ -274,6 +277,7 @@ LEVELS: Final[dict[str, int]] = {
     "topic create": 1,
     "topic update": 1,
     "topic delete": 3,
+    "topic copy": 1,
     "schema upload": 1,
     "schema delete": 3,
     "produce": 1,
