@@ -1,4 +1,4 @@
-"""Owns the commands of subscriptions: create, show, acknowledge, return, move, delete.
+"""Owns the commands of subscriptions: create, show, watch, acknowledge, return, move, delete.
 
 Commands that move or delete a subscription show their plan and ask first; the plan is the same
 decision without effects.
@@ -6,6 +6,7 @@ decision without effects.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,9 +14,9 @@ from txlog.base.ids import MessageId, TopicName, check_name
 from txlog.base.ranges import parse_bound
 from txlog.base.suggest import suggestion
 from txlog.cli.call.call import Call, confirm, each_target, words_or_stdin
+from txlog.cli.call.repetition import pause_of, repeat
 from txlog.cli.line.command import Argument, Option, command
 from txlog.cli.terminal.tables import counted
-from txlog.cli.terminal.watching import pause_of, repeat
 from txlog.errors import InvalidArgument, SubscriptionNotFound, Usage
 
 if TYPE_CHECKING:
@@ -132,6 +133,31 @@ def list_subscriptions(
 
 
 @command(
+    "top",
+    "watch who is behind, on the whole screen",
+    examples=("txlog top", "txlog top --topic orders --every 5s"),
+    rows="consuming.LagRow",
+    until="catch_up_ms",
+)
+def top(
+    call: Call,
+    topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
+    every: Annotated[str, Option("--every", metavar="DUR", help="between two looks")] = "2s",
+) -> None:
+    """Show the lag of each subscription on the whole screen, and look again every 2 seconds.
+
+    Keys: b backlog, a age, i rate in, o rate out, c catch-up time and n name sort; r reverses; the
+    arrows scroll; q ends. Off a terminal, `txlog sub list --watch` prints the same rows.
+    """
+    pause_ms = pause_of(every)
+    if not call.output.look.human:
+        raise Usage("top needs a terminal", hint="txlog sub list --watch prints the same rows")
+    client = call.client()
+    screen = importlib.import_module("txlog.cli.terminal.top")
+    screen.Top(lambda: client.lag(topic), call.store_path(), pause_ms, call.output.look).run()
+
+
+@command(
     "sub ack",
     "acknowledge messages",
     examples=("txlog sub ack billing 17:4 17:5", "txlog sub ack billing 17:90 --cumulative"),
@@ -203,7 +229,7 @@ Topic = Annotated[str | None, Option("--topic", "-t", metavar="T")]
     "one subscription, its consumers and partitions",
     examples=("txlog sub describe billing", "txlog sub describe billing -t orders --json"),
     rows="consuming.SubscriptionDescription",
-    until="consumers",
+    until="catch_up_ms",
 )
 def describe(call: Call, subscription: Sub, topic: Topic = None) -> None:
     """Describe one subscription: its policies, consumers and partitions."""

@@ -20,7 +20,7 @@ Source: docs/design/consuming, "Lag".
 
 from __future__ import annotations
 
-import os
+import platform
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -118,7 +118,22 @@ class LagReader:
             self._rates.attended_ms.get(subscription.number, 0),
         )
         idle_ms = None if base["consumers"] else max(0, self._now_ms - max(signs))
-        return {**base, **self._lag(cursors), "no_consumer_ms": idle_ms}
+        return {
+            "topic": base["topic"],
+            "subscription": base["subscription"],
+            "type": base["type"],
+            "backlog": base["backlog"],
+            "delayed": base["delayed"],
+            "pending_acks": base["pending_acks"],
+            "consumers": base["consumers"],
+            **self._lag(cursors),
+            "isolation": base["isolation"],
+            "mark_delete": base["mark_delete"],
+            "last_ack_time": base["last_ack_time"],
+            "created_time": base["created_time"],
+            "backlog_no_delayed": base["backlog_no_delayed"],
+            "no_consumer_ms": idle_ms,
+        }
 
     def describe(self, topic: Topic, subscription: Subscription) -> SubscriptionDescription:
         """One subscription with its consumers and partitions."""
@@ -368,7 +383,7 @@ def consumers(view: View, subscription: Subscription, store: Store) -> list[Cons
                 ),
                 "active_list": active.get(consumer.number, []),
                 "since_time": consumer.since_ms,
-                "host": os.uname().nodename if is_alive else None,
+                "host": platform.node() if is_alive else None,
                 "address": None,
             }
         )
