@@ -26,7 +26,7 @@ Contents:
     spark         arguments for spark-submit, and a job to start from
     status        the output of `status`
     store         init, copy, status, inspect, du
-    sub           subscriptions, and `top`
+    sub           subscriptions, their dead letters, and `top`
     token         tokens for clients of `txlog serve`
     topic         topics, and their schemas
     transfer      `import` and `export`

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from txlog.base.ids import TopicName
 from txlog.base.settings import HANGING_MS, HOUR_MS
-from txlog.client.answers import alerts, lag, topics_and_txns, watermarks
+from txlog.client.answers import alerts, installation, lag, topics_and_txns, watermarks
 from txlog.client.answers import status as at_a_glance
 from txlog.clock import Clock, SystemClock
 from txlog.engine.door.catalog import Topic, number_of
@@ -255,6 +255,8 @@ def doctor(path: str, *, clock: Clock | None = None) -> list[DoctorRow]:
 def _answers(disk: Disk, root: str, clock: Clock) -> Iterator[DoctorRow]:
     yield from _asked("python", _python)
     yield from _asked("packages", _packages)
+    yield from _asked("installation", installation.package)
+    yield from _asked("bytecode", installation.bytecode)
     yield from _asked("file system", lambda: _filesystem(root))
     yield from _asked("permissions", lambda: _permissions(root))
     try:
