@@ -88,7 +88,9 @@ def test_beyond_the_budget_of_reads_an_age_is_an_estimate_and_says_so(
         bench.clock.advance(1_000)
     bench.client.acknowledge("t", "s", ids[:1])
     bench.client.checkpoint()
+    read = bench.client.reading()["rows_read"]
     assert row_of(bench)["oldest_estimated"] is False
+    assert bench.client.reading()["rows_read"] == read  # it counts what consumers read
     monkeypatch.setattr(lags, "READS_MAX", 0)
     row = row_of(bench)
     assert row["oldest_estimated"] is True

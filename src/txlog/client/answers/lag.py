@@ -296,7 +296,10 @@ class LagReader:
             return end.first_ms + span * piece.entry // max(1, end.entries - 1), True
         self._reads_left -= 1
         self._bytes_left -= cost
+        tally = self._store.tally  # of what consumers read; looking at lag must not be in it
+        counts = tally.rows_read, tally.groups_decoded
         row = self._view.rows(requests_of([piece]), ("publish_time", "deliver_at"))[0]
+        tally.rows_read, tally.groups_decoded = counts
         publish_ms, deliver_ms = (
             row.column(name).cast("int64")[0].as_py() for name in row.column_names
         )
