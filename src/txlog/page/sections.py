@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nlargest
 from operator import itemgetter
 from typing import Any, Final
@@ -248,6 +248,11 @@ def backlog(figures: Figures, *, is_live: bool = False) -> str:
             "not due",
             "pending",
             "consumers",
+            "bytes",
+            "oldest",
+            "in/s",
+            "out/s",
+            "catch up",
             "last acknowledgement",
         ),
         [
@@ -259,13 +264,23 @@ def backlog(figures: Figures, *, is_live: bool = False) -> str:
                 count(row["delayed"]),
                 count(row["pending_acks"]),
                 count(row["consumers"]),
+                size(row["backlog_bytes"]),
+                _or_unknown(row["oldest_age_ms"], duration),
+                _or_unknown(row["rate_in_1m"], rate),
+                _or_unknown(row["rate_out_1m"], rate),
+                _or_unknown(row["catch_up_ms"], duration),
                 instant(row["last_ack_time"]),
             )
             for row in rows
         ],
-        (3, 4, 5, 6),
+        (3, 4, 5, 6, 7, 8, 9, 10, 11),
     )
     return section("Backlog by subscription", body)
+
+
+def _or_unknown(value: Any, text: Callable[[Any], str]) -> str:
+    """A figure of lag; – where it is unknown or there is none."""
+    return "–" if value is None else text(value)
 
 
 def _subscription_of(row: Figures, text: str) -> Link:

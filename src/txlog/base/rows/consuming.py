@@ -104,8 +104,8 @@ class ConsumerRow(TypedDict):
     address: Annotated[str | None, "HOST:PORT of a client of `txlog serve`"]
 
 
-class SubscriptionPartition(Lag):
-    """A partition of a SubscriptionDescription."""
+class _CursorCounts(TypedDict):
+    """The first fields of a SubscriptionPartition."""
 
     partition: fields.Partition
     mark_delete: MessageId | None
@@ -116,6 +116,10 @@ class SubscriptionPartition(Lag):
     pending_acks: int
     leased: int
     watermark: int | None
+
+
+class SubscriptionPartition(_CursorCounts, Lag):
+    """A partition of a SubscriptionDescription."""
 
 
 class SubscriptionDescription(LagRow):

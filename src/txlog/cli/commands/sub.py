@@ -1,4 +1,4 @@
-"""Owns the commands of subscriptions and of their dead letters.
+"""Owns the commands of subscriptions, of their lag, and of their dead letters.
 
 Commands that move or delete a subscription show their plan and ask first; the plan is the same
 decision without effects.
@@ -6,6 +6,7 @@ decision without effects.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
@@ -15,9 +16,9 @@ from txlog.base.ranges import Bound, parse_bound
 from txlog.base.startup import json as orjson
 from txlog.base.suggest import suggestion
 from txlog.cli.call.call import Call, confirm, each_target, words_or_stdin
+from txlog.cli.call.repetition import pause_of, repeat
 from txlog.cli.line.command import Argument, Duration, Option, command
 from txlog.cli.terminal.tables import counted
-from txlog.cli.terminal.watching import pause_of, repeat
 from txlog.client.topics.subscription import moved_partitions, seek_effect, undo_of
 from txlog.errors import InvalidArgument, SubscriptionNotFound, Usage
 
@@ -141,6 +142,34 @@ def list_subscriptions(
 
 
 @command(
+    "top",
+    "watch who is behind, on the whole screen",
+    examples=("txlog top", "txlog top --topic orders --every 5s"),
+    rows="consuming.LagRow",
+    until="catch_up_ms",
+)
+def top(
+    call: Call,
+    topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
+    every_ms: Annotated[
+        int | None,
+        Duration("--every", reads=pause_of, help="between two looks, 2s if it is missing"),
+    ] = None,
+) -> None:
+    """Show the lag of each subscription on the whole screen, and look again every 2 seconds.
+
+    Keys: b backlog, a age, i rate in, o rate out, c catch-up time and n name sort; r reverses; the
+    arrows scroll; q ends. Off a terminal, `txlog sub list --watch` prints the same rows.
+    """
+    if not call.output.look.human:
+        raise Usage("top needs a terminal", hint="txlog sub list --watch prints the same rows")
+    client = call.client()
+    screen = importlib.import_module("txlog.cli.terminal.top")
+    pause_ms = every_ms or 2_000
+    screen.Top(lambda: client.lag(topic), call.store_path(), pause_ms, call.output.look).run()
+
+
+@command(
     "sub ack",
     "acknowledge messages",
     examples=("txlog sub ack billing 17:4 17:5", "txlog sub ack billing 17:90 --cumulative"),
@@ -213,7 +242,7 @@ Topic = Annotated[str | None, Option("--topic", "-t", metavar="T")]
     "one subscription, its consumers and partitions",
     examples=("txlog sub describe billing", "txlog sub describe billing -t orders --json"),
     rows="consuming.SubscriptionDescription",
-    until="consumers",
+    until="catch_up_ms",
 )
 def describe(call: Call, subscription: Sub, topic: Topic = None) -> None:
     """Describe one subscription: its policies, consumers and partitions."""

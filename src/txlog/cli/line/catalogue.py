@@ -258,8 +258,8 @@ COMMANDS: Final[dict[str, Entry]] = {
         "commands.policy", "get_alert", "the thresholds that apply, and their origin"
     ),
     "policy alert remove": Entry("commands.policy", "remove_alert", "inherit thresholds again"),
-    "top": Entry("commands.lag", "top", "watch who is behind, on the whole screen"),
-    "du": Entry("commands.lag", "du", "bytes on disk by topic and part"),
+    "top": Entry("commands.sub", "top", "watch who is behind, on the whole screen"),
+    "du": Entry("commands.store", "du", "bytes on disk by topic and part"),
     "dlq list": Entry(
         "commands.sub", "list_letters", "dead-letter topics, or the dead letters of one"
     ),
