@@ -64,7 +64,7 @@ class Project:
         path = f"{self.root / 'programs'}:/usr/bin:/bin"
         return harness.run(
             [sys.executable, "-c", code], cwd=self.root,
-            env={"PYTHONPATH": str(self.root / "scripts"), "PATH": path},
+            env={"PYTHONPATH": str(self.root / "scripts"), "PATH": path, "PYTHONPYCACHEPREFIX": ""},
         ).stderr  # fmt: skip
 
     def asked(self) -> list[str]:
