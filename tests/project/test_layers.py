@@ -24,7 +24,7 @@ DOOR = f"{PACKAGE}.engine.door."
 FENCES = {
     ("fcntl",): ("engine/storage/disk",),
     ("os",): (
-        *("engine/storage/disk", "engine/storage/user_files", "cli", "lake/spark"),
+        *("engine/storage/disk", "engine/storage/user_files", "cli", "lake/spark", "testing"),
         "client/answers/installation",  # asks whether Python may write its own files
     ),
     ("duckdb",): ("lake/sql/duck",),
@@ -41,7 +41,7 @@ FENCES = {
     ("pydantic",): (),  # a caller that passes a model has loaded pydantic
 }
 WITHOUT_ARROW = (
-    *("errors", "base/ids", "clock", "base/settings", "base/ranges"),
+    *("errors", "base/ids", "clock", "base/settings", "base/ranges", "base/times"),
     *("engine/storage/disk", "engine/storage/frame", "engine/storage/journal"),
 )
 

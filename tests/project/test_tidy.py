@@ -145,6 +145,8 @@ def test_scripts_name_things_that_exist(file: Path) -> None:
                 whole[alias.asname or alias.name.partition(".")[0]] = alias.name
         if isinstance(node, ast.ImportFrom) and node.module != "__future__":
             assert node.module is not None
+            if node.module.startswith("airflow."):
+                continue  # not installed here; test_example_services has a stand-in
             path = f"{node.module.replace('.', '/')}.py"
             own_files = [
                 candidate for candidate in (file.parent / path, ROOT / path) if candidate.exists()

@@ -1,4 +1,4 @@
-"""Messages as records; subscriptions, their consumers, and changes to a backlog."""
+"""Messages as records; subscriptions, their consumers, changes to a backlog; dead letters."""
 
 from typing import Annotated, TypedDict
 
@@ -222,3 +222,51 @@ class SubscriptionNamed(TypedDict):
 
 class AcknowledgedHere(SubscriptionNamed, AcknowledgedIn):
     """Of `txlog sub ack`."""
+
+
+# --- dead letters ------------------------------------------------------------------------------
+
+
+class DeadLetterTopic(TypedDict):
+    """Of `Client.dead_letters`."""
+
+    topic: Annotated[str, "the dead-letter topic"]
+    origin_list: Annotated[list[str], "the subscriptions that give messages up to it"]
+    messages: Annotated[int, "dead letters that nobody has retried"]
+    retried: Annotated[int, "dead letters that went back to their topics"]
+    oldest_time: Annotated[int | None, "when the oldest dead letter came"]
+
+
+class DeadLetter(TypedDict):
+    """Of `TopicHandle.dead_letters`."""
+
+    topic: Annotated[str, "the dead-letter topic"]
+    partition: fields.Partition
+    message_id: Annotated[MessageId, "its id in the dead-letter topic"]
+    origin_topic: Annotated[str | None, "the topic that it came from"]
+    subscription: Annotated[str | None, "the subscription that gave it up"]
+    origin_id: Annotated[str | None, "its id there"]
+    reason: Annotated[str | None, "why: what a function raised, or how often it was delivered"]
+    redeliveries: Annotated[int | None, "how often it was redelivered, or attempted again"]
+    retries: Annotated[int, "how often it was moved back before"]
+    dead_time: Annotated[int, "when it became a dead letter"]
+    key: Annotated[str | None, "message key, escaped"]
+    preview: Annotated[str | None, "the beginning of its value, escaped"]
+    size_bytes: Annotated[int, "bytes of payload"]
+
+
+class StayingLetters(TypedDict):
+    """Of DeadLettersRetried: dead letters that stay, for one reason."""
+
+    reason: str
+    messages: int
+    first: MessageId
+
+
+class DeadLettersRetried(TypedDict):
+    """Of `TopicHandle.retry_dead_letters`."""
+
+    topic: Annotated[str, "the dead-letter topic"]
+    retried: Annotated[int, "messages that went back to their topics"]
+    left: Annotated[int, "messages that stay"]
+    left_list: Annotated[list[StayingLetters], "the reasons, each with a count and the first id"]

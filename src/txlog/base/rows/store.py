@@ -40,6 +40,13 @@ class StoreCopied(TypedDict):
     verified: Annotated[bool, "the whole copy was read and compared"]
 
 
+class StoreRestored(StoreCopied):
+    """Of `txlog restore`."""
+
+    replaced: Annotated[str | None, "where the store is now that was in this place"]
+    copied: Annotated[bool, "it leaves offloaded files to the store that it was copied from"]
+
+
 class RowsRead(TypedDict):
     """Of `Client.reading`."""
 

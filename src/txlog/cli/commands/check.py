@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Final
 
 from txlog.cli.call.call import Call
-from txlog.cli.line.command import Option, command, exclusive
+from txlog.cli.line.command import Duration, Option, command, exclusive
 from txlog.cli.terminal import fields, tables
 from txlog.engine.door.disk import replace_file
 from txlog.errors import Corruption, TxlogError, Usage
@@ -51,17 +51,13 @@ def check(
         int | None, Option("--backlog-crit", metavar="N", help="the same, critical")
     ] = None,
     txn_age_warn: Annotated[
-        str | None, Option("--txn-age-warn", metavar="DUR", help="age of a transaction")
+        int | None, Duration("--txn-age-warn", help="age of a transaction")
     ] = None,
     txn_age_crit: Annotated[
-        str | None, Option("--txn-age-crit", metavar="DUR", help="the same, critical")
+        int | None, Duration("--txn-age-crit", help="the same, critical")
     ] = None,
-    lag_warn: Annotated[
-        str | None, Option("--lag-warn", metavar="DUR", help="lag behind the clock")
-    ] = None,
-    lag_crit: Annotated[
-        str | None, Option("--lag-crit", metavar="DUR", help="the same, critical")
-    ] = None,
+    lag_warn: Annotated[int | None, Duration("--lag-warn", help="lag behind the clock")] = None,
+    lag_crit: Annotated[int | None, Duration("--lag-crit", help="the same, critical")] = None,
     style: Annotated[
         str, Option("--style", metavar="text|nagios|prometheus|json", help="shape of the answer")
     ] = "text",
@@ -79,8 +75,8 @@ def check(
     exclusive(style=style not in ("text", "json") and style, json=as_json)
     bounds = {
         "backlog": _bounds("backlog", backlog_warn, backlog_crit),
-        "txn_age_ms": _bounds("txn-age", call.duration(txn_age_warn), call.duration(txn_age_crit)),
-        "lag_ms": _bounds("lag", call.duration(lag_warn), call.duration(lag_crit)),
+        "txn_age_ms": _bounds("txn-age", txn_age_warn, txn_age_crit),
+        "lag_ms": _bounds("lag", lag_warn, lag_crit),
     }
     try:
         answer = call.client().admin.check(topics or [], **bounds)

@@ -6,7 +6,7 @@ import importlib
 from typing import Annotated
 
 from txlog.cli.call.call import Call
-from txlog.cli.line.command import Option, command
+from txlog.cli.line.command import Duration, Option, command
 from txlog.cli.terminal import tables
 from txlog.cli.terminal.watching import pause_of
 from txlog.errors import Usage
@@ -21,19 +21,20 @@ from txlog.errors import Usage
 def top(
     call: Call,
     topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
-    every: Annotated[str, Option("--every", metavar="DUR", help="between two looks")] = "2s",
+    every_ms: Annotated[
+        int, Duration("--every", reads=pause_of, help="between two looks, 2s if it is missing")
+    ] = 2_000,
 ) -> None:
     """Show the lag of each subscription on the whole screen, and look again every 2 seconds.
 
     Keys: b backlog, a age, i rate in, o rate out, c catch-up time and n name sort; r reverses; the
     arrows scroll; q ends. Off a terminal, `txlog sub list --watch` prints the same rows.
     """
-    pause_ms = pause_of(every)
     if not call.output.look.human:
         raise Usage("top needs a terminal", hint="txlog sub list --watch prints the same rows")
     client = call.client()
     screen = importlib.import_module("txlog.cli.terminal.top")
-    screen.Top(lambda: client.lag(topic), call.store_path(), pause_ms, call.output.look).run()
+    screen.Top(lambda: client.lag(topic), call.store_path(), every_ms, call.output.look).run()
 
 
 @command(

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
-from txlog.base.ranges import parse_duration, parse_size
+from txlog.base.ranges import parse_size
 from txlog.base.settings import SCHEMA_COMPATIBILITIES, SCHEMA_VALIDATIONS, UNLIMITED
+from txlog.base.times import parse_duration
 from txlog.cli.call.call import Call
-from txlog.cli.line.command import Argument, Command, Option, command, exclusive
+from txlog.cli.line.command import Argument, Command, Duration, Option, command, exclusive
 from txlog.errors import InvalidArgument, Usage
 
 Topic = Annotated[str | None, Option("--topic", "-t", metavar="T", help="for a topic")]
@@ -44,27 +45,31 @@ def _count(text: str) -> int:
     return int(text)
 
 
+_or_unlimited = _bound(parse_duration)
+_or_off = _bound(parse_duration, "off")
+
+
 # kind → flag of set → the policy's name in the API, and the parser of the flag's value
 _POLICIES: Final[dict[str, dict[str, tuple[str, Read]]]] = {
     "alert": {
-        "backlog-age": ("backlog_age_ms", _bound(parse_duration, "off")),
+        "backlog-age": ("backlog_age_ms", _as_given),
         "backlog": ("backlog_messages", _bound(_count, "off")),
         "backlog-bytes": ("backlog_bytes", _bound(parse_size, "off")),
-        "no-consumer-for": ("no_consumer_ms", _bound(parse_duration, "off")),
+        "no-consumer-for": ("no_consumer_ms", _as_given),
     },
     "delayed": {
         "active": ("active", _as_given),
-        "tick-time": ("tick_time_ms", parse_duration),
-        "max-delay": ("max_delivery_delay_ms", parse_duration),
-        "fixed-delay": ("fixed_delivery_delay_ms", parse_duration),
+        "tick-time": ("tick_time_ms", _as_given),
+        "max-delay": ("max_delivery_delay_ms", _as_given),
+        "fixed-delay": ("fixed_delivery_delay_ms", _as_given),
         "strict": ("strict", _as_given),
         "ttl-from": ("ttl_from", _as_given),
     },
     "retention": {
-        "time": ("retention_ms", _bound(parse_duration)),
+        "time": ("retention_ms", _as_given),
         "bytes": ("retention_bytes", _bound(parse_size)),
         "acked": ("retention_acked", _as_given),
-        "ttl": ("ttl_ms", _bound(parse_duration)),
+        "ttl": ("ttl_ms", _as_given),
         "ttl-from": ("ttl_from", _as_given),
         "compaction-threshold": ("compaction_threshold_bytes", _bound(parse_size)),
     },
@@ -77,9 +82,9 @@ _POLICIES: Final[dict[str, dict[str, tuple[str, Read]]]] = {
         "snapshot-entries": ("snapshot_entries_max", _as_given),
         "snapshot-markers": ("snapshot_markers_max", _as_given),
         "producers-max": ("producers_max", _as_given),
-        "idle-timeout": ("producer_idle_timeout_ms", parse_duration),
+        "idle-timeout": ("producer_idle_timeout_ms", _as_given),
         "open-transaction-check": ("open_transaction_check", _as_given),
-        "emit-interval": ("emit_interval_ms", parse_duration),
+        "emit-interval": ("emit_interval_ms", _as_given),
     },
 }
 
@@ -118,7 +123,8 @@ def set_alert(
     namespace: Namespace = None,
     subscription: Sub = None,
     backlog_age: Annotated[
-        str | None, Option("--backlog-age", metavar="DUR|off", help="the oldest message is older")
+        int | None,
+        Option("--backlog-age", metavar="DUR|off", reads=_or_off, help="the oldest is older"),
     ] = None,
     backlog: Annotated[
         str | None, Option("--backlog", metavar="N|off", help="more messages are unacknowledged")
@@ -127,8 +133,13 @@ def set_alert(
         str | None, Option("--backlog-bytes", metavar="SIZE|off", help="they have more bytes")
     ] = None,
     no_consumer_for: Annotated[
-        str | None,
-        Option("--no-consumer-for", metavar="DUR|off", help="no consumer was connected for longer"),
+        int | None,
+        Option(
+            "--no-consumer-for",
+            metavar="DUR|off",
+            reads=_or_off,
+            help="no consumer was connected for longer",
+        ),
     ] = None,
 ) -> None:
     """Set when the backlog of a subscription is a problem.
@@ -196,13 +207,13 @@ def set_delayed(
         bool | None, Option("--active/--no-active", help="wait until due, or deliver at once")
     ] = None,
     tick_time: Annotated[
-        str | None, Option("--tick-time", metavar="DUR", help="shortest time between wake-ups")
+        int | None, Duration("--tick-time", help="shortest time between wake-ups")
     ] = None,
     max_delay: Annotated[
-        str | None, Option("--max-delay", metavar="DUR", help="refuse longer delays; 0s: no bound")
+        int | None, Duration("--max-delay", help="refuse longer delays; 0s: no bound")
     ] = None,
     fixed_delay: Annotated[
-        str | None, Option("--fixed-delay", metavar="DUR", help="the same for all; 0s: its own")
+        int | None, Duration("--fixed-delay", help="the same for all; 0s: its own")
     ] = None,
     strict: Annotated[
         bool | None, Option("--strict/--no-strict", help="never early, or early by up to a tick")
@@ -231,7 +242,13 @@ def set_retention(
     topic: Topic = None,
     namespace: Namespace = None,
     time: Annotated[
-        str | None, Option("--time", metavar="DUR|unlimited", help="delete older ledgers")
+        int | None,
+        Option(
+            "--time",
+            metavar="DUR|unlimited",
+            reads=_or_unlimited,
+            help="delete older ledgers",
+        ),
     ] = None,
     size: Annotated[
         str | None, Option("--bytes", metavar="SIZE|unlimited", help="delete ledgers above this")
@@ -240,7 +257,13 @@ def set_retention(
         bool | None, Option("--acked/--no-acked", help="delete fully acknowledged ledgers")
     ] = None,
     ttl: Annotated[
-        str | None, Option("--ttl", metavar="DUR|unlimited", help="acknowledge older messages")
+        int | None,
+        Option(
+            "--ttl",
+            metavar="DUR|unlimited",
+            reads=_or_unlimited,
+            help="acknowledge older messages",
+        ),
     ] = None,
     ttl_from: TtlFrom = None,
     compaction_threshold: Annotated[
@@ -329,8 +352,8 @@ def set_watermark(
         int | None, Option("--producers-max", metavar="N", help="per partition; 0: any")
     ] = None,
     idle_timeout: Annotated[
-        str | None,
-        Option("--idle-timeout", metavar="DUR", help="idle after this silence; 0s: never"),
+        int | None,
+        Duration("--idle-timeout", help="idle after this silence; 0s: never"),
     ] = None,
     open_transaction_check: Annotated[
         str | None,
@@ -341,7 +364,7 @@ def set_watermark(
         ),
     ] = None,
     emit_interval: Annotated[
-        str | None, Option("--emit-interval", metavar="DUR", help="between events of a consumer")
+        int | None, Duration("--emit-interval", help="between events of a consumer")
     ] = None,
 ) -> None:
     """Set how watermarks of a topic, a namespace or the store are stored and emitted.

@@ -11,15 +11,15 @@ import importlib
 import os
 import unicodedata
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from types import ModuleType
 from typing import Final
 
 import msgspec
 
-from txlog.base.ranges import is_instant
 from txlog.base.text.amounts import duration as duration
 from txlog.base.text.amounts import size as size
+from txlog.base.times import is_instant, wall_text
 from txlog.cli.terminal.say import as_json, is_colored
 from txlog.errors import printable
 
@@ -154,11 +154,9 @@ def local_time(text: str, utc: bool) -> str:
     A column of a query can have any name, and any value.
     """
     try:
-        moment = datetime.fromisoformat(text)
-        local = moment.astimezone(UTC) if utc else moment.astimezone()
+        return wall_text(datetime.fromisoformat(text), utc=utc)
     except (ValueError, OverflowError):
         return printable(text)
-    return local.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def width_of(text: str) -> int:

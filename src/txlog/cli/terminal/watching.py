@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from txlog.base.ranges import parse_duration
+from txlog.base.times import parse_duration
 from txlog.cli.call.call import Call
 from txlog.errors import InvalidArgument
 

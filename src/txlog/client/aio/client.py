@@ -309,6 +309,12 @@ def open(
         transaction_key=transaction_key,
     )
 
+    return opening(make)
+
+
+def opening(make: Callable[[], Synchronous]) -> Opening[Client]:
+    """Open a store with a function that opens a blocking client."""
+
     async def opened() -> Client:
         worker = Worker()
         try:

@@ -8,6 +8,7 @@ Contents:
     alerts            the thresholds that apply to subscriptions, and which are exceeded
     backlog_groups    the backlog of a subscription by key, age or ledger
     changes           the history of a key, a subscription or the catalog, as rows
+    dead_letters      dead-letter topics and their messages
     delayed           delayed messages as rows and counts
     disk_usage        bytes on disk by topic and part, as `du -b` counts them
     health            what monitors and the doctor check of a store and the machine under it

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         BacklogGroup,
         NegativelyAcknowledged,
         Redelivered,
+        SeekPartition,
         Skipped,
         Sought,
         SubscriptionDeleted,
@@ -54,6 +55,35 @@ if TYPE_CHECKING:
 DELETE_TRIES = 3
 
 T = TypeVar("T")
+
+
+def moved_partitions(answer: Sought) -> list[SeekPartition]:
+    """The partitions that a seek changes."""
+    return [
+        row
+        for row in answer["partition_list"]
+        if row["from"] != row["to"] or row["redeliver"] or row["skip"]
+    ]
+
+
+def seek_effect(row: SeekPartition) -> str:
+    """What a seek does in a partition, in words."""
+    parts = []
+    for count, singular, plural in (
+        (row["redeliver"], "comes again", "come again"),
+        (row["skip"], "is skipped", "are skipped"),
+    ):
+        if count:
+            parts.append(f"1 message {singular}" if count == 1 else f"{count:,} messages {plural}")
+    return " and ".join(parts) or "no message is redelivered or skipped"
+
+
+def undo_of(answer: Sought) -> list[str]:
+    """The commands that move a subscription back to where a seek found it."""
+    name, topic = answer["subscription"], answer["topic"]
+    return [
+        f"txlog sub seek {name} -t {topic} --to {row['from']}" for row in moved_partitions(answer)
+    ]
 
 
 def _durable(decision: Decision[T]) -> Decision[T]:

@@ -23,7 +23,9 @@ from txlog.engine.storage.remote import (
     without_options,
 )
 from txlog.engine.storage.user_files import (
+    exchange_directories,
     make_directory,
+    move_directory,
     remove_files,
     rename_file,
     replace_file,
