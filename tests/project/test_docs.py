@@ -24,7 +24,8 @@ LINES_MAX = {
     "docs/tutorial.md": 260, "docs/cookbook.md": 325, "docs/python.md": 385, "docs/index.md": 60,
     "docs/testing.md": 60, "docs/flights.md": 130, "docs/serve.md": 350, "docs/http.md": 80,
     "docs/guarantees.md": 40, "docs/comparison.md": 40, "docs/copies.md": 30,
-    "docs/exit-codes.md": 35, "docs/demonstration.md": 50, "docs/features.md": 60,
+    "docs/exit-codes.md": 35, "docs/container.md": 40, "docs/demonstration.md": 50,
+    "docs/features.md": 60,
     "docs/coming-from-kafka.md": 150, "docs/coming-from-pulsar.md": 40,
 }  # fmt: skip
 PRINTED = {  # by the examples in Python, one text an example
