@@ -23,6 +23,7 @@ LINES_MAX = {
     "CONTRIBUTING.md": 170, "docs/analytics.md": 250, "docs/cluster.md": 100,
     "docs/tutorial.md": 260, "docs/cookbook.md": 325, "docs/python.md": 360, "docs/index.md": 60,
     "docs/flights.md": 130, "docs/serve.md": 350, "docs/http.md": 80,
+    "docs/page.md": 60,
 }  # fmt: skip
 PRINTED = {  # by the examples in Python, one text an example
     "README.md": [r"2:0:1 .*\n2:0:2 .*\n"],

@@ -11,7 +11,7 @@ from starlette.requests import HTTPConnection
 
 import txlog.aio
 from tests.serve.http_kit import Talk, serving
-from txlog.client.reading.search import SearchBudget
+from txlog.client.search import SearchBudget
 from txlog.errors import NotAllowed
 from txlog.page.values import pretty_json, preview, value_block
 from txlog.serve.http.core.context import Grant

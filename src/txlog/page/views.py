@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.client.answers.changes import recent_of_subscription
 from txlog.client.client import Client
-from txlog.client.reading.search import Found, SearchBudget
+from txlog.client.search import Found, SearchBudget
 from txlog.engine.door.reading import Decoder, Message, messages
 from txlog.errors import MessageNotFound, TxlogError
 from txlog.page.charts import life

@@ -3,6 +3,5 @@
 Contents:
 
     reader       Reader, for one topic, and Readers, for several
-    search       from the newest messages of a topic back, by key, text and time, within a budget
     table_view   TableView: the newest value of each key of a topic, in memory
 """

@@ -3,7 +3,7 @@
     GET /page/topic?topic=orders&key=ana     {"title": "orders", "html": "<p ...>"}
 
 A view of figures needs `look`, one that shows messages `consume`, at its topic or for the whole
-store, like the endpoints of REST. A search has a budget (`client.reading.search`); the history is
+store, like the endpoints of REST. A search has a budget (`client.search`); the history is
 SQL of the page, with its bounds, and is kept for a moment for all viewers.
 """
 
@@ -21,7 +21,7 @@ from txlog.base.ids import TopicName
 from txlog.base.ranges import parse_time
 from txlog.base.settings import DAY_MS, HOUR_MS, MINUTE_MS
 from txlog.client.client import Client as Store
-from txlog.client.reading.search import SearchBudget, Wanted, search
+from txlog.client.search import SearchBudget, Wanted, search
 from txlog.errors import InvalidArgument, TxlogError
 from txlog.page import forms, views
 from txlog.page import live as drawing
