@@ -5,7 +5,7 @@ Users import it as `txlog` and `txlog.aio`. Other rooms import only the modules 
 Door: aio, aio/client, aio/handles, aio/worker, answers/changes, answers/delayed, answers/health,
 answers/inspect, answers/integrity, answers/keys, answers/lists, answers/metric_family,
 answers/metrics_text, answers/overview, answers/topics_and_txns, answers/watermarks, client,
-consuming/consumer, consuming/open, open, reading/reader, search, sending/bulk,
+consuming/consumer, consuming/open, open, reading/reader, restore, search, sending/bulk,
 sending/producer, topics/created, topics/subscription, topics/topic.
 
 Contents:
@@ -18,6 +18,7 @@ Contents:
     copy            copying a store as of one LSN, while other processes keep writing
     open            `init` and `open`
     reading/        readers and table views
+    restore         `restore`: a copy becomes a store in its place
     search          from the newest messages of a topic back: by key, text and time
     sending/        producers and bulk batches
     topics/         handles of topics and subscriptions

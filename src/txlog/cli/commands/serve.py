@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from txlog.base.ranges import format_time
+from txlog.base.times import format_time
 from txlog.cli.call.call import Call
 from txlog.cli.line.command import Option, command
 from txlog.cli.terminal import say
@@ -161,7 +161,7 @@ def _with_extra() -> Iterator[None]:
         if (error.name or "").split(".")[0] not in _PACKAGES:
             raise
         raise MissingExtra(
-            f"{error.name} is not installed", hint="pip install 'txlog[serve]'"
+            f"{error.name} is not installed", hint="pip install 'txlog-store[serve]'"
         ) from error
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TopicName, TxnId
-from txlog.client.answers import consumers
+from txlog.client.answers import backlog_groups
+from txlog.client.answers.lag import LagReader
 from txlog.clock import Instant
 from txlog.engine.door.catalog import Subscription, Topic, consumers_of, number_of
 from txlog.engine.door.catalog import subscription as find_subscription
@@ -131,7 +132,7 @@ class SubscriptionHandle:
     def describe(self) -> SubscriptionDescription:
         """The subscription with its consumers and partitions; the fields of `sub describe`."""
         store = self._store
-        return store.ask(lambda view: consumers.describe(view, store, *self._find(view)))
+        return store.ask(lambda view: LagReader(view, store).describe(*self._find(view)))
 
     def backlog(self, by: str = "age", top: int = 20) -> list[BacklogGroup]:
         """The unacknowledged messages, grouped by key, age or ledger; the fields of `sub backlog`.
@@ -140,7 +141,7 @@ class SubscriptionHandle:
         top: return at most this many groups; with `key` the largest ones
         """
         topic, record = self._store.ask(self._find)
-        return consumers.backlog_groups(self._store, topic, record, self._indexes(), by, top)
+        return backlog_groups.backlog_groups(self._store, topic, record, self._indexes(), by, top)
 
     # --- moving ------------------------------------------------------------------------------
 
