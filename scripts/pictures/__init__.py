@@ -4,5 +4,6 @@ Contents:
 
     cast        terminals that are recorded, and their recording as one animated SVG
     diagrams    the directory of a store, the life of a transaction
+    page        the live page of `txlog serve`, in a browser
     recording   the recording of README: a worker that is killed, and its totals
 """

@@ -49,7 +49,7 @@ LimitOption = Annotated[
     list[str] | None, Option("--limit", metavar="NAME=VALUE", help="limit for clients; repeatable")
 ]
 ActionsOption = Annotated[
-    bool, Option("--allow-actions", help="let the live page publish, seek, redeliver and abort")
+    bool, Option("--allow-actions", help="let the live page publish, seek, redeliver, retry, abort")
 ]
 OffloadOption = Annotated[
     list[str] | None,

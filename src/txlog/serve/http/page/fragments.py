@@ -18,8 +18,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from txlog.base.ids import TopicName
-from txlog.base.ranges import parse_time
 from txlog.base.settings import DAY_MS, HOUR_MS, MINUTE_MS
+from txlog.base.times import parse_time
 from txlog.client.client import Client as Store
 from txlog.client.search import SearchBudget, Wanted, search
 from txlog.errors import InvalidArgument, TxlogError
@@ -73,6 +73,7 @@ class Fragments:
                 ("clients", self.clients),
                 ("search", self.search),
                 ("history", self.history),
+                ("letters", self.letters),
                 ("changes", self.changes),
                 ("actions", self.actions),
             )
@@ -155,6 +156,17 @@ class Fragments:
 
         return act
 
+    async def letters(self, request: Request) -> Response:
+        """The dead letters of a topic."""
+        where = dict(request.query_params)
+        await self._serving.gate(request, Action(CONSUME, topic_in(where).full, "letters"))
+        return await self._answered(
+            request,
+            lambda: self._serving.work(
+                request, "letters", lambda client: View("letters", views.letters(client, where))
+            ),
+        )
+
     async def changes(self, request: Request) -> Response:
         """The changes of a subscription."""
         where = dict(request.query_params)
@@ -210,21 +222,24 @@ class Fragments:
         serving, where = self._serving, dict(request.query_params)
         resource = STORE if where.get("id") else topic_in(where).full
         right = await serving.gate(request, Action(LOOK, resource, "actions"))
-        html = self._forms(where, right) if serving.allows_actions else ""
+        html = ""
+        if serving.allows_actions:
+            html = await serving.look(lambda client: self._forms(client, where, right))
         return response_for({"title": "actions", "html": html})
 
     @staticmethod
-    def _forms(where: Mapping[str, str], right: Grant | None) -> str:
+    def _forms(client: Store, where: Mapping[str, str], right: Grant | None) -> str:
         if where.get("id"):
             return forms.of_transaction(where["id"])
         topic = topic_in(where)
-        is_of_subscription = bool(where.get("subscription"))
-        operation = CONSUME if is_of_subscription else PRODUCE
-        if right is not None and not right.may(operation, topic):
-            return ""
-        if is_of_subscription:
-            return forms.of_subscription(topic.short, where["subscription"])
-        return forms.of_topic(topic.short)
+        may = {word for word in (CONSUME, PRODUCE) if right is None or right.may(word, topic)}
+        if where.get("subscription"):
+            name = where["subscription"]
+            return forms.of_subscription(topic.short, name) if CONSUME in may else ""
+        html = ""
+        if CONSUME in may and views.is_of_dead_letters(client, topic.short):
+            html = forms.of_dead_letters(topic.short)
+        return html + (forms.of_topic(topic.short) if PRODUCE in may else "")
 
 
 def needed(where: Mapping[str, str], *names: str) -> None:
