@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 Where = Mapping[str, str]
 ROWS_MAX: Final = 200
 LETTERS_MAX: Final = 50
+LISTS_MAX: Final = 50  # subscriptions whose consumers the view of clients shows
 SEARCHED: Final = ("key", "text", "from", "to")  # the fields of a search
 _TONES: Final = {"TxnOpened": 3, "to COMMITTED": 1, "to ABORTED": 5}
 
@@ -336,8 +337,13 @@ def _value(row: Message) -> str:
 # --- a subscription --------------------------------------------------------------------------
 
 
-def subscription(client: Client, where: Where, *, acts: bool = False) -> View:
-    """A subscription: figures, consumers, partitions, changes; acts: and its actions."""
+def subscription(
+    client: Client, where: Where, *, acts: bool = False, addresses: Mapping[int, str] | None = None
+) -> View:
+    """A subscription: figures, consumers, partitions, changes; acts: and its actions.
+
+    addresses: of the clients of this server, by the number of their consumer
+    """
     handle = client.subscription(where["topic"], where["subscription"])
     row, now_ms = handle.describe(), _now_ms(client)
     topic, name, behind = row["topic"], row["subscription"], lag(row)
@@ -357,7 +363,7 @@ def subscription(client: Client, where: Where, *, acts: bool = False) -> View:
         head(name, _topic(topic), note=note)
         + tiles(figures)
         + _rates(row)
-        + _consumers(row["consumer_list"], now_ms)
+        + section("Consumers", _consumers([(None, row["consumer_list"])], addresses, now_ms))
         + _cursors(topic, row["partition_list"])
         + _policies(row)
         + (later("actions", about) if acts else "")
@@ -380,24 +386,32 @@ def _rates(row: Mapping[str, Any]) -> str:
     return section("Messages per second", table(("", "in", "acknowledged"), shown, (1, 2)))
 
 
-def _consumers(rows: Sequence[Mapping[str, Any]], now_ms: int) -> str:
+def _consumers(
+    lists: Sequence[tuple[Link | None, Sequence[Mapping[str, Any]]]],
+    addresses: Mapping[int, str] | None,
+    now_ms: int,
+) -> str:
+    """The consumers of some subscriptions; None: of the one that the view is about."""
+    rows = [(link, row) for link, rows in lists for row in rows]
     if not rows:
-        return section("Consumers", empty("no consumer is connected"))
+        return empty("no consumer is connected")
     shown = [
         (
+            *([] if link is None else [link]),
             row["name"] or str(row["consumer"]),
             "" if row["pid"] is None else str(row["pid"]),
             row["command"] or "",
-            row["address"] or row["host"] or "",
+            (addresses or {}).get(row["consumer"]) or row["address"] or row["host"] or "",
             count(row["leased"]),
             ago(now_ms, row["since_time"]),
             "alive" if row["alive"] else "ended; a peer takes over its messages",
         )
-        for row in rows[:ROWS_MAX]
+        for link, row in rows[:ROWS_MAX]
     ]
+    more = 0 if rows[0][0] is None else 1
     headings = ("consumer", "process", "command", "machine", "in hand", "connected", "state")
-    rows_shown = table(headings, shown, (1, 4, 5))
-    return section("Consumers", rows_shown + left_out(len(rows) - ROWS_MAX, "consumer"))
+    body = table(("subscription", *headings)[1 - more :], shown, (1 + more, 4 + more, 5 + more))
+    return body + left_out(len(rows) - ROWS_MAX, "consumer")
 
 
 def _cursors(topic: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -619,20 +633,39 @@ def clients(
     streams: (peer, role, path, since) of each request of HTTP that does not end
     """
     now_ms = _now_ms(client)
+    behind = [row for row in client.lag() if row["consumers"]]
+    lists = [
+        (
+            Link(f"{row['topic']} / {row['subscription']}", "subscription", _named(row)),
+            client.subscription(row["topic"], row["subscription"]).describe()["consumer_list"],
+        )
+        for row in behind[:LISTS_MAX]
+    ]
+    addresses = {row.consumer: row.peer for row in consumers if row.consumer is not None}
     figures = [
         (count(len({row.peer for row in (*producers, *consumers)})), "clients of Pulsar"),
-        (count(len(producers)), "producers"),
-        (count(len(consumers)), "consumers"),
+        (count(len(producers)), "producers of Pulsar"),
+        (count(len(consumers)), "consumers of Pulsar"),
+        (count(sum(row["consumers"] for row in behind)), "consumers of the store"),
         (count(len(streams)), "streams of HTTP"),
     ]
     return View(
         "clients",
-        head("Clients", note="Connected to this server.")
+        head("Clients", note="Connected to this server, and consumers in all processes.")
         + tiles(figures)
-        + section("Producers", _producers(producers, now_ms))
-        + section("Consumers", _stock_consumers(consumers, now_ms))
+        + section("Producers of Pulsar", _producers(producers, now_ms))
+        + section("Consumers of Pulsar", _stock_consumers(consumers, now_ms))
+        + section(
+            "Consumers of the store",
+            _consumers(lists, addresses, now_ms)
+            + left_out(len(behind) - LISTS_MAX, "subscription with consumers"),
+        )
         + section("Streams of HTTP", _streams(streams, now_ms)),
     )
+
+
+def _named(row: Mapping[str, Any]) -> dict[str, str]:
+    return {"topic": row["topic"], "subscription": row["subscription"]}
 
 
 def _short(name: str) -> str:

@@ -334,6 +334,10 @@ LEVELS: Final[dict[str, int]] = {
     "config set": 1,
     "completion install": 1,
     "man install": 1,
+    "policy alert set": 1,
+    "policy alert remove": 1,
+    "dlq retry": 1,
+    "restore": 1,
 }
 
 NOUNS: Final[dict[str, str]] = {

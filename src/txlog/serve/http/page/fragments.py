@@ -63,7 +63,7 @@ class Fragments:
             Route(f"/page/{name}", handle)
             for name, handle in (
                 ("topic", self._figures(views.topic, "topic")),
-                ("subscription", self._figures(views.subscription, "topic", "subscription")),
+                ("subscription", self._figures(self._subscription, "topic", "subscription")),
                 ("transaction", self._figures(views.transaction, "id")),
                 (
                     "transactions",
@@ -93,6 +93,11 @@ class Fragments:
             return await self._answered(request, lambda: self._serving.look(act))
 
         return handle
+
+    def _subscription(self, client: Store, where: Mapping[str, str], *, acts: bool) -> View:
+        rows = self._serving.subscribers()
+        addresses = {row.consumer: row.peer for row in rows if row.consumer is not None}
+        return views.subscription(client, where, acts=acts, addresses=addresses)
 
     async def _answered(self, request: Request, read: Callable[[], Awaitable[View]]) -> Response:
         async def answer() -> Response:
