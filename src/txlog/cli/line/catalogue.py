@@ -404,20 +404,6 @@ _GROUPS: Final = (
 _ROOT_HEAD: Final = """\
 txlog: exactly-once event streaming in one directory
 usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
-
-  begin      init  status  demo          make a store, look at it, see it work
-  topics     topic create|list|describe|update|delete  schema  policy KIND VERB
-  messages   produce  consume  peek  import  export    lines, and whole files
-  consumers  sub create|list|describe|ack|seek|skip|delete  dlq list|retry
-  time       delay list|next|promote|cancel  watermark set|idle|show|history
-  process    run  transform  txn run     a function, a command, exactly once
-  atomic     txn connect|begin|commit|abort|list|show|wait|log|expire
-  look       inspect query views report job    any id, file; SQL; charts; Spark
-  upkeep     copy  restore  admin  segment  wait        space, keys, ledgers; wait for a state
-  health     verify doctor check metrics bench    intact, healthy, fast; figures
-  network    serve  token                stock clients of Apache Pulsar, HTTP
-  ease       shell  completion  config  man  help [TOPIC|TXL-nnn]
-
 """
 _ROOT_END: Final = """\
   txlog init shop && cd shop && txlog topic create orders
