@@ -11,7 +11,7 @@ import txlog
 from txlog.base.ids import MessageId
 from txlog.base.ranges import Bound
 from txlog.client.client import Client
-from txlog.client.reading.search import Found, SearchBudget, Wanted, search
+from txlog.client.search import Found, SearchBudget, Wanted, search
 from txlog.clock import ManualClock
 from txlog.engine.door.reading import Message, messages
 from txlog.errors import TopicNotFound, TxlogError

@@ -11,7 +11,7 @@ from starlette.requests import HTTPConnection
 
 import txlog.aio
 from tests.serve.http_kit import Talk, serving
-from txlog.client.reading.search import SearchBudget
+from txlog.client.search import SearchBudget
 from txlog.errors import NotAllowed
 from txlog.page.values import pretty_json, preview, value_block
 from txlog.serve.http.core.context import Grant
@@ -69,7 +69,11 @@ def test_views_show_a_topic_a_subscription_a_message_and_a_transaction(path: str
         of_billing = await shown(http, "subscription", topic="orders", subscription="billing")
         assert "<b>21</b>" in of_billing
         assert "opened" in await shown(http, "changes", topic="orders", subscription="billing")
-        assert "no producer is connected" in await shown(http, "clients")
+        async with client.consumer("orders", "billing"):
+            clients = await shown(http, "clients")
+            assert "no producer is connected" in clients and "orders / billing" in clients
+            of_billing = await shown(http, "subscription", topic="orders", subscription="billing")
+            assert "alive" in of_billing and "last 15 minutes" in of_billing
         assert "no messages yet" in await shown(http, "search", topic="empty")
 
     serving(path, program)
@@ -178,6 +182,7 @@ def test_each_view_asks_for_the_right_of_its_contents(path: str) -> None:
             "transactions": ("look", ""),
             "transaction?id=0:0": ("look", ""),
             "clients": ("look", ""),
+            "letters?topic=orders": ("consume", "public/default/orders"),
             "actions?topic=orders": ("look", "public/default/orders"),
         }
         for query, need in needs.items():
@@ -249,6 +254,44 @@ def test_actions_publish_seek_redeliver_and_abort(path: str) -> None:
     assert "é" not in str(log) and "new" not in str(log)  # no message, no key
 
 
+def test_dead_letters_go_back_to_topics_that_the_caller_may_produce_to(path: str) -> None:
+    """Kills: a role that moves a message into a topic that it may not write to."""
+    produce = list[str]()
+
+    async def gate(connection: HTTPConnection, action: Action) -> Grant | None:
+        may = lambda word, topic: word != "produce" or topic.name in produce  # noqa: E731
+        return Grant(lambda: None, None, may)
+
+    def die(it: txlog.Client) -> None:
+        it.subscription("orders", "billing").set_policies(max_redeliver_count=0)
+        with it.consumer("orders", "billing") as consumer:
+            for _ in range(3):
+                message = consumer.receive()
+                assert message is not None
+                consumer.negative_acknowledge(message, 0)
+            consumer.receive()
+
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        await filled(client)
+        await client.run(die)
+        dead = "orders-billing-DLQ"
+        assert "orders / billing" in await shown(http, "letters", topic=dead)
+        assert await shown(http, "letters", topic="orders") == ""
+        assert 'data-act="retry"' in await shown(http, "actions", topic=dead)
+        body = {"topic": dead, "plan": "yes"}
+        answer = await http.post("/page/act/retry", json=body, headers=OWN)
+        assert answer.status_code == 403 and "go back to orders" in answer.json()["reason"]
+        produce.append("orders")
+        assert "will go back" in await acted(http, "retry", **body)
+        assert "went back" in await acted(http, "retry", topic=dead)
+        assert "none that nobody" in await shown(http, "letters", topic=dead)
+        assert "no message goes back" in await acted(http, "retry", **body)
+        answer = await http.post("/page/act/retry", json={"topic": "orders"}, headers=OWN)
+        assert answer.status_code == 400
+
+    serving(path, program, gate=gate, allows_actions=True)
+
+
 def test_actions_are_refused(path: str) -> None:
     """Kills: an action of a server that allows none, of another site, of a plain form, by GET."""
     fields = {"topic": "orders", "payload": "forged"}
@@ -294,6 +337,7 @@ def test_actions_are_refused(path: str) -> None:
             ("publish", fields),
             ("seek", {"topic": "orders", "subscription": "billing", "to": "end"}),
             ("redeliver", {"topic": "orders", "subscription": "billing"}),
+            ("retry", {"topic": "orders"}),
             ("abort", {"id": "0:0"}),
         ):
             answer = await http.post(f"/page/act/{name}", json=body, headers=OWN)
@@ -303,7 +347,7 @@ def test_actions_are_refused(path: str) -> None:
     serving(path, foreign, allows_actions=True)
     told = lambda word, facts: log.append(facts)  # noqa: E731
     serving(path, unallowed, allows_actions=True, gate=refuse, tell=told)
-    assert [facts["outcome"] for facts in log] == ["refused by TXL-406"] * 4
+    assert [facts["outcome"] for facts in log] == ["refused by TXL-406"] * 5
 
 
 # --- values ----------------------------------------------------------------------------------

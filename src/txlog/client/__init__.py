@@ -5,8 +5,16 @@ Users import it as `txlog` and `txlog.aio`. Other rooms import only the modules 
 Door: aio, aio/client, aio/handles, aio/worker, answers/changes, answers/delayed, answers/health,
 answers/inspect, answers/integrity, answers/keys, answers/lists, answers/metric_family,
 answers/metrics_text, answers/overview, answers/topics_and_txns, answers/watermarks, client,
+<<<<<<< HEAD
 consuming/consumer, consuming/open, open, reading/reader, reading/search, restore, sending/bulk,
 sending/producer, topic_copy, topics/created, topics/subscription, topics/topic.
+||||||| 7976b127
+consuming/consumer, consuming/open, open, reading/reader, reading/search, restore, sending/bulk,
+sending/producer, topics/created, topics/subscription, topics/topic.
+=======
+consuming/consumer, consuming/open, open, reading/reader, restore, search, sending/bulk,
+sending/producer, topics/created, topics/subscription, topics/topic.
+>>>>>>> page
 
 Contents:
 
@@ -17,8 +25,9 @@ Contents:
     consuming/      consumers
     copy            copying a store as of one LSN, while other processes keep writing
     open            `init` and `open`
-    reading/        readers, table views and searches
+    reading/        readers and table views
     restore         `restore`: a copy becomes a store in its place
+    search          from the newest messages of a topic back: by key, text and time
     sending/        producers and bulk batches
     topic_copy      `copy_topic`: a topic in another store, each message once
     topics/         handles of topics and subscriptions

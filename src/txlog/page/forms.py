@@ -14,7 +14,7 @@ from txlog.page.sections import section
 from txlog.page.words import counted, safe
 
 if TYPE_CHECKING:
-    from txlog.base.rows.consuming import Redelivered, Sought
+    from txlog.base.rows.consuming import DeadLettersRetried, Redelivered, Sought
     from txlog.base.rows.transactions import TransactionEnded
 
 
@@ -27,6 +27,17 @@ def of_topic(topic: str) -> str:
     )
     form = _form("publish", {"topic": topic}, fields, "Publish")
     return section("Publish a test message", form, "Consumers get it like any other message.")
+
+
+def of_dead_letters(topic: str) -> str:
+    """The actions on a dead-letter topic."""
+    fields = (
+        '<label>Messages <input name="ids" autocomplete="off" spellcheck="false"'
+        ' placeholder="the oldest 1,000, or 17:4 17:9"></label>'
+    )
+    form = _form("retry", {"topic": topic, "plan": "yes"}, fields, "Show what goes back")
+    note = "Each goes back to the topic that it came from, and leaves this one, in one step."
+    return section("Retry dead letters", form, note)
 
 
 def of_subscription(topic: str, subscription: str) -> str:
@@ -107,6 +118,21 @@ def redelivered(answer: Redelivered, hidden: Mapping[str, str], *, is_plan: bool
         return done("no consumer has such a message in hand")
     said = f"<p>{safe(what)} in the hands of consumers will be delivered again</p>"
     return said + _form("redeliver", hidden, "", "Redeliver now")
+
+
+def retried(answer: DeadLettersRetried, hidden: Mapping[str, str], *, is_plan: bool) -> str:
+    """The plan of a retry of dead letters, or its outcome."""
+    stay = "".join(
+        f"<p>{safe(counted(row['messages'], 'message'))} stay: {safe(row['reason'])}</p>"
+        for row in answer["left_list"]
+    )
+    what = counted(answer["retried"], "message")
+    if not is_plan:
+        return done(f"{what} went back") + stay
+    if not answer["retried"]:
+        return done("no message goes back") + stay
+    said = f"<p>{safe(what)} will go back to the topics that they came from</p>{stay}"
+    return said + _form("retry", hidden, "", "Retry now")
 
 
 def abort_plan(txn: str, messages: int, acks: int) -> str:

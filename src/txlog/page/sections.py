@@ -233,6 +233,8 @@ def backlog(figures: Figures, *, is_live: bool = False) -> str:
         ]
         consumers = row["consumers"]
         live = f", {counted(consumers, 'consumer')}" if consumers else ""
+        if row["backlog"] and row["oldest_age_ms"] is not None:
+            live += f", oldest {lag(row)[2]}"
         title = _subscription_of(row, name) if is_live else name
         rows_drawn.append(Bar(title, parts, count(row["backlog"]) + live))
     key = legend([Series("ready", _GOOD, (), ()), Series("not due yet", _FOURTH, (), ())])
@@ -241,6 +243,7 @@ def backlog(figures: Figures, *, is_live: bool = False) -> str:
     body += _behind(
         "figures",
         (
+<<<<<<< HEAD
             "topic",
             "subscription",
             "type",
@@ -254,21 +257,29 @@ def backlog(figures: Figures, *, is_live: bool = False) -> str:
             "out/s",
             "catch up",
             "last acknowledgement",
+||||||| 7976b127
+            "topic",
+            "subscription",
+            "type",
+            "backlog",
+            "not due",
+            "pending",
+            "consumers",
+            "last acknowledgement",
+=======
+            *("topic", "subscription", "type", *LAG),
+            *("not due", "pending", "consumers", "last acknowledgement"),
+>>>>>>> page
         ),
         [
             (
                 row["topic"],
                 row["subscription"],
                 row["type"],
-                count(row["backlog"]),
+                *lag(row),
                 count(row["delayed"]),
                 count(row["pending_acks"]),
                 count(row["consumers"]),
-                size(row["backlog_bytes"]),
-                _or_unknown(row["oldest_age_ms"], duration),
-                _or_unknown(row["rate_in_1m"], rate),
-                _or_unknown(row["rate_out_1m"], rate),
-                _or_unknown(row["catch_up_ms"], duration),
                 instant(row["last_ack_time"]),
             )
             for row in rows
@@ -278,11 +289,34 @@ def backlog(figures: Figures, *, is_live: bool = False) -> str:
     return section("Backlog by subscription", body)
 
 
+<<<<<<< HEAD
 def _or_unknown(value: Any, text: Callable[[Any], str]) -> str:
     """A figure of lag; – where it is unknown or there is none."""
     return "–" if value is None else text(value)
 
 
+||||||| 7976b127
+=======
+LAG: Final = ("backlog", "size", "oldest", "in/s", "out/s", "caught up in")
+
+
+def lag(row: Figures) -> tuple[str, ...]:
+    """How far a subscription or a partition of it is behind, as the cells of LAG.
+
+    The rates are those of the last minute; an empty cell is unknown, or has no meaning.
+    """
+    oldest, catch_up = row["oldest_age_ms"], row["catch_up_ms"]
+    about = "~" if row["oldest_estimated"] else ""
+    return (
+        count(row["backlog"]),
+        size(row["backlog_bytes"]),
+        "" if oldest is None else about + duration(oldest),
+        *("" if row[name] is None else rate(row[name]) for name in ("rate_in_1m", "rate_out_1m")),
+        "" if catch_up is None else duration(catch_up),
+    )
+
+
+>>>>>>> page
 def _subscription_of(row: Figures, text: str) -> Link:
     where = {"topic": row["topic"], "subscription": row["subscription"]}
     return Link(text, "subscription", where)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.client.answers.changes import recent_of_subscription
 from txlog.client.client import Client
-from txlog.client.reading.search import Found, SearchBudget
+from txlog.client.search import Found, SearchBudget
 from txlog.engine.door.reading import Decoder, Message, messages
 from txlog.errors import MessageNotFound, TxlogError
 from txlog.page.charts import life
-from txlog.page.sections import empty, left_out, pairs, section, table, tiles
+from txlog.page.sections import LAG, empty, lag, left_out, pairs, section, table, tiles
 from txlog.page.values import preview, value_block
 from txlog.page.words import (
     Link,
@@ -29,6 +29,7 @@ from txlog.page.words import (
     duration,
     instant,
     linked,
+    rate,
     safe,
     size,
 )
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 Where = Mapping[str, str]
 ROWS_MAX: Final = 200
+LETTERS_MAX: Final = 50
+LISTS_MAX: Final = 50  # subscriptions whose consumers the view of clients shows
 SEARCHED: Final = ("key", "text", "from", "to")  # the fields of a search
 _TONES: Final = {"TxnOpened": 3, "to COMMITTED": 1, "to ABORTED": 5}
 
@@ -109,8 +112,9 @@ def topic(client: Client, where: Where, *, acts: bool = False) -> View:
     body = (
         head(name, note=f"{parts}, created {instant(row['created_time'])} UTC")
         + tiles(figures)
-        + _subscriptions(name, row["subscription_list"])
+        + _subscriptions(name, client.lag(name))
         + later("history", {**about, "span": where.get("span", "")}, 30)
+        + later("letters", about)
         + later("search", {**about, **asked})
         + _partitions(name, row["partition_list"])
         + _policies(row)
@@ -127,12 +131,13 @@ def _subscriptions(topic: str, rows: Sequence[Mapping[str, Any]]) -> str:
         (
             _subscription(topic, row["subscription"]),
             row["type"],
-            count(row["backlog"]),
+            *lag(row),
             count(row["consumers"]),
         )
         for row in rows[:ROWS_MAX]
     ]
-    rows_shown = table(("subscription", "type", "backlog", "consumers"), shown, (2, 3))
+    headings = ("subscription", "type", *LAG, "consumers")
+    rows_shown = table(headings, shown, range(2, len(headings)))
     return section("Subscriptions", rows_shown + left_out(len(rows) - ROWS_MAX, "subscription"))
 
 
@@ -173,7 +178,7 @@ def search_form(topic: str, where: Where) -> str:
     labels = {
         "key": ("Key", ""),
         "text": ("Text in the value", ""),
-        "from": ("From", "-1h, 2026-11-20 09:00"),
+        "from": ("From", "-1h, yesterday, 2026-11-20T09:00Z"),
         "to": ("Before", "-10m"),
     }
     fields = "".join(
@@ -235,6 +240,35 @@ def _found(topic: str, message: Message) -> Sequence[str | Link]:
         size(len(message.value or b"")),
         _txn(message.txn),
     )
+
+
+def letters(client: Client, where: Where) -> str:
+    """The dead letters of a topic, the oldest first; empty if it is no dead-letter topic."""
+    name = TopicName.parse(where["topic"]).short
+    if not is_of_dead_letters(client, name):
+        return ""
+    rows = client.topic(name).dead_letters(LETTERS_MAX)
+    if not rows:
+        return section("Dead letters", empty("none that nobody has retried"))
+    shown = [
+        (
+            _message(name, row["message_id"]),
+            row["key"] or "",
+            row["preview"] or "",
+            row["reason"] or "",
+            f"{row['origin_topic'] or '?'} / {row['subscription'] or '?'}",
+            instant(row["dead_time"]),
+        )
+        for row in rows
+    ]
+    headings = ("message", "key", "value", "reason", "came from", "since, UTC")
+    note = "Not yet retried, the oldest first."
+    return section("Dead letters", f'<div class="found">{table(headings, shown)}</div>', note)
+
+
+def is_of_dead_letters(client: Client, name: str) -> bool:
+    """Whether a topic has dead letters."""
+    return any(row["topic"] == name for row in client.dead_letters())
 
 
 # --- a message -------------------------------------------------------------------------------
@@ -303,13 +337,21 @@ def _value(row: Message) -> str:
 # --- a subscription --------------------------------------------------------------------------
 
 
-def subscription(client: Client, where: Where, *, acts: bool = False) -> View:
-    """A subscription: figures, consumers, partitions, changes; acts: and its actions."""
+def subscription(
+    client: Client, where: Where, *, acts: bool = False, addresses: Mapping[int, str] | None = None
+) -> View:
+    """A subscription: figures, consumers, partitions, changes; acts: and its actions.
+
+    addresses: of the clients of this server, by the number of their consumer
+    """
     handle = client.subscription(where["topic"], where["subscription"])
     row, now_ms = handle.describe(), _now_ms(client)
-    topic, name = row["topic"], row["subscription"]
+    topic, name, behind = row["topic"], row["subscription"], lag(row)
     figures = [
-        (count(row["backlog"]), "backlog"),
+        (behind[0], "backlog"),
+        (behind[1], "of payload"),
+        (behind[2] or "–", "oldest message"),
+        (behind[-1] or "–", "until caught up"),
         (count(row["delayed"]), "not due yet"),
         (count(row["pending_acks"]), "held by transactions"),
         (count(row["consumers"]), "consumers"),
@@ -320,7 +362,8 @@ def subscription(client: Client, where: Where, *, acts: bool = False) -> View:
     body = (
         head(name, _topic(topic), note=note)
         + tiles(figures)
-        + _consumers(row["consumer_list"], now_ms)
+        + _rates(row)
+        + section("Consumers", _consumers([(None, row["consumer_list"])], addresses, now_ms))
         + _cursors(topic, row["partition_list"])
         + _policies(row)
         + (later("actions", about) if acts else "")
@@ -329,30 +372,53 @@ def subscription(client: Client, where: Where, *, acts: bool = False) -> View:
     return View(f"{name} of {topic}", body)
 
 
-def _consumers(rows: Sequence[Mapping[str, Any]], now_ms: int) -> str:
-    if not rows:
-        return section("Consumers", empty("no consumer is connected"))
+def _rates(row: Mapping[str, Any]) -> str:
     shown = [
         (
+            f"last {span}",
+            *(
+                "unknown" if row[name] is None else rate(row[name])
+                for name in (f"rate_in_{word}", f"rate_out_{word}")
+            ),
+        )
+        for span, word in (("minute", "1m"), ("15 minutes", "15m"))
+    ]
+    return section("Messages per second", table(("", "in", "acknowledged"), shown, (1, 2)))
+
+
+def _consumers(
+    lists: Sequence[tuple[Link | None, Sequence[Mapping[str, Any]]]],
+    addresses: Mapping[int, str] | None,
+    now_ms: int,
+) -> str:
+    """The consumers of some subscriptions; None: of the one that the view is about."""
+    rows = [(link, row) for link, rows in lists for row in rows]
+    if not rows:
+        return empty("no consumer is connected")
+    shown = [
+        (
+            *([] if link is None else [link]),
             row["name"] or str(row["consumer"]),
             "" if row["pid"] is None else str(row["pid"]),
             row["command"] or "",
+            (addresses or {}).get(row["consumer"]) or row["address"] or row["host"] or "",
             count(row["leased"]),
             ago(now_ms, row["since_time"]),
             "alive" if row["alive"] else "ended; a peer takes over its messages",
         )
-        for row in rows[:ROWS_MAX]
+        for link, row in rows[:ROWS_MAX]
     ]
-    headings = ("consumer", "process", "command", "in hand", "connected", "state")
-    rows_shown = table(headings, shown, (1, 3, 4))
-    return section("Consumers", rows_shown + left_out(len(rows) - ROWS_MAX, "consumer"))
+    more = 0 if rows[0][0] is None else 1
+    headings = ("consumer", "process", "command", "machine", "in hand", "connected", "state")
+    body = table(("subscription", *headings)[1 - more :], shown, (1 + more, 4 + more, 5 + more))
+    return body + left_out(len(rows) - ROWS_MAX, "consumer")
 
 
 def _cursors(topic: str, rows: Sequence[Mapping[str, Any]]) -> str:
     shown = [
         (
             str(row["partition"]),
-            count(row["backlog"]),
+            *lag(row),
             count(row["delayed"]),
             count(row["leased"]),
             count(row["pending_acks"]),
@@ -362,10 +428,10 @@ def _cursors(topic: str, rows: Sequence[Mapping[str, Any]]) -> str:
         for row in rows[:ROWS_MAX]
     ]
     headings = (
-        *("partition", "backlog", "not due", "in hand", "held"),
+        *("partition", *LAG, "not due", "in hand", "held"),
         *("acknowledged beyond", "all acknowledged up to"),
     )
-    rows_shown = table(headings, shown, (1, 2, 3, 4, 5))
+    rows_shown = table(headings, shown, range(1, 11))
     return section("Partitions", rows_shown + left_out(len(rows) - ROWS_MAX, "partition"))
 
 
@@ -567,20 +633,39 @@ def clients(
     streams: (peer, role, path, since) of each request of HTTP that does not end
     """
     now_ms = _now_ms(client)
+    behind = [row for row in client.lag() if row["consumers"]]
+    lists = [
+        (
+            Link(f"{row['topic']} / {row['subscription']}", "subscription", _named(row)),
+            client.subscription(row["topic"], row["subscription"]).describe()["consumer_list"],
+        )
+        for row in behind[:LISTS_MAX]
+    ]
+    addresses = {row.consumer: row.peer for row in consumers if row.consumer is not None}
     figures = [
         (count(len({row.peer for row in (*producers, *consumers)})), "clients of Pulsar"),
-        (count(len(producers)), "producers"),
-        (count(len(consumers)), "consumers"),
+        (count(len(producers)), "producers of Pulsar"),
+        (count(len(consumers)), "consumers of Pulsar"),
+        (count(sum(row["consumers"] for row in behind)), "consumers of the store"),
         (count(len(streams)), "streams of HTTP"),
     ]
     return View(
         "clients",
-        head("Clients", note="Connected to this server.")
+        head("Clients", note="Connected to this server, and consumers in all processes.")
         + tiles(figures)
-        + section("Producers", _producers(producers, now_ms))
-        + section("Consumers", _stock_consumers(consumers, now_ms))
+        + section("Producers of Pulsar", _producers(producers, now_ms))
+        + section("Consumers of Pulsar", _stock_consumers(consumers, now_ms))
+        + section(
+            "Consumers of the store",
+            _consumers(lists, addresses, now_ms)
+            + left_out(len(behind) - LISTS_MAX, "subscription with consumers"),
+        )
         + section("Streams of HTTP", _streams(streams, now_ms)),
     )
+
+
+def _named(row: Mapping[str, Any]) -> dict[str, str]:
+    return {"topic": row["topic"], "subscription": row["subscription"]}
 
 
 def _short(name: str) -> str:

@@ -49,7 +49,7 @@ LimitOption = Annotated[
     list[str] | None, Option("--limit", metavar="NAME=VALUE", help="limit for clients; repeatable")
 ]
 ActionsOption = Annotated[
-    bool, Option("--allow-actions", help="let the live page publish, seek, redeliver and abort")
+    bool, Option("--allow-actions", help="let the live page publish, seek, redeliver, retry, abort")
 ]
 OffloadOption = Annotated[
     list[str] | None,
@@ -97,8 +97,9 @@ def serve(
 
     Only this machine can connect, unless there are --tls-cert, --tls-key and --auth.
     """
-    address = _module("txlog.serve.core.sockets").Address
-    pulsar_at, http_at = address.parse("--pulsar", pulsar), address.parse("--http", http)
+    sockets = _module("txlog.serve.core.sockets")
+    pulsar_at = sockets.Address.parse("--pulsar", pulsar)
+    http_at = sockets.Address.parse("--http", http)
     if pulsar_at is None and http_at is None:
         raise Usage("--pulsar and --http are both off")
     app = _module("txlog.serve.app")
@@ -111,28 +112,36 @@ def serve(
         topic_creation,
         tls=_tls(cert, key, client_ca, has_auth=auth is not None),
         limits=_module("txlog.serve.limits.limits").Limits.parse("--limit", limit or ()),
-        places=_module("txlog.serve.core.sockets").places_of("--offload-to", offload_to or ()),
+        places=sockets.places_of("--offload-to", offload_to or ()),
         is_insecure=insecure,
-        sockets=_module("txlog.serve.core.sockets").systemd_sockets(os.environ, os.getpid()),
+        sockets=sockets.systemd_sockets(os.environ, os.getpid()),
         tell=tell,
         allows_actions=allow_actions,
     )
     authority = _module("txlog.serve.auth").AccessControl(_guard(call, auth))
-    notify = _module("txlog.serve.core.sockets").notify
-
-    def told(places: list[str]) -> None:
-        if pid_file is not None:
-            pid_file.write()
-        if call.flags.log_format == "json":
-            tell("serving", {"store": call.store_path(), "urls": places})
-        else:
-            call.say(f"serving {call.store_path()} at {' and '.join(places)}")
-        notify(os.environ, f"READY=1\nMAINPID={os.getpid()}")
 
     with _pidfile(pidfile) as pid_file, _with_extra():
+        told = partial(_announce, call, tell, pid_file)
         give_up = partial(_give_up, tell, pid_file)
         app.serve(call.client(write=True), options, told, authority, give_up)
-        notify(os.environ, "STOPPING=1")
+        sockets.notify(os.environ, "STOPPING=1")
+
+
+def _announce(
+    call: Call,
+    tell: Callable[[str, Mapping[str, object]], None],
+    pid_file: PidFile | None,
+    places: list[str],
+) -> None:
+    """Say that the server listens: in its pid file, on stderr, to systemd."""
+    if pid_file is not None:
+        pid_file.write()
+    if call.flags.log_format == "json":
+        tell("serving", {"store": call.store_path(), "urls": places})
+    else:
+        call.say(f"serving {call.store_path()} at {' and '.join(places)}")
+    notify = _module("txlog.serve.core.sockets").notify
+    notify(os.environ, f"READY=1\nMAINPID={os.getpid()}")
 
 
 def _give_up(tell: Callable[[str, Mapping[str, object]], None], pid_file: PidFile | None) -> None:

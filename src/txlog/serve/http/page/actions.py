@@ -1,4 +1,4 @@
-"""Owns the actions of the live page: publish, seek, redeliver, abort.
+"""Owns the actions of the live page: publish, seek, redeliver, retry dead letters, abort.
 
     POST /page/act/seek    {"topic": "orders", "subscription": "billing", "to": "-10"}
 
@@ -18,14 +18,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from txlog.base.ids import MessageId, TxnId
+from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.ranges import parse_bound
 from txlog.client.client import Client as Store
 from txlog.errors import InvalidArgument, NotAllowed, TxlogError
 from txlog.page import forms
+from txlog.page.views import is_of_dead_letters
 from txlog.serve.http.admin.transactions import abort_transaction
 from txlog.serve.http.core.answers import read_json, response_for
-from txlog.serve.http.core.context import HttpContext
+from txlog.serve.http.core.context import Grant, HttpContext
 from txlog.serve.http.core.declared import ADMIN, CONSUME, PRODUCE, STORE, Action, members
 from txlog.serve.http.data.messages import produce
 from txlog.serve.http.page.fragments import needed, topic_in
@@ -37,20 +38,20 @@ Fields = Mapping[str, str]
 class PageAction(NamedTuple):
     """An action: the right that it needs, the name under which the gate knows it, its function.
 
-    act: (client, fields, now_ms) -> HTML of the plan or the outcome
+    act: (client, fields, now_ms, right) -> HTML of the plan or the outcome
     """
 
     operation: str
     name: str
-    act: Callable[[Store, Fields, int], str]
+    act: Callable[[Store, Fields, int, Grant | None], str]
 
 
-def _publish(client: Store, fields: Fields, now_ms: int) -> str:
+def _publish(client: Store, fields: Fields, now_ms: int, right: Grant | None) -> str:
     row = {"payload": fields.get("payload", ""), "key": fields.get("key") or None}
     return forms.published(produce(client, topic_in(fields), {"messages": [row]}))
 
 
-def _seek(client: Store, fields: Fields, now_ms: int) -> str:
+def _seek(client: Store, fields: Fields, now_ms: int, right: Grant | None) -> str:
     bound = parse_bound(fields.get("to", "").strip(), now_ms)
     handle = client.subscription(topic_in(fields).full, fields.get("subscription", ""))
     is_plan = fields.get("plan") == "yes"
@@ -59,19 +60,45 @@ def _seek(client: Store, fields: Fields, now_ms: int) -> str:
     return forms.sought(answer, hidden, is_plan=is_plan)
 
 
-def _redeliver(client: Store, fields: Fields, now_ms: int) -> str:
-    words = fields.get("ids", "").replace(",", " ").split()
-    if len(words) > IDS_MAX:
-        raise InvalidArgument(f"{len(words)} messages, at most {IDS_MAX} can be named")
-    ids = [MessageId.parse(word) for word in words] or None
+def _redeliver(client: Store, fields: Fields, now_ms: int, right: Grant | None) -> str:
     handle = client.subscription(topic_in(fields).full, fields.get("subscription", ""))
     is_plan = fields.get("plan") == "yes"
-    answer = handle.redeliver(ids, dry_run=is_plan)
+    answer = handle.redeliver(_ids(fields) or None, dry_run=is_plan)
     hidden = {name: fields.get(name, "") for name in ("topic", "subscription", "ids")}
     return forms.redelivered(answer, hidden, is_plan=is_plan)
 
 
-def _abort(client: Store, fields: Fields, now_ms: int) -> str:
+def _retry(client: Store, fields: Fields, now_ms: int, right: Grant | None) -> str:
+    """Retry dead letters, if the caller may also produce to the topics that they go back to.
+
+    What a message says of its origin never changes, so the ids that are judged are those that move.
+    """
+    name = topic_in(fields).short
+    if not is_of_dead_letters(client, name):
+        raise InvalidArgument(f"{name} is no dead-letter topic")
+    handle, named = client.topic(name), _ids(fields)
+    letters = handle.dead_letters(None if named else IDS_MAX)
+    chosen = [row for row in letters if not named or row["message_id"] in named]
+    for origin in {row["origin_topic"] for row in chosen if row["origin_topic"]}:
+        if right is not None and not right.may(PRODUCE, TopicName.parse(origin)):
+            raise NotAllowed(
+                f"dead letters go back to {origin}, and your role may not produce there", role=""
+            )
+    is_plan = fields.get("plan") == "yes"
+    answer = handle.retry_dead_letters([row["message_id"] for row in chosen], dry_run=is_plan)
+    hidden = {word: fields.get(word, "") for word in ("topic", "ids")}
+    return forms.retried(answer, hidden, is_plan=is_plan)
+
+
+def _ids(fields: Fields) -> list[MessageId]:
+    """The ids in a field of a form. Raises InvalidArgument."""
+    words = fields.get("ids", "").replace(",", " ").split()
+    if len(words) > IDS_MAX:
+        raise InvalidArgument(f"{len(words)} messages, at most {IDS_MAX} can be named")
+    return [MessageId.parse(word) for word in words]
+
+
+def _abort(client: Store, fields: Fields, now_ms: int, right: Grant | None) -> str:
     needed(fields, "id")
     txn = TxnId.parse(fields["id"])
     if fields.get("plan") == "yes":
@@ -85,6 +112,7 @@ ACTIONS: Final = {
     "publish": PageAction(PRODUCE, "produce", _publish),
     "seek": PageAction(CONSUME, "seek", _seek),
     "redeliver": PageAction(CONSUME, "redeliver", _redeliver),
+    "retry": PageAction(CONSUME, "retry_dead_letters", _retry),
     "abort": PageAction(ADMIN, abort_transaction.__name__, _abort),
 }
 # What the log has of an action: no keys, no messages.
@@ -117,11 +145,11 @@ def _handler(
         }
         try:
             resource = STORE if name == "abort" else topic_in(fields).full
-            await serving.gate(request, Action(action.operation, resource, action.name))
+            right = await serving.gate(request, Action(action.operation, resource, action.name))
             facts["role"] = getattr(getattr(request.state, "slot", None), "holder", None)
 
             def act(client: Store) -> str:
-                return action.act(client, fields, serving.now_ms())
+                return action.act(client, fields, serving.now_ms(), right)
 
             html = await (serving.store(act) if name == "publish" else serving.client.run(act))
         except TxlogError as error:

@@ -3,7 +3,7 @@
     GET /page/topic?topic=orders&key=ana     {"title": "orders", "html": "<p ...>"}
 
 A view of figures needs `look`, one that shows messages `consume`, at its topic or for the whole
-store, like the endpoints of REST. A search has a budget (`client.reading.search`); the history is
+store, like the endpoints of REST. A search has a budget (`client.search`); the history is
 SQL of the page, with its bounds, and is kept for a moment for all viewers.
 """
 
@@ -21,7 +21,7 @@ from txlog.base.ids import TopicName
 from txlog.base.settings import DAY_MS, HOUR_MS, MINUTE_MS
 from txlog.base.times import parse_time
 from txlog.client.client import Client as Store
-from txlog.client.reading.search import SearchBudget, Wanted, search
+from txlog.client.search import SearchBudget, Wanted, search
 from txlog.errors import InvalidArgument, TxlogError
 from txlog.page import forms, views
 from txlog.page import live as drawing
@@ -63,7 +63,7 @@ class Fragments:
             Route(f"/page/{name}", handle)
             for name, handle in (
                 ("topic", self._figures(views.topic, "topic")),
-                ("subscription", self._figures(views.subscription, "topic", "subscription")),
+                ("subscription", self._figures(self._subscription, "topic", "subscription")),
                 ("transaction", self._figures(views.transaction, "id")),
                 (
                     "transactions",
@@ -73,6 +73,7 @@ class Fragments:
                 ("clients", self.clients),
                 ("search", self.search),
                 ("history", self.history),
+                ("letters", self.letters),
                 ("changes", self.changes),
                 ("actions", self.actions),
             )
@@ -92,6 +93,11 @@ class Fragments:
             return await self._answered(request, lambda: self._serving.look(act))
 
         return handle
+
+    def _subscription(self, client: Store, where: Mapping[str, str], *, acts: bool) -> View:
+        rows = self._serving.subscribers()
+        addresses = {row.consumer: row.peer for row in rows if row.consumer is not None}
+        return views.subscription(client, where, acts=acts, addresses=addresses)
 
     async def _answered(self, request: Request, read: Callable[[], Awaitable[View]]) -> Response:
         async def answer() -> Response:
@@ -155,6 +161,17 @@ class Fragments:
 
         return act
 
+    async def letters(self, request: Request) -> Response:
+        """The dead letters of a topic."""
+        where = dict(request.query_params)
+        await self._serving.gate(request, Action(CONSUME, topic_in(where).full, "letters"))
+        return await self._answered(
+            request,
+            lambda: self._serving.work(
+                request, "letters", lambda client: View("letters", views.letters(client, where))
+            ),
+        )
+
     async def changes(self, request: Request) -> Response:
         """The changes of a subscription."""
         where = dict(request.query_params)
@@ -210,21 +227,24 @@ class Fragments:
         serving, where = self._serving, dict(request.query_params)
         resource = STORE if where.get("id") else topic_in(where).full
         right = await serving.gate(request, Action(LOOK, resource, "actions"))
-        html = self._forms(where, right) if serving.allows_actions else ""
+        html = ""
+        if serving.allows_actions:
+            html = await serving.look(lambda client: self._forms(client, where, right))
         return response_for({"title": "actions", "html": html})
 
     @staticmethod
-    def _forms(where: Mapping[str, str], right: Grant | None) -> str:
+    def _forms(client: Store, where: Mapping[str, str], right: Grant | None) -> str:
         if where.get("id"):
             return forms.of_transaction(where["id"])
         topic = topic_in(where)
-        is_of_subscription = bool(where.get("subscription"))
-        operation = CONSUME if is_of_subscription else PRODUCE
-        if right is not None and not right.may(operation, topic):
-            return ""
-        if is_of_subscription:
-            return forms.of_subscription(topic.short, where["subscription"])
-        return forms.of_topic(topic.short)
+        may = {word for word in (CONSUME, PRODUCE) if right is None or right.may(word, topic)}
+        if where.get("subscription"):
+            name = where["subscription"]
+            return forms.of_subscription(topic.short, name) if CONSUME in may else ""
+        html = ""
+        if CONSUME in may and views.is_of_dead_letters(client, topic.short):
+            html = forms.of_dead_letters(topic.short)
+        return html + (forms.of_topic(topic.short) if PRODUCE in may else "")
 
 
 def needed(where: Mapping[str, str], *names: str) -> None:
