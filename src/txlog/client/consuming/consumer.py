@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TxnId
+from txlog.base.times import DurationLike, duration_ms
 from txlog.client.consuming.batches import Batching, BatchReceivePolicy, receive_batch
 from txlog.client.consuming.listeners import Listening, needed
 from txlog.engine.door.consuming import (
@@ -128,7 +129,9 @@ class Consumer(Watermarked):
 
     # --- receiving ---------------------------------------------------------------------------
 
-    def receive_batch(self, max_messages: int | None = None, timeout_ms: int = 0) -> pa.Table:
+    def receive_batch(
+        self, max_messages: int | None = None, timeout_ms: DurationLike = 0
+    ) -> pa.Table:
         """The next messages, at most max_messages, with the columns of RECEIVED.
 
         It returns no rows when time runs out; `blocked` may then say why. Without arguments it
@@ -139,9 +142,9 @@ class Consumer(Watermarked):
         raises: AlreadyClosed, InvalidArgument, SubscriptionNotFound (deleted); Corruption, after
                 everything readable was returned; PartitionUnavailable, if no partition is available
         """
-        return receive_batch(self.session, self.batching, max_messages, timeout_ms)
+        return receive_batch(self.session, self.batching, max_messages, duration_ms(timeout_ms))
 
-    def receive(self, timeout_ms: int | None = 0) -> Message | None:
+    def receive(self, timeout_ms: DurationLike | None = 0) -> Message | None:
         """The next message; None if none came within timeout_ms (None: wait forever).
 
         The consumer leases several messages ahead, depending on the application's pace, at most
@@ -151,7 +154,7 @@ class Consumer(Watermarked):
         raises: as receive_batch
         """
         session = self.session
-        received = until(session.store, session.next, timeout_ms, session.rest)
+        received = until(session.store, session.next, duration_ms(timeout_ms), session.rest)
         return None if received is None else received[0]
 
     def has_message_available(self) -> bool:
@@ -222,7 +225,7 @@ class Consumer(Watermarked):
         return self.session.acknowledge_cumulative(what, txn)
 
     def negative_acknowledge(
-        self, what: Acknowledgeable, delay_ms: int | None = None
+        self, what: Acknowledgeable, delay_ms: DurationLike | None = None
     ) -> ReturnResult:
         """Return received messages; they come again after a delay, counted as redelivered.
 
@@ -232,12 +235,12 @@ class Consumer(Watermarked):
         returns:  returned: how many came back; missed: how many were skipped
         raises:   AlreadyClosed, InvalidArgument, MessageNotFound
         """
-        return self.session.negative_acknowledge(what, delay_ms)
+        return self.session.negative_acknowledge(what, duration_ms(delay_ms))
 
     def reconsume_later(
         self,
         message: Message | MessageId,
-        delay_ms: int = 0,
+        delay_ms: DurationLike = 0,
         properties: dict[str, str] | None = None,
     ) -> MoveResult:
         """Postpone a message: copy it to the retry topic and acknowledge it, in one frame.
@@ -250,7 +253,7 @@ class Consumer(Watermarked):
         raises:   InvalidMessage (a delay above the maximum of the retry topic), and nothing is
                   moved; NotAllowed (a subscription in memory)
         """
-        return self.session.reconsume_later(message, delay_ms, properties)
+        return self.session.reconsume_later(message, duration_ms(delay_ms), properties)
 
     def redeliver_unacknowledged_messages(self) -> ReturnResult:
         """Return all received and unacknowledged messages; they come again at once, counted."""

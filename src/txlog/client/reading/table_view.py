@@ -19,6 +19,7 @@ import pyarrow as pa
 from txlog.base.arguments import checked
 from txlog.base.ids import TopicName
 from txlog.base.startup import compute as pc
+from txlog.base.times import DurationLike, duration_ms
 from txlog.engine.door.catalog import check_partition, live_topic, number_of
 from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.consuming import covers
@@ -155,14 +156,14 @@ class TableView:
         """
         return self._take(self._look())
 
-    def wait(self, timeout_ms: int | None = None) -> int:
+    def wait(self, timeout_ms: DurationLike | None = None) -> int:
         """Refresh until at least one key gets another value.
 
         timeout_ms: None: wait for ever
         returns:    how many keys got another value; 0: time ran out
         raises:     as refresh
         """
-        return until(self._store, lambda _: self.refresh() or None, timeout_ms) or 0
+        return until(self._store, lambda _: self.refresh() or None, duration_ms(timeout_ms)) or 0
 
     def _look(self) -> News:
         """Read the news without changing the view, so another thread may do it.

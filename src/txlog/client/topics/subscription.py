@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TopicName, TxnId
+from txlog.base.times import DurationLike, duration_ms
 from txlog.client.answers import consumers
 from txlog.clock import Instant
 from txlog.engine.door.catalog import Subscription, Topic, consumers_of, number_of
@@ -164,7 +165,7 @@ class SubscriptionHandle:
         messages: int | None = None,
         *,
         all: bool = False,
-        older_than_ms: int | None = None,
+        older_than_ms: DurationLike | None = None,
         dry_run: bool = False,
     ) -> Skipped:
         """Acknowledge messages without delivering them; the fields of `sub skip`.
@@ -177,19 +178,23 @@ class SubscriptionHandle:
             raise InvalidArgument("skip a number of messages, all, or what is older: one of them")
         if messages is not None and messages < 1:
             raise InvalidArgument(f"{messages} messages to skip, at least 1", code=203)
-        return self._skip(ALL if messages is None else messages, older_than_ms, dry_run=dry_run)
+        return self._skip(
+            ALL if messages is None else messages, duration_ms(older_than_ms), dry_run=dry_run
+        )
 
     def clear_backlog(self, *, dry_run: bool = False) -> Skipped:
         """Acknowledge all messages that no transaction holds."""
         return self.skip(all=True, dry_run=dry_run)
 
-    def expire(self, older_than_ms: int | None = None, *, dry_run: bool = False) -> Skipped:
+    def expire(
+        self, older_than_ms: DurationLike | None = None, *, dry_run: bool = False
+    ) -> Skipped:
         """Acknowledge messages older than this; None: older than the topic's time to live.
 
         raises: InvalidArgument when the topic has no time to live
         """
         if older_than_ms is not None:
-            return self._skip(ALL, older_than_ms, dry_run=dry_run)
+            return self._skip(ALL, duration_ms(older_than_ms), dry_run=dry_run)
         store = self._store
 
         def ttl(view: View, now: Instant) -> SkipLimit:
@@ -258,7 +263,11 @@ class SubscriptionHandle:
         return {"acked": answer.acked, "already": answer.already, "dropped": answer.dropped}
 
     def negative_acknowledge(
-        self, ids: Sequence[MessageId], delay_ms: int | None = None, *, dry_run: bool = False
+        self,
+        ids: Sequence[MessageId],
+        delay_ms: DurationLike | None = None,
+        *,
+        dry_run: bool = False,
     ) -> NegativelyAcknowledged:
         """Redeliver messages that a consumer holds, counted; the fields of `sub nack`.
 
@@ -266,14 +275,15 @@ class SubscriptionHandle:
         delay_ms: None: that of the subscription, doubled with each redelivery
         raises:   MessageNotFound, PartitionUnavailable, InvalidArgument
         """
-        if delay_ms is not None and delay_ms < 0:
-            raise InvalidArgument(f"delay_ms is {delay_ms}, it must not be negative", code=203)
+        wait_ms = duration_ms(delay_ms)
+        if wait_ms is not None and wait_ms < 0:
+            raise InvalidArgument(f"delay_ms is {wait_ms}, it must not be negative", code=203)
         runs, store = runs_of_ids(list(ids)), self._store
 
         def decide(view: View, now: Instant) -> Decision[ReturnResult]:
             return _durable(
                 negative_acknowledge(
-                    view, store.settings, now, self._find, runs, delay_ms, seen=self._seen(view)
+                    view, store.settings, now, self._find, runs, wait_ms, seen=self._seen(view)
                 )
             )
 

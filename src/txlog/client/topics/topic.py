@@ -14,6 +14,7 @@ import pyarrow as pa
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TopicName
 from txlog.base.settings import DAY_MS, HOUR_MS, Settings
+from txlog.base.times import DurationLike, InstantLike, duration_ms, instant_ms
 from txlog.client.answers import delayed as delayreport
 from txlog.client.topics import delayed_index
 from txlog.client.topics import schemas as of_schemas
@@ -99,18 +100,21 @@ class TopicHandle:
             return [self._asked.partition]
         return list(range(topic.partitions))
 
-    def stats(self, by_ms: int = HOUR_MS, since_ms: int | None = None) -> list[Throughput]:
+    def stats(
+        self, by_ms: DurationLike = HOUR_MS, since_ms: InstantLike | None = None
+    ) -> list[Throughput]:
         """The messages that became visible, by time span; the fields of `txlog topic stats`.
 
         by_ms:    the length of a span
         since_ms: an instant in the first span (ms since 1970 UTC); None: a day ago
         raises:   InvalidArgument, LimitExceeded; as a reader
         """
-        if since_ms is None:
-            since_ms = self._store.clock.now().wall_ms - DAY_MS
+        since = instant_ms(since_ms)
+        if since is None:
+            since = self._store.clock.now().wall_ms - DAY_MS
         partition = self._asked.partition
         only = None if partition is None else [partition]
-        return of_throughput.throughput(self._store, self.short, only, since_ms, by_ms)
+        return of_throughput.throughput(self._store, self.short, only, since, duration_ms(by_ms))
 
     @property
     def numbers(self) -> list[int]:
@@ -137,7 +141,7 @@ class TopicHandle:
     def delayed(
         self,
         subscription: str | None = None,
-        before: int | None = None,
+        before: InstantLike | None = None,
         limit: int | None = None,
         *,
         key: bytes | str | None = None,
@@ -172,7 +176,7 @@ class TopicHandle:
         return self._store.ask(first)
 
     def histogram(
-        self, subscription: str | None = None, before: int | None = None
+        self, subscription: str | None = None, before: InstantLike | None = None
     ) -> list[DueWithin]:
         """How many messages are due within a minute, ten minutes, an hour, a day, and later.
 
@@ -205,12 +209,17 @@ class TopicHandle:
         return self._store.ask(lambda view: delayreport.buckets(view, self._scope(view, None)))
 
     def _scope(
-        self, view: View, subscription: str | None, before: int | None = None
+        self, view: View, subscription: str | None, before: InstantLike | None = None
     ) -> delayreport.Scope:
         topic, record = self._find(view, subscription)
         store = self._store
         return delayreport.Scope(
-            topic, self._indexes(topic), store.clock.now().wall_ms, store.note, record, before
+            topic,
+            self._indexes(topic),
+            store.clock.now().wall_ms,
+            store.note,
+            record,
+            instant_ms(before),
         )
 
     # --- deciding ----------------------------------------------------------------------------
@@ -219,7 +228,7 @@ class TopicHandle:
         self,
         ids: Sequence[MessageId] | None = None,
         *,
-        before: int | None = None,
+        before: InstantLike | None = None,
         all: bool = False,
         subscription: str | None = None,
         dry_run: bool = False,
@@ -236,7 +245,7 @@ class TopicHandle:
                           one of the messages), MessageNotFound, PartitionUnavailable; then nothing
                           is changed
         """
-        answer = self._change(promote, ids, before, all, subscription, dry_run=dry_run)
+        answer = self._change(promote, ids, instant_ms(before), all, subscription, dry_run=dry_run)
         return {
             "topic": self.short,
             "subscription": subscription,
@@ -250,7 +259,7 @@ class TopicHandle:
         self,
         ids: Sequence[MessageId] | None = None,
         *,
-        before: int | None = None,
+        before: InstantLike | None = None,
         all: bool = False,
         subscription: str | None = None,
         dry_run: bool = False,
@@ -261,7 +270,7 @@ class TopicHandle:
         returns:      as promote, with `cancelled` instead of `promoted`
         raises:       as promote, but any subscription type is allowed
         """
-        answer = self._change(cancel, ids, before, all, subscription, dry_run=dry_run)
+        answer = self._change(cancel, ids, instant_ms(before), all, subscription, dry_run=dry_run)
         return {
             "topic": self.short,
             "subscription": subscription,

@@ -9,12 +9,12 @@ take the lock once instead of three times.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from txlog.base.arguments import checked
 from txlog.base.ids import TxnId
+from txlog.base.times import DurationLike, duration_ms
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending.send import REFUSALS
@@ -554,11 +554,9 @@ class TransactionBuilder:
         self._timeout_ms: int | None = None
         self._coordinator: int | None = None
 
-    def with_timeout(self, timeout: int | timedelta) -> TransactionBuilder:
+    def with_timeout(self, timeout: DurationLike) -> TransactionBuilder:
         """Abort it if it stays open longer than this: milliseconds, or a timedelta."""
-        if isinstance(timeout, timedelta):
-            timeout = timeout // timedelta(milliseconds=1)
-        self._timeout_ms = timeout
+        self._timeout_ms = duration_ms(timeout)
         return self
 
     def with_coordinator(self, number: int) -> TransactionBuilder:
