@@ -254,6 +254,9 @@ class Admin:
         self._store = store
         self._automatic = checkpoint_automatically
 
+    def __repr__(self) -> str:
+        return f"<txlog.Admin of {self._store.disk.description}>"
+
     # --- figures -----------------------------------------------------------------------------
 
     def metrics(self) -> list[Family]:

@@ -234,6 +234,9 @@ class Client(RelationReader):
         with suppress(TxlogError):  # the first error is the cause
             self.close()
 
+    def __repr__(self) -> str:
+        return f"<txlog.Client of {self.path}>"
+
     def __reduce__(self) -> NoReturn:
         raise TypeError("an open store cannot be copied or pickled: open it again instead")
 

@@ -4,6 +4,7 @@ Contents:
 
     columns     the kernels: JSON strings, cells, numbers, instants; columns joined into bytes
     envelopes   lines that contain all of a message, as columns of messages
+    html        a few rows as HTML, for notebooks
     messages    the fields of messages as columns of text, and the records made of them
     records     bytes cut into records, the columns that they become, the definition of JSON
 """

@@ -7,6 +7,7 @@ acknowledge it within the acknowledgement time-out.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from types import TracebackType
 from typing import TypeAlias
@@ -30,7 +31,7 @@ from txlog.engine.door.consuming import (
 from txlog.engine.door.reading import Message, Where, until
 from txlog.engine.door.transactions import Later, Transaction
 from txlog.engine.door.watermarks import Watermarked, WatermarkListener, WatermarkSession
-from txlog.errors import NotAllowed
+from txlog.errors import AlreadyClosed, NotAllowed
 
 
 @checked
@@ -281,6 +282,25 @@ class Consumer(Watermarked):
         effect when that call has ended.
         """
         self.session.close()
+
+    def __iter__(self) -> Iterator[Message]:
+        """Receive for ever: wait for the next message, and end when the consumer is closed.
+
+        The loop does not acknowledge, and a new watermark does not end it.
+        raises: as receive; AlreadyClosed if the consumer was closed before the loop
+        """
+        self.session.check_open()
+        while True:
+            try:
+                message = self.receive(None)
+            except AlreadyClosed:
+                return
+            if message is not None:
+                yield message
+
+    def __repr__(self) -> str:
+        topics = ", ".join(self.topics)
+        return f"<txlog.Consumer of {topics}, subscription {self.subscription!r}>"
 
     def __enter__(self) -> Consumer:
         return self

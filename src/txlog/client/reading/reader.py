@@ -20,6 +20,7 @@ from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import Bound, Range
 from txlog.base.settings import RECEIVE_BYTES_MAX
 from txlog.base.times import DurationLike, duration_ms
+from txlog.client.reading.preview import newest_html
 from txlog.engine.door import integrity as quarantine
 from txlog.engine.door.catalog import Topic, check_partition, live_topic, number_of, numbers
 from txlog.engine.door.catalog import topic as find_topic
@@ -802,6 +803,16 @@ class Reader(Watermarked):
                 yield message
             elif not has_moved:
                 return
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self._is_closed else ""
+        return f"<txlog.Reader of {self.topic}{closed}>"
+
+    def _repr_html_(self) -> str:
+        def newest(last: Range) -> Reader:
+            return Reader(self._store, str(self.topic), last, self._partitions, is_led=True)
+
+        return newest_html(self._store, f"{self!r}: the newest messages", newest)
 
     def close(self) -> None:
         """Stop reading. A thread that waits in this reader gets AlreadyClosed."""

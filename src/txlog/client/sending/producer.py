@@ -69,6 +69,10 @@ class Producer:
     def __init__(self, session: ProducerSession) -> None:
         self.session = session
 
+    def __repr__(self) -> str:
+        name = "" if self.producer_name is None else f", name {self.producer_name!r}"
+        return f"<txlog.Producer of {self.topic}{name}>"
+
     @property
     def topic(self) -> TopicName:
         """The topic that it sends to, or one partition of it."""
@@ -313,6 +317,9 @@ class MessageBuilder:
         self._properties: dict[str, str] = {}
         self._fields: dict[str, Any] = {"txn": txn}
 
+    def __repr__(self) -> str:
+        return f"<txlog.MessageBuilder of {self._producer.topic}>"
+
     def value(self, value: Value | str | None) -> MessageBuilder:
         """The payload: bytes; with chunking also a binary file or an iterable of bytes."""
         self._value = value
@@ -439,6 +446,9 @@ class WatermarkBuilder:
         self._session, self._txn = session, txn
         self._event_time: int | None = None
         self._is_idle = False
+
+    def __repr__(self) -> str:
+        return f"<txlog.WatermarkBuilder of {self._session.topic}>"
 
     def event_time(self, event_time: InstantLike) -> WatermarkBuilder:
         """Promise that later messages of this producer are not older than this, ms since 1970 UTC.

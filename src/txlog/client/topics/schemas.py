@@ -50,6 +50,9 @@ class TopicSchemas:
         self._store = store
         self._name = name
 
+    def __repr__(self) -> str:
+        return f"<txlog schemas of {self._name}>"
+
     def list(self, *, deleted: bool = False) -> list[SchemaRow]:
         """The versions, oldest first.
 

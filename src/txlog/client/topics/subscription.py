@@ -89,6 +89,9 @@ class SubscriptionHandle:
         self.name = name
         store.ask(self._find)
 
+    def __repr__(self) -> str:
+        return f"<txlog subscription {self.name!r} of {self._asked}>"
+
     def _find(self, view: View) -> tuple[Topic, Subscription]:
         topic = find_topic(view, self._asked)
         return topic, find_subscription(view, topic, self.name)

@@ -13,9 +13,12 @@ import pyarrow as pa
 
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TopicName
+from txlog.base.ranges import Range
 from txlog.base.settings import DAY_MS, HOUR_MS, Settings
 from txlog.base.times import DurationLike, InstantLike, duration_ms, instant_ms
 from txlog.client.answers import delayed as delayreport
+from txlog.client.reading.preview import newest_html
+from txlog.client.reading.reader import Reader
 from txlog.client.topics import delayed_index
 from txlog.client.topics import schemas as of_schemas
 from txlog.client.topics import throughput as of_throughput
@@ -85,6 +88,15 @@ class TopicHandle:
         self._asked = TopicName.parse(topic, allow_partition=True)
         self.short = self._asked.topic.short
         store.ask(self._topic, up_to_damage=True)
+
+    def __repr__(self) -> str:
+        return f"<txlog topic {self._asked}>"
+
+    def _repr_html_(self) -> str:
+        def newest(last: Range) -> Reader:
+            return Reader(self._store, str(self._asked), last, None, is_led=True)
+
+        return newest_html(self._store, f"{self!r}: the newest messages", newest)
 
     def _topic(self, view: View) -> Topic:
         return find_topic(view, self._asked)

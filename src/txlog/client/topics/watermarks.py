@@ -64,6 +64,9 @@ class TopicWatermarks:
         self._asked = topic
         self.short = topic.topic.short
 
+    def __repr__(self) -> str:
+        return f"<txlog watermarks of {self._asked}>"
+
     def _topic(self, view: View) -> Topic:
         return find_topic(view, self._asked)
 

@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from txlog.base.arguments import checked
 from txlog.base.ids import TxnId
+from txlog.base.text.html import html_table
 from txlog.base.times import DurationLike, duration_ms
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
@@ -161,6 +162,17 @@ class Transaction:
         self._takers: dict[Call, object] = {}
         self._failed: Call | None = None  # the first refusal not yet reported
         self.outcome: EndAnswer | None = None
+
+    def __repr__(self) -> str:
+        return f"<txlog.Transaction {self._id_if_any()} {self._status}>"
+
+    def _repr_html_(self) -> str:
+        rows = [("id", self._id_if_any()), ("state", self._status), ("deferred", len(self._queue))]
+        return html_table("txlog.Transaction", (), rows)
+
+    def _id_if_any(self) -> str:
+        """The id, without assigning one as `id` does."""
+        return str(self.use) if isinstance(self.use, TxnId) else "without an id yet"
 
     @property
     def id(self) -> TxnId:
@@ -553,6 +565,9 @@ class TransactionBuilder:
         self._begin = begin
         self._timeout_ms: int | None = None
         self._coordinator: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<txlog.TransactionBuilder, timeout_ms {self._timeout_ms}>"
 
     def with_timeout(self, timeout: DurationLike) -> TransactionBuilder:
         """Abort it if it stays open longer than this: milliseconds, or a timedelta."""
