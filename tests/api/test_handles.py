@@ -56,7 +56,7 @@ def test_dir_lists_the_public_names_and_nothing_else(module: object) -> None:
 
 
 def test_dir_has_every_name_of_the_package() -> None:
-    assert {*txlog.__all__, "aio", "errors", "spark", "functions"} == set(dir(txlog))
+    assert {*txlog.__all__, "aio", "errors", "functions", "spark", "testing"} == set(dir(txlog))
     kinds = {name for name, item in vars(txlog.errors).items() if _is_error(item)}
     assert kinds == {name for name in dir(txlog.errors) if name[0].isupper()}
 

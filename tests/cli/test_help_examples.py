@@ -322,7 +322,7 @@ def test_the_examples_of_the_first_page_run_in_order(world: Path) -> None:
         for block in blocks
         for line in block.lines
     ]
-    root_help = catalogue.ROOT_HELP.splitlines()
+    root_help = catalogue.root_help().splitlines()
     begin = next(n for n, line in enumerate(root_help) if "txlog init shop" in line)
     roots = [line.partition("      ")[0].strip() for line in root_help[begin : begin + 3]]
     for number, session in enumerate((lines, roots)):

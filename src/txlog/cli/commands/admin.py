@@ -116,6 +116,7 @@ def get_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
     rows="transactions.KeyDeleted",
     changes=True,
     dry_run=True,
+    loses="data",
 )
 def delete_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
     """Delete a transaction key; abort its open transaction, keep its last epoch."""

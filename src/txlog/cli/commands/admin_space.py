@@ -49,6 +49,7 @@ def compact(
     examples=("txlog admin compact-topic orders", "txlog admin compact-topic orders --dry-run"),
     rows="space.TopicCompacted",
     changes=True,
+    loses="data",
 )
 def compact_topic(
     call: Call,
@@ -182,6 +183,7 @@ def confirm_place(
     ),
     rows="space.Trimmed",
     changes=True,
+    loses="data",
 )
 def trim(
     call: Call,
@@ -218,6 +220,7 @@ def trim(
     examples=("txlog admin gc", "txlog admin gc --apply --keep 10m"),
     rows="space.GarbageCollected",
     changes=True,
+    loses="data",
 )
 def gc(
     call: Call,

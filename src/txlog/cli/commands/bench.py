@@ -28,6 +28,7 @@ _MODES = ("produce", "consume", "txn", "mixed")
     ),
     rows="jobs.MeasuredAgain",
     until="size_bytes",
+    loses="nothing",
 )
 def bench(
     call: Call,

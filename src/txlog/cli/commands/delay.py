@@ -219,6 +219,7 @@ def promote(
     without="first_at last_at",
     changes=True,
     dry_run=True,
+    loses="work",
 )
 def cancel(
     call: Call,

@@ -24,6 +24,7 @@ _TOKEN_BYTES_MAX: Final = 1 << 16
         "txlog token create-key private.pem --kind ec --public public.pem",
     ),
     rows="tool.SigningKeyCreated",
+    loses="nothing",
 )
 def create_key(
     call: Call,
@@ -62,6 +63,7 @@ def create_key(
         "txlog token create --role billing --key signing.key --expires-in 30d > billing.token",
     ),
     rows="tool.TokenCreated",
+    loses="nothing",
 )
 def create(
     call: Call,
@@ -154,5 +156,5 @@ def _module(name: str) -> Any:
         if (error.name or "").split(".")[0] not in ("jwt", "cryptography"):
             raise
         raise MissingExtra(
-            f"{error.name} is not installed", hint="pip install 'txlog[serve]'"
+            f"{error.name} is not installed", hint="pip install 'txlog-store[serve]'"
         ) from error

@@ -60,7 +60,7 @@ Type = Annotated[
 def create(
     call: Call,
     names: Annotated[list[str], Argument(metavar="NAME", show_default=False)],
-    partitions: Annotated[int, Option("--partitions", metavar="N")] = 1,
+    partitions: Annotated[int, Option("--partitions", "-p", metavar="N")] = 1,
     retention: Annotated[
         int | None, Duration("--retention", help="how long messages are kept")
     ] = None,
@@ -253,6 +253,7 @@ def update(
     rows="topics.TopicDeleted",
     changes=True,
     dry_run=True,
+    loses="data",
 )
 def delete(
     call: Call,
@@ -378,6 +379,7 @@ def test_schema(call: Call, topic: Topic, file: File, schema_type: Type = None) 
     rows="topics.SchemasDeleted",
     changes=True,
     dry_run=True,
+    loses="data",
 )
 def delete_schemas(call: Call, topic: Topic) -> None:
     """Delete all schemas of a topic: from then on it takes any bytes.

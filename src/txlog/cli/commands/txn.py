@@ -107,6 +107,7 @@ KeyOption = Annotated[
     examples=("EPOCH=$(txlog txn connect nightly)", "txlog txn connect nightly --epoch 3"),
     rows="transactions.KeyConnected",
     changes=True,
+    loses="work",
 )
 def connect(
     call: Call,
@@ -198,6 +199,7 @@ def commit(
     without="marker_list open_ms",
     changes=True,
     dry_run=True,
+    loses="work",
 )
 def abort(
     call: Call,
@@ -306,6 +308,7 @@ def show(
         "txlog txn run -- bash -c 'txlog produce a < a.txt && txlog produce b < b.txt'",
         "txlog txn run --timeout 10m -- bash -c 'seq 3 | txlog produce a'",
     ),
+    loses="nothing",
 )
 def run(
     call: Call,
@@ -435,6 +438,7 @@ def find_hanging(
     rows="transactions.Expired",
     changes=True,
     dry_run=True,
+    loses="work",
 )
 def expire(call: Call) -> None:
     """Abort all overdue transactions of the store, and complete decided ones."""

@@ -45,6 +45,7 @@ GLOBAL_FLAGS: Final[dict[str, tuple[tuple[str, ...], str | None, str]]] = {
     "log_format": (("--log-format",), "text|json", "shape of diagnostics"),
     "log_file": (("--log-file",), "PATH", "diagnostics go here, appended"),
     "color": (("--color",), "auto|always|never", "colours"),
+    "no_color": (("--no-color",), None, "as --color never"),
     "utc": (("--utc",), None, "times on a terminal in UTC"),
     "no_progress": (("--no-progress",), None, "no bars"),
     "no_pager": (("--no-pager",), None, "no pager"),
@@ -153,6 +154,8 @@ class Command:
     changes: it changes a store: it prints one result object, and only with --json
     input_format: the command itself declares -f and --format
     dry_run: it can be rehearsed: --dry-run, and `dry_run` in its result
+    loses:   what it can lose: `work`, such as acknowledgements and open transactions, or `data`;
+             `nothing` for one that writes and has no `changes`
     times:   an argument is a TIME, so that a word like -3m is not a flag
     options: the struct that the function takes; without it, it takes each parameter by itself
     """
@@ -164,6 +167,7 @@ class Command:
         *,
         examples: tuple[str, ...] = (),
         rows: str = "",
+        or_rows: str = "",
         until: str = "",
         without: str = "",
         records: bool = False,
@@ -171,6 +175,7 @@ class Command:
         changes: bool = False,
         input_format: bool = False,
         dry_run: bool = False,
+        loses: str = "",
         times: bool = False,
         options: type[msgspec.Struct] | None = None,
     ) -> None:
@@ -178,6 +183,7 @@ class Command:
         self.short = short
         self.examples = examples
         self.row = rows
+        self._other_row = or_rows
         self._until = until
         self._without = without.split()
         self.records = records
@@ -185,6 +191,7 @@ class Command:
         self.changes = changes
         self.input_format = input_format
         self.dry_run = dry_run
+        self.loses = loses
         self.times = times
         self.options = options
 
@@ -205,9 +212,22 @@ class Command:
         return printed + (of_row or [rows.DRY_RUN] * self.dry_run)
 
     @property
+    def level(self) -> int:
+        """How much it can lose: 0 it only reads, 1 changes, 2 loses work, 3 loses data."""
+        return {"nothing": 1, "work": 2, "data": 3}.get(self.loses, int(self.changes))
+
+    @property
     def fields(self) -> list[str]:
         """The names of the fields in `row_fields`."""
         return [field.name for field in self.row_fields]
+
+    @property
+    def other_fields(self) -> list[str]:
+        """The names of the fields of the row that it prints instead, with some arguments."""
+        if not self._other_row:
+            return []
+        rows = importlib.import_module("txlog.base.rows.fields")
+        return [field.name for field in rows.fields_of(rows.row_of(self._other_row))]
 
     @property
     def table_fields(self) -> list[str]:
@@ -439,7 +459,7 @@ def _parse(command: Command, args: list[str]) -> dict[str, Any]:
     _arguments(arguments, _flags(flags, args, values_found), values_found)
     defaults = command.defaults
     missing = [name for name in hints if name not in values_found and name not in defaults]
-    if missing and values_found.get("form" if command.input_format else "format") != "help":
+    if missing and values_found.get("chosen_form" if command.input_format else "format") != "help":
         raise _NotPlain
     # `-f help` prints the fields and requires nothing: the command does not run.
     return {**values, **defaults, **dict.fromkeys(missing), **values_found}

@@ -88,15 +88,20 @@ class Request(msgspec.Struct, kw_only=True):
     """The options of one `produce`, checked as far as possible without the store.
 
     topic, partition: of the argument TOPIC, as orders or orders/2, and of --partition
+    form:             of the input, by --in and the names of the files
     join:             the transaction to send in, which somebody else began and will end
     """
 
     topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)]
     files: Annotated[list[str], Argument(metavar="FILE", show_default=False)] = []
-    form: Annotated[
-        str,
-        Option("--in", "-f", "--format", metavar=f"{'|'.join(IN_FORMATS)}|%…", help="the input"),
-    ] = "lines"
+    chosen_form: Annotated[
+        str | None,
+        Option(
+            *("--in", "-f", "--format"),
+            metavar=f"{'|'.join(IN_FORMATS)}|%…",
+            help="the input; else by the suffix of FILE, or lines",
+        ),
+    ] = None
     messages: Annotated[
         list[bytes] | None, Option("--message", "-m", metavar="TEXT…", many=True, reads=encoded)
     ] = None
@@ -178,6 +183,8 @@ class Request(msgspec.Struct, kw_only=True):
     trailer: Annotated[bytes | None, Option("--trailer", metavar="LINE", reads=os.fsencode)] = None
     on_error: Annotated[OnError, ON_ERROR]
     ack_format: Annotated[str | None, Option("--ack-format", metavar="ndjson|%…")] = None
+
+    form: str = "lines"
 
     @property
     def own_txn(self) -> bool:
