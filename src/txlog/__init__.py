@@ -118,9 +118,17 @@ __all__ = [
     "copy_topic", "doctor", "repair", "restore", "schema_of", "verify",
 ]  # fmt: skip
 
+_PACKAGES = ("aio", "errors", "functions", "spark", "testing")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_PACKAGES])
+
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
+    if name in _PACKAGES:
+        return importlib.import_module(f"txlog.{name}")
     if home is None:
         raise AttributeError(f"module txlog has no attribute {name!r}")
     found = getattr(

@@ -34,6 +34,7 @@ PRINTED = {  # by the examples in Python, one text an example
     "docs/watermarks.md": [r"before 2000 there were 1150\n", ""],
     "docs/testing.md": [r"\[b'3 cups'\]\nTrue\n"],
     "docs/python.md": [
+        "",
         r"\['invoices', 'orders'\]\n",
         r"\d \d+:0\n2\nFalse\nTrue\n",
         r"True InvalidArgument\('partition 4 is not one of 0 to 3'\)\n",

@@ -20,6 +20,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from txlog.base.arguments import StrPath, path_text
 from txlog.base.startup.crc32c import crc32c
 from txlog.client import copy as copying
 from txlog.clock import Clock, SystemClock
@@ -47,8 +48,8 @@ _PIECE_BYTES = 1 << 20
 
 
 def restore(
-    copy: str,
-    dest: str,
+    copy: StrPath,
+    dest: StrPath,
     *,
     replace: bool = False,
     verify: bool = False,
@@ -65,7 +66,7 @@ def restore(
     raises:  StoreNotFound (`copy` is no store), AlreadyExists, InvalidArgument, StoreLocked,
              Corruption, NotAllowed (the file system cannot exchange two directories)
     """
-    source, place = absolute(copy), absolute(dest)
+    source, place = absolute(path_text(copy)), absolute(path_text(dest))
     _check_apart(source, place)
     done = _ended(source, place)
     if done is not None:

@@ -16,10 +16,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 import msgspec
 
+from txlog.base.choices import Durability
 from txlog.base.ids import TxnId
 from txlog.base.settings import Settings
 from txlog.base.times import parse_duration, parse_time
@@ -225,11 +226,11 @@ class Call:
         """Milliseconds since the command began; --now does not stop them."""
         return int((time.monotonic() - self.started) * 1000)
 
-    def durability(self, flag: str | None = None) -> str | None:
+    def durability(self, flag: str | None = None) -> Durability | None:
         """Return `sync`, `os`, or None for the store's own setting."""
         word = flag or os.environ.get("TXLOG_DURABILITY") or None
         self.check_choice("--durability" if flag else "TXLOG_DURABILITY", word, ("sync", "os"))
-        return word
+        return cast("Durability | None", word)
 
     def check_choice(self, flag: str, value: str | None, choices: tuple[str, ...]) -> None:
         """Raise Usage (201) for a value that is not None and not one of the choices."""

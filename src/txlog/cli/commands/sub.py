@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
+from txlog.base.choices import Isolation, SubscriptionType
 from txlog.base.ids import MessageId, TopicName, check_name
 from txlog.base.ranges import Bound, parse_bound
 from txlog.base.startup import json as orjson
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from txlog.client.topics.subscription import SubscriptionHandle
 
 TYPES = ("exclusive", "shared", "failover", "key-shared")
+Type = Annotated[SubscriptionType, Option("--type", metavar="|".join(TYPES), reads=str)]
 Position = Annotated[
     Bound, Option("--position", metavar="BOUND", reads_now=parse_bound, default="start")
 ]
@@ -53,8 +55,8 @@ def create(
     call: Call,
     names: Annotated[list[str], Argument(metavar="SUB", show_default=False)],
     topic: Annotated[str, Option("--topic", "-t", metavar="T", show_default=False)],
-    type: Annotated[str, Option("--type", metavar="|".join(TYPES))] = "exclusive",
-    isolation: Annotated[str, Option("--isolation", metavar="I")] = "committed",
+    type: Type = "exclusive",
+    isolation: Annotated[Isolation, Option("--isolation", metavar="I", reads=str)] = "committed",
     *,
     bound: Position,
     ack_timeout: Annotated[
@@ -90,7 +92,7 @@ def create(
             if_not_exists=if_not_exists,
             **policies,
         )
-        kind, mark = type, None
+        kind, mark = str(type), None
         for row in client.subscriptions(topic):
             if row["subscription"] == name:
                 kind, mark = str(row["type"]), row.get("mark_delete")

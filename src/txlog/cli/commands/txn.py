@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from txlog.base.choices import TransactionState
 from txlog.base.ids import TopicName, TxnId
 from txlog.cli.call.call import Call, each_target, of_variable, split_key, words_or_stdin
 from txlog.cli.line.command import Argument, Duration, Option, Time, command, exclusive
@@ -242,7 +243,9 @@ def abort(
 )
 def list_transactions(
     call: Call,
-    state: Annotated[list[str] | None, Option("--state", metavar="S…")] = None,
+    state: Annotated[
+        list[TransactionState] | None, Option("--state", metavar="S…", many=True, reads=list)
+    ] = None,
     all_: Annotated[bool, Option("--all", help="include ended transactions")] = False,
     stuck: Annotated[bool, Option("--stuck", help="only overdue or waiting transactions")] = False,
     age_ms: Annotated[int | None, Duration("--older-than")] = None,

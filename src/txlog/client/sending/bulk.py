@@ -136,6 +136,9 @@ class Bulk:
         self.key = plan.key
         self.batch = plan.batch
 
+    def __repr__(self) -> str:
+        return f"<txlog bulk {self.batch!r} of {self.plan.topic}, key {self.key!r}>"
+
     @property
     def stored(self) -> BulkStored | None:
         """The answer of the commit that stored this batch; None: no commit has.
