@@ -5,8 +5,8 @@ Users import it as `txlog` and `txlog.aio`. Other rooms import only the modules 
 Door: aio, aio/client, aio/handles, aio/worker, answers/changes, answers/delayed, answers/health,
 answers/inspect, answers/integrity, answers/keys, answers/lists, answers/metric_family,
 answers/metrics_text, answers/overview, answers/topics_and_txns, answers/watermarks, client,
-consuming/consumer, consuming/open, open, reading/reader, sending/bulk, sending/producer,
-topics/created, topics/subscription, topics/topic.
+consuming/consumer, consuming/open, open, reading/reader, reading/record_columns, sending/bulk,
+sending/producer, topics/created, topics/subscription, topics/topic.
 
 Contents:
 

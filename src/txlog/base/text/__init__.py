@@ -7,4 +7,5 @@ Contents:
     formats     suffixes and formats of files; files that are compressed
     messages    the fields of messages as columns of text, and the records made of them
     records     bytes cut into records, the columns that they become, the definition of JSON
+    structs     records of typed topics as JSON
 """

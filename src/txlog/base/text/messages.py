@@ -16,7 +16,7 @@ import pyarrow as pa
 from txlog.base.ids import TxnId
 from txlog.base.startup import compute as pc
 from txlog.base.startup import json as orjson
-from txlog.base.text import columns
+from txlog.base.text import columns, structs
 from txlog.base.text.columns import Column, Part
 
 BREAKS: Final = bytes.maketrans(b"\n\r", b"  ")
@@ -26,7 +26,10 @@ _INSTANTS: Final = ("publish_time", "event_time", "deliver_at", "visible_time", 
 _SAFE: Final = (*_INSTANTS, "message_id", "txn", "key_encoding", "value_encoding")
 _BARE: Final = (
     "partition", "txn_index", "sequence_id", "redelivery_count", "late", "size_bytes", "properties",
+    "record",
 )  # fmt: skip
+_OBJECTS: Final = ("properties", "record")
+_NUMBERS: Final = tuple(name for name in _BARE if name not in _OBJECTS)
 _MADE: Final = ("message_id", "txn", "txn_index")
 _STORED_AS: Final = {"txn_index": "index", "late": "is_late"}
 _ENVELOPE: Final = (
@@ -92,6 +95,8 @@ class Messages:
         column = self.stored(_STORED_AS.get(name, name))
         if column is None:
             return None
+        if name == "record":
+            return structs.json_of(column)
         if name in _INSTANTS:
             return columns.instants(column)
         return columns.numbers(column) if name in _BARE else columns.strings(column)
@@ -208,13 +213,15 @@ class Messages:
         for name in _ENVELOPE:
             parts = columns.json_bare(self.number(name)) if name in _INSTANTS else self._json(name)
             members.append((name, parts))
+        if self.stored("record") is not None:  # of a typed topic, for other programs
+            members.append(("record", self._json("record")))
         return columns.joined([*columns.json_object(members), b"\n"], self.count)
 
     def delimited(self, form: str, names: Sequence[str]) -> pa.Array:
         """Lines of tsv or csv with these fields."""
         cells = []
         for name in names:
-            is_safe = name in _SAFE or (name in _BARE and name != "properties")
+            is_safe = name in _SAFE or (name in _BARE and name not in _OBJECTS)
             recurs = name == "properties"
             cells.append(columns.cell(form, self.field(name), is_safe=is_safe, recurs=recurs))
         return columns.joined(columns.delimited(form, cells), self.count)
@@ -228,7 +235,7 @@ class Messages:
             if name == "properties" and stored is not None:
                 text = self.column(name)
                 column = pc.if_else(stored.is_valid(), text, pa.scalar(None, text.type))
-            is_number, recurs = name in _BARE[:-1], name == "properties"
+            is_number, recurs = name in _NUMBERS, name == "properties"
             cells.append(columns.quoted_cell(column, is_number=is_number, recurs=recurs))
         return columns.joined(columns.delimited("csv", cells), self.count)
 
