@@ -18,7 +18,7 @@ Row = dict[str, Any]
 FIELDS = (
     "kind topic partition message_id key key_encoding value value_encoding properties publish_time "
     "event_time deliver_at visible_time txn txn_index txn_state producer sequence_id "
-    "redelivery_count late size_bytes"
+    "redelivery_count late size_bytes record"
 ).split()
 ENVELOPE = (
     "key key_encoding value value_encoding properties event_time deliver_at topic partition "
@@ -101,6 +101,7 @@ def record(row: Row, *, embed: bool) -> Row:
         "txn_index": row["index"],
         "late": row.get("is_late"),
         "size_bytes": len(row["value"] or b""),
+        "record": None,
     }
 
 

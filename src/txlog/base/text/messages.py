@@ -7,6 +7,7 @@ blanks.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Final
@@ -176,7 +177,26 @@ class Messages:
         if embed and ("value" in names or "value_encoding" in names):
             embedded = self._embedded()
         members = [(name, embedded.get(name) or self._json(name)) for name in names]
-        return columns.joined([*columns.json_object(members), b"\n"], self.count)
+        end: list[Part] = [b"}\n"]
+        if "value" in embedded and {"value", "value_encoding"} <= {*names}:
+            end = [*self._exact_bytes(embedded["value_encoding"]), *end]
+        return columns.joined([*columns.json_object(members)[:-1], *end], self.count)
+
+    def _exact_bytes(self, encodings: list[Part]) -> list[Part]:
+        """A member `value_bytes` where an embedded value is not exactly the bytes: line breaks in
+        it are blanks, and white space around it means nothing to a reader of JSON."""
+        value = self.stored("value")
+        assert value is not None
+        [kinds] = [columns.joined(encodings, self.count).cast(pa.string())]
+        is_changed = pc.and_(
+            pc.equal(kinds, '"json"'),
+            pc.fill_null(pc.match_substring_regex(value, r"[\r\n]|\A[ \t]|[ \t]\z"), False),
+        )
+        if not pc.any(is_changed).as_py():
+            return []
+        changed = pc.if_else(is_changed, value, pa.scalar(None, value.type))
+        member = b',"value_bytes":"%b"'
+        return [columns.mapped(changed, lambda data: member % base64.b64encode(data))]
 
     def _json(self, name: str) -> list[Part]:
         if name in _BARE:

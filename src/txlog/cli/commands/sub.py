@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 from txlog.base.ids import MessageId, TopicName, check_name
-from txlog.base.ranges import parse_bound
+from txlog.base.ranges import Bound, parse_bound
 from txlog.base.suggest import suggestion
-from txlog.cli.call.call import Call, confirm, each_target, words_or_stdin
+from txlog.cli.call.call import Call, confirm, each_target
+from txlog.cli.input.names import names, rows_named
 from txlog.cli.line.command import Argument, Option, command
 from txlog.cli.terminal.tables import counted
 from txlog.errors import InvalidArgument, SubscriptionNotFound, Usage
@@ -126,7 +127,7 @@ def list_subscriptions(
 def ack(
     call: Call,
     subscription: Annotated[str, Argument(metavar="SUB", show_default=False)],
-    ids: Annotated[list[str], Argument(metavar="ID", show_default=False)],
+    ids: Annotated[list[str], Argument(metavar="ID|-", show_default=False)],
     topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
     cumulative: Annotated[bool, Option("--cumulative", help="also all messages before")] = False,
     txn_id: Annotated[str | None, Option("--txn-id", metavar="ID", help="join it")] = None,
@@ -134,9 +135,9 @@ def ack(
 ) -> None:
     """Acknowledge messages; several ids are checked as a whole before anything is written."""
     check_name("subscription", subscription)
-    parsed = [MessageId.parse(word) for word in words_or_stdin(ids)]
+    parsed = _parsed(call, ids)
     if not parsed:
-        raise InvalidArgument("no message id was given", code=203)
+        return
     txn = call.txn_of(txn_id, no_join=no_join)
     client = call.client(write=True)
     name = topic if topic is not None else topic_of(client, subscription)
@@ -228,6 +229,7 @@ def backlog(
         "txlog sub seek billing --to @-1h",
         "txlog sub seek billing --to start --yes",
         "txlog sub seek billing --to 17:25 --dry-run",
+        "txlog sub list -t orders --json | txlog sub seek - --to start --dry-run",
     ),
     rows="consuming.Sought",
     without="aborted_list",
@@ -236,7 +238,7 @@ def backlog(
 )
 def seek(
     call: Call,
-    subscription: Sub,
+    subscription: Annotated[str, Argument(metavar="SUB|-", show_default=False)],
     to: Annotated[
         str, Option("--to", metavar="BOUND", help="the position to go to", show_default=False)
     ],
@@ -247,7 +249,11 @@ def seek(
 ) -> None:
     """Move a subscription: acknowledge everything before the position, nothing from it on."""
     bound = parse_bound(to, call.now_ms())
-    handle = handle_of(call, subscription, topic)
+    targets = _targets(call, [subscription], topic)
+    each_target([*targets], lambda name: _seek(call, handle_of(call, *targets[name]), bound, force))
+
+
+def _seek(call: Call, handle: SubscriptionHandle, bound: Bound, force: bool) -> None:
     answer = plan = handle.seek(bound, force=force, dry_run=not call.dry_run)
     lines = [
         f"{handle.name} on {handle.short}/{row['partition']}: {row['from']} → {row['to']}, "
@@ -372,21 +378,25 @@ def _skip(call: Call, handle: SubscriptionHandle, act: Callable[[bool], Skipped]
 @command(
     "sub delete",
     "delete subscriptions",
-    examples=("txlog sub delete billing", "txlog sub delete billing audit -t orders --yes"),
+    examples=(
+        "txlog sub delete billing",
+        "txlog sub delete billing audit -t orders --yes",
+        "txlog sub list --json | txlog sub delete - --yes",
+    ),
     rows="consuming.SubscriptionDeleted",
     changes=True,
     dry_run=True,
 )
 def delete(
     call: Call,
-    names: Annotated[list[str], Argument(metavar="SUB", show_default=False)],
+    subscriptions: Annotated[list[str], Argument(metavar="SUB|-", show_default=False)],
     topic: Topic = None,
     force: Annotated[bool, Option("--force", help="even if a consumer is open")] = False,
 ) -> None:
     """Delete subscriptions, with their acknowledgements and those that are pending."""
 
     def one(name: str) -> None:
-        handle = handle_of(call, name, topic)
+        handle = handle_of(call, *targets[name])
         answer = plan = handle.delete(force=force, dry_run=not call.dry_run)
         backlog = _messages(plan["backlog"])
         where = f"{handle.name} on {handle.short}, {backlog} not acknowledged"
@@ -396,7 +406,15 @@ def delete(
         call.summary(f"deleted subscription {where}")
         call.output.result(answer)
 
-    each_target(names, one)
+    targets = _targets(call, subscriptions, topic)
+    each_target([*targets], one)
+
+
+def _targets(call: Call, words: list[str], topic: str | None) -> dict[str, tuple[str, str | None]]:
+    """(name, topic) of each subscription that is named, also by rows of `sub list --json`."""
+    rows = rows_named(call, words, "subscription", "subscription")
+    pairs = [(str(row["subscription"]), topic or row.get("topic")) for row in rows]
+    return {name if at is None else f"{name} on {at}": (name, at) for name, at in pairs}
 
 
 # --- messages leased to consumers ------------------------------------------------------------
@@ -431,12 +449,14 @@ def _verb(count: int, verb: str) -> str:
 def nack(
     call: Call,
     subscription: Sub,
-    ids: Annotated[list[str], Argument(metavar="ID", show_default=False)],
+    ids: Annotated[list[str], Argument(metavar="ID|-", show_default=False)],
     topic: Topic = None,
     delay: Annotated[str, Option("--delay", metavar="DUR", help="wait this long")] = "0ms",
 ) -> None:
     """Return messages that a consumer has in hand, for redelivery; others are ignored."""
-    message_ids = _parsed(ids)
+    message_ids = _parsed(call, ids)
+    if not message_ids:
+        return
     delay_ms = call.duration(delay)
     answer = handle_of(call, subscription, topic).negative_acknowledge(message_ids, delay_ms)
     ignored = f", {answer['ignored']} in no consumer's hand" if answer["ignored"] else ""
@@ -455,14 +475,16 @@ def nack(
 def redeliver(
     call: Call,
     subscription: Sub,
-    ids: Annotated[list[str] | None, Argument(metavar="ID")] = None,
+    ids: Annotated[list[str] | None, Argument(metavar="ID|-")] = None,
     topic: Topic = None,
     all_: Annotated[bool, Option("--all", help="all messages that consumers have in hand")] = False,
 ) -> None:
     """Redeliver messages in hand at once, from whichever consumer."""
     if bool(ids) == all_:
         raise Usage("the messages to redeliver are missing: ID… or --all")
-    message_ids = None if all_ else _parsed(ids or [])
+    message_ids = None if all_ else _parsed(call, ids or [])
+    if message_ids == []:
+        return
     answer = handle_of(call, subscription, topic).redeliver(message_ids)
     call.summary(
         f"{counted(answer['redelivered'], 'message')} of {subscription} to be delivered again"
@@ -470,8 +492,5 @@ def redeliver(
     call.output.result(answer)
 
 
-def _parsed(ids: list[str]) -> list[MessageId]:
-    parsed = [MessageId.parse(word) for word in words_or_stdin(ids)]
-    if not parsed:
-        raise InvalidArgument("no message id was given", code=203)
-    return parsed
+def _parsed(call: Call, ids: list[str]) -> list[MessageId]:
+    return [MessageId.parse(word) for word in names(call, ids, "message_id", "message")]

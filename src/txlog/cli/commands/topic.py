@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from txlog.base.ids import TopicName
 from txlog.base.ranges import parse_duration, parse_size, parse_time
 from txlog.cli.call.call import Call, confirm, each_target
+from txlog.cli.input.names import names
 from txlog.cli.line.command import Argument, Option, command
 from txlog.cli.terminal.tables import counted, size
 from txlog.errors import InvalidArgument, Usage
@@ -247,14 +248,18 @@ def update(
 @command(
     "topic delete",
     "delete topics with their messages",
-    examples=("txlog topic delete orders", "txlog topic delete orders audit --force --yes"),
+    examples=(
+        "txlog topic delete orders",
+        "txlog topic delete orders audit --force --yes",
+        "txlog topic list --regex '^tmp-' --json | txlog topic delete - --yes",
+    ),
     rows="topics.TopicDeleted",
     changes=True,
     dry_run=True,
 )
 def delete(
     call: Call,
-    names: Annotated[list[str], Argument(metavar="NAME", show_default=False)],
+    topics: Annotated[list[str], Argument(metavar="NAME|-", show_default=False)],
     force: Annotated[
         bool, Option("--force", help="even with subscriptions and unfinished transactions")
     ] = False,
@@ -276,7 +281,7 @@ def delete(
         call.summary(f"deleted topic {topic}: {contents}")
         call.output.result(answer)
 
-    each_target(names, one)
+    each_target(names(call, topics, "topic", "topic"), one)
 
 
 # --- schemas --------------------------------------------------------------------------------
@@ -331,6 +336,7 @@ def schema_versions(
     "give a topic its first or next schema",
     examples=(
         "txlog schema upload trips trip.avsc",
+        "txlog schema get trips --json | txlog schema upload again -",
         "txlog schema upload trips trip.avsc --dry-run",
     ),
     rows="topics.SchemaUploaded",
@@ -399,6 +405,7 @@ def schema_in(call: Call, source: str, type: str | None) -> Schema:
     """Read the schema that a flag or an argument names; raises Usage, InvalidArgument."""
     word = None if type is None else type.lower()
     call.check_choice("--schema-type", word, TYPES)
+    [source] = call.spooled([source])
     schema: Schema = importlib.import_module("txlog.base.schemas.schema").read_schema(source, word)
     return schema
 
