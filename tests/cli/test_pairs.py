@@ -36,7 +36,7 @@ PAIRS = {
     ),
     "delay list a --json | delay promote a - --yes": (
         "sub create x -t a --type shared; produce a -m 1 --deliver-after 1h",
-        "sub list -f tsv --columns delayed", "delayed\n0\n",
+        "consume a -s x -f lines", "1\n",
     ),
     "schema get t --json | schema upload a -": (
         "topic create t --schema t.avsc",

@@ -38,7 +38,7 @@ def test_a_result_is_arrow_polars_and_tuples(client: Client) -> None:
 def test_pandas_is_asked_for_only_when_it_is_wanted(client: Client) -> None:
     result = client.sql("SELECT 1 AS x")
     try:
-        import pandas  # noqa: F401
+        import pandas  # type: ignore[import-untyped]  # noqa: F401
     except ImportError:
         with pytest.raises(MissingExtra, match="pandas"):
             result.df()

@@ -299,10 +299,12 @@ def show(
     keys: Annotated[bool, Option("--keys", help="show the keys of its messages")] = False,
 ) -> None:
     """Show one transaction; without ID the one in TXLOG_TXN."""
-    [target] = _targets(None if txn is None else [txn])
-    client, txn_id = call.client(), TxnId.parse(target)
-    row = client.show_transaction(txn_id)
-    call.output.single({**row, "key_list": client.admin.message_keys(txn_id) if keys else None})
+    client = call.client()
+    for target in _targets(call, None if txn is None else [txn]):
+        txn_id = TxnId.parse(target)
+        row = client.show_transaction(txn_id)
+        key_list = client.admin.message_keys(txn_id) if keys else None
+        call.output.single({**row, "key_list": key_list})
 
 
 @command(
