@@ -22,7 +22,7 @@ import pytest
 
 from scripts import ready
 from tests.source_tree import SOURCE
-from txlog.base.ranges import parse_time
+from txlog.base.times import parse_time
 from txlog.cli.help import topics
 from txlog.cli.help.codes import CODES
 from txlog.cli.line import catalogue
@@ -322,7 +322,7 @@ def test_the_examples_of_the_first_page_run_in_order(world: Path) -> None:
         for block in blocks
         for line in block.lines
     ]
-    root_help = catalogue.ROOT_HELP.splitlines()
+    root_help = catalogue.root_help().splitlines()
     begin = next(n for n, line in enumerate(root_help) if "txlog init shop" in line)
     roots = [line.partition("      ")[0].strip() for line in root_help[begin : begin + 3]]
     for number, session in enumerate((lines, roots)):

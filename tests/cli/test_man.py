@@ -51,7 +51,7 @@ def test_a_page_has_every_flag_of_its_command(
     command = dispatch.load(path)
     assert dispatch.invoke(command, ["-h"], say.Report(json=False, store=None)) == 0
     help_text = capsys.readouterr().out
-    listed = help_text.partition("\nOptions:\n")[2]
+    listed = help_text.partition("\n\n")[2]
     heads = re.findall(r"^  (-.*?)(?:  |$)", listed, re.MULTILINE)
     flags_of_help = {
         name for head in heads for name in re.findall(r"(?<![\w|:-])--?[a-zA-Z][\w-]*", head)

@@ -24,8 +24,9 @@ from txlog.base.settings import QUEUE_SIZE, Settings
 from txlog.client import admin as administration
 from txlog.client import copy as copying
 from txlog.client import wait as conditions
+from txlog.client.answers import dead_letters as letters
+from txlog.client.answers import disk_usage, keys, lag, overview, status, topics_and_txns
 from txlog.client.answers import inspect as inspecting
-from txlog.client.answers import keys, overview, topics_and_txns
 from txlog.client.consuming import listeners as listening
 from txlog.client.consuming import open as subscribing
 from txlog.client.reading import reader as readers
@@ -60,8 +61,13 @@ from txlog.engine.door.store import CallScope, Checkpoints, Store, View, compact
 from txlog.errors import AlreadyClosed, InvalidArgument, OutcomeUnknown, TxlogError
 
 if TYPE_CHECKING:
-    from txlog.base.rows.consuming import AcknowledgedIn, SubscriptionRow
-    from txlog.base.rows.space import CheckpointWritten
+    from txlog.base.rows.consuming import (
+        AcknowledgedIn,
+        DeadLetterTopic,
+        LagRow,
+        SubscriptionRow,
+    )
+    from txlog.base.rows.space import CheckpointWritten, DiskUsage
     from txlog.base.rows.store import Overview, RowsRead, Status, StoreCopied, Waited
     from txlog.base.rows.topics import TopicDescription, TopicRow
     from txlog.base.rows.transactions import (
@@ -331,6 +337,21 @@ class Client(RelationReader):
             )
         )
 
+    def lag(self, topic: str | None = None) -> list[LagRow]:
+        """How far each subscription is behind, of one topic or of all; the fields of `sub list`.
+
+        Rates come from the journal, so they are None for time that it no longer has. A client that
+        stays open remembers what it read at earlier calls, up to 15 minutes.
+        """
+        name = None if topic is None else TopicName.parse(topic, allow_partition=True)
+        return self._ask(
+            lambda view: lag.lag(view, self.store, None if name is None else find_topic(view, name))
+        )
+
+    def dead_letters(self) -> list[DeadLetterTopic]:
+        """The dead-letter topics; the fields of `txlog dlq list`. `topic(name)` retries them."""
+        return self._ask(letters.topics)
+
     def subscription(self, topic: str, name: str) -> SubscriptionHandle:
         """A handle for seek, skip, backlog, policies and deletion.
 
@@ -340,7 +361,7 @@ class Client(RelationReader):
         return subscription_handle.SubscriptionHandle(self.store, topic, name)
 
     def topic(self, name: str) -> TopicHandle:
-        """A handle for the delayed messages, watermarks and schemas of a topic.
+        """A handle for the delayed messages, dead letters, watermarks and schemas of a topic.
 
         name:   `orders/2` means one partition
         raises: TopicNotFound
@@ -915,7 +936,11 @@ class Client(RelationReader):
 
     def status(self) -> Status:
         """The store at a glance; the fields of `txlog status`."""
-        return self._ask(lambda view: topics_and_txns.status(view, self.store))
+        return self._ask(lambda view: status.status(view, self.store))
+
+    def disk_usage(self) -> DiskUsage:
+        """The bytes of the store by topic and part; the fields of `txlog du`."""
+        return self._ask(lambda view: disk_usage.disk_usage(view, self.store))
 
     def overview(self) -> Overview:
         """All figures of `txlog report` except the throughput, as of one LSN."""

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import msgspec
 
 from txlog.base.ids import TxnId
-from txlog.base.ranges import parse_duration, parse_time
 from txlog.base.settings import Settings
+from txlog.base.times import parse_duration, parse_time
 from txlog.cli.call import environment, version
 from txlog.cli.output import output as described
 from txlog.cli.output.output import Output, output_for
@@ -76,6 +76,7 @@ class Globals(msgspec.Struct):
     log_format: str | None = None
     log_file: str | None = None
     color: str | None = None
+    no_color: bool = False
     utc: bool = False
     no_progress: bool = False
     no_pager: bool = False
@@ -126,6 +127,8 @@ class Call:
         self.values: dict[str, Any] = {}  # of the command's parameters, as in the line
         report.json = report.json or flags.json
         self.user = user_settings(profile_of(flags))
+        if flags.no_color:
+            flags.color = "never"
         self._take_user_settings()
         self.check_choice("--color", flags.color, ("auto", "always", "never"))
         report.color = flags.color or "auto"
@@ -221,10 +224,6 @@ class Call:
     def elapsed_ms(self) -> int:
         """Milliseconds since the command began; --now does not stop them."""
         return int((time.monotonic() - self.started) * 1000)
-
-    def duration(self, text: str | None) -> int | None:
-        """Return the milliseconds of a duration flag, None when it was not given."""
-        return None if text is None else parse_duration(text)
 
     def durability(self, flag: str | None = None) -> str | None:
         """Return `sync`, `os`, or None for the store's own setting."""

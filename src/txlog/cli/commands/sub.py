@@ -1,4 +1,4 @@
-"""Owns the commands of subscriptions: create, show, acknowledge, return, move, delete.
+"""Owns the commands of subscriptions and of their dead letters.
 
 Commands that move or delete a subscription show their plan and ask first; the plan is the same
 decision without effects.
@@ -14,16 +14,21 @@ from txlog.base.ranges import Bound, parse_bound
 from txlog.base.suggest import suggestion
 from txlog.cli.call.call import Call, confirm, each_target
 from txlog.cli.input.names import names, rows_named
-from txlog.cli.line.command import Argument, Option, command
+from txlog.cli.line.command import Argument, Duration, Option, command
 from txlog.cli.terminal.tables import counted
+from txlog.cli.terminal.watching import pause_of, repeat
+from txlog.client.topics.subscription import moved_partitions, seek_effect, undo_of
 from txlog.errors import InvalidArgument, SubscriptionNotFound, Usage
 
 if TYPE_CHECKING:
-    from txlog.base.rows.consuming import SeekPartition, Skipped, Sought
+    from txlog.base.rows.consuming import Skipped
     from txlog.client.client import Client
     from txlog.client.topics.subscription import SubscriptionHandle
 
 TYPES = ("exclusive", "shared", "failover", "key-shared")
+Position = Annotated[
+    Bound, Option("--position", metavar="BOUND", reads_now=parse_bound, default="start")
+]
 
 
 # --- create, list, acknowledge -----------------------------------------------------------------
@@ -46,9 +51,10 @@ def create(
     topic: Annotated[str, Option("--topic", "-t", metavar="T", show_default=False)],
     type: Annotated[str, Option("--type", metavar="|".join(TYPES))] = "exclusive",
     isolation: Annotated[str, Option("--isolation", metavar="I")] = "committed",
-    position: Annotated[str, Option("--position", metavar="BOUND")] = "start",
+    *,
+    bound: Position,
     ack_timeout: Annotated[
-        str | None, Option("--ack-timeout", metavar="DUR", help="redeliver after this time")
+        int | None, Duration("--ack-timeout", help="redeliver after this time")
     ] = None,
     max_redeliver: Annotated[
         int | None, Option("--max-redeliver", metavar="N", help="then it becomes a dead letter")
@@ -60,14 +66,13 @@ def create(
 ) -> None:
     """Create subscriptions."""
     options = {
-        "ack_timeout_ms": call.duration(ack_timeout),
+        "ack_timeout_ms": ack_timeout,
         "max_redeliver_count": max_redeliver,
         "dead_letter_topic": dead_letter,
     }
     policies = {policy: value for policy, value in options.items() if value is not None}
     call.check_choice("--type", type, TYPES)
     call.check_choice("--isolation", isolation, ("committed", "uncommitted"))
-    bound = parse_bound(position, call.now_ms())
     client = call.client(write=True)
     short = TopicName.parse(topic).short
 
@@ -104,16 +109,32 @@ def create(
 @command(
     "sub list",
     "list subscriptions with their backlog",
-    examples=("txlog sub list", "txlog sub list -t orders --json"),
-    rows="consuming.SubscriptionRow",
-    until="consumers",
+    examples=("txlog sub list", "txlog sub list -t orders --json", "txlog sub list --watch 5s"),
+    rows="consuming.LagRow",
+    until="catch_up_ms",
 )
 def list_subscriptions(
     call: Call,
+    every_ms: Annotated[
+        int | None,
+        Argument(metavar="[DUR]", help="the pause of --watch", show_default=False, reads=pause_of),
+    ] = None,
     topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
+    watch: Annotated[bool, Option("--watch", help="repeat every DUR, 2s if it is missing")] = False,
 ) -> None:
-    """List subscriptions."""
-    call.output.rows(call.client().subscriptions(topic))
+    """List subscriptions and how far they are behind: backlog, age, rates, time to catch up.
+
+    Rates are messages a second over the last minute. They come from the journal and are empty for
+    time that it no longer has; --watch remembers what it saw. `txlog top` has the whole screen.
+    """
+    if every_ms is not None and not watch:
+        raise Usage("a pause needs --watch", hint="-t TOPIC lists one topic")
+    client = call.client()
+    repeat(
+        call,
+        (every_ms or 2_000) if watch else None,
+        lambda: call.output.rows(client.lag(topic)),
+    )
 
 
 @command(
@@ -123,6 +144,7 @@ def list_subscriptions(
     rows="consuming.AcknowledgedHere",
     changes=True,
     dry_run=True,
+    loses="work",
 )
 def ack(
     call: Call,
@@ -226,7 +248,7 @@ def backlog(
     "sub seek",
     "move a subscription forward or back",
     examples=(
-        "txlog sub seek billing --to @-1h",
+        "txlog sub seek billing --to 'yesterday 14:00'",
         "txlog sub seek billing --to start --yes",
         "txlog sub seek billing --to 17:25 --dry-run",
         "txlog sub list -t orders --json | txlog sub seek - --to start --dry-run",
@@ -235,12 +257,14 @@ def backlog(
     without="aborted_list",
     changes=True,
     dry_run=True,
+    loses="work",
 )
 def seek(
     call: Call,
     subscription: Annotated[str, Argument(metavar="SUB|-", show_default=False)],
     to: Annotated[
-        str, Option("--to", metavar="BOUND", help="the position to go to", show_default=False)
+        Bound,
+        Option("--to", metavar="BOUND", help="position or time to go to", reads_now=parse_bound),
     ],
     topic: Topic = None,
     force: Annotated[
@@ -248,16 +272,15 @@ def seek(
     ] = False,
 ) -> None:
     """Move a subscription: acknowledge everything before the position, nothing from it on."""
-    bound = parse_bound(to, call.now_ms())
     targets = _targets(call, [subscription], topic)
-    each_target([*targets], lambda name: _seek(call, handle_of(call, *targets[name]), bound, force))
+    each_target([*targets], lambda name: _seek(call, handle_of(call, *targets[name]), to, force))
 
 
-def _seek(call: Call, handle: SubscriptionHandle, bound: Bound, force: bool) -> None:
-    answer = plan = handle.seek(bound, force=force, dry_run=not call.dry_run)
+def _seek(call: Call, handle: SubscriptionHandle, to: Bound, force: bool) -> None:
+    answer = plan = handle.seek(to, force=force, dry_run=not call.dry_run)
     lines = [
         f"{handle.name} on {handle.short}/{row['partition']}: {row['from']} → {row['to']}, "
-        f"{_effect(row)}"
+        f"{seek_effect(row)}"
         for row in plan["partition_list"]
     ]
     if plan["aborted_list"]:
@@ -265,32 +288,14 @@ def _seek(call: Call, handle: SubscriptionHandle, bound: Bound, force: bool) -> 
     if call.dry_run:
         call.summary("; ".join(lines))
     else:
-        if _moved(plan) or plan["aborted_list"]:
+        if moved_partitions(plan) or plan["aborted_list"]:
             confirm(call, "\n".join(lines))
-        answer = handle.seek(bound, force=force)
-        moved = _moved(answer)
+        answer = handle.seek(to, force=force)
+        moved = moved_partitions(answer)
         call.summary(f"{handle.name} moved" if moved else f"{handle.name} is already there")
-        for row in moved:
-            call.summary(f"undo: txlog sub seek {handle.name} -t {handle.short} --to {row['from']}")
+        for line in undo_of(answer):
+            call.summary(f"undo: {line}")
     call.output.result(answer)
-
-
-def _moved(answer: Sought) -> list[SeekPartition]:
-    """The partitions that the seek changes."""
-    return [
-        row
-        for row in answer["partition_list"]
-        if row["from"] != row["to"] or row["redeliver"] or row["skip"]
-    ]
-
-
-def _effect(row: SeekPartition) -> str:
-    parts = []
-    if row["redeliver"]:
-        parts.append(f"{_messages(row['redeliver'])} {_verb(row['redeliver'], 'come')} again")
-    if row["skip"]:
-        parts.append(f"{_messages(row['skip'])} {'is' if row['skip'] == 1 else 'are'} skipped")
-    return " and ".join(parts) or "no message is redelivered or skipped"
 
 
 @command(
@@ -304,6 +309,7 @@ def _effect(row: SeekPartition) -> str:
     rows="consuming.Skipped",
     changes=True,
     dry_run=True,
+    loses="work",
 )
 def skip(
     call: Call,
@@ -313,10 +319,9 @@ def skip(
         int | None, Option("-n", metavar="N", help="the next N of each partition")
     ] = None,
     all_: Annotated[bool, Option("--all", help="the whole backlog")] = False,
-    older_than: Annotated[str | None, Option("--older-than", metavar="DUR")] = None,
+    older_ms: Annotated[int | None, Duration("--older-than")] = None,
 ) -> None:
     """Acknowledge the next messages; messages that a transaction holds stay with it."""
-    older_ms = call.duration(older_than)
     if (count is not None) + all_ + (older_ms is not None) != 1:
         raise Usage("give one of the following: -n N, --all or --older-than DUR")
     handle = handle_of(call, subscription, topic)
@@ -334,6 +339,7 @@ def skip(
     rows="consuming.Skipped",
     changes=True,
     dry_run=True,
+    loses="work",
 )
 def clear_backlog(call: Call, subscription: Sub, topic: Topic = None) -> None:
     """Acknowledge everything that no transaction holds: sub skip --all."""
@@ -348,17 +354,17 @@ def clear_backlog(call: Call, subscription: Sub, topic: Topic = None) -> None:
     rows="consuming.Skipped",
     changes=True,
     dry_run=True,
+    loses="work",
 )
 def expire(
     call: Call,
     subscription: Sub,
     topic: Topic = None,
-    older_than: Annotated[
-        str | None, Option("--older-than", metavar="DUR", help="default: the topic's time to live")
+    older_ms: Annotated[
+        int | None, Duration("--older-than", help="default: the topic's time to live")
     ] = None,
 ) -> None:
     """Acknowledge messages older than a time: sub skip --older-than."""
-    older_ms = call.duration(older_than)
     handle = handle_of(call, subscription, topic)
     _skip(call, handle, lambda dry_run: handle.expire(older_ms, dry_run=dry_run))
 
@@ -386,6 +392,7 @@ def _skip(call: Call, handle: SubscriptionHandle, act: Callable[[bool], Skipped]
     rows="consuming.SubscriptionDeleted",
     changes=True,
     dry_run=True,
+    loses="data",
 )
 def delete(
     call: Call,
@@ -434,10 +441,6 @@ def _messages(count: int) -> str:
     return counted(count, "message")
 
 
-def _verb(count: int, verb: str) -> str:
-    return f"{verb}s" if count == 1 else verb
-
-
 @command(
     "sub nack",
     "return messages in hand, to be redelivered later",
@@ -451,13 +454,13 @@ def nack(
     subscription: Sub,
     ids: Annotated[list[str], Argument(metavar="ID|-", show_default=False)],
     topic: Topic = None,
-    delay: Annotated[str, Option("--delay", metavar="DUR", help="wait this long")] = "0ms",
+    *,
+    delay_ms: Annotated[int, Duration("--delay", help="wait this long", default="0ms")],
 ) -> None:
     """Return messages that a consumer has in hand, for redelivery; others are ignored."""
     message_ids = _parsed(call, ids)
     if not message_ids:
         return
-    delay_ms = call.duration(delay)
     answer = handle_of(call, subscription, topic).negative_acknowledge(message_ids, delay_ms)
     ignored = f", {answer['ignored']} in no consumer's hand" if answer["ignored"] else ""
     call.summary(f"returned {counted(answer['nacked'], 'message')} of {subscription}{ignored}")
@@ -494,3 +497,83 @@ def redeliver(
 
 def _parsed(call: Call, ids: list[str]) -> list[MessageId]:
     return [MessageId.parse(word) for word in names(call, ids, "message_id", "message")]
+
+
+# --- dead letters ------------------------------------------------------------------------------
+
+
+@command(
+    "dlq list",
+    "dead-letter topics, or the dead letters of one",
+    examples=("txlog dlq list", "txlog dlq list orders-billing-DLQ --limit 20"),
+    rows="consuming.DeadLetterTopic",
+    or_rows="consuming.DeadLetter",
+)
+def list_letters(
+    call: Call,
+    topic: Annotated[str | None, Argument(metavar="TOPIC", show_default=False)] = None,
+    limit: Annotated[int | None, Option("--limit", min=0, metavar="N", help="at most N")] = None,
+) -> None:
+    """List dead-letter topics; with TOPIC, its messages that nobody has retried, oldest first."""
+    if topic is None:
+        if limit is not None:
+            raise Usage("--limit needs TOPIC")
+        call.output.print_instead("consuming.DeadLetterTopic")
+        call.output.rows(call.client().dead_letters())
+        return
+    call.output.print_instead("consuming.DeadLetter")
+    call.output.rows(call.client().topic(topic).dead_letters(limit))
+
+
+@command(
+    "dlq retry",
+    "move dead letters back to their topics",
+    examples=(
+        "txlog dlq retry orders-billing-DLQ --all",
+        "txlog dlq retry orders-billing-DLQ 18:0 18:3",
+        "txlog dlq list orders-billing-DLQ --json | txlog dlq retry orders-billing-DLQ -",
+    ),
+    rows="consuming.DeadLettersRetried",
+    changes=True,
+    dry_run=True,
+)
+def retry_letters(
+    call: Call,
+    topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)],
+    ids: Annotated[list[str] | None, Argument(metavar="ID|-")] = None,
+    all_: Annotated[bool, Option("--all", help="all dead letters of TOPIC")] = False,
+    count: Annotated[int | None, Option("-n", min=1, metavar="N", help="the oldest N")] = None,
+    key: Annotated[str | None, Option("--key", "-k", metavar="K", help="only this key")] = None,
+    all_subscriptions: Annotated[
+        bool, Option("--all-subscriptions", help="not only the one that gave it up gets it")
+    ] = False,
+) -> None:
+    """Move dead letters back, each in the frame that acknowledges it here: never doubled or lost.
+
+    The subscription that gave a message up gets it again, with a redelivery count of 0; others do
+    not. If it fails again, it comes back here with a higher DLQ_RETRIES. `-` reads the ids, or what
+    `dlq list TOPIC --json` prints, from stdin.
+    """
+    if bool(ids) == (all_ or count is not None or key is not None):
+        raise Usage("which dead letters? ID…, or --all, -n N, --key K")
+    message_ids = _parsed(call, ids) if ids else None
+    if message_ids == []:
+        return
+    encoded = None if key is None else key.encode("utf-8", "surrogateescape")
+    answer = (
+        call.client(write=True)
+        .topic(topic)
+        .retry_dead_letters(
+            message_ids,
+            all=all_,
+            count=count,
+            key=encoded,
+            all_subscriptions=all_subscriptions,
+        )
+    )
+    call.summary(f"moved {counted(answer['retried'], 'message')} of {answer['topic']} back")
+    for row in answer["left_list"]:
+        stay = "stays" if row["messages"] == 1 else "stay"
+        which = f"{counted(row['messages'], 'message')} {stay}, the first is {row['first']}"
+        call.warn(f"{which}: {row['reason']}")
+    call.output.result(answer)

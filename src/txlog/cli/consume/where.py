@@ -24,7 +24,7 @@ _COLUMNS: Final = {
     "txn_state": "txn_state", "producer": "producer", "sequence_id": "sequence_id",
     "redelivery_count": "redelivery_count", "size_bytes": "coalesce(octet_length(value), 0)",
 }  # fmt: skip
-_UNKNOWN: Final = re.compile(r'Referenced column "([^"]+)" (?:was )?not found')
+_UNKNOWN: Final = re.compile(r'no column "([^"]+)"')
 
 
 class Where:

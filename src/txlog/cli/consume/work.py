@@ -18,6 +18,7 @@ from txlog.base.startup import compute as pc
 from txlog.base.suggest import suggestion
 from txlog.cli.call import progress
 from txlog.cli.call.call import Call, is_terminal
+from txlog.cli.consume import ends
 from txlog.cli.consume.request import Request, Target
 from txlog.cli.consume.where import Where
 from txlog.cli.output import records
@@ -40,6 +41,7 @@ from txlog.errors import (
 
 if TYPE_CHECKING:
     from txlog.base.ids import TxnId
+    from txlog.base.ranges import Range
     from txlog.base.rows.topics import TopicDescription
     from txlog.client.client import Client
     from txlog.client.consuming.consumer import Consumer
@@ -121,6 +123,9 @@ class Job:
             check_pattern(request.grep)
         self.handles: dict[str, TopicHandle] = {}
         self._cutoffs: dict[str, int | None] = {}
+        self._end_counts: ends.Ends | None = (
+            None  # set for a count from the end beside delayed messages
+        )
         self.where: Where | None = None
         if request.where is not None:  # imports DuckDB only now
             self.where = Where(request.where, [each.topic for each in request.targets], self.typed)
@@ -132,6 +137,7 @@ class Job:
         if self.is_full():
             return  # -n 0 still checks that the topics exist
         remaining = None if self.has_filter() else self.left()
+        self._find_ends()
         for table in self._tables(self._at_once(remaining), remaining):
             self.print(self.filtered(table))
             if self.is_full():
@@ -140,25 +146,22 @@ class Job:
     def _tables(
         self, at_once: int, limit: int | None = None, *, follow: bool = False
     ) -> Iterator[pa.Table]:
-        request, targets = self.request, self.request.targets
-        several = next(
-            (
-                each_target.partitions
-                for each_target in targets
-                if len(each_target.partitions or ()) > 1
-            ),
-            None,
-        )
+        request = self.request
         return self.client.read(
-            [_name_of(target) for target in targets],
-            range=request.range,
-            partitions=several,  # all topics have the same partitions here
+            [_name_of(target) for target in request.targets],
+            range=request.range if self._end_counts is None else self._end_counts.range,
+            partitions=self._several(),  # all topics have the same partitions here
             limit=limit if request.include_delayed else None,
             batch_messages=at_once,
             isolation=request.isolation or "committed",
             follow=follow,
             columns=self._columns(),
         )
+
+    def _several(self) -> list[int] | None:
+        """The partitions of the request if there are several; one is part of a topic's name."""
+        targets = self.request.targets
+        return next((each.partitions for each in targets if len(each.partitions or ()) > 1), None)
 
     def _columns(self) -> list[str]:
         """The columns that the output depends on."""
@@ -167,24 +170,50 @@ class Job:
             return [*reading.RECEIVED.names]  # the record of a message is made when it is printed
         if "visible_time" in columns:  # it equals the visible time outside transactions
             columns.append("publish_time")
+        if self._end_counts is not None:
+            columns += ends.COLUMNS
         return [*columns, "value", "deliver_at"]  # for counting bytes and hiding delayed messages
+
+    def _find_ends(self) -> None:
+        """Let a count from the end, -o -N, be one of due messages, as only they are printed."""
+        request = self.request
+        if not ends.is_counted(request.range) or not self._may_hide():
+            return
+        several = self._several()
+
+        def read(end: Range) -> Iterator[tuple[pa.Table, pa.Table]]:
+            for table in self.client.read(
+                [_name_of(target) for target in request.targets],
+                range=end,
+                partitions=several,
+                isolation=request.isolation or "committed",
+                columns=ends.COLUMNS,
+            ):
+                yield table, self.due(table)
+
+        self._end_counts = ends.Ends(request.range, read)
+
+    def _may_hide(self) -> bool:
+        """Whether a topic has messages that are not due, and they are to be left out."""
+        if self.request.include_delayed:
+            return False
+        try:
+            return any(
+                self.client.topic(target.topic).next_delayed() is not None
+                for target in self.request.targets
+            )
+        except Corruption:
+            return True  # the reader raises it after the readable messages
 
     def _at_once(self, limit: int | None) -> int:
         """How many messages to read at once: the limit, unless delayed ones may be left out."""
         if limit is None or limit >= READ_MESSAGES:
             return READ_MESSAGES
-        topics = [target.topic for target in self.request.targets]
-        try:
-            if self.request.include_delayed or all(
-                self.client.topic(topic).next_delayed() is None for topic in topics
-            ):
-                return limit
-        except Corruption:
-            pass  # the reader raises it after the readable messages
-        return READ_MESSAGES
+        return READ_MESSAGES if self._may_hide() else limit
 
     def follow(self) -> None:
         """Read, and at the end wait for more: for ever, or until none comes within --max-wait."""
+        self._find_ends()
         idle_since, waiting = time.monotonic(), self._waiting()
         for table in self._tables(_BATCH_MESSAGES, follow=True):
             self.print(self.filtered(table))
@@ -429,6 +458,8 @@ class Job:
         """Return the due rows that match --key, --prop, --grep and --where."""
         request = self.request
         table = self.due(table)
+        if self._end_counts is not None:
+            table = self._end_counts.cut(table)
         if request.keys:
             table = table.filter(pc.is_in(table["key"], pa.array(request.keys, pa.binary())))
         for name, value in request.properties.items():

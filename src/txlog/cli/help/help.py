@@ -43,6 +43,7 @@ def _command(topic_words: list[str]) -> str | None:
     if " ".join(topic_words) in topics.TOPICS:
         return None
     try:
+        topic_words = [word for word in catalogue.expanded(topic_words) if word[:1] != "-"]
         path, used = catalogue.resolve(topic_words)
     except Usage as error:
         if len(topic_words) > 1:

@@ -8,12 +8,16 @@ verb are put in front of its words, so that the last one wins.
 from __future__ import annotations
 
 import importlib
-from typing import Final, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from txlog.cli.line.command import GLOBAL_FLAGS
 from txlog.errors import Usage
+
+if TYPE_CHECKING:
+    from txlog.cli.line.synonyms import Vocabulary
 
 
 class Entry(NamedTuple):
@@ -246,18 +250,108 @@ COMMANDS: Final[dict[str, Entry]] = {
     "man show": Entry("commands.man", "show", "print a man page"),
     "man path": Entry("commands.man", "path", "where the man pages are"),
     "help": Entry("help.help", "help_", "topics, errors by their code, commands"),
+    "policy alert set": Entry("commands.policy", "set_alert", "when a backlog is a problem"),
+    "policy alert get": Entry(
+        "commands.policy", "get_alert", "the thresholds that apply, and their origin"
+    ),
+    "policy alert remove": Entry("commands.policy", "remove_alert", "inherit thresholds again"),
+    "top": Entry("commands.lag", "top", "watch who is behind, on the whole screen"),
+    "du": Entry("commands.lag", "du", "bytes on disk by topic and part"),
+    "dlq list": Entry(
+        "commands.sub", "list_letters", "dead-letter topics, or the dead letters of one"
+    ),
+    "dlq retry": Entry("commands.sub", "retry_letters", "move dead letters back to their topics"),
+    "restore": Entry("commands.store", "restore", "make a store from a copy"),
+}
+
+# Made by scripts.generate: how much a command can lose, 1 to 3 (line/synonyms); others only read.
+LEVELS: Final[dict[str, int]] = {
+    "init": 1,
+    "copy": 1,
+    "report": 1,
+    "run": 1,
+    "transform": 1,
+    "topic create": 1,
+    "topic update": 1,
+    "topic delete": 3,
+    "schema upload": 1,
+    "schema delete": 3,
+    "produce": 1,
+    "import": 1,
+    "export": 1,
+    "sub create": 1,
+    "sub seek": 2,
+    "sub skip": 2,
+    "sub clear-backlog": 2,
+    "sub expire": 2,
+    "sub ack": 2,
+    "sub nack": 1,
+    "sub redeliver": 1,
+    "sub delete": 3,
+    "delay promote": 1,
+    "delay cancel": 2,
+    "delay merge": 1,
+    "delay rebuild": 1,
+    "watermark set": 1,
+    "watermark idle": 1,
+    "watermark snapshot": 1,
+    "txn connect": 2,
+    "txn begin": 1,
+    "txn commit": 1,
+    "txn abort": 2,
+    "txn run": 1,
+    "txn expire": 2,
+    "admin checkpoint": 1,
+    "admin delete-transaction-key": 3,
+    "admin scale-transaction-coordinators": 1,
+    "serve": 1,
+    "admin offline": 1,
+    "admin online": 1,
+    "admin compact": 1,
+    "admin compact-topic": 3,
+    "admin compact-changes": 1,
+    "admin offload": 1,
+    "admin trim": 3,
+    "admin repair": 1,
+    "admin gc": 3,
+    "admin accept-clock": 1,
+    "policy delayed set": 1,
+    "policy delayed remove": 1,
+    "policy retention set": 1,
+    "policy retention remove": 1,
+    "policy schema set": 1,
+    "policy schema remove": 1,
+    "policy watermark set": 1,
+    "policy watermark remove": 1,
+    "job bulk-load": 1,
+    "job replay": 1,
+    "job compact": 1,
+    "job rebuild-delayed": 1,
+    "bench": 1,
+    "demo": 1,
+    "token create-key": 1,
+    "token create": 1,
+    "config set": 1,
+    "completion install": 1,
+    "man install": 1,
+    "policy alert set": 1,
+    "policy alert remove": 1,
+    "dlq retry": 1,
+    "restore": 1,
 }
 
 NOUNS: Final[dict[str, str]] = {
     "topic": "topics",
     "schema": "schemas of typed topics",
     "sub": "subscriptions",
+    "dlq": "dead letters",
     "delay": "delayed messages",
     "watermark": "event-time watermarks",
     "txn": "transactions",
     "segment": "files of rows",
     "admin": "administration",
     "policy": "policies",
+    "policy alert": "thresholds of backlogs",
     "policy delayed": "policies of delayed delivery",
     "policy retention": "policies of retention",
     "policy schema": "policies of schemas",
@@ -287,25 +381,31 @@ ALIASES: Final[dict[str, str]] = {
     "transactions": "txn",
 }
 
-VERB_ALIASES: Final[dict[str, str]] = {"txn status": "txn show"}
+VERB_ALIASES: Final[dict[str, str]] = {
+    "txn status": "txn show",
+    **{
+        f"policy {kind} {word}": f"policy {kind} {verb}"
+        for kind in ("alert", "delayed", "retention", "schema", "watermark")
+        for word, verb in (("show", "get"), ("unset", "remove"))
+    },
+}
 
-ROOT_HELP: Final = """\
-txlog: a transactional message log for one machine, in one directory
+# The commands without a noun, by what they are for; `root_help` adds those that no line names.
+_GROUPS: Final = (
+    ("begin", "init demo shell", "make a store, see it work"),
+    ("messages", "produce consume peek import export", "lines, whole files"),
+    ("process", "run transform", "a function or a program, exactly once"),
+    ("look", "status top inspect query views report", "any id; SQL; charts"),
+    ("health", "verify doctor check metrics bench", "intact, healthy, fast"),
+    ("keep", "copy restore du wait", "back up, while others write"),
+    ("network", "serve", "clients of Apache Pulsar, HTTP, a page"),
+    ("help", "help", "a command, a topic, or an error: TXL-403"),
+)
+_ROOT_HEAD: Final = """\
+txlog: exactly-once event streaming in one directory
 usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
-
-  begin      init  status  demo          make a store, look at it, see it work
-  topics     topic create|list|describe|update|delete  schema  policy KIND VERB
-  messages   produce  consume  peek  import  export    lines, and whole files
-  consumers  sub create|list|describe|ack|seek|skip|delete
-  time       delay list|next|promote|cancel  watermark set|idle|show|history
-  process    run  transform  txn run     a function, a command, exactly once
-  atomic     txn connect|begin|commit|abort|list|show|wait|log|expire
-  look       inspect query views report job    any id, file; SQL; charts; Spark
-  upkeep     admin  segment  wait        space, keys, ledgers; wait for a state
-  health     verify doctor check metrics bench    intact, healthy, fast; figures
-  network    serve  token                stock clients of Apache Pulsar, HTTP
-  ease       shell  completion  config  man  help [TOPIC|TXL-nnn]
-
+"""
+_ROOT_END: Final = """\
   txlog init shop && cd shop && txlog topic create orders
   seq 3 | txlog produce orders --txn      one transaction: all or nothing
   txlog consume orders
@@ -315,6 +415,38 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   -q, -v            less, more      --now TIME        the clock stands still
 txlog COMMAND -h: examples and flags; --help: the global flags too
 """
+_ROOT_WIDTH: Final = 79
+
+
+def root_help() -> str:
+    """Return the help of txlog: its commands by purpose, and each noun on a line with its verbs."""
+    named: set[str] = set()
+    lines = [_ROOT_HEAD]
+    for purpose, words, meaning in _GROUPS:
+        commands = [word for word in words.split() if word in COMMANDS]
+        named.update(commands)
+        lines.append(f"  {purpose:<9}  {'  '.join(commands):<25}  {meaning}")
+    others = [path for path in COMMANDS if " " not in path and path not in named]
+    if others:
+        lines.append(f"  {'more':<9}  {'  '.join(others)}")
+    lines.append("")
+    for noun, meaning in NOUNS.items():
+        if " " not in noun:
+            verbs = dict.fromkeys(
+                path.split()[1] for path in COMMANDS if path.startswith(f"{noun} ")
+            )
+            lines.append(_fitting(f"  {noun:<10} {meaning.replace('`', '')}: ", list(verbs)))
+    return "\n".join([*lines, "", _ROOT_END])
+
+
+def _fitting(line: str, words: list[str]) -> str:
+    """The line with the words that fit, and … for the others."""
+    for number, word in enumerate(words):
+        rest = len(words) - number - 1
+        if len(line) + len(word) + 2 * bool(rest) > _ROOT_WIDTH:
+            return f"{line}…"
+        line += f"{word} "
+    return line.rstrip()
 
 
 def noun_help(noun: str) -> str:
@@ -323,6 +455,16 @@ def noun_help(noun: str) -> str:
     width = max(len(path) for path in verbs)
     lines = [f"  txlog {path.ljust(width)}  {COMMANDS[path].help}" for path in verbs]
     return "\n".join([f"usage: txlog {noun} VERB [ARG…] [FLAG…]", "", *lines, ""])
+
+
+def expanded(words: list[str]) -> list[str]:
+    """Return the line with a word of another tool replaced: `ls` is `topic list`."""
+    path, used = ALIASES.get(words[0], words[0]), 1
+    while path in NOUNS and used < len(words):
+        path, used = f"{path} {words[used]}", used + 1
+    if _names(path) or words[used - 1].startswith("-"):
+        return words
+    return vocabulary().expanded(words)
 
 
 def resolve(args: list[str]) -> tuple[str, int]:
@@ -335,8 +477,7 @@ def resolve(args: list[str]) -> tuple[str, int]:
     if first not in NOUNS:
         if first in COMMANDS:
             return first, 1
-        firsts = {path.split()[0] for path in COMMANDS}
-        raise _unknown(args[0], "txlog ", [*firsts, *ALIASES])
+        raise _unknown([args[0]])
     return _verb(first, args, 1)
 
 
@@ -349,17 +490,24 @@ def _verb(noun: str, args: list[str], used: int) -> tuple[str, int]:
     if path in NOUNS:
         return _verb(path, args, used + 1)
     if path not in COMMANDS:
-        verbs = [p.split()[used] for p in COMMANDS if p.startswith(f"{noun} ")]
-        raise _unknown(args[used], f"txlog {noun} ", verbs)
+        raise _unknown([*noun.split(), args[used]])
     return path, used + 1
 
 
-def _unknown(word: str, prefix: str, names: list[str]) -> Usage:
-    excerpt = word if len(word) <= 40 else f"{word[:37]}..."
-    difflib = importlib.import_module("difflib")  # for mistakes only
-    near = difflib.get_close_matches(word, sorted(names), n=1, cutoff=0.5)
-    hint = f"did you mean: {prefix}{near[0]}" if near else "txlog lists the commands"
-    return Usage(f'no command "{prefix.removeprefix("txlog ")}{excerpt}"', hint=hint)
+def _names(path: str) -> bool:
+    return path in COMMANDS or path in NOUNS or path in VERB_ALIASES
+
+
+def _unknown(words: list[str]) -> Usage:
+    line = " ".join([*words[:-1], words[-1] if len(words[-1]) <= 40 else f"{words[-1][:37]}..."])
+    return Usage(f'no command "{line}"', hint=vocabulary().hint(words))
+
+
+def vocabulary() -> Vocabulary:
+    """The synonyms over the commands that exist; loaded for unknown words only."""
+    synonyms: ModuleType = importlib.import_module("txlog.cli.line.synonyms")
+    words: Vocabulary = synonyms.Vocabulary(COMMANDS, NOUNS, ALIASES, LEVELS)
+    return words
 
 
 # --- global flags before the verb --------------------------------------------------------------

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from txlog import errors
 from txlog.cli.call import version
-from txlog.cli.call.call import Call, Globals
+from txlog.cli.call.call import Call, Globals, find_store, user_settings
 from txlog.cli.line import catalogue
 from txlog.cli.line.command import Command, as_given, check_numbers, hidden_times, parse
-from txlog.cli.output.output import PipeGone, Stdout, silence_stdout
+from txlog.cli.output.output import PipeGone, Stdout, silence_stdout, stdout_is_terminal
 from txlog.cli.terminal import say, signals
+
+_OFFER: Final = "no store here yet: txlog demo --tour walks you through; txlog COMMAND -h: flags"
 
 
 def run(args: list[str]) -> int:
@@ -106,16 +109,21 @@ def _dispatch(args: list[str], report: say.Report) -> int:
         if line.version:
             _print_version(line.json)
         else:
-            _print_text(catalogue.ROOT_HELP)
+            _print_text(_in_color(_root_help(newcomer=not args), args))
         return 0
     report.json = catalogue.wants_json("", line.leading) or line.json
+    line.rest = catalogue.expanded(line.rest)
+    if line.rest == ["--version"]:
+        _print_version(line.json)
+        return 0
     path, used = catalogue.resolve(line.rest)
     while path in catalogue.NOUNS and len(line.rest) > used:  # flags between noun and verb
         line = catalogue.split_on(line, used)
         report.json = report.json or line.json
+        line.rest = catalogue.expanded(line.rest)
         path, used = catalogue.resolve(line.rest)
     if path in catalogue.NOUNS:
-        text = catalogue.noun_help(path)
+        text = _in_color(catalogue.noun_help(path), args)
         if line.help or "-h" in line.rest or "--help" in line.rest:
             _print_text(text)
             return 0
@@ -125,6 +133,18 @@ def _dispatch(args: list[str], report: say.Report) -> int:
     if path == "check":
         report.always = 3
     return invoke(load(path), [*line.leading, *line.rest[used:]], report)
+
+
+def _root_help(*, newcomer: bool) -> str:
+    """The root help; where there is no store, its last line offers a newcomer the tour."""
+    page = catalogue.root_help()
+    if newcomer:
+        try:
+            find_store(Globals(), user_settings(None))
+        except errors.TxlogError:
+            *lines, _ = page.splitlines()
+            return "\n".join([*lines, f"{_OFFER}\n"])
+    return page
 
 
 def load(path: str) -> Command:
@@ -161,6 +181,15 @@ def _print_text(text: str) -> None:
     out = Stdout()
     out.write(text.encode(), is_drawn=True)
     out.flush()
+
+
+def _in_color(page: str, args: list[str]) -> str:
+    """The page with the words that begin its lines in colour, if the terminal has colours."""
+    if "never" in args or "--no-color" in args or "--color=never" in args:
+        return page
+    if not say.is_colored("auto", stdout_is_terminal(), os.environ):
+        return page
+    return re.sub(r"(?m)^  ((?:txlog )?[a-z][\w -]*?)(?=  |$)", "  \x1b[36m\\1\x1b[0m", page)
 
 
 def _print_version(as_json: bool) -> None:

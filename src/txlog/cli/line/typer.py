@@ -1,4 +1,4 @@
-"""Owns the commands over Typer: help, and every command line that the plain parser gives up on.
+"""Owns the commands over Typer: -h, and every command line that the plain parser gives up on.
 
 Each run makes an app of one command, so the other commands are not loaded. Typer is used only
 here, and only by its public names. This module converts Typer's exceptions to our errors.
@@ -6,12 +6,15 @@ here, and only by its public names. This module converts Typer's exceptions to o
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import os
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 import typer
 
+from txlog.cli.line import usage as usage_page
 from txlog.cli.line.command import (
     COUNTED,
     GLOBAL_FLAGS,
@@ -20,13 +23,17 @@ from txlog.cli.line.command import (
     Command,
     Option,
     as_told,
-    declared,
 )
-from txlog.cli.line.parameters import flag_meaning
+from txlog.cli.line.parameters import parameters_of
+from txlog.cli.output.output import Stdout, stdout_is_terminal
+from txlog.cli.terminal.say import is_colored
+from txlog.cli.terminal.tables import columns_of
 from txlog.errors import Usage
 
 Take = Callable[[dict[str, Any]], int]
 _MESSAGE_CHARS: Final = 200
+_COLUMNS: Final = 80  # of help that no terminal shows
+_HELP: Final = "shows_help"  # the name of the parameter of -h
 
 
 def invoke(command: Command, args: list[str], take: Take) -> int:
@@ -37,19 +44,21 @@ def invoke(command: Command, args: list[str], take: Take) -> int:
     outcome: list[int] = []
 
     def shim(**values: Any) -> None:
+        values.pop(_HELP)
         outcome.append(take(values))
 
-    full = "--help" in args
-    shim.__signature__ = _signature(  # type: ignore[attr-defined]
-        command, full, full or "-h" in args
-    )
+    def show_help(value: bool) -> None:
+        if value:
+            _print_help(command, args)
+            raise typer.Exit
+
+    shim.__signature__ = _signature(command, show_help)  # type: ignore[attr-defined]
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-    app.command(help=_help(command), context_settings=settings)(shim)
+    app.command(add_help_option=False)(shim)
     try:
         answer = app(args, standalone_mode=False, prog_name=f"txlog {command.path}")
     except typer.TyperException as error:
-        raise usage(error) from error
+        raise usage(error, command) from error
     except typer.Exit as stop:
         return stop.exit_code
     except typer.Abort as error:
@@ -59,23 +68,40 @@ def invoke(command: Command, args: list[str], take: Take) -> int:
     return answer if isinstance(answer, int) else 0
 
 
-def usage(error: typer.TyperException) -> Usage:
+def usage(error: typer.TyperException, command: Command) -> Usage:
     """Convert Typer's error to ours."""
+    flag = getattr(error, "option_name", None)  # only an unknown flag has it
+    if flag is not None:
+        flags = {
+            name: each.help
+            for each in parameters_of(command)
+            if each.is_flag and not each.hidden
+            for name in each.names
+        }
+        synonyms = importlib.import_module("txlog.cli.line.synonyms")
+        hint = synonyms.flag_hint(flag, flags) or f"txlog {command.path} -h lists the flags"
+        return Usage(f"no such option: {flag[:_MESSAGE_CHARS]}", hint=hint)
     message = as_told(error.format_message()).strip().rstrip(".")
     if len(message) > _MESSAGE_CHARS:  # a word of the line can be very long
         message = f"{message[: _MESSAGE_CHARS - 60]}…{message[-59:]}"
     return Usage(message[:1].lower() + message[1:])
 
 
-def _help(command: Command) -> str:
-    text = inspect.getdoc(command.function) or ""
-    if not command.examples:
-        return text
-    lines = "\n".join(f"  {example}" for example in command.examples)
-    return f"\b\n{lines}\n\n{text}"
+def _print_help(command: Command, args: list[str]) -> None:
+    """Print the help; a flag before or after -h may choose the colours."""
+    out = Stdout()
+    terminal = stdout_is_terminal()
+    choice = next(
+        (word for word in ("always", "never") if f"--color={word}" in args or word in args), "auto"
+    )
+    color = is_colored("never" if "--no-color" in args else choice, terminal, os.environ)
+    columns = columns_of(1, os.environ) if terminal else _COLUMNS
+    page = usage_page.text(command, full="--help" in args, columns=columns, color=color)
+    out.write(page.encode(), is_drawn=True)
+    out.flush()
 
 
-def _signature(command: Command, with_globals: bool, with_words: bool) -> inspect.Signature:
+def _signature(command: Command, show_help: Callable[[bool], None]) -> inspect.Signature:
     keyword = inspect.Parameter.KEYWORD_ONLY
     defaults = command.defaults
     parameters = [
@@ -83,56 +109,40 @@ def _signature(command: Command, with_globals: bool, with_words: bool) -> inspec
             name,
             keyword,
             default=defaults.get(name, inspect.Parameter.empty),
-            annotation=_typers(command.path, hint, with_words),
+            annotation=_typers(hint),
         )
         for name, hint in command.hints.items()
     ]
     if command.dry_run:
-        rehearsed = Annotated[bool, typer.Option(REHEARSAL[0], help=REHEARSAL[1])]
+        rehearsed = Annotated[bool, typer.Option(REHEARSAL[0])]
         parameters.append(
             inspect.Parameter("dry_run", keyword, default=False, annotation=rehearsed)
         )
-    for name, (spellings, metavar, text) in GLOBAL_FLAGS.items():
+    for name, (spellings, _, _) in GLOBAL_FLAGS.items():
         if name == "format" and command.input_format:
             continue
         kind, default = _kind(name)
-        option = typer.Option(
-            *spellings,
-            metavar=metavar,
-            help=text,
-            hidden=not (with_globals or name in ("store", "format", "json")),
-            show_default=False,
-            count=name in COUNTED,
-        )
+        option = typer.Option(*spellings, count=name in COUNTED)
         hint = Annotated[kind, option]  # type: ignore[valid-type]
         parameters.append(inspect.Parameter(name, keyword, default=default, annotation=hint))
+    helping = typer.Option("-h", "--help", is_eager=True, callback=show_help)
+    parameters.append(
+        inspect.Parameter(_HELP, keyword, default=False, annotation=Annotated[bool, helping])
+    )
     return inspect.Signature(parameters)
 
 
-def _typers(path: str, hint: Any, with_words: bool) -> Any:
-    """The hint with Typer's own Option or Argument; a flag without help gets its common meaning."""
+def _typers(hint: Any) -> Any:
+    """The hint with Typer's own Option or Argument; `usage` has what people read."""
     kind, declaration = hint.__origin__, hint.__metadata__[0]
     if not isinstance(declaration, Option):
         assert isinstance(declaration, Argument)
-        return Annotated[
-            kind,
-            typer.Argument(
-                metavar=declaration.metavar,
-                help=declaration.help,
-                show_default=declaration.show_default,
-            ),
-        ]
-    text = declaration.help
-    if with_words and not text:
-        text = flag_meaning(path, declared(declaration)[0])
+        return Annotated[kind, typer.Argument(metavar=declaration.metavar)]
     option = typer.Option(
         *declaration.words,
         metavar=declaration.metavar,
-        help=text,
         min=declaration.min,
         max=declaration.max,
-        hidden=declaration.hidden,
-        show_default=declaration.show_default,
     )
     return Annotated[kind, option]
 

@@ -38,13 +38,14 @@ import pyarrow.parquet as pq
 
 from txlog.base.ids import TopicName
 from txlog.base.message_columns import EXPORTED
-from txlog.base.ranges import END, INSTANT_MS_MIN, Range
+from txlog.base.ranges import END, Range
 from txlog.base.settings import INSTANT_MS_MAX
 from txlog.base.startup import compute as pc
 from txlog.base.text.columns import data_of
 from txlog.base.text.columns import pieces as text_pieces
 from txlog.base.text.formats import packed
 from txlog.base.text.messages import Messages
+from txlog.base.times import INSTANT_MS_MIN
 from txlog.client.client import Client
 from txlog.client.reading.reader import Reader
 from txlog.client.reading.record_columns import RecordColumns

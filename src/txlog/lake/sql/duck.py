@@ -26,6 +26,7 @@ from txlog.engine.door.relation import bounded
 from txlog.engine.door.segments import arrow_module
 from txlog.errors import SqlError, TxlogError
 from txlog.lake.sql import macros
+from txlog.lake.sql.faults import explained
 
 # The nodes of a read-only statement; a WITH can contain a DELETE or the like.
 _READING = frozenset(
@@ -458,4 +459,4 @@ def _fit(connection: duckdb.DuckDBPyConnection, room: int) -> None:
 
 def _sql_error(error: Exception) -> SqlError:
     """Convert DuckDB's error to ours, on one line."""
-    return SqlError(_one_line(error))
+    return explained(_one_line(error))

@@ -10,6 +10,7 @@ Besides `messages`, a SQL view is created only if the query names it, after a ch
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol
@@ -23,6 +24,7 @@ from txlog.engine.door.segments import RECORD
 from txlog.engine.door.space import Pin
 from txlog.errors import MissingFile, SnapshotExpired, SqlError
 from txlog.lake.sql.duck import Rows, Session
+from txlog.lake.sql.faults import suggesting
 from txlog.lake.sql.macros import MACROS
 from txlog.lake.sql.messages import Messages, files_of, name, path_below, text, unglobbed
 from txlog.lake.sql.parts import parts_for
@@ -146,13 +148,15 @@ class SqlQuery:
     def pruned(self) -> int:
         """The number of files of its scans that DuckDB need not read, according to its plan."""
         assert self._session is not None
-        files_read, files_named = self._session.scanned(self._run, self._parameters)
+        with self._suggesting():
+            files_read, files_named = self._session.scanned(self._run, self._parameters)
         return files_named - files_read
 
     def rows(self) -> Rows:
         """The rows, batch by batch; works once."""
         assert self._session is not None
-        return self._session.stream(self._run, self._parameters)
+        with self._suggesting():
+            return self._session.stream(self._run, self._parameters)
 
     def interrupt(self) -> None:
         """Interrupt the reading of rows in another thread, which gets SqlError."""
@@ -163,7 +167,13 @@ class SqlQuery:
     def plan(self) -> str:
         """DuckDB's drawing of the plan of the SQL."""
         assert self._session is not None
-        return self._session.plan(self._run, self._parameters)
+        with self._suggesting():
+            return self._session.plan(self._run, self._parameters)
+
+    def _suggesting(self) -> AbstractContextManager[None]:
+        """Add the nearest topic or relation to the error of an unknown one."""
+        relations = (_MESSAGES, _EVERYTHING, _COMPACTED, *sorted(LISTS))
+        return suggesting(lambda: [*(row[0] for row in self._client.names("topic")), *relations])
 
     def close(self) -> None:
         """End the session and release its files."""

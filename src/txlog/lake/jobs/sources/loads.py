@@ -33,7 +33,7 @@ OF_ENGINES: Final[tuple[Form, ...]] = ("parquet", "csv", "ndjson")
 OF_IMPORT: Final[tuple[Form, ...]] = (*OF_ENGINES, "tsv", "arrow", "envelope")
 # Text that is base64; some decoders accept more, and decode it to something.
 BASE64: Final = "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
-# Text of an instant as a number, in the form of `parse_instant`.
+# Text of an instant as a number, in the form of `parse_stored`.
 SECONDS: Final = "[0-9]{9,10}"
 MILLISECONDS: Final = "[0-9]{1,19}|-[0-9]{14,19}"
 # The columns that a replayed message keeps, and the property that names its source, TOPIC:ID.

@@ -1,0 +1,285 @@
+"""Owns words that other tools use for our commands, and the hint of a word that names none.
+
+It is imported for unknown words only. A synonym of a command that only reads works like the
+command; all others are hints, because a guess must not change a store. A hint never names a
+command that loses more than the typed word: `sub reset` leads to `sub seek`, not to `sub delete`.
+Targets that the catalogue lacks are passed over, so a word leads to the first one that exists.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from txlog.base.suggest import nearest
+
+READS, CHANGES, MOVES, DELETES = range(4)
+_ALIKE: Final = 0.6  # for commands that lose nothing
+_SAME: Final = 0.8  # a slip of the key, for the others
+_SLIP_MIN: Final = 4  # in shorter words, a slip makes another word
+_HINTS_MAX: Final = 3
+_WORD_MAX: Final = 40
+
+
+class Meaning(NamedTuple):
+    """A synonym: what its user is ready to lose, and the command lines that do it, best first."""
+
+    level: int
+    targets: tuple[str, ...]
+
+
+def _read(*targets: str) -> Meaning:
+    return Meaning(READS, targets)
+
+
+def _change(*targets: str) -> Meaning:
+    return Meaning(CHANGES, targets)
+
+
+def _move(*targets: str) -> Meaning:
+    return Meaning(MOVES, targets)
+
+
+def _delete(*targets: str) -> Meaning:
+    return Meaning(DELETES, targets)
+
+
+# Verbs after any noun that has one of the targets.
+VERBS: Final[dict[str, Meaning]] = {
+    "ls": _read("list", "show"), "all": _read("list"), "print": _read("show", "list"),
+    "list": _read("list", "versions", "show", "get"),
+    "info": _read("describe", "show", "get"), "desc": _read("describe", "show", "get"),
+    "describe": _read("describe", "show", "get"), "get": _read("get", "show", "describe"),
+    "show": _read("show", "get", "describe"), "view": _read("show", "describe", "get"),
+    "cat": _read("cat", "show"), "status": _read("show", "describe"),
+    "add": _change("create", "upload", "set"), "new": _change("create", "begin"),
+    "make": _change("create"), "mk": _change("create"), "register": _change("upload", "create"),
+    "start": _change("begin"), "open": _change("begin"), "edit": _change("update", "set"),
+    "alter": _change("update", "set"), "modify": _change("update", "set"),
+    "change": _change("update", "set"), "mv": _change("rename"), "move": _change("rename"),
+    "cp": _change("copy"), "clone": _change("copy"), "unset": _change("remove"),
+    "reset": _move("seek", "remove"), "rewind": _move("seek"), "replay": _move("seek", "replay"),
+    "rollback": _move("abort"), "cancel": _move("cancel", "abort"), "kill": _move("abort"),
+    "stop": _move("abort"), "drain": _move("clear-backlog"), "clear": _move("clear-backlog"),
+    "rm": _delete("delete", "remove", "cancel"), "del": _delete("delete", "remove", "cancel"),
+    "remove": _delete("remove", "delete", "cancel"), "drop": _delete("delete", "remove", "cancel"),
+    "destroy": _delete("delete", "remove"), "erase": _delete("delete", "remove"),
+    "delete": _delete("delete", "remove", "cancel"),
+    "purge": _delete("clear-backlog", "delete"), "truncate": _delete("clear-backlog", "delete"),
+}  # fmt: skip
+
+# Whole beginnings of a line; they go before VERBS.
+LINES: Final[dict[str, Meaning]] = {
+    "ls": _read("topic list"), "list": _read("topic list"), "tail": _read("consume -F"),
+    "follow": _read("consume -F"), "cat": _read("consume"), "read": _read("consume"),
+    "fetch": _read("consume"), "get": _read("consume"), "head": _read("peek"),
+    "poll": _read("consume"), "describe": _read("topic describe"), "desc": _read("topic describe"),
+    "info": _read("status"), "show": _read("status"), "stats": _read("status"),
+    "version": _read("--version"), "groups": _read("sub list"), "group": _read("sub list"),
+    "consumers": _read("sub list"), "consumer": _read("sub list"), "lag": _read("sub list"),
+    "offsets": _read("sub list"), "keys": _read("admin list-transaction-keys"),
+    "du": _read("du", "topic list"), "df": _read("du", "topic list"),
+    "disk": _read("du", "topic list"), "size": _read("du", "topic list"),
+    "sql": _read("query"), "select": _read("query"), "count": _read("query"),
+    "health": _read("doctor"), "ping": _read("status"), "fsck": _read("verify"),
+    "validate": _read("verify"), "watch": _read("top", "status --watch 2s"),
+    "locks": _read("admin locks"), "who": _read("admin locks"), "settings": _read("config show"),
+    "dlq": _read("dlq list"), "tutorial": _change("demo"), "man-page": _read("man show"),
+    "create": _change("topic create", "sub create"), "new": _change("init", "topic create"),
+    "add": _change("topic create", "sub create"), "write": _change("produce"),
+    "send": _change("produce"), "publish": _change("produce"), "put": _change("produce"),
+    "push": _change("produce"), "load": _change("import"), "ingest": _change("import"),
+    "dump": _change("export"), "unload": _change("export"), "save": _change("export"),
+    "backup": _change("copy"), "clone": _change("copy"), "cp": _change("copy", "topic copy"),
+    "snapshot": _change("copy"), "mirror": _change("topic copy", "copy"),
+    "restore": _change("restore", "copy"), "rename": _change("topic rename"),
+    "mv": _change("topic rename"), "alter": _change("topic update"),
+    "update": _change("topic update"), "begin": _change("txn begin"),
+    "commit": _change("txn commit"), "fence": _move("txn connect"),
+    "server": _change("serve"), "start": _change("serve"), "ui": _change("serve"),
+    "web": _change("serve"), "dashboard": _change("serve"),
+    "checkpoint": _change("admin checkpoint"),
+    "repair": _change("admin repair"), "function": _change("run"),
+    "retention": _change("policy retention set"),
+    "reset": _move("sub seek"), "rewind": _move("sub seek"), "seek": _move("sub seek"),
+    "reset-offsets": _move("sub seek"), "replay": _move("sub seek"), "ack": _move("sub ack"),
+    "skip": _move("sub skip"), "abort": _move("txn abort"), "rollback": _move("txn abort"),
+    "rm": _delete("topic delete", "sub delete"), "del": _delete("topic delete", "sub delete"),
+    "delete": _delete("topic delete", "sub delete"),
+    "remove": _delete("topic delete", "sub delete"),
+    "drop": _delete("topic delete", "sub delete"), "purge": _delete("admin trim"),
+    "truncate": _delete("admin trim"), "trim": _delete("admin trim"),
+    "clean": _delete("admin gc"), "vacuum": _delete("admin gc"), "gc": _delete("admin gc"),
+    "topic size": _read("du", "topic list"), "topic du": _read("du", "topic list"),
+    "topic partitions": _read("topic describe"), "topic offsets": _read("topic describe"),
+    "topic tail": _read("consume -F"), "topic cat": _read("consume"),
+    "topic read": _read("consume"),
+    "topic schema": _read("schema get"), "topic purge": _delete("admin trim"),
+    "topic truncate": _delete("admin trim"), "topic clear": _delete("admin trim"),
+    "topic trim": _delete("admin trim"), "topic compact": _delete("admin compact-topic"),
+    "topic retention": _change("policy retention set"), "topic write": _change("produce"),
+    "sub lag": _read("sub list"), "sub consumers": _read("sub describe"),
+    "txn keys": _read("admin list-transaction-keys"),
+    "txn ls-keys": _read("admin list-transaction-keys"), "txn fence": _move("txn connect"),
+    "txn stuck": _read("txn find-hanging"), "schema add": _change("schema upload"),
+    "schema set": _change("schema upload"), "admin keys": _read("admin list-transaction-keys"),
+    "policy set": _change("policy retention set"), "policy get": _read("policy retention get"),
+    "policy list": _read("policy retention get"), "policy ls": _read("policy retention get"),
+    "policy show": _read("policy retention get"),
+}  # fmt: skip
+
+# Flags of other tools, for commands that have the flag named here.
+FLAGS: Final[dict[str, tuple[str, ...]]] = {
+    "--no-colour": ("--no-color",), "--colour": ("--color",), "--colors": ("--color",),
+    "--group": ("--subscription",), "-g": ("--subscription",), "--sub": ("--subscription",),
+    "--from-beginning": ("--offset start",), "--from": ("--offset",), "--since": ("--offset",),
+    "--to": ("--until",), "--bootstrap-server": ("--store",), "-b": ("--store",),
+    "--max-messages": ("-n",), "--limit": ("-n",), "--count": ("-n",), "--lines": ("-n",),
+    "--tail": ("--last", "--follow"), "--filter": ("--where",), "--force": ("--yes",),
+    "--partition": ("--partitions",), "-P": ("--partitions", "--partition"),
+    "--header": ("--prop",), "--property": ("--prop",), "--value": ("--message",),
+    "--output": ("--out", "--format"), "--silent": ("--quiet",), "--debug": ("--verbose",),
+    "--parallel": ("--parallelism",), "--workers": ("--parallelism",), "-j": ("--parallelism",),
+    "--reset-offsets": ("--to",), "--file": ("--in",), "--delay": ("--deliver-after",),
+    "--at": ("--deliver-at",), "--replication-factor": (), "--watch": ("--follow",),
+}  # fmt: skip
+
+
+class Vocabulary:
+    """The words that a user may type, over the commands that exist.
+
+    commands, nouns, aliases, levels: the tables of the catalogue
+    """
+
+    def __init__(
+        self,
+        commands: Collection[str],
+        nouns: Collection[str],
+        aliases: Mapping[str, str],
+        levels: Mapping[str, int],
+    ) -> None:
+        self._commands, self._nouns, self._aliases = commands, nouns, aliases
+        self._levels = levels
+
+    @cached_property
+    def words(self) -> dict[str, int]:
+        """Each word, with the most that one of its meanings can lose."""
+        words: dict[str, int] = {}
+        lines = [(word, meaning.level) for word, meaning in [*VERBS.items(), *LINES.items()]]
+        for line, level in [*lines, *((path, self.level_of(path)) for path in self._commands)]:
+            verb = line.split()[-1]
+            words[verb] = max(words.get(verb, READS), level)
+        for noun in [*self._aliases, *self._nouns]:
+            words.setdefault(noun.split()[-1], READS)
+        return words
+
+    def level_of(self, line: str) -> int:
+        """How much a command line can lose: READS nothing, CHANGES, MOVES work, DELETES data."""
+        return self._levels.get(_path(line), READS)
+
+    def expanded(self, typed: Sequence[str]) -> list[str]:
+        """The line with a synonym replaced, if its command only reads; another one unchanged."""
+        for used in range(min(3, len(typed)), 0, -1):
+            words = [self._aliases.get(typed[0], typed[0]), *typed[1:used]]
+            path = " ".join(words)
+            if path in self._commands or path in self._nouns:
+                continue
+            targets = self._targets(words)
+            if targets and self.level_of(targets[0]) == READS:
+                return [*targets[0].split(), *typed[used:]]
+        return list(typed)
+
+    def hint(self, words: Sequence[str]) -> str:
+        """The hint for an unknown word: the last one; those before it are a noun."""
+        noun, word = " ".join(words[:-1]), words[-1]
+        targets = self._targets(words) or self._elsewhere(word) or self._alike(noun, word)
+        if targets:
+            return f"did you mean: {', '.join(f'txlog {line}' for line in targets[:_HINTS_MAX])}"
+        return f"txlog {noun} -h lists the commands" if noun else "txlog lists the commands"
+
+    def _targets(self, words: Sequence[str]) -> list[str]:
+        """The command lines of a synonym that exist here."""
+        meaning = LINES.get(" ".join(words))
+        lines = list(meaning.targets) if meaning else []
+        if not meaning and len(words) > 1 and words[-1] in VERBS:
+            noun = " ".join(words[:-1])
+            meaning = VERBS[words[-1]]
+            lines = [f"{noun} {verb}" for verb in meaning.targets]
+            lines = [line for line in lines if line in self._commands][:1]
+        return [
+            line
+            for line in lines
+            if meaning
+            and (line.startswith("-") or _path(line) in self._commands)
+            and self.level_of(line) <= meaning.level
+        ]
+
+    def _elsewhere(self, word: str) -> list[str]:
+        """The commands of other nouns whose verb is the word."""
+        most = self.words.get(word, READS)
+        return [
+            path
+            for path in self._commands
+            if path.endswith(f" {word}") and self.level_of(path) <= most
+        ]
+
+    def _alike(self, noun: str, word: str) -> list[str]:
+        """The command whose name is most similar, if it loses no more than the likeliest word."""
+        if len(word) > _WORD_MAX:
+            return []
+        most = self._likeliest_level(word)
+        best, likeness = "", _ALIKE
+        for name, line in self._names(noun):
+            ratio = _likeness(word, name)
+            level = self.level_of(line)
+            least = _ALIKE if level < MOVES else _SAME if len(word) >= _SLIP_MIN else 1.0
+            if level <= most and ratio >= least and ratio > likeness:
+                best, likeness = line, ratio
+        return [best] if best else []
+
+    def _likeliest_level(self, word: str) -> int:
+        """What the most similar word can lose; of several, the one that loses least."""
+        if word in self.words:
+            return self.words[word]
+        return max(
+            self.words.items(), key=lambda each: (round(_likeness(word, each[0]), 3), -each[1])
+        )[1]
+
+    def _names(self, noun: str) -> Iterator[tuple[str, str]]:
+        """Words that may follow a noun, or begin a line, with the command line of each."""
+        before = noun.split()
+        for path in [*self._commands, *self._nouns]:
+            words = path.split()
+            if words[:-1] == before:
+                yield words[-1], path
+        if not before:
+            yield from ((alias, alias) for alias in self._aliases)
+        for line in [*LINES, *VERBS]:
+            *first, last = line.split()
+            targets = self._targets([*before, last]) if first in ([], before) else []
+            if targets:
+                yield last, targets[0]
+
+
+def flag_hint(word: str, flags: Mapping[str, str]) -> str | None:
+    """The hint for a flag that a command lacks; flags: its flags with their meanings."""
+    name = word.partition("=")[0]
+    targets = [each for each in FLAGS.get(name, ()) if each.split()[0] in flags]
+    if not targets and name.startswith("--"):
+        near = nearest(name, flags)
+        targets = [near] if near else []
+    if not targets:
+        return None
+    return f"did you mean: {targets[0]}  ({flags[targets[0].split()[0]]})"
+
+
+def _likeness(word: str, name: str) -> float:
+    matcher = difflib.SequenceMatcher(None, word, name)
+    return 0.0 if matcher.real_quick_ratio() < _ALIKE else matcher.ratio()
+
+
+def _path(line: str) -> str:
+    """The command of a line: without its flags."""
+    return line.partition(" -")[0]

@@ -1,0 +1,183 @@
+"""Words of other tools: those that only read work, others are hints that lose no more."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from txlog import errors
+from txlog.cli.line import catalogue, synonyms
+from txlog.cli.line.catalogue import COMMANDS, NOUNS
+from txlog.cli.main import main
+
+Capture = pytest.CaptureFixture[str]
+level_of = catalogue.vocabulary().level_of
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> Path:
+    monkeypatch.setenv("TXLOG_STORE", str(tmp_path / "s"))
+    assert main(["init", str(tmp_path / "s")]) == 0
+    assert main(["topic", "create", "orders", "-p", "4"]) == 0
+    assert main(["produce", "orders", "-m", "a", "-p", "0"]) == 0
+    capfd.readouterr()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("ls", "topic list"),
+        ("topic ls", "topic list"),
+        ("topics ls", "topic list"),
+        ("sub ls", "sub list"),
+        ("groups", "sub list"),
+        ("keys", "admin list-transaction-keys"),
+        ("txn keys", "admin list-transaction-keys"),
+        ("topic info orders", "topic describe orders"),
+        ("policy retention show -t orders", "policy retention get -t orders"),
+        ("cat orders", "consume orders"),
+        ("version", "--version"),
+        ("sql SELECT(1)", "query SELECT(1)"),
+    ],
+)
+def test_a_synonym_that_only_reads_works(
+    typed: str, meant: str, store: Path, capfd: Capture
+) -> None:
+    assert main(typed.split()) == 0
+    typed_output = capfd.readouterr().out
+    assert main(meant.split()) == 0
+    assert typed_output == capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("rm orders", "did you mean: txlog topic delete, txlog sub delete"),
+        ("topic rm orders", "did you mean: txlog topic delete"),
+        ("topic remove orders", "did you mean: txlog topic delete"),
+        ("reset billing", "did you mean: txlog sub seek"),
+        ("sub reset billing", "did you mean: txlog sub seek"),
+        ("topic seek", "did you mean: txlog sub seek"),
+        ("backup", "did you mean: txlog copy"),
+        ("send orders", "did you mean: txlog produce"),
+        ("txn rollback", "did you mean: txlog txn abort"),
+        ("topic delet", "did you mean: txlog topic delete"),
+        ("sub delay", "txlog sub -h lists the commands"),
+    ],
+)
+def test_a_synonym_that_changes_is_a_hint(
+    typed: str, hint: str, store: Path, capfd: Capture
+) -> None:
+    assert main([*typed.split(), "--json"]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert json.loads(err)["error"]["hint"] == hint
+
+
+def test_words_of_commands_to_come_lead_to_them() -> None:
+    words = synonyms.Vocabulary(
+        ["du", "restore", "topic rename"],
+        ["topic"],
+        {},
+        {"restore": synonyms.CHANGES, "topic rename": synonyms.CHANGES},
+    )
+    assert words.expanded(["disk", "-q"]) == ["du", "-q"]
+    assert words.hint(["topic", "mv"]) == "did you mean: txlog topic rename"
+    assert words.hint(["rename"]) == "did you mean: txlog topic rename"
+    assert words.expanded(["mv", "a", "b"]) == ["mv", "a", "b"]
+
+
+def test_no_suggestion_loses_more_than_the_typed_word() -> None:
+    """Every word of the vocabulary after every noun; and none of them changes a store by itself."""
+    words = catalogue.vocabulary().words
+    for noun in ["", *NOUNS]:
+        for word, level in words.items():
+            typed = [*noun.split(), word]
+            line = catalogue.expanded(typed)
+            if line != typed:
+                assert level_of(" ".join(line)) == synonyms.READS, typed
+            try:
+                catalogue.resolve(typed)
+            except errors.Usage as error:
+                for path in suggested(error):
+                    assert level_of(path) <= level, (typed, path)
+
+
+def test_a_slip_leads_to_a_loss_only_if_it_is_close() -> None:
+    """One letter left out of a word that loses nothing never suggests a command that does."""
+    words = catalogue.vocabulary().words
+    for noun in ("", "topic", "sub", "txn", "delay"):
+        for word, level in words.items():
+            if level >= synonyms.MOVES:
+                continue
+            for at in range(0, len(word), 2):
+                typed = [*noun.split(), word[:at] + word[at + 1 :]]
+                if not typed[-1] or typed[-1] in words:
+                    continue
+                for path in suggested_for(typed):
+                    assert level_of(path) < synonyms.MOVES, (typed, path)
+
+
+def suggested_for(typed: list[str]) -> list[str]:
+    try:
+        catalogue.resolve(typed)
+    except errors.Usage as error:
+        return suggested(error)
+    return []
+
+
+def suggested(error: errors.Usage) -> list[str]:
+    """The commands that the hint names."""
+    hint = error.hint or ""
+    if not hint.startswith("did you mean: "):
+        return []
+    return [
+        line.removeprefix("txlog ").partition(" -")[0]
+        for line in hint.removeprefix("did you mean: ").split(", ")
+    ]
+
+
+def test_every_target_of_a_synonym_can_be_typed() -> None:
+    """A target that is no command belongs to a noun or a word that the catalogue will have."""
+    to_come = {"du", "top", "restore", "dlq list", "topic rename", "topic copy"}
+    for word, meaning in synonyms.LINES.items():
+        for line in meaning.targets:
+            path = line.partition(" -")[0]
+            assert line.startswith("--") or path in COMMANDS or path in to_come, word
+        assert word not in COMMANDS or word in to_come, word
+
+
+def test_commands_with_destructive_names_say_what_they_lose() -> None:
+    for path in COMMANDS:
+        if re.search(r"\b(delete|trim|gc|purge|clear|expire|abort|cancel|skip)", path):
+            assert level_of(path) >= synonyms.MOVES, path
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("topic create x -P 4", "--partitions"),
+        ("consume orders --from-beginning", "--offset start"),
+        ("consume orders --group g", "--subscription"),
+        ("status --no-colour", "--no-color"),
+        ("status --jsn", "--json"),
+        ("status --nothing-alike", "txlog status -h lists the flags"),
+    ],
+)
+def test_an_unknown_flag_leads_to_the_right_one(
+    typed: str, hint: str, store: Path, capfd: Capture
+) -> None:
+    assert main(typed.split()) == 2
+    assert hint in capfd.readouterr().err
+
+
+def test_no_color_is_color_never(store: Path, capfd: Capture) -> None:
+    assert main(["status", "--color", "always", "-f", "table"]) == 0
+    assert "\x1b[" in capfd.readouterr().out
+    for line in (["--no-color", "status"], ["status", "--color", "always", "--no-color"]):
+        assert main([*line, "-f", "table"]) == 0
+        assert "\x1b[" not in capfd.readouterr().out
