@@ -108,7 +108,12 @@ def record(row: Row, *, embed: bool) -> Row:
 def json_line(row: Row, names: list[str], *, embed: bool) -> bytes:
     """A line of json or ndjson."""
     fields = record(row, embed=embed)
-    return orjson.dumps({name: fields[name] for name in names}) + b"\n"
+    picked = {name: fields[name] for name in names}
+    value = row["value"] or b""
+    is_exact = value == value.strip(b" \t\r\n") and not {*b"\r\n"} & {*value}
+    if picked.get("value_encoding") == "json" and "value" in picked and not is_exact:
+        picked["value_bytes"] = base64.b64encode(value).decode()
+    return orjson.dumps(picked) + b"\n"
 
 
 def envelope(row: Row) -> bytes:
