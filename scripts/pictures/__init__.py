@@ -4,11 +4,6 @@ Contents:
 
     cast        terminals that are recorded, and their recording as one animated SVG
     diagrams    the directory of a store, the life of a transaction
-<<<<<<< HEAD
-    page        the live page of `txlog serve`, in light and in dark
-||||||| 7976b127
-=======
     page        the live page of `txlog serve`, in a browser
->>>>>>> page
     recording   the recording of README: a worker that is killed, and its totals
 """

@@ -5,16 +5,8 @@ Users import it as `txlog` and `txlog.aio`. Other rooms import only the modules 
 Door: aio, aio/client, aio/handles, aio/worker, answers/changes, answers/delayed, answers/health,
 answers/inspect, answers/integrity, answers/keys, answers/lists, answers/metric_family,
 answers/metrics_text, answers/overview, answers/topics_and_txns, answers/watermarks, client,
-<<<<<<< HEAD
-consuming/consumer, consuming/open, open, reading/reader, reading/search, restore, sending/bulk,
-sending/producer, topic_copy, topics/created, topics/subscription, topics/topic.
-||||||| 7976b127
-consuming/consumer, consuming/open, open, reading/reader, reading/search, restore, sending/bulk,
-sending/producer, topics/created, topics/subscription, topics/topic.
-=======
-consuming/consumer, consuming/open, open, reading/reader, restore, search, sending/bulk,
-sending/producer, topics/created, topics/subscription, topics/topic.
->>>>>>> page
+consuming/consumer, consuming/open, open, reading/reader, reading/record_columns, restore, search,
+sending/bulk, sending/producer, topic_copy, topics/created, topics/subscription, topics/topic.
 
 Contents:
 

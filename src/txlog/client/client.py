@@ -46,6 +46,7 @@ from txlog.client.answers import inspect as inspecting
 from txlog.client.consuming import listeners as listening
 from txlog.client.consuming import open as subscribing
 from txlog.client.reading import reader as readers
+from txlog.client.reading import record_columns
 from txlog.client.reading import sql_result as sql_results
 from txlog.client.reading import table_view as table_views
 from txlog.client.sending import bulk as bulks
@@ -70,6 +71,7 @@ from txlog.engine.door.disk import Disk
 from txlog.engine.door.facts import NEW_HOLDER
 from txlog.engine.door.reading import Quiet, Waiting, least, until
 from txlog.engine.door.relation import RelationReader
+from txlog.engine.door.segments import RECORD
 from txlog.engine.door.sending import Opening
 from txlog.engine.door.store import CallScope, Checkpoints, Store, View, compact_due, run_checkpoint
 from txlog.errors import AlreadyClosed, InvalidArgument, OutcomeUnknown, TxlogError
@@ -654,9 +656,10 @@ class Client(RelationReader):
         isolation: as in `reader`
         follow:    do not end: continue up to a later LSN, and so on. All messages of a transaction
                    come with the same LSN. Yields a table without rows when there is nothing new
-        columns:   read only these stored columns (key, value, properties, event_time, …); other
+        columns:   read only these columns (key, value, properties, event_time, …, record); other
                    columns may be null
-        returns:   tables with the columns of RECEIVED
+        returns:   tables with the columns of RECEIVED, each of one topic. If that is typed, with
+                   `record` as well: the values as structs, null for one that nobody checked
         raises:    TopicNotFound, InvalidArgument; Corruption, after everything readable;
                    SnapshotExpired: messages were trimmed before they were read
         """
@@ -668,7 +671,13 @@ class Client(RelationReader):
         if follow and not bounds.is_endless:
             raise InvalidArgument("follow never ends, but the range has an end", code=203)
         topics = [topic] if isinstance(topic, str) else list(topic)
-        reader = readers.Readers(self.store, topics, bounds, partitions, isolation, columns)
+        records = None
+        if columns is None or RECORD in columns:
+            records = record_columns.RecordColumns(self.store)
+        stored = columns and [name for name in columns if name != RECORD]
+        if columns is not None and records is not None:
+            stored = [*(stored or ()), *record_columns.SOURCES]
+        reader = readers.Readers(self.store, topics, bounds, partitions, isolation, stored)
         room = limit
         while room is None or room > 0:
             table = reader.receive_batch(
@@ -678,7 +687,7 @@ class Client(RelationReader):
                 return
             if room is not None:
                 room -= table.num_rows
-            yield table
+            yield table if records is None else records.added(table)
         reader.stop()
 
     def sql(

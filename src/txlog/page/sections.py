@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
 from operator import itemgetter
 from typing import Any, Final
@@ -243,33 +243,8 @@ def backlog(figures: Figures, *, is_live: bool = False) -> str:
     body += _behind(
         "figures",
         (
-<<<<<<< HEAD
-            "topic",
-            "subscription",
-            "type",
-            "backlog",
-            "not due",
-            "pending",
-            "consumers",
-            "bytes",
-            "oldest",
-            "in/s",
-            "out/s",
-            "catch up",
-            "last acknowledgement",
-||||||| 7976b127
-            "topic",
-            "subscription",
-            "type",
-            "backlog",
-            "not due",
-            "pending",
-            "consumers",
-            "last acknowledgement",
-=======
             *("topic", "subscription", "type", *LAG),
             *("not due", "pending", "consumers", "last acknowledgement"),
->>>>>>> page
         ),
         [
             (
@@ -289,14 +264,6 @@ def backlog(figures: Figures, *, is_live: bool = False) -> str:
     return section("Backlog by subscription", body)
 
 
-<<<<<<< HEAD
-def _or_unknown(value: Any, text: Callable[[Any], str]) -> str:
-    """A figure of lag; – where it is unknown or there is none."""
-    return "–" if value is None else text(value)
-
-
-||||||| 7976b127
-=======
 LAG: Final = ("backlog", "size", "oldest", "in/s", "out/s", "caught up in")
 
 
@@ -316,7 +283,6 @@ def lag(row: Figures) -> tuple[str, ...]:
     )
 
 
->>>>>>> page
 def _subscription_of(row: Figures, text: str) -> Link:
     where = {"topic": row["topic"], "subscription": row["subscription"]}
     return Link(text, "subscription", where)

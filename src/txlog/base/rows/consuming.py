@@ -1,6 +1,6 @@
 """Messages as records; subscriptions, their consumers, changes to a backlog; dead letters."""
 
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from txlog.base.ids import MessageId, TxnId
 from txlog.base.rows import fields
@@ -32,6 +32,9 @@ class Record(TypedDict):
     redelivery_count: Annotated[int | None, "number of earlier deliveries"]
     late: Annotated[bool | None, "event time below the watermark; null without --watermarks"]
     size_bytes: Annotated[int, "bytes of payload"]
+    record: Annotated[
+        dict[str, Any] | None, "the fields of the value, of a typed topic; instants as text"
+    ]
 
 
 class _SubscriptionCounts(TypedDict):

@@ -10,4 +10,5 @@ Contents:
     messages    the fields of messages as columns of text, and the records made of them
     previews    the beginning of a key or a value on one line
     records     bytes cut into records, the columns that they become, the definition of JSON
+    structs     records of typed topics as JSON
 """

@@ -572,17 +572,6 @@ def each_target(names: Sequence[str], act: Callable[[str], None]) -> None:
     )
 
 
-def words_or_stdin(args: Sequence[str]) -> list[str]:
-    """Return args, with each `-` replaced by the lines of stdin that are not blank."""
-    out: list[str] = []
-    for word in args:
-        if word != "-":
-            out.append(word)
-        elif sys.stdin is not None:
-            out.extend(line.strip() for line in sys.stdin if line.strip())
-    return out
-
-
 def show_text(call: Call, text: str) -> None:
     """Print text; between terminals through PAGER, or less, unless --no-pager."""
     pager_command: list[str] = importlib.import_module("shlex").split(

@@ -12,6 +12,7 @@ from txlog.base.ids import TopicName
 from txlog.base.ranges import parse_range, parse_size
 from txlog.base.times import parse_duration
 from txlog.cli.call.call import Call, confirm, each_target
+from txlog.cli.input.names import names
 from txlog.cli.line.command import Argument, Duration, Option, Time, command
 from txlog.cli.terminal.tables import counted, size
 from txlog.errors import InvalidArgument, Usage
@@ -249,7 +250,11 @@ def update(
 @command(
     "topic delete",
     "delete topics with their messages",
-    examples=("txlog topic delete orders", "txlog topic delete orders audit --force --yes"),
+    examples=(
+        "txlog topic delete orders",
+        "txlog topic delete orders audit --force --yes",
+        "txlog topic list --regex '^tmp-' --json | txlog topic delete - --yes",
+    ),
     rows="topics.TopicDeleted",
     changes=True,
     dry_run=True,
@@ -257,7 +262,7 @@ def update(
 )
 def delete(
     call: Call,
-    names: Annotated[list[str], Argument(metavar="NAME", show_default=False)],
+    topics: Annotated[list[str], Argument(metavar="NAME|-", show_default=False)],
     force: Annotated[
         bool, Option("--force", help="even with subscriptions and unfinished transactions")
     ] = False,
@@ -279,7 +284,7 @@ def delete(
         call.summary(f"deleted topic {topic}: {contents}")
         call.output.result(answer)
 
-    each_target(names, one)
+    each_target(names(call, topics, "topic", "topic"), one)
 
 
 @command(
@@ -380,6 +385,7 @@ def schema_versions(
     "give a topic its first or next schema",
     examples=(
         "txlog schema upload trips trip.avsc",
+        "txlog schema get trips --json | txlog schema upload again -",
         "txlog schema upload trips trip.avsc --dry-run",
     ),
     rows="topics.SchemaUploaded",
@@ -449,6 +455,7 @@ def schema_in(call: Call, source: str, type: str | None) -> Schema:
     """Read the schema that a flag or an argument names; raises Usage, InvalidArgument."""
     word = None if type is None else type.lower()
     call.check_choice("--schema-type", word, TYPES)
+    [source] = call.spooled([source])
     schema: Schema = importlib.import_module("txlog.base.schemas.schema").read_schema(source, word)
     return schema
 

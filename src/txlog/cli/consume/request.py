@@ -114,7 +114,7 @@ class Request(msgspec.Struct, kw_only=True):
         Option(
             "--where",
             metavar="SQL",
-            help="a condition on the fields of a record",
+            help="a condition on columns, and fields of a typed topic's records",
             reads=lambda condition: utf8(condition, "--where"),
         ),
     ] = None

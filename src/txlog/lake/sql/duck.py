@@ -186,15 +186,15 @@ class Session:
         """
         if "->" not in query and "json_" not in query.casefold():
             return query
-        [text] = self._connection.execute(_PARSE, {"query": query}).fetchone() or [""]
-        tree = json.loads(text)
+        [row] = self._connection.execute(_PARSE, {"query": query}).fetchall()
+        tree = json.loads(row[0])
         if tree["error"] or not macros.as_json(tree):
             return query
         try:
-            written = self._connection.execute(_WRITE, {"tree": json.dumps(tree)}).fetchone()
+            [written] = self._connection.execute(_WRITE, {"tree": json.dumps(tree)}).fetchall()
         except duckdb.Error as error:
             raise SqlError("value is bytes, not JSON", hint="write json(value)->>'id'") from error
-        return str(written[0]) if written else query
+        return str(written[0])
 
     def fields_of(self, queries: Sequence[str], column: str) -> set[str] | None:
         """Fields of a struct column that SELECTs name, in lower case; None: perhaps all of them.
