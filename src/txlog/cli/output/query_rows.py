@@ -73,6 +73,20 @@ def begun(batches: Batches) -> Batches:
     return schema, chain(first, pieces)
 
 
+class Columns:
+    """The columns of a schema as rows, each with its name and type."""
+
+    schema = pa.schema([("column", pa.string()), ("type", pa.string())])
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._fields = [*schema]
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        names = [field.name for field in self._fields]
+        types = [str(field.type) for field in self._fields]
+        yield pa.record_batch([pa.array(names), pa.array(types)], schema=self.schema)
+
+
 def values(batch: pa.RecordBatch) -> list[list[object]]:
     """The rows of a batch, each as plain values in the order of the columns."""
     listed = [
