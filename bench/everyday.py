@@ -12,6 +12,7 @@ figure is the median of the rounds. With --results the table also goes into benc
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sqlite3
 import statistics
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -219,16 +220,19 @@ DUCK = (
 LAUNCH = (
     "import resource, subprocess, sys, time; begun = time.perf_counter();"
     " code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL);"
-    " print(time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss);"
+    " clock, used = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN);"
+    " print(clock, used.ru_maxrss, used.ru_utime + used.ru_stime);"
     " sys.exit(code)"
 )
 
 
-def ran(words: list[str]) -> tuple[float, float]:
-    """Run a process and discard its output; returns clock seconds and peak MB."""
+def ran(words: list[str], env: Mapping[str, str] | None = None) -> tuple[float, float, float]:
+    """Run a process without its output; returns clock seconds, peak MB, processor seconds."""
     launch = [sys.executable, "-S", "-c", LAUNCH, *words]
-    said = subprocess.run(launch, stdout=subprocess.PIPE, check=True, text=True).stdout.split()
-    return float(said[0]), float(said[1]) / 1024
+    own = {**os.environ, **(env or {})}
+    done = subprocess.run(launch, stdout=subprocess.PIPE, check=True, text=True, env=own)
+    said = done.stdout.split()
+    return float(said[0]), float(said[1]) / 1024, float(said[2])
 
 
 def measured_calls(folder: Path, messages: int, rounds: int, only: str) -> Iterator[str]:
@@ -264,15 +268,32 @@ def measured_commands(folder: Path, rounds: int, only: str) -> Iterator[str]:
     for name, (words, sql) in COMMANDS.items():
         if only not in name:
             continue
-        ours: list[tuple[float, float]] = []
-        theirs: list[tuple[float, float]] = []
+        ours: list[tuple[float, float, float]] = []
+        theirs: list[tuple[float, float, float]] = []
         for _ in range(rounds):
             ours.append(ran([*tool, *shlex.split(words.format(folder=folder))]))
             if sql is not None:
                 duck = [sys.executable, "-c", DUCK, str(folder / "duck.db"), COPIES.get(sql, sql)]
                 theirs.append(ran(duck))
-        times = [statistics.median(s for s, _ in runs) for runs in (ours, theirs) if runs]
-        yield line(name, times, 2) + f" {max(mb for _, mb in ours):.0f} |"
+        times = [statistics.median(s for s, _, _ in runs) for runs in (ours, theirs) if runs]
+        yield line(name, times, 2) + f" {max(mb for _, mb, _ in ours):.0f} |"
+
+
+def measured_bytecode(folder: Path, rounds: int, only: str) -> Iterator[str]:
+    """Yield a line for each command, with bytecode and where Python finds none and keeps none."""
+    if only not in "bytecode":
+        return
+    yield "| bytecode: command, s of processor time | missing | kept | ratio |"
+    yield "|---|---|---|---|"
+    missing = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(folder / "none")}
+    tool = [sys.executable, "-m", "txlog", "-S", f"{folder}/store", "-q"]
+    for words in ("--version", "topic list", "produce sent -m hello", "query 'SELECT 1'"):
+        command = [*tool, *shlex.split(words)]
+        ran(command)  # which writes the bytecode
+        seconds = [
+            statistics.median(ran(command, env)[2] for _ in range(rounds)) for env in (missing, {})
+        ]
+        yield line(words, seconds, 2)
 
 
 def line(name: str, times: list[float], digits: int) -> str:
@@ -298,6 +319,8 @@ def main() -> None:
             measured_calls(folder, options.messages, options.rounds, options.only),
             ("",),
             measured_commands(folder, options.rounds, options.only),
+            ("",),
+            measured_bytecode(folder, options.rounds, options.only),
         ):
             for one in found:
                 print(one, flush=True)

@@ -3,8 +3,8 @@
 usage: python -m scripts.generate [--check]
 
 From the commands: the catalogue, signatures and fields in section 8 of the command line, man pages,
-and the output of commands in transcripts that have none yet. From the errors: the tables of README,
-of the command line and of reliability.
+and the output of commands in transcripts that have none yet. From the errors: the tables of the
+exit codes, of the command line and of reliability.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def differences() -> dict[Path, str | None]:
     """
     texts = {CATALOGUE: catalogue_text()}
     if CATALOGUE.read_text(encoding="utf-8") == texts[CATALOGUE]:
-        texts[ROOT / "README.md"] = _with_tables(ROOT / "README.md", {"exits": exits_table()})
+        exits = ROOT / "docs" / "exit-codes.md"
+        texts[exits] = _with_tables(exits, {"exits": exits_table()})
         reliability = ROOT / "docs" / "spec" / "reliability.md"
         texts[reliability] = _with_tables(reliability, {"classes": classes_table()})
         texts[SPEC] = specification()

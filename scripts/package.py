@@ -13,6 +13,7 @@ The sdist must build the same wheel. The exit code is 1, with one line, when som
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import re
 import subprocess
@@ -43,7 +44,7 @@ def main() -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build" / "dist")
     folder = parser.parse_args().folder.resolve()
     try:
-        release_date((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), _version())
+        release_date((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version())
         wheel, sdist = build(ROOT, folder)
         same(wheel, sdist)
         with tempfile.TemporaryDirectory() as place:
@@ -74,7 +75,7 @@ def build(source: Path, folder: Path, *targets: str) -> list[Path]:
     for target in targets or ("wheel", "sdist"):
         words = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
         _run(words, source)
-        name = f"txlog-{_version()}*{'.whl' if target == 'wheel' else '.tar.gz'}"
+        name = f"txlog_store-{version()}*{'.whl' if target == 'wheel' else '.tar.gz'}"
         made += folder.glob(name)
     return made
 
@@ -102,10 +103,12 @@ def installed(wheel: Path, place: Path) -> None:
     """Install a wheel into a fresh environment below `place` and use it; raises Wrong, NoIndex."""
     home = place / "environment"
     _run([sys.executable, "-m", "venv", "--without-pip", str(home)], place)
+    if importlib.util.find_spec("pip") is None:  # uv made this environment
+        _run([sys.executable, "-m", "ensurepip"], place)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(home)]
     _run([*pip, "install", "--quiet", str(wheel)], place)
     txlog, store = str(home / "bin" / "txlog"), str(place / "store")
-    _expect(_run([txlog, "--version"], place), _version())
+    _expect(_run([txlog, "--version"], place), version())
     _run([txlog, "init", store], place)
     _run([txlog, "-S", store, "produce", "orders", "--create", "-m", "hello"], place)
     _expect(_run([txlog, "-S", store, "consume", "orders", "-f", "raw"], place), "hello")
@@ -122,7 +125,8 @@ def installed(wheel: Path, place: Path) -> None:
             raise Wrong(f"txlog/{name} is not in the wheel")
 
 
-def _version() -> str:
+def version() -> str:
+    """The version in pyproject.toml."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     return str(tomllib.loads(text)["project"]["version"])
 

@@ -2,7 +2,7 @@
 
 mkdocs calls the hooks in this module (mkdocs.yml). In the repository a document links to another by
 its path, so that the links work wherever the repository is read; here they become links between
-pages. A link to a file that is no page (LICENSE, examples/) becomes its text.
+pages, and so do pictures. A link to a file that is neither (LICENSE, examples/) becomes its text.
 """
 
 from __future__ import annotations
@@ -54,6 +54,6 @@ def _link(match: re.Match[str], place: str, source: str) -> str:
         return match[0]
     path = posixpath.normpath(posixpath.join(posixpath.dirname(place), target))
     page = OF_ROOT.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else None)
-    if page is None or not page.endswith(".md"):
+    if page is None or not page.endswith((".md", ".svg", ".png")):
         return text
     return f"[{text}]({posixpath.relpath(page, posixpath.dirname(source) or '.')}{anchor})"

@@ -66,7 +66,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 # Files whose tests take seconds each: if one began last, a single worker would be busy with it.
 LONG = (
     "crash/test_", "laws/", "test_help_examples", "test_golden", "test_querying", "test_man.py",
-    "test_docs", "test_hourly_revenue", "test_report_browser", "test_demo",
+    "test_docs", "test_example_services", "test_report_browser", "test_demo",
 )  # fmt: skip
 
 

@@ -26,7 +26,9 @@ def shown(argv: list[str], env: dict[str, str]) -> str:
     return data.decode().replace("\r\n", "\n")
 
 
-def typed(argv: list[str], env: dict[str, str], keys: list[tuple[str, str]]) -> str:
+def typed(
+    argv: list[str], env: dict[str, str], keys: list[tuple[str, str]], prompt: str = "> "
+) -> str:
     """The output on a terminal; keys: what to type at the prompt, and the text to wait for then."""
     pid, terminal = pty.fork()
     if pid == 0:
@@ -35,7 +37,7 @@ def typed(argv: list[str], env: dict[str, str], keys: list[tuple[str, str]]) -> 
     waiting = select.poll()  # `select.select` knows no descriptor from 1,024 on
     waiting.register(terminal, select.POLLIN)
     try:
-        for text, awaited in [("", "> "), *keys]:
+        for text, awaited in [("", prompt), *keys]:
             os.write(terminal, text.encode())
             since = len(output)
             deadline = time.monotonic() + 60

@@ -26,6 +26,7 @@ Contents:
     page/        a store drawn as HTML, still or live
     serve/       the store for stock clients of Apache Pulsar, and by HTTP
     spark/       topics as Spark data frames, by its public name; programs for spark-submit
+    testing/     stores with a clock to move and clients that crash, for tests of users
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from txlog.client.open import open_store as open
     from txlog.client.reading.reader import Reader as Reader
     from txlog.client.reading.table_view import TableView as TableView
+    from txlog.client.restore import restore as restore
     from txlog.client.sending.producer import MessageBuilder as MessageBuilder
     from txlog.client.sending.producer import Producer as Producer
     from txlog.client.sending.producer import WatermarkBuilder as WatermarkBuilder
@@ -103,6 +105,7 @@ _HOMES = {
     "verify": "client.answers.integrity",
     "repair": "client.answers.integrity",
     "doctor": "client.answers.health",
+    "restore": "client.restore",
 }
 
 __all__ = [
@@ -110,7 +113,7 @@ __all__ = [
     "MessageId", "MultiTopicsConsumer", "NonDurableConsumer", "Position", "Producer", "Range",
     "Reader", "Schema", "Settings", "TableView", "TopicName", "Transaction", "TransactionBuilder",
     "TxnId", "WatermarkBuilder", "WatermarkId", "__version__", "init", "messages", "open",
-    "doctor", "repair", "schema_of", "verify",
+    "doctor", "repair", "restore", "schema_of", "verify",
 ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txlog.cli.main import script
+from txlog_store import script
 
 if __name__ == "__main__":
     script()

@@ -7,7 +7,10 @@ the same, and by the wall clock after a restart (spec/reliability R32). Nothing 
 from __future__ import annotations
 
 import time
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 # Linux has CLOCK_BOOTTIME, which keeps running in suspend; elsewhere the monotonic clock must do.
@@ -61,8 +64,10 @@ class ManualClock:
         """Return the time it was set to."""
         return Instant(self._wall_ms, self._boot_id, self._boot_ms)
 
-    def advance(self, ms: int) -> None:
-        """Let ms milliseconds pass on both clocks."""
+    def advance(self, ms: int | timedelta) -> None:
+        """Let milliseconds, or a timedelta, pass on both clocks."""
+        if not isinstance(ms, int):
+            ms = round(ms.total_seconds() * 1000)
         assert ms >= 0, "time only moves forward; set_wall turns the wall clock back"
         self._wall_ms += ms
         self._boot_ms += ms

@@ -1,7 +1,8 @@
 """Owns the error tree: one class for each case that a caller would handle differently.
 
-The exit code of an error is its TXL code without the last two digits. README, the man pages and
-`txlog help exit-codes` are generated from the table of this module (`error_table`).
+The exit code of an error is its TXL code without the last two digits. The page exit-codes,
+the man pages and `txlog help exit-codes` are generated from the table of this module
+(`error_table`).
 
     TxlogError               exit  the caller should
     ├─ Usage                   2   fix the call

@@ -186,6 +186,7 @@ def main(words: Sequence[str]) -> None:
         "online": lambda: client.admin.set_online("t/1"),
         "expire": client.expire,
         "give up": lambda: moving.receive() if moving is not None else None,
+        "retry": lambda: client.topic("t-s-DLQ").retry_dead_letters(all=True),
         "put off": lambda: (
             moving.reconsume_later(txlog.MessageId.parse(arguments[2]))
             if moving is not None

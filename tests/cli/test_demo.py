@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,9 +18,13 @@ import pytest
 
 import txlog
 from tests.harness import python
+from tests.source_tree import SOURCE
+from tests.terminal import typed
 from txlog.cli import demo
-from txlog.cli.demo import check, pipeline, source, supervisor
+from txlog.cli.commands import demo as demo_command
+from txlog.cli.demo import check, pipeline, source, supervisor, tour
 from txlog.cli.demo.worker import PipeGate
+from txlog.cli.main import main
 from txlog.errors import AlreadyExists, CommandFailed, InvalidArgument
 from txlog.lake.sql.duck import Session
 
@@ -347,3 +352,83 @@ def test_short_run_is_exact_through_real_kills(tmp_path: Path) -> None:
         assert client.transactions(states=["open"]) == []
     with pytest.raises(AlreadyExists):
         demo.run(path, kills=0, limit=1)
+
+
+# --- the verdict and the tour ---------------------------------------------------------------------
+
+
+def answered(**changes: object) -> dict[str, object]:
+    """The result of a whole run, with some values changed."""
+    answer: dict[str, object] = {
+        "path": "./my demo", "invoices": 22_064, "refunds": 3_836, "kills": 10,
+        "lost": 0, "doubled": 0, "check_list": [check.compared("value", "1.5", "1.5")],
+    }  # fmt: skip
+    return {**answer, **changes}
+
+
+def test_verdict_says_what_was_killed_lost_and_doubled() -> None:
+    verdict, following = demo_command.verdict(answered()).splitlines()
+    assert verdict == "10 workers killed; 25,900 invoices: 0 lost, 0 doubled"
+    assert "txlog demo --tour" in following
+    assert "rm -r './my demo'" in following
+
+
+def test_verdict_names_what_differs() -> None:
+    wrong_value = [check.compared("value", "1.5", "1.4")]
+    text = demo_command.verdict(answered(lost=1, doubled=2, check_list=wrong_value))
+    assert "1 lost, 2 doubled\ndiffers: value: 1.4, expected 1.5\n" in text
+
+
+def test_demonstration_ends_with_its_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A short run with real kills: the counts come from the proof."""
+    store = str(tmp_path / "store")
+    assert main(["demo", store, "--limit", "40", "--kills", "1", "--json"]) == 0
+    printed = capsys.readouterr()
+    answer = orjson.loads(printed.out)
+    assert (answer["lost"], answer["doubled"], answer["exact"]) == (0, 0, True)
+    assert printed.err.startswith("2 workers killed; 40 invoices: 0 lost, 0 doubled\n")
+
+
+def test_tour_in_a_pipe_goes_on_to_its_end(tmp_path: Path) -> None:
+    """It runs its commands, kills the function, and leaves the store; a second one is refused."""
+    words = [sys.executable, "-m", "txlog", "demo", str(tmp_path / "tour"), "--tour"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for number, step in enumerate(tour.STEPS, start=1):
+        assert f"{number} of {len(tour.STEPS)}  {step.title}\n" in done.stdout
+        assert all(f"$ {command}\n" in done.stdout for command in step.commands)
+    assert "killed, exit 137\n" in done.stdout
+    assert "bills\tlost\tdoubled\n20000\t0\t0\n" in done.stdout
+    assert f"rm -r {tmp_path / 'tour'} " in done.stdout
+    with txlog.open(str(tmp_path / "tour" / tour.STORE)) as client:
+        assert {row["topic"] for row in client.topics()} == {"notes", "orders", "totals"}
+    again = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert again.returncode == 4
+    assert "tour is not empty" in again.stderr
+
+
+def test_tour_on_a_terminal_waits_and_can_be_left(tmp_path: Path) -> None:
+    """Enter goes on; q ends the tour, which still says how to remove its store."""
+    words = [sys.executable, "-m", "txlog", "demo", "walk", "--tour"]
+    script = f"cd {tmp_path} && exec {' '.join(words)}"
+    asked = "q ends the tour: "
+    keys = [("\n", asked), ("q\n", "rm -r walk")]
+    environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(SOURCE)}
+    text = typed(["sh", "-c", script], environment, keys, asked)
+    assert "2 of 8" in text
+    assert "3 of 8" not in text
+
+
+def test_txlog_alone_offers_the_tour_where_there_is_no_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TXLOG_STORE", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert main([]) == 0
+    assert "txlog demo --tour" in capsys.readouterr().out
+    txlog.init(str(tmp_path / "txlog-store"))
+    assert main([]) == 0
+    assert "txlog demo --tour" not in capsys.readouterr().out

@@ -22,7 +22,7 @@ import pytest
 
 from scripts import ready
 from tests.source_tree import SOURCE
-from txlog.base.ranges import parse_time
+from txlog.base.times import parse_time
 from txlog.cli.help import topics
 from txlog.cli.help.codes import CODES
 from txlog.cli.line import catalogue

@@ -228,7 +228,9 @@ def test_a_demo_says_how_far_its_workers_are(
     def run(path: str, *, progress: Callable[[str, int, int, int], None], **_: object) -> object:
         progress("totals", 20, 80, 3)
         sights.append(progress._stage())  # type: ignore[attr-defined]
-        return {name: 0 for name in demo.Result.__annotations__} | {"exact": True}
+        return {name: 0 for name in demo.Result.__annotations__} | {
+            "path": path, "exact": True, "check_list": [],
+        }  # fmt: skip
 
     monkeypatch.setattr(demo, "run", run)
     assert main(["demo", str(tmp_path / "d"), "--json"]) == 0

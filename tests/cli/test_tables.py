@@ -27,8 +27,8 @@ PERSON = tables.Look(human=True, color=False, utc=True, width=0)
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("begin_time", "2026-11-20T09:12:04.123Z", "2026-11-20 09:12:04"),
-        ("watermark", "2026-11-20T09:12:04.123Z", "2026-11-20 09:12:04"),
+        ("begin_time", "2026-11-20T09:12:04.123Z", "2026-11-20 09:12:04Z"),
+        ("watermark", "2026-11-20T09:12:04.123Z", "2026-11-20 09:12:04Z"),
         ("size_bytes", 2048, "2.0 KiB"),
         ("age_ms", 240_000, "4m"),
         ("messages", 1_180_002, "1,180,002"),

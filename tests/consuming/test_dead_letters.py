@@ -87,6 +87,7 @@ def test_maximum_of_one_and_two_aborts_the_third_time_goes_there(bench: Bench) -
         "REAL_TOPIC": "t",
         "REAL_SUBSCRIPTION": "s",
         "ORIGIN_MESSAGE_ID": str(a),
+        "REDELIVERY_COUNT": "2",
     }
     assert unacked(bench.client) == [b"b"]
     assert [m.value for m in receive(bench.client)] == [b"b"]
@@ -369,6 +370,7 @@ def test_large_message_goes_in_chunks(large: Bench) -> None:
         "REAL_TOPIC": "t",
         "REAL_SUBSCRIPTION": "s",
         "ORIGIN_MESSAGE_ID": str(message_id),
+        "REDELIVERY_COUNT": "1",
     }
     assert unacked(large.client) == []
     figures = large.client.store.read(

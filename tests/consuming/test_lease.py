@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine_kit import Bench, begin, kill, send, send_txn, session_of, values
 from txlog import Client, Consumer, Message, MessageId, messages
-from txlog.client.answers.consumers import consumers as consumer_rows
+from txlog.client.answers.lag import consumers as consumer_rows
 from txlog.engine.plan.consuming.choice import SLOTS, slot_of, slots_of
 from txlog.engine.storage.journal import Journal
 from txlog.errors import (

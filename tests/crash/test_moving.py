@@ -226,3 +226,71 @@ def test_processes_that_give_everything_back_and_die_lose_and_double_nothing(
         values_by_topic = check_once(client, sent, f"seed {SEED}")
         assert values_by_topic["t"] == []
         assert sorted(values_by_topic[DLQ]) == sorted(sent)
+
+
+def check_retried(client: Client, sent: list[bytes], label: str) -> int:
+    """Every message is unacknowledged in its topic or a dead letter; how many went back."""
+    back = [m.value or b"" for m in read_messages(client, "t", UNACKED)]
+    dead = [row["preview"] or "" for row in client.topic(DLQ).dead_letters()]
+    assert Counter([*back, *map(str.encode, dead)]) == Counter(sent), f"{label}: {back} {dead}"
+    return len(back)
+
+
+def test_every_crash_of_a_retry_leaves_each_message_once() -> None:
+    """A dead letter is in its topic again, or still a dead letter, after any kill or power cut."""
+    disk = new_disk()
+    client = open_client(disk)
+    fill(client)
+    client.consumer("t", "s").receive_batch(10)
+    rng = random.Random(f"{SEED} retry")
+    cases: list[tuple[MemoryDisk, bool, str]] = []
+
+    def collect(op: str, path: str, **info: int) -> None:
+        at = f"retry, seed {SEED}, before {op} {path}"
+        cases.append((disk.fork_kill(), False, at))
+        for number, image in enumerate(disk.images(rng, IMAGES)):
+            cases.append((image, True, f"{at}, image {number}"))
+
+    disk.step = collect
+    assert client.topic(DLQ).retry_dead_letters(all=True)["retried"] == len(SENT)
+    collect("", "the end")
+    disk.step = lambda op, path, **info: None
+    moved = set()
+    for crashed, is_cut, label in cases:
+        recovered = open_client(crashed, after_reboot() if is_cut else ManualClock(START_MS))
+        recovered.flush()
+        moved.add(check_retried(recovered, SENT, label))
+        recovered.topic(DLQ).retry_dead_letters(all=True)
+        assert check_retried(recovered, SENT, f"{label}, the second time") == len(SENT)
+    assert {0, len(SENT)} < moved
+
+
+def test_processes_that_retry_at_once_and_die_double_nothing(tmp_path: Path) -> None:
+    """Two at a time, killed at a random write; the last one moves the rest."""
+    path = str(tmp_path / "store")
+    rng = random.Random(SEED)
+    txlog.init(path, clock=clock_at(0), coordinators=2, reader_grace_ms=0, durability="os")
+    with open_store(path, clock=clock_at(0)) as client:
+        fill(client)
+        client.consumer("t", "s").receive_batch(10)
+        client.create_topic("other")
+        sent = SENT + [b"%d" % number for number in range(400)]
+        for value in sent[len(SENT) :]:
+            properties = {"REAL_TOPIC": "t", "REAL_SUBSCRIPTION": "s"}
+            client.producer(DLQ).send(value, key=value, properties=properties)
+    for _ in range(3):
+        aims = [
+            f"pwrite .journal {rng.randrange(1, 8)} {rng.choice(('before', 'after', '40'))}"
+            for _ in range(2)
+        ]
+        first, second = (dying(path, "retry", aim) for aim in aims)
+        with Child(first) as one, Child(second) as other:
+            for child in (one, other):
+                assert child.end()[0] in (KILLED, 0), child.other
+        with open_store(path, clock=clock_at(0)) as client:
+            client.flush()
+            check_retried(client, sent, f"seed {SEED}, {aims}")
+    with open_store(path, clock=clock_at(0)) as client:
+        client.topic(DLQ).retry_dead_letters(all=True)
+        assert check_retried(client, sent, f"seed {SEED}") == len(sent)
+        assert client.topic(DLQ).retry_dead_letters(all=True)["retried"] == 0

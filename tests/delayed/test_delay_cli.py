@@ -14,7 +14,7 @@ import pytest
 from tests.delayed.test_looking import bench_of, later
 from tests.engine_kit import Bench
 from tests.source_tree import ROOT
-from txlog.base.ranges import format_time
+from txlog.base.times import format_time
 from txlog.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.engine_kit import START_MS, Bench, read
-from txlog.base.ranges import format_time
+from txlog.base.times import format_time
 from txlog.cli.input.inputs import Input
 from txlog.cli.main import main
 from txlog.cli.produce.columns import filled

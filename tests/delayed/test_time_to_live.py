@@ -16,7 +16,7 @@ from tests.delayed.test_policies import counted
 from tests.engine_kit import START_MS, Bench, read, values
 from tests.tiers import graded
 from txlog import Client, Range
-from txlog.base.ranges import format_time
+from txlog.base.times import format_time
 from txlog.cli.main import main
 from txlog.engine.view import View
 

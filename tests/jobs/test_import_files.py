@@ -24,7 +24,7 @@ from tests.engine_kit import Bench
 from tests.harness import KILLED, ready, run
 from tests.jobs.test_export_files import fill, shown
 from tests.tiers import graded
-from txlog.base.ranges import parse_instant
+from txlog.base.times import parse_stored
 from txlog.cli.input.inputs import Input
 from txlog.client.open import open_store
 from txlog.client.sending.bulk import Bulk
@@ -135,7 +135,7 @@ def test_texts_and_numbers_are_instants_as_on_the_command_line(
     tmp_path: Path, text: str, instant: int
 ) -> None:
     """spec/cli 3: an instant may be a text in csv, and a text or a number in lines of JSON."""
-    assert parse_instant(text, 0) == instant
+    assert parse_stored(text, 0) == instant
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t")
     (tmp_path / "a.csv").write_text(f"at\n{text}\n")

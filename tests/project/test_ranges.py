@@ -10,18 +10,13 @@ import txlog
 from txlog.base.ids import MessageId, TxnId
 from txlog.base.ranges import (
     END,
-    INSTANT_MS_MIN,
     START,
     Bound,
     Range,
-    format_time,
     parse_bound,
-    parse_duration,
     parse_range,
     parse_size,
-    parse_time,
 )
-from txlog.base.settings import INSTANT_MS_MAX
 from txlog.errors import InvalidArgument, TxlogError
 
 NOW = 1_763_629_924_123
@@ -54,9 +49,9 @@ def at(text: str) -> Bound:
         (":", Range(START)),
         ("@-1h", Range(time(NOW - HOUR))),
         ("@-48h..-24h", Range(time(NOW - 2 * DAY), time(NOW - DAY))),
-        ("@2025-11-20..end", Range(time(MIDNIGHT), END)),
-        ("@2025-11-20..+10m", Range(time(MIDNIGHT), time(MIDNIGHT + 600_000))),
-        ("@2025-11-20:+10m", Range(time(MIDNIGHT), time(MIDNIGHT + 600_000))),
+        ("@2025-11-20Z..end", Range(time(MIDNIGHT), END)),
+        ("@2025-11-20Z..+10m", Range(time(MIDNIGHT), time(MIDNIGHT + 600_000))),
+        ("@2025-11-20Z:+10m", Range(time(MIDNIGHT), time(MIDNIGHT + 600_000))),
         (
             "@2025-11-20T00:00:00Z..@2025-11-20T01:00:00Z",
             Range(time(MIDNIGHT), time(MIDNIGHT + HOUR)),
@@ -75,6 +70,12 @@ def at(text: str) -> Bound:
         ("+5:+10", Range(Bound("skip", 5), Bound("skip", 10))),
         ("@-2h:-1h", Range(time(NOW - 2 * HOUR), time(NOW - HOUR))),
         ("+5:", Range(Bound("skip", 5))),
+        ("-1h", Range(time(NOW - HOUR))),
+        ("-1h..now", Range(time(NOW - HOUR), time(NOW))),
+        ("2025-11-20Z", Range(time(MIDNIGHT))),
+        ("2025-11-20 00:00Z..+10m", Range(time(MIDNIGHT), time(MIDNIGHT + 600_000))),
+        ("@2025-11-20 00:00 UTC", Range(time(MIDNIGHT))),
+        ("2025-11-20T00:00Z..2025-11-20T01:00Z", Range(time(MIDNIGHT), time(MIDNIGHT + HOUR))),
     ],
 )
 def test_range_forms(text: str, expected: Range) -> None:
@@ -101,7 +102,6 @@ def test_range_forms(text: str, expected: Range) -> None:
         "start..+10m",
         "1:2..+1h",
         "@-1h..@",
-        "@2025-11-20T00:00:00",
         "sub=..",
         "unacked=",
         "+1..-1h",
@@ -110,7 +110,9 @@ def test_range_forms(text: str, expected: Range) -> None:
         "1:2:3:4:5",
         "\u0663:1",
         "@2025-11-20T10:00:00Z:end",
-        "-1h",
+        "@yesterday 14",
+        "@2025-11-20 14",
+        "@14:00",
     ],
 )
 def test_bad_range_is_refused(text: str) -> None:
@@ -144,32 +146,6 @@ def test_bound_prints_its_text(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("250ms", 250),
-        ("10s", 10_000),
-        ("5m", 300_000),
-        ("1h", HOUR),
-        ("7d", 7 * DAY),
-        ("1h30m", 5_400_000),
-        ("0s", 0),
-        ("1d1h1m1s1ms", DAY + HOUR + 61_001),
-    ],
-)
-def test_durations(text: str, expected: int) -> None:
-    assert parse_duration(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text", ["", "5", "m", "-5m", "1.5h", "5 m", "5M", "1w", "9" * 15 + "d", "9" * 5000 + "s"]
-)
-def test_bad_duration_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        parse_duration(text)
-    assert caught.value.code == 203
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
         ("4096", 4096),
         ("0", 0),
         ("64KiB", 65_536),
@@ -189,71 +165,11 @@ def test_bad_size_is_refused(text: str) -> None:
         parse_size(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("now", NOW),
-        ("now+5m", NOW + 300_000),
-        ("now-5m", NOW - 300_000),
-        ("-1h", NOW - HOUR),
-        ("+5m", NOW + 300_000),
-        ("1763596800", MIDNIGHT),
-        ("999999999", 999_999_999_000),
-        ("1763596800000", MIDNIGHT),
-        ("12345678", 12_345_678),
-        ("0", 0),
-        ("2025-11-20", MIDNIGHT),
-        ("2025-11-20T00:00:00Z", MIDNIGHT),
-        ("2025-11-20t01:00:00.1234567+01:00", MIDNIGHT + 123),
-        ("2025-11-20 00:00:00.05-00:00", MIDNIGHT + 50),
-        ("1969-12-31T23:59:59.999Z", -1),
-        ("2025-11-20T00:00Z", MIDNIGHT),
-        ("2025-11-20T01:30+01:00", MIDNIGHT + HOUR // 2),
-    ],
-)
-def test_times(text: str, expected: int) -> None:
-    assert parse_time(text, NOW) == expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "-5",
-        "2025-13-01",
-        "2025-11-20T00:00:00",
-        "2025-11-20T24:00:01Z",
-        "2025-11-20T00:00.5Z",
-        "2025-11-20T00Z",
-        "20251120T000000Z",
-        "tomorrow",
-        "now5m",
-        "1e9",
-        "253402300800000",
-        "9" * 30,
-        "2025-W01-1",
-        "2025-02-29",
-        "-9999999d",
-    ],
-)
-def test_bad_time_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        parse_time(text, NOW)
-    assert caught.value.code == 203
-
-
-@given(st.integers(INSTANT_MS_MIN, INSTANT_MS_MAX))
-def test_printed_time_is_accepted(instant_ms: int) -> None:
-    text = format_time(instant_ms)
-    assert len(text) == len("2026-11-20T09:12:04.123Z")
-    assert parse_time(text, NOW) == instant_ms
-
-
 def test_positions_are_parsed_from_their_text_as_the_guide_says() -> None:
     """docs/python.md: without an instant of its own, times are relative to the wall clock."""
     assert str(txlog.Bound.parse("-100")) == "-100"
     assert txlog.Range.parse("17:4..end") == parse_range("17:4..end", 0)
     assert txlog.Range.parse("@-1h..end", 7_200_000) == parse_range("@-1h..end", 7_200_000)
-    assert str(txlog.Bound.parse("@2026-11-20")) == "@2026-11-20T00:00:00.000Z"
+    assert str(txlog.Bound.parse("@2026-11-20Z")) == "@2026-11-20T00:00:00.000Z"
     with pytest.raises(InvalidArgument):
         txlog.Bound.parse("nonsense")

@@ -35,6 +35,8 @@ STATE = "document.getElementById('state').textContent"
 LOOKED = "document.documentElement.dataset.looks"
 HEALTH = "document.getElementById('health').textContent"
 SAID = "document.getElementById('said').textContent"
+FOUND = "document.querySelector('#view .found table')"
+VIEW = "document.getElementById('view').innerText"
 RESULT = "document.querySelector('#result table, #result .bad')"
 
 
@@ -79,7 +81,12 @@ def page(url: str, tmp_path: Path) -> Iterator[Page]:
 def visited(page: Page, url: str, width: int, height: int, scheme: str) -> None:
     page.look(width, height, scheme)
     page.tell("Page.navigate", url=url)
-    page.until(f"{LOOKED} >= 1")
+    page.until(f"{LOOKED} >= 1 && document.getElementById('history').innerHTML")
+
+
+def opened(page: Page, topic: str) -> None:
+    """Follow the link to a topic."""
+    page.ask(f"document.querySelector('#topics [href=\"#/topic?topic={topic}\"]').click()")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -150,9 +157,7 @@ def test_many_topics_hide_nothing_below_them(
         client.producer("topic-119").send(b"")
         with at(path) as url:
             visited(page, url, width, height, "light")
-            names = page.ask(
-                "[...document.querySelectorAll('[data-topic]')].map((b) => b.innerText)"
-            )
+            names = page.ask("[...document.querySelectorAll('#topics a')].map((b) => b.innerText)")
             assert len(names) == 100
             assert names == sorted(names)
             assert names[-1] == "topic-119"  # the list leaves out some topics without messages
@@ -175,9 +180,9 @@ def test_page_follows_the_store_and_opens_topics(page: Page, url: str, store: st
         "document.querySelector('#topics tbody tr:last-child').innerText !=="
         f" {before!r}.replaceAll('\\\\t', '\\t')"
     )
-    page.ask("document.querySelector('[data-topic=refunds]').click()")
-    page.until(RESULT)
-    assert "a new one" in page.ask(f"{RESULT}.innerText")
+    opened(page, "refunds")
+    page.until(FOUND)
+    assert "a new one" in page.ask(f"{FOUND}.innerText")
 
 
 def test_page_tells_a_stopped_server_from_a_pause(page: Page, tmp_path: Path) -> None:
@@ -220,9 +225,16 @@ def test_very_long_text_keeps_the_layout(page: Page, tmp_path: Path) -> None:
         client.producer("long").send(b"x" * 200_000, key="k" * 5_000)
     with at(path) as url:
         visited(page, url, 390, 844, "dark")
-        page.ask("document.querySelector('[data-topic=long]').click()")
-        page.until("document.querySelector('#result table')")
-        assert "x… (200,000 characters)" in page.ask(f"{RESULT}.innerText")
+        opened(page, "long")
+        page.until(FOUND)
+        assert "x…" in page.ask(f"{FOUND}.innerText")
+        assert page.ask("document.documentElement.scrollWidth") <= 390
+        page.ask("document.querySelector('.found a').click()")
+        page.until("document.querySelector('#view pre')")
+        assert "195.3 KiB, text, the first 64.0 KiB" in page.ask(VIEW)
+        assert page.ask("document.documentElement.scrollWidth") <= 390
+        page.press("o")
+        page.until("document.getElementById('view').hidden")
         page.press("/")
         page.ask("document.getElementById('sql').value = ''")
         page.write(f"SELECT {'y' * 3_000} FROM long")
@@ -238,7 +250,7 @@ def test_focus_survives_changes_of_the_store(page: Page, tmp_path: Path) -> None
     full_store(path)
     with txlog.open(path) as client, at(path) as url:
         visited(page, url, 1280, 900, "light")
-        for has, element in (("className", ".scroll"), ("dataset.topic", "[data-topic=refunds]")):
+        for has, element in (("className", ".scroll"), ("hash", "[href*=refunds]")):
             page.ask(f"document.querySelector('#topics {element}').focus()")
             page.ask("scrollTo({top: 900, behavior: 'instant'})")
             focused = page.ask(f"document.activeElement.{has}")
@@ -279,16 +291,16 @@ def test_login_lasts_until_logout(page: Page, guarded: str) -> None:
     page.press("Enter")
     page.until(f"{LOOKED} >= 1")
     assert page.ask(STATE) == "live" and not page.ask(ASKED)
-    page.ask("document.querySelector('[data-topic=refunds]').click()")
-    page.until(RESULT)
+    opened(page, "refunds")
+    page.until(FOUND)
     page.reload()
-    page.until(f"{LOOKED} >= 1 && {STATE} === 'live'")  # this tab still knows it
+    page.until(f"{LOOKED} >= 1 && {STATE} === 'live' && {FOUND}")  # this tab still knows it
     assert page.ask("document.cookie") == ""
     assert page.tell("Network.getCookies")["cookies"] == []
     assert not any(token("boss").split(".")[1] in one["url"] for one in asked_for(page))
     page.ask("document.getElementById('account').click()")
     page.until(ASKED)
-    assert "refunds" not in page.ask("document.body.innerText")
+    assert "messages" not in page.ask("document.body.innerText")
     page.reload()
     page.until(ASKED)
 
@@ -304,10 +316,11 @@ def test_role_sees_its_resources_and_why_others_are_refused(page: Page, guarded:
     page.look(1280, 900, "light")
     page.tell("Page.navigate", url=f"{guarded}/#token={token('watcher')}")
     page.until(f"{LOOKED} >= 1")
-    page.ask("document.querySelector('[data-topic=refunds]').click()")
-    page.until(RESULT)
-    assert page.ask(f"{RESULT}.innerText").startswith("role watcher may not consume from")
-    page.ask("document.getElementById('result').replaceChildren()")
+    opened(page, "refunds")
+    page.until(f"{VIEW}.includes('role watcher may not consume from')")
+    assert "backlog" in page.ask(VIEW)  # it may see the figures
+    page.press("o")
+    page.until("document.getElementById('view').hidden")
     page.press("/")
     page.ask("document.getElementById('sql').value = ''")
     page.write("SELECT value FROM invoices")
@@ -360,3 +373,128 @@ def test_foreign_pages_and_scripts_are_blocked(page: Page, url: str) -> None:
     assert page.ask("window.ran") is None
     kinds = {"img-src", "script-src-elem", "script-src-attr", "connect-src"}
     assert {*page.ask("broken")} == kinds
+
+
+# --- views -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def acting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The URL of a server whose page has actions, and its store, with hostile values."""
+    path = str(tmp_path_factory.mktemp("acting") / "store")
+    txlog.init(path)
+    with txlog.open(path) as client:
+        client.create_topic("orders", partitions=2)
+        client.create_topic("empty")
+        client.create_subscription("orders", "billing", type="shared")
+        producer = client.producer("orders")
+        for number in range(60):
+            value = b'{"n":%d,"s":"<img src=x onerror=stop>"}' % number
+            producer.send(value, key=KEY, properties={KEY: KEY})
+        with client.transaction() as txn:
+            producer.send(b"of a transaction", key="ana", txn=txn)
+    with at(path, "--allow-actions") as url:
+        yield url, path
+
+
+def settled(page: Page, url: str, view: str) -> None:
+    """Open a view, and wait for all its parts."""
+    page.tell("Page.navigate", url="about:blank")
+    page.tell("Page.navigate", url=f"{url}/#/{view}")
+    page.until(
+        f"{LOOKED} >= 1 && document.querySelector('#view h2')"
+        " && [...document.querySelectorAll('#view [data-load]')].every((n) => n.shownHtml != null)"
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844), (320, 640)])
+def test_views_fit_every_screen_and_keep_the_policy(
+    page: Page, acting: tuple[str, str], width: int, height: int, scheme: str
+) -> None:
+    """Kills: a table that widens a phone's page, a name that becomes markup, an inline style."""
+    page.look(width, height, scheme)
+    url, path = acting
+    with txlog.open(path) as client:
+        txn = client.transactions(all=True)[0]["txn"]
+    for view in (
+        "topic?topic=orders",
+        "topic?topic=empty",
+        "topic?topic=orders&key=nobody&text=%3Cimg+src%3Dx%3E",
+        "subscription?topic=orders&subscription=billing",
+        "message?topic=orders&id=1:0",
+        f"transaction?id={txn}",
+        "transactions",
+        "clients",
+    ):
+        settled(page, url, view)
+        needs, has, scripts, images = page.ask(
+            "[document.documentElement.scrollWidth, innerWidth, document.scripts.length,"
+            " document.images.length]"
+        )
+        assert needs <= has, view
+        assert (scripts, images) == (1, 0), view
+    wrong = [e for e in page.events if e["method"] in ("Log.entryAdded", "Runtime.exceptionThrown")]
+    assert wrong == []
+
+
+def test_views_lead_from_a_topic_to_its_transaction(page: Page, acting: tuple[str, str]) -> None:
+    page.look(1280, 900, "light")
+    settled(page, acting[0], "topic?topic=orders")
+    page.ask("document.querySelector('#view [name=key]').focus()")
+    page.write("ana")
+    page.press("Enter")
+    page.until(f"{FOUND} && {FOUND}.rows.length === 2")
+    page.ask(f"{FOUND}.querySelector('a').click()")
+    page.until("document.querySelector('#view pre')?.innerText === 'of a transaction'")
+    page.ask("document.querySelector('#view a[href*=transaction]').click()")
+    page.until("document.querySelector('#view .life')")
+    assert "COMMITTING to COMMITTED" in page.ask(VIEW)
+    page.ask("history.back()")
+    page.until("document.querySelector('#view pre')")
+
+
+def test_tail_and_fields_live_while_the_view_changes(page: Page, acting: tuple[str, str]) -> None:
+    """Kills: a view that is drawn again and empties what the user writes, or ends the tail."""
+    url, path = acting
+    page.look(390, 844, "dark")
+    settled(page, url, "topic?topic=orders")
+    page.ask("document.querySelector('[data-tail]').click()")
+    page.until("document.querySelector('.tail').innerText.startsWith('live: no message yet')")
+    page.ask("document.querySelector('#view textarea').focus()")
+    page.write("half a message")
+    before = page.ask("document.querySelector('#view .tiles').innerText")
+    with txlog.open(path) as client:
+        client.producer("orders").send(b"<b>live</b>", key="k")
+    page.until("document.querySelector('.tail tbody tr')")
+    page.until(f"document.querySelector('#view .tiles').innerText !== {json.dumps(before)}")
+    assert "<b>live</b>" in page.ask("document.querySelector('.tail').innerText")
+    assert page.ask("document.activeElement.value") == "half a message"
+    page.ask("document.querySelector('[data-tail]').click()")
+    page.until("document.querySelector('[data-tail]').ariaPressed === 'false'")
+
+
+def test_actions_show_their_plan_first(page: Page, acting: tuple[str, str]) -> None:
+    page.look(1280, 900, "light")
+    url, path = acting
+    settled(page, url, "topic?topic=orders")
+    page.ask("document.querySelector('#view textarea').focus()")
+    page.write("by hand")
+    page.ask("document.querySelector('[data-act=publish] [type=submit]').click()")
+    page.until("document.querySelector('.outcome')?.innerText.startsWith('stored as')")
+    settled(page, url, "subscription?topic=orders&subscription=billing")
+    page.ask("document.querySelector('[name=to]').focus()")
+    page.write("end")
+    page.press("Enter")
+    page.until("document.querySelector('.outcome pre')")
+    assert "undo: txlog sub seek billing -t orders" in page.ask(VIEW)
+    with txlog.open(path) as client:
+        billing = client.subscription("orders", "billing")
+        assert billing.describe()["backlog"] > 60
+        page.ask("document.querySelector('.outcome form [type=submit]').click()")
+        page.until("document.querySelector('.outcome .good')")
+        assert billing.describe()["backlog"] == 0
+    page.until("document.querySelector('#view .tiles b').innerText === '0'")
+    page.ask("document.querySelector('[name=to]').value = 'nowhere'")
+    page.ask("document.querySelector('[data-act=seek] [type=submit]').click()")
+    page.until("document.querySelector('.outcome .bad')")

@@ -60,7 +60,7 @@ def test_stream_sends_everything_and_then_changes(
         assert {"tiles", "topics", "keys", "transactions", "segments"} <= first["sections"].keys()
         assert first["head"]["health"] == "ok"
         assert "&lt;b&gt;&quot;key&quot;" in first["sections"]["keys"]
-        assert 'data-topic="orders"' in first["sections"]["topics"]
+        assert 'href="#/topic?topic=orders"' in first["sections"]["topics"]
         producer = await client.producer("orders")
         await producer.send(b"more")
         while "topics" not in (second := looked(await talk.get()))["sections"]:

@@ -201,4 +201,4 @@ def test_without_pyspark_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(MissingExtra, match="pyspark is not installed") as caught:
         txlog.spark.session()
-    assert caught.value.hint == "pip install 'txlog[spark]'"
+    assert caught.value.hint == "pip install 'txlog-store[spark]'"

@@ -17,7 +17,7 @@ from pyarrow.dataset import dataset
 import txlog
 from tests.engine_kit import relation_of
 from txlog import Client
-from txlog.base.ranges import SQL_MS_MAX
+from txlog.base.times import SQL_MS_MAX
 from txlog.cli.main import main
 from txlog.engine.model import tail
 from txlog.engine.model.schema import INSTANT, decode_rows

@@ -9,9 +9,9 @@ import pytest
 
 from tests.text import one_by_one
 from tests.text.random_messages import random_table
-from txlog.base.ranges import INSTANT_MS_MIN, format_time, parse_instant
 from txlog.base.settings import INSTANT_MS_MAX
 from txlog.base.text import columns
+from txlog.base.times import INSTANT_MS_MIN, format_time, parse_stored
 from txlog.cli.output import records
 from txlog.cli.output.records import Records
 from txlog.cli.terminal.tables import Look
@@ -116,7 +116,7 @@ def test_text_is_read_as_instants_as_the_parser_does() -> None:
         make_text = rng.choice([_instant, _other_instant, _number])
         texts = [make_text(rng) for _ in range(rng.choice([1, 2, 5]))]
         try:
-            parsed = [parse_instant(text, 0) for text in texts]
+            parsed = [parse_stored(text, 0) for text in texts]
         except InvalidArgument:
             parsed = []
         nulls = [None] * rng.randrange(2)
@@ -141,7 +141,7 @@ def test_text_is_read_as_instants_as_the_parser_does() -> None:
 def test_instants_as_programs_write_them_need_no_parser(texts: list[str | None]) -> None:
     instants = columns.from_instants(pa.array(texts, pa.string()))
     assert instants is not None
-    expected = [None if text is None else parse_instant(text, 0) for text in texts]
+    expected = [None if text is None else parse_stored(text, 0) for text in texts]
     assert instants.to_pylist() == expected
 
 

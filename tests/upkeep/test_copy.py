@@ -103,6 +103,7 @@ def test_the_first_writer_of_a_copy_aborts_open_transactions(bench: Bench, tmp_p
     with txlog.open(str(tmp_path / "copy"), clock=bench.clock) as copied:
         send(copied, b"first")
         assert copied.show_transaction(txn)["state"] == "aborted"
+        assert copied.reports() == ["this copy was made while transactions were open: 1 aborted"]
     bench.client.commit(txn)
     assert b"open" in values(bench.client)
 
@@ -190,6 +191,24 @@ def test_a_damaged_file_is_not_copied(bench: Bench, tmp_path: Path) -> None:
         bench.client.copy(str(tmp_path / "copy"))
     with pytest.raises(StoreNotFound):
         txlog.open(str(tmp_path / "copy"))
+
+
+def test_a_copy_that_does_not_verify_is_no_store(bench: Bench, tmp_path: Path) -> None:
+    """Nobody may rely on it, and the next copy to that place starts over."""
+    dest = str(tmp_path / "copy")
+
+    def damage(done_bytes: int, total_bytes: int) -> None:
+        for file in Path(dest).rglob("*.parquet"):
+            data = bytearray(file.read_bytes())
+            data[40] ^= 1
+            file.chmod(0o600)
+            file.write_bytes(data)
+
+    with pytest.raises(Corruption, match="not good"):
+        bench.client.copy(dest, verify=True, tell=damage)
+    assert not Path(dest, "txlog.toml").exists()
+    bench.client.copy(dest, verify=True)
+    check(dest)
 
 
 def test_a_copy_removes_nothing_outside(bench: Bench, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
-"""Owns the text forms of ranges, times, durations and sizes (spec/cli 2, 6 and 12).
+"""Owns the text forms of ranges and sizes (spec/cli 2, 6 and 12); `times` has those of times.
 
     RANGE = BOUND | [BOUND] .. [BOUND] | unacked[=NAME] | txn:TC:SEQ
     BOUND = start | end | +N | -N | L:E | L:E:I | after=L:E | after=L:E:I | @TIME | sub[=NAME]
+
+The `@` may be left out before a TIME that is no number.
 
 A range is half open: it excludes its stop. `:` may stand for `..` when neither side contains a
 colon and they are not both plain numbers; two plain numbers are a message id. This module only
@@ -11,20 +13,15 @@ parses: code that knows the log decides which message a bound refers to.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
 
 from txlog.base.ids import MessageId, TxnId, check_name
-from txlog.base.settings import DAY_MS, HOUR_MS, INSTANT_MS_MAX, MINUTE_MS, SECOND_MS
+from txlog.base.times import format_time, is_distance, is_time, parse_duration, parse_time
 from txlog.clock import SystemClock
 from txlog.errors import InvalidArgument
 
-_INSTANTS: Final = frozenset({"watermark", "emitted", "time"})
-_DURATION = re.compile(r"(?:[0-9]{1,15}(?:ms|s|m|h|d))+")
-_DURATION_TERM = re.compile(r"([0-9]+)(ms|s|m|h|d)")
-_DURATION_UNITS: Final = {"ms": 1, "s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS}
 _SIZE = re.compile(r"([0-9]{1,18})([kmgt]i?b|b)?", re.IGNORECASE)
 _SIZE_UNITS: Final = {
     "": 1,
@@ -39,21 +36,11 @@ _SIZE_UNITS: Final = {
     "tib": 1024**4,
 }
 _INT64_MAX: Final = (1 << 63) - 1
-_INTEGER = re.compile(r"[0-9]{1,15}")
-_COUNT = re.compile(r"([+-])([0-9]{1,18})")
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_RFC3339 = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)"
-    r"(?:(?<=:[0-9]{2}:[0-9]{2})\.([0-9]{1,9}))?([Zz]|[+-][0-9]{2}:[0-9]{2})"
+BOUND_FORMS: Final = (
+    "write start, end, +N, -N, L:E, after=L:E, sub=NAME or a time: 2026-11-27 14:00, "
+    "yesterday 14:00, -3h"
 )
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
-_FAR_MS: Final = re.compile(r"-?[0-9]{14,19}")
-STORED_MAX: Final = (1 << 63) - 1  # last instant that a file can hold, in ms
-# Instants in ms that SQL can represent: DuckDB counts microseconds, and its ends mean infinity.
-SQL_MS_MIN: Final = -9_223_372_022_400_000
-SQL_MS_MAX: Final = 9_223_372_036_854_774
-INSTANT_MS_MIN: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MILLISECOND
+_COUNT = re.compile(r"([+-])([0-9]{1,18})")
 
 
 class Bound(msgspec.Struct, frozen=True, gc=False):
@@ -160,9 +147,11 @@ def parse_bound(text: str, now_ms: int) -> Bound:
     count = _COUNT.fullmatch(text)
     if count is not None:
         return Bound("skip" if count[1] == "+" else "last", int(count[2]))
+    if is_time(text):
+        return Bound("time", parse_time(text, now_ms))
     if text[:1].isdecimal():
         return Bound("id", MessageId.parse(text))
-    raise _bad("bound", text, "write start, end, +N, -N, L:E, L:E:I, after=L:E, @TIME or sub=NAME")
+    raise _bad("bound", text, BOUND_FORMS)
 
 
 def parse_range(text: str, now_ms: int) -> Range:
@@ -183,18 +172,6 @@ def parse_range(text: str, now_ms: int) -> Range:
     return Range(start, _parse_stop(start, right, now_ms))
 
 
-def parse_duration(text: str) -> int:
-    """Parse `250ms`, `10s`, `5m`, `1h`, `7d` or a sum such as `1h30m`; returns milliseconds.
-
-    raises: InvalidArgument (203)
-    """
-    if _DURATION.fullmatch(text):
-        total = sum(int(n) * _DURATION_UNITS[unit] for n, unit in _DURATION_TERM.findall(text))
-        if total <= _INT64_MAX:
-            return total
-    raise _bad("duration", text, "write 250ms, 10s, 5m, 1h, 7d or a sum such as 1h30m")
-
-
 def parse_size(text: str) -> int:
     """Parse `4096`, `64KiB` or `1MB`; returns bytes.
 
@@ -206,45 +183,6 @@ def parse_size(text: str) -> int:
         if size <= _INT64_MAX:
             return size
     raise _bad("size", text, "write 4096, 64KiB or 1MB")
-
-
-def parse_time(text: str, now_ms: int) -> int:
-    """Parse an instant; returns milliseconds.
-
-    text:   RFC 3339, also without seconds; `YYYY-MM-DD` (UTC); 9 or 10 digits = epoch seconds,
-            any other integer = epoch ms; `now`, `now+5m`, `-1h`, `+5m` (from now)
-    raises: InvalidArgument (203)
-    """
-    instant = _read_time(text, now_ms)
-    if instant is None or not INSTANT_MS_MIN <= instant <= INSTANT_MS_MAX:
-        raise _bad("time", text, "write 2026-11-20T09:12:04Z, 2026-11-20, epoch ms, now or -1h")
-    return instant
-
-
-def parse_instant(text: str, now_ms: int) -> int:
-    """Parse an instant that parse_time reads or format_time writes; returns milliseconds.
-
-    raises: InvalidArgument (203)
-    """
-    if _FAR_MS.fullmatch(text) and -STORED_MAX - 1 <= int(text) <= STORED_MAX:
-        return int(text)
-    return parse_time(text, now_ms)
-
-
-def is_instant(name: str) -> bool:
-    """Whether an integer in a field of this name is an instant (spec/cli 1)."""
-    return name.endswith(("_time", "_at")) or name in _INSTANTS
-
-
-def format_time(instant_ms: int) -> str:
-    """Return the instant as RFC 3339 in UTC, with exactly three decimals.
-
-    An instant after the year 9999, such as the end of a stream, becomes its number.
-    """
-    if not INSTANT_MS_MIN <= instant_ms <= INSTANT_MS_MAX:
-        return str(instant_ms)
-    instant = (_EPOCH + instant_ms * _MILLISECOND).replace(tzinfo=None)
-    return instant.isoformat(timespec="milliseconds") + "Z"
 
 
 def _split(text: str, now_ms: int) -> tuple[str, str | None]:
@@ -272,7 +210,7 @@ def _split(text: str, now_ms: int) -> tuple[str, str | None]:
 
 def _parse_stop(start: Bound, text: str, now_ms: int) -> Bound:
     """Parse the stop; in a time range +10m counts from the start's time, -24h from now."""
-    if text[:1] in ("+", "-") and _DURATION.fullmatch(text[1:]):
+    if is_distance(text):
         if start.kind != "time":
             raise _bad("range", text, "a duration ends only a range that begins with @TIME")
         assert isinstance(start.value, int)
@@ -290,32 +228,7 @@ def _is_bound(text: str, now_ms: int) -> bool:
 
 
 def _is_stop(text: str, now_ms: int) -> bool:
-    return _is_bound(text, now_ms) or (
-        text[:1] in ("+", "-") and _DURATION.fullmatch(text[1:]) is not None
-    )
-
-
-def _read_time(text: str, now_ms: int) -> int | None:
-    distance_text = text.removeprefix("now")
-    if text == "now":
-        return now_ms
-    if distance_text[:1] in ("+", "-") and _DURATION.fullmatch(distance_text[1:]):
-        distance = parse_duration(distance_text[1:])
-        return now_ms + distance if distance_text[0] == "+" else now_ms - distance
-    if _INTEGER.fullmatch(text):
-        return int(text) * SECOND_MS if len(text) in (9, 10) else int(text)
-    match = _RFC3339.fullmatch(text)
-    if match is None:
-        if not _DATE.fullmatch(text):
-            return None
-        day, clock, fraction, offset = text, "00:00:00", "0", "Z"
-    else:
-        day, clock, fraction, offset = match[1], match[2], match[3] or "0", match[4]
-    try:
-        whole = datetime.fromisoformat(f"{day}T{clock}{offset.upper()}") - _EPOCH
-    except (ValueError, OverflowError):
-        return None
-    return whole // _MILLISECOND + int(fraction[:3].ljust(3, "0"))
+    return is_distance(text) or _is_bound(text, now_ms)
 
 
 def _now_ms() -> int:

@@ -170,6 +170,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # schemas of topics (plan/records); policies of topics as well
     schema_compatibility: str = "full"
     schema_validation: str = "enforce"
+    # alerts (client/answers/alerts); policies of topics and subscriptions as well; -1: none
+    alert_backlog_age_ms: int = UNLIMITED
+    alert_backlog_messages: int = UNLIMITED
+    alert_backlog_bytes: int = UNLIMITED
+    alert_no_consumer_ms: int = UNLIMITED
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> Settings:
@@ -261,8 +266,13 @@ BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "default_num_partitions": (1, PARTITIONS_MAX),
     "change_retention_ms": (UNLIMITED, INSTANT_MS_MAX),
     "change_retention_bytes": (UNLIMITED, _WORD_MAX),
+    "alert_backlog_age_ms": (UNLIMITED, INSTANT_MS_MAX),
+    "alert_backlog_messages": (UNLIMITED, INSTANT_MS_MAX),
+    "alert_backlog_bytes": (UNLIMITED, INSTANT_MS_MAX),
+    "alert_no_consumer_ms": (UNLIMITED, INSTANT_MS_MAX),
 }
 WATERMARK_POLICIES: Final = tuple(name for name in BOUNDS if name.startswith("watermark_"))
+ALERT_POLICIES: Final = tuple(name for name in BOUNDS if name.startswith("alert_"))
 # settings that are true or false; 0 and 1 are accepted too
 SWITCHES: Final = (
     "delayed_delivery_active",

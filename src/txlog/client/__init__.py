@@ -5,8 +5,8 @@ Users import it as `txlog` and `txlog.aio`. Other rooms import only the modules 
 Door: aio, aio/client, aio/handles, aio/worker, answers/changes, answers/delayed, answers/health,
 answers/inspect, answers/integrity, answers/keys, answers/lists, answers/metric_family,
 answers/metrics_text, answers/overview, answers/topics_and_txns, answers/watermarks, client,
-consuming/consumer, consuming/open, open, reading/reader, sending/bulk, sending/producer,
-topics/created, topics/subscription, topics/topic.
+consuming/consumer, consuming/open, open, reading/reader, reading/search, restore, sending/bulk,
+sending/producer, topics/created, topics/subscription, topics/topic.
 
 Contents:
 
@@ -17,7 +17,8 @@ Contents:
     consuming/      consumers
     copy            copying a store as of one LSN, while other processes keep writing
     open            `init` and `open`
-    reading/        readers and table views
+    reading/        readers, table views and searches
+    restore         `restore`: a copy becomes a store in its place
     sending/        producers and bulk batches
     topics/         handles of topics and subscriptions
     wait            `client.wait`: waiting until conditions are met

@@ -35,6 +35,7 @@ from txlog.engine.door.liveness import dead_consumers
 from txlog.engine.door.space import Arrange
 from txlog.engine.door.store import CallScope, Decide, Decision, Store, View
 from txlog.engine.door.topics import (
+    ALERT,
     DELAYED,
     RETENTION,
     SCHEMA,
@@ -69,6 +70,8 @@ if TYPE_CHECKING:
     )
     from txlog.base.rows.store import Check, ClockAccepted, LockRow, SettingChanged, SettingRow
     from txlog.base.rows.topics import (
+        AlertPolicies,
+        AlertPoliciesChanged,
         PartitionSwitched,
         Policies,
         PoliciesChanged,
@@ -92,41 +95,28 @@ if TYPE_CHECKING:
     )
 
 
-def _get(store: Store, family: PolicyFamily, topic: str | None, namespace: str | None) -> Policies:
-    """The policies that apply to a topic, a namespace or the store.
-
-    returns: {topic, namespace, policies, origins}; origins: where each policy is set
-    """
-    scope = scope_of(topic, namespace)
-    return _answer(store.ask(lambda view: get_policies(view, store.settings, family, scope)))
+def _get(store: Store, family: PolicyFamily, scope: PolicyScope) -> ScopedPolicies:
+    """The policies that apply in a scope."""
+    return store.ask(lambda view: get_policies(view, store.settings, family, scope))
 
 
 def _change(
     store: Store,
     family: PolicyFamily,
-    topic: str | None,
-    namespace: str | None,
+    scope: PolicyScope,
     values: Mapping[str, PolicyValue | None],
-) -> PoliciesChanged:
-    """Set the policies whose value is not None; answers as `_get`, and `changed`."""
-    scope = scope_of(topic, namespace)
+) -> ScopedPolicies:
+    """Set the policies whose value is not None."""
     given = {name: value for name, value in values.items() if value is not None}
-    return _changed(
-        store.write(lambda view, now: set_policies(view, store.settings, family, scope, given))
-    )
+    return store.write(lambda view, now: set_policies(view, store.settings, family, scope, given))
 
 
 def _remove(
-    store: Store,
-    family: PolicyFamily,
-    topic: str | None,
-    namespace: str | None,
-    names: Collection[str],
-) -> PoliciesChanged:
-    """Remove policies, so that they are inherited again; no names: all. Answers as `_change`."""
-    scope = scope_of(topic, namespace)
-    return _changed(
-        store.write(lambda view, now: remove_policies(view, store.settings, family, scope, names))
+    store: Store, family: PolicyFamily, scope: PolicyScope, names: Collection[str]
+) -> ScopedPolicies:
+    """Remove policies, so that they are inherited again; no names: all."""
+    return store.write(
+        lambda view, now: remove_policies(view, store.settings, family, scope, names)
     )
 
 
@@ -135,6 +125,7 @@ def _changed(answer: ScopedPolicies) -> PoliciesChanged:
 
 
 def _answer(scoped: ScopedPolicies) -> Policies:
+    """{topic, namespace, policies, origins}; origins: where each policy is set."""
     scope: PolicyScope = scoped.scope
     return {
         "topic": None if scope.topic is None else scope.topic.short,
@@ -142,6 +133,14 @@ def _answer(scoped: ScopedPolicies) -> Policies:
         "policies": scoped.policies,
         "origins": scoped.origins,
     }
+
+
+def _alerts(answer: ScopedPolicies) -> AlertPoliciesChanged:
+    return {**_thresholds(answer), "changed": answer.changed}
+
+
+def _thresholds(scoped: ScopedPolicies) -> AlertPolicies:
+    return {**_answer(scoped), "subscription": scoped.scope.subscription}
 
 
 def listed(store: Store) -> list[SettingRow]:
@@ -706,19 +705,19 @@ class Admin:
             "fixed_delivery_delay_ms": fixed_delivery_delay_ms,
             "ttl_from": ttl_from,
         }
-        return _change(self._store, DELAYED, topic, namespace, given)
+        return _changed(_change(self._store, DELAYED, scope_of(topic, namespace), given))
 
     def get_delayed_policies(
         self, topic: str | None = None, namespace: str | None = None
     ) -> Policies:
         """The policies that apply, and where each is set; as set_delayed_policies."""
-        return _get(self._store, DELAYED, topic, namespace)
+        return _answer(_get(self._store, DELAYED, scope_of(topic, namespace)))
 
     def remove_delayed_policies(
         self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
     ) -> PoliciesChanged:
         """Remove policies, so that they are inherited; no names: all. As set_delayed_policies."""
-        return _remove(self._store, DELAYED, topic, namespace, names)
+        return _changed(_remove(self._store, DELAYED, scope_of(topic, namespace), names))
 
     # --- policies: retention -----------------------------------------------------------------
 
@@ -757,19 +756,19 @@ class Admin:
             "ttl_from": ttl_from,
             "compaction_threshold_bytes": compaction_threshold_bytes,
         }
-        return _change(self._store, RETENTION, topic, namespace, given)
+        return _changed(_change(self._store, RETENTION, scope_of(topic, namespace), given))
 
     def get_retention_policies(
         self, topic: str | None = None, namespace: str | None = None
     ) -> Policies:
         """The policies that apply, and where each is set; as set_…_policies."""
-        return _get(self._store, RETENTION, topic, namespace)
+        return _answer(_get(self._store, RETENTION, scope_of(topic, namespace)))
 
     def remove_retention_policies(
         self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
     ) -> PoliciesChanged:
         """Remove policies, so that they are inherited; no names: all. As set_retention_policies."""
-        return _remove(self._store, RETENTION, topic, namespace, names)
+        return _changed(_remove(self._store, RETENTION, scope_of(topic, namespace), names))
 
     # --- policies: watermarks ----------------------------------------------------------------
 
@@ -809,19 +808,19 @@ class Admin:
             "open_transaction_check": open_transaction_check,
             "emit_interval_ms": emit_interval_ms,
         }
-        return _change(self._store, WATERMARK, topic, namespace, given)
+        return _changed(_change(self._store, WATERMARK, scope_of(topic, namespace), given))
 
     def get_watermark_policies(
         self, topic: str | None = None, namespace: str | None = None
     ) -> Policies:
         """The policies that apply, and where each is set; as set_…_policies."""
-        return _get(self._store, WATERMARK, topic, namespace)
+        return _answer(_get(self._store, WATERMARK, scope_of(topic, namespace)))
 
     def remove_watermark_policies(
         self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
     ) -> PoliciesChanged:
         """Remove policies, so that they are inherited; no names: all. As set_watermark_policies."""
-        return _remove(self._store, WATERMARK, topic, namespace, names)
+        return _changed(_remove(self._store, WATERMARK, scope_of(topic, namespace), names))
 
     # --- policies: schemas -------------------------------------------------------------------
 
@@ -846,19 +845,77 @@ class Admin:
         raises:     TopicNotFound, InvalidArgument
         """
         given = {"compatibility": compatibility, "validation": validation}
-        return _change(self._store, SCHEMA, topic, namespace, given)
+        return _changed(_change(self._store, SCHEMA, scope_of(topic, namespace), given))
 
     def get_schema_policies(
         self, topic: str | None = None, namespace: str | None = None
     ) -> Policies:
         """The policies that apply, and where each is set; as set_schema_policies."""
-        return _get(self._store, SCHEMA, topic, namespace)
+        return _answer(_get(self._store, SCHEMA, scope_of(topic, namespace)))
 
     def remove_schema_policies(
         self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
     ) -> PoliciesChanged:
         """Remove policies, so that they are inherited; no names: all. As set_schema_policies."""
-        return _remove(self._store, SCHEMA, topic, namespace, names)
+        return _changed(_remove(self._store, SCHEMA, scope_of(topic, namespace), names))
+
+    # --- policies: alerts --------------------------------------------------------------------
+
+    def set_alert_policies(
+        self,
+        topic: str | None = None,
+        namespace: str | None = None,
+        *,
+        subscription: str | None = None,
+        backlog_age_ms: int | None = None,
+        backlog_messages: int | None = None,
+        backlog_bytes: int | None = None,
+        no_consumer_ms: int | None = None,
+    ) -> AlertPoliciesChanged:
+        """Set when a backlog is a problem: for a subscription, a topic, a namespace, or the store.
+
+        subscription:     of the topic
+        backlog_age_ms:   the oldest message of the backlog that is due is older than this
+        backlog_messages, backlog_bytes: the backlog is larger than this
+        no_consumer_ms:   no consumer is connected, and the last sign of one is older than this
+        -1:      no alert, even if a wider scope has one; the answer has None
+        None:    unchanged; a subscription inherits from its topic, that from its namespace, and
+                 that from the store
+        returns: {topic, subscription, namespace, policies, origins, changed}
+        raises:  TopicNotFound, SubscriptionNotFound, InvalidArgument, LimitExceeded
+
+        `check`, `status`, the report, metrics and the pages show what is above a threshold.
+        """
+        values = {
+            "backlog_age_ms": backlog_age_ms,
+            "backlog_messages": backlog_messages,
+            "backlog_bytes": backlog_bytes,
+            "no_consumer_ms": no_consumer_ms,
+        }
+        scope = scope_of(topic, namespace, subscription)
+        return _alerts(_change(self._store, ALERT, scope, values))
+
+    def get_alert_policies(
+        self,
+        topic: str | None = None,
+        namespace: str | None = None,
+        *,
+        subscription: str | None = None,
+    ) -> AlertPolicies:
+        """The thresholds that apply, and where each is set; as set_alert_policies."""
+        return _thresholds(_get(self._store, ALERT, scope_of(topic, namespace, subscription)))
+
+    def remove_alert_policies(
+        self,
+        names: Collection[str] = (),
+        topic: str | None = None,
+        namespace: str | None = None,
+        *,
+        subscription: str | None = None,
+    ) -> AlertPoliciesChanged:
+        """Remove thresholds, so that they are inherited; no names: all. As set_alert_policies."""
+        scope = scope_of(topic, namespace, subscription)
+        return _alerts(_remove(self._store, ALERT, scope, names))
 
 
 def _row(view: View, transaction: HangingTxn) -> HangingTransaction:

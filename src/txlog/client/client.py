@@ -6,11 +6,12 @@ and MessageId, instants are milliseconds since 1970 UTC.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, Unpack
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -23,11 +24,13 @@ from txlog.base.settings import QUEUE_SIZE, Settings
 from txlog.client import admin as administration
 from txlog.client import copy as copying
 from txlog.client import wait as conditions
+from txlog.client.answers import dead_letters as letters
+from txlog.client.answers import disk_usage, keys, lag, overview, status, topics_and_txns
 from txlog.client.answers import inspect as inspecting
-from txlog.client.answers import keys, overview, topics_and_txns
 from txlog.client.consuming import listeners as listening
 from txlog.client.consuming import open as subscribing
 from txlog.client.reading import reader as readers
+from txlog.client.reading import sql_result as sql_results
 from txlog.client.reading import table_view as table_views
 from txlog.client.sending import bulk as bulks
 from txlog.client.sending import producer as producing
@@ -56,8 +59,13 @@ from txlog.engine.door.store import CallScope, Checkpoints, Store, View, compact
 from txlog.errors import AlreadyClosed, InvalidArgument, OutcomeUnknown, TxlogError
 
 if TYPE_CHECKING:
-    from txlog.base.rows.consuming import AcknowledgedIn, SubscriptionRow
-    from txlog.base.rows.space import CheckpointWritten
+    from txlog.base.rows.consuming import (
+        AcknowledgedIn,
+        DeadLetterTopic,
+        LagRow,
+        SubscriptionRow,
+    )
+    from txlog.base.rows.space import CheckpointWritten, DiskUsage
     from txlog.base.rows.store import Overview, RowsRead, Status, StoreCopied, Waited
     from txlog.base.rows.topics import TopicDescription, TopicRow
     from txlog.base.rows.transactions import (
@@ -74,6 +82,7 @@ if TYPE_CHECKING:
     from txlog.client.consuming.listeners import Listeners
     from txlog.client.consuming.open import ConsumerOptions
     from txlog.client.reading.reader import Reader
+    from txlog.client.reading.sql_result import SqlResult
     from txlog.client.reading.table_view import TableView
     from txlog.client.sending.bulk import Bulk
     from txlog.client.sending.producer import Producer
@@ -95,6 +104,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 READ_MESSAGES = 10_000
+# The one call into a room above: DuckDB has its own room, and loads when the first SQL runs.
+_SQL_ENGINE = "txlog.lake.sql.client_query"
 
 
 def _once(parts: dict[str, Any], name: str, make: Callable[[], T]) -> T:
@@ -140,7 +151,7 @@ class Client(RelationReader):
         self._listeners: Callable[[], Listeners] = partial(
             _once, self._parts, "listeners", lambda: listening.Listeners(store)
         )
-        self._handles: WeakSet[Consumer | Access] = WeakSet()
+        self._handles: WeakSet[Consumer | Access | SqlResult] = WeakSet()
 
     @property
     def settings(self) -> Settings:
@@ -324,6 +335,21 @@ class Client(RelationReader):
             )
         )
 
+    def lag(self, topic: str | None = None) -> list[LagRow]:
+        """How far each subscription is behind, of one topic or of all; the fields of `sub list`.
+
+        Rates come from the journal, so they are None for time that it no longer has. A client that
+        stays open remembers what it read at earlier calls, up to 15 minutes.
+        """
+        name = None if topic is None else TopicName.parse(topic, allow_partition=True)
+        return self._ask(
+            lambda view: lag.lag(view, self.store, None if name is None else find_topic(view, name))
+        )
+
+    def dead_letters(self) -> list[DeadLetterTopic]:
+        """The dead-letter topics; the fields of `txlog dlq list`. `topic(name)` retries them."""
+        return self._ask(letters.topics)
+
     def subscription(self, topic: str, name: str) -> SubscriptionHandle:
         """A handle for seek, skip, backlog, policies and deletion.
 
@@ -333,7 +359,7 @@ class Client(RelationReader):
         return subscription_handle.SubscriptionHandle(self.store, topic, name)
 
     def topic(self, name: str) -> TopicHandle:
-        """A handle for the delayed messages, watermarks and schemas of a topic.
+        """A handle for the delayed messages, dead letters, watermarks and schemas of a topic.
 
         name:   `orders/2` means one partition
         raises: TopicNotFound
@@ -636,6 +662,29 @@ class Client(RelationReader):
             yield table
         reader.stop()
 
+    def sql(
+        self,
+        query: str,
+        parameters: Mapping[str, object] | None = None,
+        *,
+        isolation: Literal["committed", "uncommitted"] = "committed",
+    ) -> SqlResult:
+        """The rows of one SELECT over messages, topics by their names, and lists, as of now.
+
+        It runs when its rows are first used: `.arrow()`, `.df()` (pandas), `.pl()` (polars),
+        `.show()`, `.batches()`, or iteration, which gives tuples.
+
+        query:      the relations and functions of `txlog query`: text(key), json(value),
+                    try_json(value); a typed topic has the column `record`
+        parameters: values of $name
+        isolation:  uncommitted: messages have a txn_state, and those of open transactions appear
+        raises:     SqlError, TopicNotFound, PartitionUnavailable, Corruption
+        """
+        lake = importlib.import_module(_SQL_ENGINE)
+        result = sql_results.SqlResult(lake.Query(self, query, parameters, isolation))
+        self._handles.add(result)
+        return result
+
     def waiting(self, *consumers: Consumer) -> Waiting:
         """A wait that ends at any commit, or when a message is due for one of these consumers."""
 
@@ -878,7 +927,11 @@ class Client(RelationReader):
 
     def status(self) -> Status:
         """The store at a glance; the fields of `txlog status`."""
-        return self._ask(lambda view: topics_and_txns.status(view, self.store))
+        return self._ask(lambda view: status.status(view, self.store))
+
+    def disk_usage(self) -> DiskUsage:
+        """The bytes of the store by topic and part; the fields of `txlog du`."""
+        return self._ask(lambda view: disk_usage.disk_usage(view, self.store))
 
     def overview(self) -> Overview:
         """All figures of `txlog report` except the throughput, as of one LSN."""

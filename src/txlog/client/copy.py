@@ -44,6 +44,7 @@ from txlog.errors import (
 
 if TYPE_CHECKING:
     from txlog.base.rows.store import StoreCopied, StoreImage
+    from txlog.clock import Clock
 
 
 Tell = Callable[[int, int], None]  # bytes so far, bytes in all
@@ -61,6 +62,11 @@ class Image(NamedTuple):
     journals: list[JournalName]
     record: WitnessRecord
     files: dict[str, FileRef | None]
+
+    @property
+    def near(self) -> dict[str, FileRef | None]:
+        """The files that are in the store itself."""
+        return {path: ref for path, ref in self.files.items() if not remote.is_far(path)}
 
 
 def silent(done_bytes: int, total_bytes: int) -> None:
@@ -89,31 +95,44 @@ def copy_store(
     with ExitStack() as resources:
         target = resources.enter_context(closing(PosixDisk(path)))
         with suppress(NameTaken):
-            target.write_fresh(identity.COPIED, _mark(source, store.identity.uuid))
+            target.write_fresh(identity.COPIED, mark(source, store.identity.uuid))
         lock = resources.enter_context(closing(target.lock_file(identity.LOCK)))
         lock.acquire(0)
         if target.exists(identity.IDENTITY_PATH):
             raise AlreadyExists(f"{path} is a store already", path=path)
         with closing(PosixDisk(path)) as cleaner:
-            _clear(cleaner, "")
+            clear(cleaner, "")
         answer = _copy(store, target, tell)
     if verify:
-        report = integrity.verify(path, deep=True, clock=store.clock)
-        if report["errors"]:
-            first = next(
-                problem for problem in report["problem_list"] if problem["severity"] == "error"
-            )
-            raise Corruption(f"the copy is not good: {first['message']}", path=path)
+        check_good(path, store.clock)
     return {"path": path, "uuid": store.identity.uuid, **answer, "verified": verify}
 
 
-def _mark(source: str, uuid: str) -> bytes:
+def check_good(path: str, clock: Clock) -> None:
+    """Read all of a copy; one that is not good is no store any more, so nobody relies on it.
+
+    raises: Corruption
+    """
+    problem: str | None = "it could not be read"
+    try:
+        report = integrity.verify(path, deep=True, clock=clock)
+        errors = (row["message"] for row in report["problem_list"] if row["severity"] == "error")
+        problem = next(errors, None) if report["errors"] else None
+    finally:
+        if problem is not None:  # an interrupt, too: the next copy to this place starts over
+            with closing(PosixDisk(path)) as disk:
+                disk.unlink(identity.IDENTITY_PATH)
+    if problem is not None:
+        raise Corruption(f"the copy is not good: {problem}", path=path)
+
+
+def mark(source: str, uuid: str) -> bytes:
     note = "a copy; remove this file once the store it was made from is gone for good"
     fields = {"source": source, "uuid": uuid, "note": note}
     return json.dumps(fields, indent=1).encode() + b"\n"
 
 
-def _clear(disk: Disk, path: str) -> None:
+def clear(disk: Disk, path: str) -> None:
     """Remove the files of an interrupted copy."""
     for name in disk.listdir(path):
         below = f"{path}/{name}" if path else name
@@ -122,30 +141,43 @@ def _clear(disk: Disk, path: str) -> None:
         if names_in(disk, below) is None:
             disk.unlink(below)
         else:
-            _clear(disk, below)
+            clear(disk, below)
             disk.remove_dir(below)
 
 
 def _copy(store: Store, target: PosixDisk, tell: Tell) -> StoreImage:
     source, salt = store.disk, store.identity.salt
-    for directory in identity.DIRECTORIES:
-        target.make_dirs(directory)
     with ExitStack() as resources:
         with maintenance(store, wait=True):
-            image = store.locked(_image)
-            near = {path: ref for path, ref in image.files.items() if not remote.is_far(path)}
+            image = store.locked(_flushed_image)
             pin_disk = PosixDisk(source.description)  # closed with the pin
-            resources.enter_context(closing(pins.pin(pin_disk, salt, near, store.lock_timeout_ms)))
-            progress = _Progress(tell, near, source, image)
-            for name in image.journals:
-                is_last = name == image.journals[-1]
-                length = image.record.end if is_last else source.size(name.path)
-                progress.add(_publish(source, target, name.path, length))
-            for generation in image.generations:
-                progress.add(_publish(source, target, manifest_path(generation)))
-        for path, ref in sorted(near.items()):
-            progress.add(_publish(source, target, path, None, ref))
-    target.write_fresh(identity.MAINTENANCE, b"")
+            pin = pins.pin(pin_disk, salt, image.near, store.lock_timeout_ms)
+            resources.enter_context(closing(pin))
+            progress = Progress(tell, source, image)
+            copy_journal(source, target, image, progress)
+        for path, ref in sorted(image.near.items()):
+            progress.add(publish(source, target, path, None, ref))
+    return finish(source, target, salt, image, progress)
+
+
+def copy_journal(source: Disk, target: PosixDisk, image: Image, progress: Progress) -> None:
+    """Copy the files that name the others: the journal, and the manifests."""
+    for directory in identity.DIRECTORIES:
+        target.make_dirs(directory)
+    for name in image.journals:
+        is_last = name == image.journals[-1]
+        length = image.record.end if is_last else source.size(name.path)
+        progress.add(publish(source, target, name.path, length))
+    for generation in image.generations:
+        progress.add(publish(source, target, manifest_path(generation)))
+
+
+def finish(
+    source: Disk, target: PosixDisk, salt: bytes, image: Image, progress: Progress
+) -> StoreImage:
+    """Make the copied files a store: its identity comes last."""
+    with suppress(NameTaken):
+        target.write_fresh(identity.MAINTENANCE, b"")
     target.publish(identity.RESERVE, [bytes(identity.RESERVE_BYTES)])
     with closing(Witness(target, salt)) as witness:
         for _ in range(2):
@@ -155,14 +187,18 @@ def _copy(store: Store, target: PosixDisk, tell: Tell) -> StoreImage:
         "lsn": image.lsn,
         "files": progress.files,
         "size_bytes": progress.done_bytes,
-        "offloaded": len(image.files) - len(near),
+        "offloaded": len(image.files) - len(image.near),
     }
 
 
-def _image(view: View) -> Image:
+def _flushed_image(view: View) -> Image:
+    view.journal.flush()
+    return image_of(view)
+
+
+def image_of(view: View) -> Image:
     """The image of the store; the caller holds the write lock and the maintenance lock."""
     journal, manifest = view.journal, view.manifest
-    journal.flush()
     assert journal.last_lsn == view.lsn
     record = WitnessRecord(
         0,
@@ -213,16 +249,14 @@ def _before(view: View) -> Manifest | None:
         return None
 
 
-class _Progress:
+class Progress:
     """Counts the copied bytes, and reports them."""
 
-    def __init__(
-        self, tell: Tell, files: dict[str, FileRef | None], source: Disk, image: Image
-    ) -> None:
+    def __init__(self, tell: Tell, source: Disk, image: Image) -> None:
         self.files = self.done_bytes = 0
         self._tell = tell
         file_bytes = sum(
-            source.size(path) if ref is None else ref.bytes for path, ref in files.items()
+            source.size(path) if ref is None else ref.bytes for path, ref in image.near.items()
         )
         self._total = file_bytes + image.record.end
 
@@ -233,7 +267,7 @@ class _Progress:
         self._tell(self.done_bytes, max(self._total, self.done_bytes))
 
 
-def _publish(
+def publish(
     source: Disk, target: Disk, path: str, length: int | None = None, ref: FileRef | None = None
 ) -> int:
     """Copy a file, or its first `length` bytes, and read it back; returns how many bytes.

@@ -9,7 +9,7 @@ from txlog.base.settings import Settings, check_setting
 from txlog.client.client import Client
 from txlog.clock import Clock, SystemClock
 from txlog.engine.door import disk as posix
-from txlog.engine.door.disk import PosixDisk, absolute
+from txlog.engine.door.disk import Disk, PosixDisk, absolute
 from txlog.engine.door.identity import IDENTITY_PATH, MADE, make_store, read_identity
 from txlog.engine.door.store import Store
 from txlog.errors import AlreadyExists, InvalidArgument
@@ -84,10 +84,30 @@ def open_store(
     if lock_timeout_ms is not None:
         check_setting("lock_timeout_ms", lock_timeout_ms)
     disk = PosixDisk(absolute(path), read_only=read_only or dry_run)
+    return open_on(
+        disk,
+        clock or SystemClock(),
+        lock_timeout_ms=lock_timeout_ms,
+        durability=durability,
+        dry_run=dry_run,
+        transaction_key=transaction_key,
+    )
+
+
+def open_on(
+    disk: Disk,
+    clock: Clock,
+    *,
+    lock_timeout_ms: int | None = None,
+    durability: str | None = None,
+    dry_run: bool = False,
+    transaction_key: str | None = None,
+) -> Client:
+    """Open a store on its disk, which closing the client closes; as open_store."""
     try:
         store = Store(
             disk,
-            clock or SystemClock(),
+            clock,
             read_identity(disk),
             lock_timeout_ms=lock_timeout_ms,
             durability=durability,

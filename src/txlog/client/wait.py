@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from txlog.base.ids import TopicName, TxnId
-from txlog.base.ranges import format_time
 from txlog.base.suggest import suggestion
+from txlog.base.times import format_time
 from txlog.client.answers import watermarks
 from txlog.engine.door import catalog as lookup
 from txlog.engine.door.catalog import Subscription, Topic, number_of

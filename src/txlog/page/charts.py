@@ -1,4 +1,4 @@
-"""Owns the charts of a report: columns, bars and lines as SVG, their axes and legends as HTML.
+"""Owns the charts of a page: columns, bars, lines, events on a line. Axes and legends are HTML.
 
 An SVG contains only marks and stretches to the available width. Its text is HTML next to it, so it
 keeps its size on a phone. Every mark has a tooltip. A tone is a colour, t1 to t8 in the style.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from txlog.page.words import brief, safe
+from txlog.page.words import Link, brief, linked, safe
 
 TONES: Final = 8
 _WIDE: Final = 1000.0
@@ -28,7 +28,7 @@ class Series(NamedTuple):
 class Bar(NamedTuple):
     """A bar of a bar chart: its parts as (tone, value, tooltip), and the label after it."""
 
-    name: str
+    name: str | Link
     parts: Sequence[tuple[int, float, str]]
     label: str
 
@@ -115,13 +115,36 @@ def bars(rows: Sequence[Bar], aria: str) -> str:
                 f"<title>{safe(title)}</title></rect>"
             )
             at += width
+        text = row.name.text if isinstance(row.name, Link) else row.name
         out.append(
-            f'<li><span class="name">{safe(row.name)}</span>'
+            f'<li><span class="name">{linked(row.name)}</span>'
             f'<svg viewBox="0 0 {_WIDE:.0f} 10" preserveAspectRatio="none" role="img"'
-            f' aria-label="{safe(row.name)}: {safe(row.label)}">{"".join(marks)}</svg>'
+            f' aria-label="{safe(text)}: {safe(row.label)}">{"".join(marks)}</svg>'
             f'<span class="value">{safe(row.label)}</span></li>'
         )
     return f'<ul class="bars" aria-label="{safe(aria)}">{"".join(out)}</ul>'
+
+
+def life(marks: Sequence[tuple[int, float, str]], end: float, ticks: Sequence[str]) -> str:
+    """A line with its events, as HTML.
+
+    marks: (tone, position from 0 to 1, tooltip) of each event
+    end:   how far the line is drawn in full; it goes on pale, up to 1
+    """
+    width = 7.0
+    drawn = "".join(
+        f'<rect class="t{shade}" x="{_number(min(max(at, 0.0), 1.0) * (_WIDE - width))}" y="2"'
+        f' width="{width:.0f}" height="20"><title>{safe(title)}</title></rect>'
+        for shade, at, title in marks
+    )
+    below = "".join(f"<span>{safe(text)}</span>" for text in ticks)
+    return (
+        f'<div class="life"><svg viewBox="0 0 {_WIDE:.0f} 24" preserveAspectRatio="none"'
+        f' role="img" aria-label="{safe("; ".join(title for _, _, title in marks))}">'
+        f'<path class="grid" d="M0 12H{_WIDE:.0f}"/>'
+        f'<rect class="past" x="0" y="10" width="{_number(end * _WIDE)}" height="4"/>'
+        f'{drawn}</svg><div class="ticks spread" aria-hidden="true">{below}</div></div>'
+    )
 
 
 def legend(series: Sequence[Series], *, always: bool = False) -> str:

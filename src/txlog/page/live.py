@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from txlog.client.client import Client
+from txlog.errors import TxlogError
 from txlog.page import sections
 from txlog.page.charts import Series, columns
 from txlog.page.report import STYLE
 from txlog.page.sections import empty, left_out, section, table
-from txlog.page.words import ago, count, counted, duration, instant, rate, size
+from txlog.page.words import Link, ago, count, counted, duration, instant, linked, rate, safe, size
 
 Figures = Mapping[str, Any]
 ROWS_MAX: Final = 100
@@ -52,9 +53,10 @@ def drawn(figures: Figures, paces: Sequence[Pace]) -> dict[str, str]:
         "problems": problems(figures),
         "rates": rates(paces),
         "topics": sections.topics(figures, paces[-1].by_topic if paces else {}),
-        "transactions": sections.open_transactions(figures) + sections.transactions(figures),
+        "transactions": sections.open_transactions(figures, is_live=True)
+        + sections.transactions(figures),
         "keys": keys(figures),
-        "backlog": sections.backlog(figures),
+        "backlog": sections.backlog(figures, is_live=True),
         "delayed": sections.delayed(figures),
         "watermarks": sections.watermarks(figures),
         "segments": sections.segments(figures),
@@ -99,6 +101,55 @@ def rates(paces: Sequence[Pace]) -> str:
     return section("Messages per second", chart)
 
 
+_SPANS: Final = {"hour": "1 hour", "day": "24 hours", "week": "7 days", "quarter": "90 days"}
+
+
+def history(
+    topic: str | None,
+    span: str,
+    rows: Sequence[Sequence[int]],
+    by_ms: int,
+    since_ms: int,
+    now_ms: int,
+) -> str:
+    """The section with messages by time, also from before the page was opened.
+
+    topic: None: of all topics
+    rows:  (begin of a column, messages)
+    """
+    name = topic or "messages"
+    ends = {at - at % by_ms: 0 for at in (since_ms, now_ms)} if rows else {}
+    found = {**ends, **{row[0]: row[1] for row in rows}}
+    throughput: Figures = {
+        "by_ms": by_ms,
+        "since": None,
+        "left_out": (),
+        "row_list": [
+            {"topic": name, "from_time": at, "messages": number} for at, number in found.items()
+        ],
+    }
+    nothing = f"no message in the last {_SPANS[span]}"
+    drawn = sections.throughput({"throughput": throughput}, nothing)
+    return _with_spans(topic, span, drawn)
+
+
+def history_failed(topic: str | None, span: str, error: TxlogError) -> str:
+    """The section of a history that could not be read."""
+    return _with_spans(topic, span, section("Messages by time", empty(error.message)))
+
+
+def _with_spans(topic: str | None, span: str, drawn: str) -> str:
+    """A section of history, with links to the other spans."""
+    view, about = ("", {}) if topic is None else ("topic", {"topic": topic})
+    links = " ".join(
+        f"<b>{safe(text)}</b>"
+        if word == span
+        else linked(Link(text, view, {**about, "span": word}))
+        for word, text in _SPANS.items()
+    )
+    return drawn.replace("</section>", f'<p class="spans">{links}</p></section>')
+
+
 def keys(figures: Figures) -> str:
     """The section of transaction keys, and the transaction that each has open."""
     rows = sorted(figures["key_list"], key=lambda row: -row["last_used_time"])
@@ -111,7 +162,9 @@ def keys(figures: Figures) -> str:
                 row["transaction_key"],
                 row["owner"],
                 count(row["epoch"]),
-                str(row["txn"] or "") if row["txn_state"] == "open" else "",
+                Link(str(row["txn"]), "transaction", {"id": row["txn"]})
+                if row["txn"] is not None and row["txn_state"] == "open"
+                else "",
                 ", ".join(row["topic_list"]),
                 ago(figures["time"], row["last_used_time"]),
             )

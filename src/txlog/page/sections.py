@@ -9,7 +9,20 @@ from typing import Any, Final
 
 from txlog.base.settings import DAY_MS, EVENT_TIME_MAX, HOUR_MS, MINUTE_MS
 from txlog.page.charts import Bar, Line, Series, bars, columns, legend, lines, tone
-from txlog.page.words import ago, count, counted, duration, instant, rate, safe, size, spans, tick
+from txlog.page.words import (
+    Link,
+    ago,
+    count,
+    counted,
+    duration,
+    instant,
+    linked,
+    rate,
+    safe,
+    size,
+    spans,
+    tick,
+)
 
 Figures = Mapping[str, Any]
 SPANS_MAX: Final = 400  # columns of a chart; it leaves out older ones, and a note says so
@@ -49,13 +62,16 @@ def problems(figures: Figures) -> str:
 # --- rows by time ------------------------------------------------------------------------
 
 
-def throughput(figures: Figures) -> str:
-    """Messages by the time they became visible: in total, and topic by topic."""
+def throughput(figures: Figures, nothing: str = "no visible messages yet") -> str:
+    """Messages by the time they became visible: in total, and topic by topic.
+
+    nothing: the text without any message
+    """
     data = figures["throughput"]
     rows, step_ms = data["row_list"], data["by_ms"]
     title = f"Messages by {spans(step_ms)}"
     if not rows:
-        return section(title, empty("no visible messages yet"))
+        return section(title, empty(nothing))
     last = max(row["from_time"] for row in rows)
     first = max(min(row["from_time"] for row in rows), last - (SPANS_MAX - 1) * step_ms)
     starts = range(first, last + 1, step_ms)
@@ -63,14 +79,16 @@ def throughput(figures: Figures) -> str:
     for row in rows:
         by_topic.setdefault(row["topic"], {})[row["from_time"]] = row
     totals = {at: sum(of[at]["messages"] for of in by_topic.values() if at in of) for at in starts}
-    bytes_at = {
-        at: sum(of[at]["size_bytes"] for of in by_topic.values() if at in of) for at in starts
+    bytes_at = {  # a history of the live page has no sizes, which cost most to read
+        at: ", " + size(sum(of[at]["size_bytes"] for of in by_topic.values() if at in of))
+        for at in starts
+        if "size_bytes" in rows[0]
     }
     everything = Series(
         "messages",
         _GOOD,
         [totals[at] for at in starts],
-        [f"{instant(at)}: {counted(totals[at], 'message')}, {size(bytes_at[at])}" for at in starts],
+        [f"{instant(at)}: {counted(totals[at], 'message')}{bytes_at.get(at, '')}" for at in starts],
     )
     ticks = _ticks(starts, step_ms)
     most = max(totals.values())
@@ -128,8 +146,11 @@ def _one(step_ms: int) -> str:
 # --- transactions ----------------------------------------------------------------------------
 
 
-def open_transactions(figures: Figures) -> str:
-    """Unfinished transactions, oldest first: their messages, acknowledgements, time-outs."""
+def open_transactions(figures: Figures, *, is_live: bool = False) -> str:
+    """Unfinished transactions, oldest first: their messages, acknowledgements, time-outs.
+
+    is_live: ids lead to views
+    """
     rows = figures["transactions"]["open_list"]
     if not rows:
         return section("Open transactions", empty("none are open"))
@@ -137,7 +158,9 @@ def open_transactions(figures: Figures) -> str:
         ("transaction", "state", "age", "left", "key", "holds", "messages", "acks", "owner"),
         [
             (
-                str(row["txn"]),
+                Link(str(row["txn"]), "transaction", {"id": row["txn"]})
+                if is_live
+                else str(row["txn"]),
                 row["state"],
                 duration(row["age_ms"]),
                 "" if row["expires_in_ms"] is None else duration(row["expires_in_ms"]),
@@ -195,8 +218,8 @@ def _durations(rows: Sequence[Figures]) -> str:
 # --- subscriptions and time ------------------------------------------------------------------
 
 
-def backlog(figures: Figures) -> str:
-    """The unacknowledged messages of each subscription."""
+def backlog(figures: Figures, *, is_live: bool = False) -> str:
+    """The unacknowledged messages of each subscription; is_live: names lead to views."""
     rows = sorted(figures["subscription_list"], key=lambda row: -row["backlog"])
     if not rows:
         return section("Backlog by subscription", empty("no subscriptions"))
@@ -210,7 +233,8 @@ def backlog(figures: Figures) -> str:
         ]
         consumers = row["consumers"]
         live = f", {counted(consumers, 'consumer')}" if consumers else ""
-        rows_drawn.append(Bar(name, parts, count(row["backlog"]) + live))
+        title = _subscription_of(row, name) if is_live else name
+        rows_drawn.append(Bar(title, parts, count(row["backlog"]) + live))
     key = legend([Series("ready", _GOOD, (), ()), Series("not due yet", _FOURTH, (), ())])
     body = bars(rows_drawn, "backlog by subscription") + key
     body += left_out(len(rows) - BARS_MAX, "subscription")
@@ -242,6 +266,11 @@ def backlog(figures: Figures) -> str:
         (3, 4, 5, 6),
     )
     return section("Backlog by subscription", body)
+
+
+def _subscription_of(row: Figures, text: str) -> Link:
+    where = {"topic": row["topic"], "subscription": row["subscription"]}
+    return Link(text, "subscription", where)
 
 
 def delayed(figures: Figures) -> str:
@@ -484,7 +513,7 @@ def _topic(row: Figures, now_ms: int, rates: Mapping[str, float] | None) -> str:
     if rates is not None:
         pace = rates.get(row["topic"], 0.0)
         cells.insert(0, (rate(pace), pace))
-        opener = f'<button type="button" class="link" data-topic="{name}">{name}</button>'
+        opener = linked(Link(row["topic"], "topic", {"topic": row["topic"]}))
     parts = f" <small>{row['partitions']} partitions</small>" if row["partitions"] > 1 else ""
     return (
         f'<tr><th scope="row">{opener}{parts}</th>'
@@ -517,6 +546,12 @@ def empty(text: str) -> str:
     return f'<p class="note">{safe(text)}</p>'
 
 
+def pairs(rows: Sequence[tuple[str, str | Link]]) -> str:
+    """Names and their values, which are escaped here."""
+    items = "".join(f"<dt>{safe(name)}</dt><dd>{linked(value)}</dd>" for name, value in rows)
+    return f'<dl class="pairs">{items}</dl>'
+
+
 def left_out(number: int, noun: str) -> str:
     """A note with the number of rows not shown; empty for none."""
     return f'<p class="note">and {counted(number, f"more {noun}")}</p>' if number > 0 else ""
@@ -529,15 +564,18 @@ def _behind(
     return f"<details><summary>{safe(summary)}</summary>{content}</details>"
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numeric: Sequence[int]) -> str:
+def table(
+    headings: Sequence[str], rows: Iterable[Sequence[str | Link]], numeric: Sequence[int] = ()
+) -> str:
     """A table of texts, which are escaped here; numeric: the columns to align on the right."""
 
-    def cells(kind: str, texts: Sequence[str]) -> str:
+    def cells(kind: str, texts: Sequence[str | Link]) -> str:
         out = []
         for at, text in enumerate(texts):
-            name = "n" if at in numeric else "w" if len(text) > _CELL_MAX else ""
+            length = len(text.text if isinstance(text, Link) else text)
+            name = "n" if at in numeric else "w" if length > _CELL_MAX else ""
             attribute = f' class="{name}"' if name else ""
-            out.append(f"<{kind}{attribute}>{safe(text)}</{kind}>")
+            out.append(f"<{kind}{attribute}>{linked(text)}</{kind}>")
         return "".join(out)
 
     head = f"<thead><tr>{cells('th', headings)}</tr></thead>"

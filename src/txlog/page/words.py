@@ -6,8 +6,10 @@ Text from a store goes through `safe`: no name can become markup or reverse a li
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
+from urllib.parse import urlencode
 
 from txlog.base.settings import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 from txlog.errors import printable
@@ -20,6 +22,33 @@ _YEAR_MAX_MS: Final = 253_402_300_799_000  # the last second of the year 9999
 def safe(text: object) -> str:
     """Text as HTML, also for attributes; control and direction marks are spelled out."""
     return html.escape(printable(str(text)))
+
+
+class Link(NamedTuple):
+    """A text that leads to a view of the live page; where: what the view is about."""
+
+    text: str
+    view: str
+    where: Mapping[str, object]
+
+
+def address(view: str, where: Mapping[str, object]) -> str:
+    """The address of a view within the live page, `#/topic?topic=orders`; not escaped for HTML."""
+    return f"#/{view}?{urlencode({name: str(value) for name, value in where.items()})}"
+
+
+def linked(text: str | Link) -> str:
+    """Text, or a link, as HTML."""
+    if not isinstance(text, Link):
+        return safe(text)
+    return f'<a class="link" href="{safe(address(text.view, text.where))}">{safe(text.text)}</a>'
+
+
+def block(text: str) -> str:
+    """Text of several lines as HTML; line breaks and tabs stay."""
+    return "\n".join(
+        "\t".join(safe(part) for part in line.split("\t")) for line in text.split("\n")
+    )
 
 
 def count(value: int) -> str:

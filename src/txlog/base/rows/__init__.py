@@ -13,7 +13,7 @@ by `fields`. All other code uses the rows as annotations only, so no start-up lo
 
 Contents:
 
-    consuming      messages as records; subscriptions, their consumers, changes to a backlog
+    consuming      messages as records; subscriptions, their consumers, backlogs, dead letters
     delayed        delayed messages and the buckets of their index
     fields         fields that several rows share, and the reading of a row's fields
     files          segment files, journal frames, contents of a store's files

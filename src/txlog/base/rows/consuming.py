@@ -1,4 +1,4 @@
-"""Messages as records; subscriptions, their consumers, and changes to a backlog."""
+"""Messages as records; subscriptions, their consumers, changes to a backlog; dead letters."""
 
 from typing import Annotated, TypedDict
 
@@ -34,8 +34,8 @@ class Record(TypedDict):
     size_bytes: Annotated[int, "bytes of payload"]
 
 
-class SubscriptionRow(TypedDict):
-    """Of `Client.subscriptions`."""
+class _SubscriptionCounts(TypedDict):
+    """The first fields of a SubscriptionRow."""
 
     topic: fields.Topic
     subscription: fields.Subscription
@@ -44,11 +44,48 @@ class SubscriptionRow(TypedDict):
     delayed: fields.Delayed
     pending_acks: Annotated[int, "acknowledgements of open transactions"]
     consumers: Annotated[int, "live consumers"]
+
+
+class _SubscriptionState(TypedDict):
+    """The last fields of a SubscriptionRow."""
+
     isolation: Annotated[str, "committed or uncommitted"]
     mark_delete: Annotated[MessageId | None, "all messages up to this one are acknowledged"]
     last_ack_time: Annotated[int | None, "time of the last acknowledgement"]
     created_time: fields.CreatedTime
     backlog_no_delayed: Annotated[int, "messages of the backlog that are due"]
+
+
+class SubscriptionRow(_SubscriptionCounts, _SubscriptionState):
+    """Of `Client.subscriptions`."""
+
+
+class Lag(TypedDict):
+    """How far a subscription, or its cursor in a partition, is behind; null: unknown."""
+
+    backlog_bytes: Annotated[
+        int, "payload bytes of the backlog; in a ledger that is partly acknowledged, an estimate"
+    ]
+    oldest_age_ms: Annotated[
+        int | None, "time since the oldest unacknowledged message could be read; null: none can"
+    ]
+    rate_in_1m: Annotated[float | None, "messages a second that became visible, last minute"]
+    rate_out_1m: Annotated[float | None, "messages a second acknowledged, last minute"]
+    catch_up_ms: Annotated[
+        int | None, "time until the backlog is empty at these rates; null: never, or unknown"
+    ]
+    rate_in_15m: Annotated[float | None, "as rate_in_1m, last 15 minutes"]
+    rate_out_15m: Annotated[float | None, "as rate_out_1m, last 15 minutes"]
+    oldest_time: Annotated[int | None, "when that message could first be read"]
+    oldest_estimated: Annotated[bool, "that time is an estimate, between those of its ledger"]
+
+
+class LagRow(_SubscriptionCounts, Lag, _SubscriptionState):
+    """Of `Client.lag`."""
+
+    no_consumer_ms: Annotated[
+        int | None, "time since the last sign of a consumer; null: one is connected"
+    ]
 
 
 class ConsumerRow(TypedDict):
@@ -63,9 +100,11 @@ class ConsumerRow(TypedDict):
     leased: int
     active_list: list[int]
     since_time: int
+    host: Annotated[str | None, "machine of its process"]
+    address: Annotated[str | None, "HOST:PORT of a client of `txlog serve`"]
 
 
-class SubscriptionPartition(TypedDict):
+class SubscriptionPartition(Lag):
     """A partition of a SubscriptionDescription."""
 
     partition: fields.Partition
@@ -79,12 +118,13 @@ class SubscriptionPartition(TypedDict):
     watermark: int | None
 
 
-class SubscriptionDescription(SubscriptionRow):
+class SubscriptionDescription(LagRow):
     """Of `SubscriptionHandle.describe`."""
 
     policies: Annotated[dict[str, int | str], "its details, by name"]
     consumer_list: Annotated[
-        list[ConsumerRow], "its consumers: name, pid, command, alive, leased, since_time"
+        list[ConsumerRow],
+        "its consumers: name, pid, command, host, address, alive, leased, since_time",
     ]
     partition_list: Annotated[list[SubscriptionPartition], "a row for each partition"]
 
@@ -182,3 +222,51 @@ class SubscriptionNamed(TypedDict):
 
 class AcknowledgedHere(SubscriptionNamed, AcknowledgedIn):
     """Of `txlog sub ack`."""
+
+
+# --- dead letters ------------------------------------------------------------------------------
+
+
+class DeadLetterTopic(TypedDict):
+    """Of `Client.dead_letters`."""
+
+    topic: Annotated[str, "the dead-letter topic"]
+    origin_list: Annotated[list[str], "the subscriptions that give messages up to it"]
+    messages: Annotated[int, "dead letters that nobody has retried"]
+    retried: Annotated[int, "dead letters that went back to their topics"]
+    oldest_time: Annotated[int | None, "when the oldest dead letter came"]
+
+
+class DeadLetter(TypedDict):
+    """Of `TopicHandle.dead_letters`."""
+
+    topic: Annotated[str, "the dead-letter topic"]
+    partition: fields.Partition
+    message_id: Annotated[MessageId, "its id in the dead-letter topic"]
+    origin_topic: Annotated[str | None, "the topic that it came from"]
+    subscription: Annotated[str | None, "the subscription that gave it up"]
+    origin_id: Annotated[str | None, "its id there"]
+    reason: Annotated[str | None, "why: what a function raised, or how often it was delivered"]
+    redeliveries: Annotated[int | None, "how often it was redelivered, or attempted again"]
+    retries: Annotated[int, "how often it was moved back before"]
+    dead_time: Annotated[int, "when it became a dead letter"]
+    key: Annotated[str | None, "message key, escaped"]
+    preview: Annotated[str | None, "the beginning of its value, escaped"]
+    size_bytes: Annotated[int, "bytes of payload"]
+
+
+class StayingLetters(TypedDict):
+    """Of DeadLettersRetried: dead letters that stay, for one reason."""
+
+    reason: str
+    messages: int
+    first: MessageId
+
+
+class DeadLettersRetried(TypedDict):
+    """Of `TopicHandle.retry_dead_letters`."""
+
+    topic: Annotated[str, "the dead-letter topic"]
+    retried: Annotated[int, "messages that went back to their topics"]
+    left: Annotated[int, "messages that stay"]
+    left_list: Annotated[list[StayingLetters], "the reasons, each with a count and the first id"]

@@ -10,7 +10,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, is_typeddict
 
 from txlog.base.ids import MessageId, Position, TxnId
-from txlog.base.ranges import is_instant
+from txlog.base.times import is_instant
 
 Acks = Annotated[int, "acknowledgements in the transaction"]
 Already = Annotated[bool, "it was done before"]

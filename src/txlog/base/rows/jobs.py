@@ -180,6 +180,8 @@ class DemoRun(TypedDict):
     value: Annotated[str, "sum of the values"]
     kills: Annotated[int, "number of times that the worker was killed"]
     transactions: fields.Transactions
+    lost: Annotated[int, "invoices and refunds that no total was written for"]
+    doubled: Annotated[int, "totals beyond the first of an invoice or refund"]
     exact: Annotated[bool, "the result equals the computed one"]
     elapsed_ms: fields.ElapsedMs
     topics: fields.Topics

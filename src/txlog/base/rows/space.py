@@ -36,6 +36,31 @@ class TopicCompacted(TypedDict):
     dry_run: fields.DryRun
 
 
+class DiskUsageRow(TypedDict):
+    """What a topic, or a part of the store beside the topics, takes on the disk."""
+
+    name: Annotated[str, "the topic; or journal, checkpoints, changes, locks, other"]
+    kind: Annotated[str, "topic or store", ("topic", "store")]
+    size_bytes: Annotated[int, "bytes of its files and directories, as `du -b` counts them"]
+    messages_bytes: Annotated[int, "files of messages"]
+    sidecar_bytes: Annotated[int, "files of messages that came in transactions"]
+    index_bytes: Annotated[int, "files of the index of delayed messages"]
+    compacted_bytes: Annotated[int, "files with the newest message of each key"]
+    changes_bytes: Annotated[int, "files of the logs of changes"]
+    other_bytes: Annotated[int, "directories, notes, staged and temporary files"]
+    files: fields.Files
+    offloaded_bytes: Annotated[int, "files outside the store; not in size_bytes"]
+
+
+class DiskUsage(TypedDict):
+    """Of `Client.disk_usage`."""
+
+    path: fields.Path
+    size_bytes: Annotated[int, "of the whole directory, as `du -b` counts it"]
+    offloaded_bytes: Annotated[int, "files outside the store; not in size_bytes"]
+    usage_list: Annotated[list[DiskUsageRow], "a row for each topic and part, largest first"]
+
+
 class ChangesCompacted(TypedDict):
     """Of `Admin.compact_changes`."""
 

@@ -3,7 +3,7 @@
 from typing import Annotated, TypedDict
 
 from txlog.base.rows import fields
-from txlog.base.rows.consuming import SubscriptionRow
+from txlog.base.rows.consuming import LagRow
 from txlog.base.rows.files import LedgerRows
 from txlog.base.rows.transactions import HangingTransaction, TransactionRow
 
@@ -38,6 +38,13 @@ class StoreCopied(TypedDict):
     size_bytes: fields.SizeBytes
     offloaded: Annotated[int, "files outside the store, named but not copied"]
     verified: Annotated[bool, "the whole copy was read and compared"]
+
+
+class StoreRestored(StoreCopied):
+    """Of `txlog restore`."""
+
+    replaced: Annotated[str | None, "where the store is now that was in this place"]
+    copied: Annotated[bool, "it leaves offloaded files to the store that it was copied from"]
 
 
 class RowsRead(TypedDict):
@@ -201,12 +208,24 @@ class Status(TypedDict):
     ]
 
 
+class AlertRow(TypedDict):
+    """A threshold that applies to a subscription, and whether its backlog is above it."""
+
+    topic: fields.Topic
+    subscription: fields.Subscription
+    alert: Annotated[str, "backlog-age, backlog, backlog-bytes or no-consumer-for"]
+    status: Annotated[str, "ok, firing or unknown", ("ok", "firing", "unknown")]
+    value: int | None
+    threshold: int
+    message: str
+
+
 class CheckRow(TypedDict):
-    """A check of a Check."""
+    """A check of a Check; value: null: unknown."""
 
     name: str
     status: str
-    value: int
+    value: int | None
     warn: int | None
     crit: int | None
     detail: str
@@ -386,7 +405,7 @@ class Overview(TypedDict):
     problem_list: list[Problem]
     topic_list: list[TopicOverview]
     transactions: TransactionsOverview
-    subscription_list: list[SubscriptionRow]
+    subscription_list: list[LagRow]
     delayed_list: list[DelayedOverview]
     watermark_list: list[WatermarkOverview]
     segment_list: list[LedgerRows]

@@ -128,6 +128,18 @@ class PoliciesChanged(Policies):
     changed: fields.Changed
 
 
+class AlertPolicies(Policies):
+    """The thresholds of a scope, of `Admin.get_alert_policies`; null: no alert."""
+
+    subscription: fields.Subscription | None
+
+
+class AlertPoliciesChanged(AlertPolicies):
+    """Of `Admin.set_alert_policies` and `Admin.remove_alert_policies`."""
+
+    changed: fields.Changed
+
+
 class TopicCreated(TypedDict):
     """Of `txlog topic create`."""
 

@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from txlog.base.ranges import INSTANT_MS_MIN, format_time
 from txlog.base.settings import INSTANT_MS_MAX, SECOND_MS
 from txlog.base.startup import compute as pc
 from txlog.base.startup import json as orjson
+from txlog.base.times import INSTANT_MS_MIN, format_time
 
 Column: TypeAlias = pa.Array | str | None
 Part: TypeAlias = pa.Array | bytes

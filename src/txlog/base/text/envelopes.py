@@ -18,11 +18,11 @@ from typing import Final, Literal
 import msgspec
 import pyarrow as pa
 
-from txlog.base.ranges import STORED_MAX
 from txlog.base.startup import compute as pc
 from txlog.base.startup import json as orjson
 from txlog.base.text import columns as text
 from txlog.base.text.records import TYPES, Columns, bad_record, check_delivery, maps, whole_table
+from txlog.base.times import STORED_MAX
 
 _INT64_MAX: Final = (1 << 63) - 1
 _INT32_MAX: Final = (1 << 31) - 1

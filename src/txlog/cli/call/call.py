@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import msgspec
 
 from txlog.base.ids import TxnId
-from txlog.base.ranges import parse_duration, parse_time
 from txlog.base.settings import Settings
+from txlog.base.times import parse_duration, parse_time
 from txlog.cli.call import environment, version
 from txlog.cli.output import output as described
 from txlog.cli.output.output import Output, output_for
@@ -186,6 +186,17 @@ class Call:
         """Enter a context that is left when the command ends."""
         return self._stack.enter_context(context)
 
+    def spooled(self, files: Sequence[str]) -> list[str]:
+        """Files to read twice: for `-` a copy of standard input, which goes with the command."""
+        if "-" not in files:
+            return [*files]
+        folder = importlib.import_module("tempfile").TemporaryDirectory(prefix="txlog-")
+        copy = os.path.join(self.enter(folder), "stdin")
+        with open(copy, "wb") as file:
+            if sys.stdin is not None:
+                importlib.import_module("shutil").copyfileobj(sys.stdin.buffer, file)
+        return [copy if path == "-" else path for path in files]
+
     def relations(self) -> RelationReader:
         """Open the store for SQL over its messages, which imports less than a client does."""
         path = self.store_path()
@@ -213,10 +224,6 @@ class Call:
     def elapsed_ms(self) -> int:
         """Milliseconds since the command began; --now does not stop them."""
         return int((time.monotonic() - self.started) * 1000)
-
-    def duration(self, text: str | None) -> int | None:
-        """Return the milliseconds of a duration flag, None when it was not given."""
-        return None if text is None else parse_duration(text)
 
     def durability(self, flag: str | None = None) -> str | None:
         """Return `sync`, `os`, or None for the store's own setting."""

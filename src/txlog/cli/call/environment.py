@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from txlog.base.ranges import parse_duration
+from txlog.base.times import parse_duration
 from txlog.engine.door import disk
 from txlog.errors import DiskFailed, InvalidArgument, NotFound
 

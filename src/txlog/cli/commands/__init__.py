@@ -26,7 +26,7 @@ Contents:
     spark         arguments for spark-submit, and a job to start from
     status        the output of `status`
     store         init, copy, status, inspect
-    sub           subscriptions
+    sub           subscriptions, and their dead letters
     token         tokens for clients of `txlog serve`
     topic         topics, and their schemas
     transfer      `import` and `export`

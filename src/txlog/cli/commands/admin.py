@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from txlog.cli.call.call import Call, split_key
 from txlog.cli.call.progress import Words
-from txlog.cli.line.command import Argument, Option, command
+from txlog.cli.line.command import Argument, Duration, Option, command
 from txlog.cli.terminal.tables import counted, size
 from txlog.errors import Usage
 
@@ -66,9 +66,7 @@ def list_keys(
     owner: Annotated[str | None, Option("--owner", metavar="O")] = None,
     prefix: Annotated[str, Option("--prefix", metavar="STR")] = "",
     state: Annotated[list[str] | None, Option("--state", metavar="S…", help="its status")] = None,
-    older_than: Annotated[
-        str | None, Option("--older-than", metavar="DUR", help="unused for this long")
-    ] = None,
+    age_ms: Annotated[int | None, Duration("--older-than", help="unused for this long")] = None,
     topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
     deleted: Annotated[bool, Option("--deleted", help="include deleted keys")] = False,
     limit: Annotated[int | None, Option("--limit", min=0, metavar="N")] = None,
@@ -76,7 +74,6 @@ def list_keys(
     """List transaction keys of all owners, with their epoch and unfinished transaction."""
     for word in state or []:
         call.check_choice("--state", word, STATES)
-    age_ms = call.duration(older_than)
     rows = call.client().admin.transaction_keys(deleted=deleted, owner=owner)
     matching = [
         row

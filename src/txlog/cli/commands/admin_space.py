@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from txlog.base.ranges import parse_bound
-from txlog.base.settings import HOUR_MS
 from txlog.cli.call.call import Call, confirm
 from txlog.cli.call.progress import Words
-from txlog.cli.line.command import Argument, Option, command, exclusive
+from txlog.cli.line.command import Argument, Duration, Option, command, exclusive
 from txlog.cli.terminal.tables import counted, duration, size
 from txlog.engine.door import disk as remote
 from txlog.errors import Usage
@@ -225,13 +224,13 @@ def trim(
 )
 def gc(
     call: Call,
+    *,
     apply: Annotated[bool, Option("--apply", help="unlink them")] = False,
-    keep: Annotated[str, Option("--keep", metavar="DUR", help="age of protected files")] = ("1h"),
+    keep_ms: Annotated[int, Duration("--keep", help="age of protected files", default="1h")],
 ) -> None:
     """Find files that no manifest names; --apply unlinks them."""
-    keep_ms = call.duration(keep)
     client = call.client(write=apply)
-    answer = client.admin.gc(apply, HOUR_MS if keep_ms is None else keep_ms)
+    answer = client.admin.gc(apply, keep_ms)
     done = "unlinked" if apply else "found"
     call.summary(f"{done} {counted(answer['files'], 'file')}, {size(answer['size_bytes'])}")
     call.output.result(answer)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from txlog.base.ids import MessageId, TxnId
-from txlog.base.ranges import parse_duration
 from txlog.cli.call.call import Call
-from txlog.cli.line.command import Argument, Option, command
+from txlog.cli.line.command import Argument, Duration, Option, command
 
 _Coordinator = Annotated[int | None, Option("--coordinator", "-c", metavar="ID")]
 _Partition = Annotated[int | None, Option("--partition", "-p", metavar="N")]
@@ -68,11 +67,11 @@ def transaction_metadata(
 )
 def slow_transactions(
     call: Call,
-    time: Annotated[str, Option("--time", metavar="DUR", show_default=False, help="older than")],
+    time: Annotated[int, Duration("--time", show_default=False, help="older than")],
     coordinator: _Coordinator = None,
 ) -> None:
     """List unfinished transactions older than a time, oldest first."""
-    rows = call.client().admin.slow_transactions(parse_duration(time), coordinator)
+    rows = call.client().admin.slow_transactions(time, coordinator)
     call.output.rows(rows)
 
 

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 from txlog.base.ranges import parse_size
 from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Words
-from txlog.cli.line.command import Option, command
+from txlog.cli.line.command import Duration, Option, command
+from txlog.cli.terminal.tables import duration
 from txlog.errors import InvalidArgument, NotFound, StoreNotFound
 
 _MODES = ("produce", "consume", "txn", "mixed")
@@ -35,7 +36,8 @@ def bench(
         str, Option("--mode", metavar="produce|consume|txn|mixed", help="the kind of operation")
     ] = "mixed",
     size: Annotated[str, Option("--size", metavar="SIZE", help="of a message")] = "100",
-    lasting: Annotated[str, Option("--duration", metavar="DUR", help="length of the run")] = "10s",
+    *,
+    duration_ms: Annotated[int, Duration("--duration", help="length of the run", default="10s")],
     txn_size: Annotated[
         int, Option("--txn-size", metavar="N", help="messages of a batch or transaction")
     ] = 100,
@@ -51,8 +53,6 @@ def bench(
     to the named store, or in the working directory, and deletes it afterwards.
     """
     call.check_choice("--mode", mode, _MODES)
-    duration_ms = call.duration(lasting)
-    assert duration_ms is not None
     if not duration_ms:
         raise InvalidArgument("--duration needs a time above 0", code=203)
     rate_before = None if compare is None else _before(compare, mode)
@@ -64,7 +64,7 @@ def bench(
         raise NotFound(f"there is no directory {folder}", path=folder)
     work = importlib.import_module("txlog.cli.benchmark")
     with Words(call) as tell:
-        tell(f"{mode}, {lasting}")
+        tell(f"{mode}, {duration(duration_ms)}")
         row = work.bench(
             folder,
             mode,

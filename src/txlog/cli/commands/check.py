@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Final
 
 from txlog.cli.call.call import Call
-from txlog.cli.line.command import Option, command, exclusive
+from txlog.cli.line.command import Duration, Option, command, exclusive
 from txlog.cli.terminal import fields, tables
 from txlog.engine.door.disk import replace_file
 from txlog.errors import Corruption, TxlogError, Usage
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 EXITS: Final = {"ok": 0, "warning": 1, "critical": 2, "unknown": 3}
 _STYLES: Final = ("text", "nagios", "prometheus", "json")
 # For values of a check: the unit that monitors use, and the factor from our unit to it.
-_UNITS: Final = {"txn-age": ("s", 0.001), "lag": ("s", 0.001), "space": ("B", 1)}
+_UNITS: Final = {
+    "txn-age": ("s", 0.001), "lag": ("s", 0.001), "space": ("B", 1),
+    "backlog-age": ("s", 0.001), "no-consumer-for": ("s", 0.001), "backlog-bytes": ("B", 1),
+}  # fmt: skip
 
 
 @command(
@@ -48,17 +51,13 @@ def check(
         int | None, Option("--backlog-crit", metavar="N", help="the same, critical")
     ] = None,
     txn_age_warn: Annotated[
-        str | None, Option("--txn-age-warn", metavar="DUR", help="age of a transaction")
+        int | None, Duration("--txn-age-warn", help="age of a transaction")
     ] = None,
     txn_age_crit: Annotated[
-        str | None, Option("--txn-age-crit", metavar="DUR", help="the same, critical")
+        int | None, Duration("--txn-age-crit", help="the same, critical")
     ] = None,
-    lag_warn: Annotated[
-        str | None, Option("--lag-warn", metavar="DUR", help="lag behind the clock")
-    ] = None,
-    lag_crit: Annotated[
-        str | None, Option("--lag-crit", metavar="DUR", help="the same, critical")
-    ] = None,
+    lag_warn: Annotated[int | None, Duration("--lag-warn", help="lag behind the clock")] = None,
+    lag_crit: Annotated[int | None, Duration("--lag-crit", help="the same, critical")] = None,
     style: Annotated[
         str, Option("--style", metavar="text|nagios|prometheus|json", help="shape of the answer")
     ] = "text",
@@ -76,8 +75,8 @@ def check(
     exclusive(style=style not in ("text", "json") and style, json=as_json)
     bounds = {
         "backlog": _bounds("backlog", backlog_warn, backlog_crit),
-        "txn_age_ms": _bounds("txn-age", call.duration(txn_age_warn), call.duration(txn_age_crit)),
-        "lag_ms": _bounds("lag", call.duration(lag_warn), call.duration(lag_crit)),
+        "txn_age_ms": _bounds("txn-age", txn_age_warn, txn_age_crit),
+        "lag_ms": _bounds("lag", lag_warn, lag_crit),
     }
     try:
         answer = call.client().admin.check(topics or [], **bounds)
@@ -130,10 +129,18 @@ def _text(call: Call, answer: Check) -> str:
 
 
 def _shown(row: CheckRow) -> str:
-    name = str(row["name"]).split(" ")[0]
-    if name == "space":
-        return tables.size(row["value"])
-    return tables.duration(row["value"]) if name in _UNITS else f"{row['value']:,}"
+    unit, value = _UNITS.get(_kind(row), ("", 1))[0], row["value"]
+    if value is None:
+        return "-"
+    if unit == "B":
+        return tables.size(value)
+    return tables.duration(value) if unit else f"{value:,}"
+
+
+def _kind(row: CheckRow) -> str:
+    """What a check measures: the first word of its name; of an alert, the second."""
+    words = str(row["name"]).split(" ")
+    return words[1] if words[0] == "alert" else words[0]
 
 
 def _nagios(call: Call, answer: Check) -> str:
@@ -155,7 +162,7 @@ def _said(row: CheckRow) -> str:
 
 def _perfdata(row: CheckRow) -> str:
     """Performance data of Nagios: 'label'=value[unit];warn;crit; N: is a lower bound."""
-    kind = str(row["name"]).split(" ")[0]
+    kind = _kind(row)
     unit, factor = _UNITS.get(kind, ("", 1))
     below = ":" if kind == "space" else ""
     warn, crit = (
@@ -163,7 +170,8 @@ def _perfdata(row: CheckRow) -> str:
         for bound in (row["warn"], row["crit"])
     )
     label = str(row["name"]).replace("'", "''").replace("=", "_")
-    return f"'{label}'={_number(row['value'] * factor)}{unit};{warn};{crit};;".rstrip(";")
+    value = "U" if row["value"] is None else f"{_number(row['value'] * factor)}{unit}"
+    return f"'{label}'={value};{warn};{crit};;".rstrip(";")
 
 
 def _number(value: float) -> str:
@@ -175,7 +183,11 @@ def _prometheus(call: Call, answer: Check) -> str:
     legend = "0 ok, 1 warning, 2 critical, 3 unknown"
     rows = answer["check_list"]
     statuses = [("", {"check": row["name"]}, EXITS[row["status"]]) for row in rows]
-    values = [("", {"check": row["name"]}, row["value"]) for row in rows if row["name"] != "store"]
+    values = [
+        ("", {"check": row["name"]}, row["value"])
+        for row in rows
+        if row["name"] != "store" and row["value"] is not None
+    ]
     families = [
         family(
             "txlog_check",

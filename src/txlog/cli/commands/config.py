@@ -7,8 +7,9 @@ import os
 import shlex
 from typing import Annotated, Any
 
-from txlog.base.ranges import parse_duration, parse_size
+from txlog.base.ranges import parse_size
 from txlog.base.settings import SHARES, SWITCHES
+from txlog.base.times import parse_duration
 from txlog.cli.call import environment
 from txlog.cli.call.call import Call
 from txlog.cli.call.environment import USER_SETTINGS

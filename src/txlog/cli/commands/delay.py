@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from txlog.base.ids import MessageId, TxnId, check_name
-from txlog.base.ranges import format_time, parse_time
+from txlog.base.times import format_time
 from txlog.cli.call.call import Call, confirm, words_or_stdin
 from txlog.cli.call.progress import Words
-from txlog.cli.line.command import Argument, Option, command, exclusive
+from txlog.cli.line.command import Argument, Option, Time, command, exclusive
 from txlog.cli.terminal.tables import counted
 from txlog.errors import InvalidArgument, Usage
 
@@ -27,7 +27,7 @@ Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
 Subscription = Annotated[
     str | None, Option("--subscription", "-s", metavar="SUB", help="only unacknowledged ones")
 ]
-Before = Annotated[str | None, Option("--before", metavar="TIME", help="due before then")]
+Before = Annotated[int | None, Time("--before", help="due before then")]
 
 
 # --- look ------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ def list_delayed(
     call: Call,
     topic: Topic,
     subscription: Subscription = None,
-    due_before: Before = None,
+    before_ms: Before = None,
     key: Annotated[str | None, Option("--key", "-k", metavar="K", help="of this key")] = None,
     limit: Annotated[int | None, Option("--limit", min=0, metavar="N", help="at most N")] = None,
     histogram: Annotated[
@@ -60,7 +60,6 @@ def list_delayed(
     exclusive(histogram=histogram, limit=limit is not None)
     if subscription is not None:
         check_name("subscription", subscription)
-    before_ms = None if due_before is None else parse_time(due_before, call.now_ms())
     handle = call.client().topic(topic)
     if histogram:
         _print_histogram(call, handle.histogram(subscription, before_ms))
@@ -176,7 +175,7 @@ def _length(count: int, most: int) -> int:
 # --- promote and cancel ----------------------------------------------------------------------
 
 Ids = Annotated[list[str] | None, Argument(metavar="ID")]
-DueBefore = Annotated[str | None, Option("--before", metavar="TIME", help="messages due before it")]
+DueBefore = Annotated[int | None, Time("--before", help="messages due before it")]
 Every = Annotated[bool, Option("--all", help="everything delayed")]
 
 
@@ -243,16 +242,15 @@ def _change(
     call: Call,
     topic: str,
     ids: list[str] | None,
-    due_before: str | None,
+    before_ms: int | None,
     all_: bool,
     subscription: str | None,
     verb: str,
 ) -> None:
-    if bool(ids) + (due_before is not None) + all_ != 1:
+    if bool(ids) + (before_ms is not None) + all_ != 1:
         raise Usage(f"give one of the following to {verb} messages: ID…, --before TIME or --all")
     if subscription is not None:
         check_name("subscription", subscription)
-    before_ms = None if due_before is None else parse_time(due_before, call.now_ms())
     message_ids = _parsed(ids) if ids else None
     handle = call.client(write=True).topic(topic)
     act = _action(handle, verb)

@@ -5,26 +5,20 @@ from __future__ import annotations
 import importlib
 import os
 import shlex
-from typing import Annotated, Final
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
 
-from txlog.cli.call.call import Call
+from txlog.cli.call.call import Call, is_terminal
 from txlog.cli.call.progress import Bar, Sight
 from txlog.cli.line.command import Argument, Option, command, exclusive
+from txlog.cli.terminal.say import say
 from txlog.cli.terminal.tables import counted
 from txlog.errors import InvalidArgument, ReadOnlyStore
 
-_TOUR: Final = (
-    "status",
-    "consume orders -f '%o  %k  %v\\n'",
-    "consume orders -f '%x{state}  %v\\n' --isolation uncommitted -o -1",
-    "txn list --all --columns txn,state,transaction_key,messages",
-    "sub list",
-    "delay list orders --columns message_id,deliver_at,key",
-    "watermark show orders --columns watermark,holder",
-    "consume orders -s billing --watermarks --ack none --json --columns message_id,late,value",
-    'query "SELECT text(key) AS till, count(*) AS orders FROM orders GROUP BY 1 ORDER BY 1"',
-    "inspect key:importer",
-)
+_PATH: Final = "./txlog-demo"
+_TOUR_PATH: Final = "./txlog-tour"
 
 
 @command(
@@ -34,14 +28,14 @@ _TOUR: Final = (
         "txlog demo",
         "txlog demo /tmp/demo --kills 3 --limit 2000",
         "txlog demo /tmp/small --small",
-        "txlog demo /tmp/small --tour",
+        "txlog demo --tour",
     ),
     rows="jobs.DemoRun",
     loses="nothing",
 )
 def demo(
     call: Call,
-    path: Annotated[str, Argument(metavar="PATH", show_default=False)] = "./txlog-demo",
+    path: Annotated[str, Argument(metavar="PATH", show_default=False)] = _PATH,
     kills: Annotated[int, Option("--kills", metavar="N", min=0, help="kills in each stage")] = 5,
     seed: Annotated[int, Option("--seed", metavar="N")] = 1,
     limit: Annotated[int | None, Option("--limit", metavar="N", min=1, help="invoices")] = None,
@@ -49,7 +43,7 @@ def demo(
         bool, Option("--small", help="instead, a few messages of every kind to look at")
     ] = False,
     tour: Annotated[
-        bool, Option("--tour", help="the same, and run commands that show them")
+        bool, Option("--tour", help="instead, a guided walk: commands, and what they do")
     ] = False,
 ) -> None:
     """Process real invoices exactly once while the worker is killed again and again.
@@ -57,7 +51,9 @@ def demo(
     It makes a store in PATH (./txlog-demo) and leaves it there. DuckDB computes the result a second
     time from the source; if the results differ, the command ends with 6.
 
-    A small store has an open and an aborted transaction, a delayed message and a late one.
+    A small store has an open and an aborted transaction, a delayed message and a late one. The tour
+    runs the first commands that a new user needs, on real order lines; on a terminal it waits for
+    Enter after each step. Its directory is ./txlog-tour unless PATH names another.
     """
     exclusive(small=small, tour=tour)
     exclusive(small=small, tour=tour, limit=limit)
@@ -65,14 +61,22 @@ def demo(
         raise InvalidArgument("the path of the demo is empty")
     if call.read_only:
         raise ReadOnlyStore("demo makes a store, and --read-only writes nothing")
-    if small or tour:
-        _small(call, path, tour=tour)
+    if small:
+        call.output.fields = ["path", "topics", "messages"]
+        work = importlib.import_module("txlog.cli.demo.small")
+        call.output.single(work.make(os.fspath(path), call.clock))
+        return
+    if tour:
+        _walk(call, _TOUR_PATH if path == _PATH else path)
         return
     work = importlib.import_module("txlog.cli.demo")
     stages = _Stages(call)
     with stages:
         answer = work.run(os.fspath(path), kills=kills, seed=seed, limit=limit, progress=stages)
     call.output.single({"elapsed_ms": call.elapsed_ms(), **answer})
+    call.output.out.flush()
+    if not call.flags.quiet:
+        say(verdict(answer))
     if not answer["exact"]:
         call.exit = 6
 
@@ -96,17 +100,46 @@ class _Stages(Bar):
         return Sight(f"stage {stage}", progress, min(1.0, done / total))
 
 
-def _small(call: Call, path: str, *, tour: bool) -> None:
-    """Make the small store; for a tour, also show the output of some commands."""
-    summary = importlib.import_module("txlog.cli.demo.small").make(os.fspath(path), call.clock)
-    if not tour:
-        call.output.fields = ["path", "topics", "messages"]
-        call.output.single(summary)
-        return
-    run = importlib.import_module("txlog.cli.line.dispatch").run
-    more = [] if call.flags.now is None else ["--now", call.flags.now]
-    for line in _TOUR:
-        call.output.text(f"$ txlog -S {shlex.quote(path)} {line}\n")
+def verdict(answer: Mapping[str, Any]) -> str:
+    """The result in words: what was killed, lost and doubled, and what to do next."""
+    invoices = counted(answer["invoices"] + answer["refunds"], "invoice")
+    store = shlex.quote(answer["path"])
+    line = (
+        f"{counted(answer['kills'], 'worker')} killed; {invoices}: "
+        f"{answer['lost']:,} lost, {answer['doubled']:,} doubled\n"
+    )
+    for check in answer["check_list"]:
+        if not check["ok"]:
+            line += f"differs: {check['name']}: {check['found']}, expected {check['expected']}\n"
+    return (
+        f"{line}next: txlog demo --tour, the commands one by one; txlog -S {store} report, "
+        f"a page about this store; rm -r {store} removes it\n"
+    )
+
+
+def _walk(call: Call, path: str) -> None:
+    """Guide through the steps of the tour; between two of them, a terminal waits for Enter."""
+    work = importlib.import_module("txlog.cli.demo.tour")
+    asks = is_terminal(0) and is_terminal(1) and not call.flags.no_input
+
+    def show(text: str) -> None:
+        call.output.text(text)
         call.output.out.flush()
-        call.exit = max(call.exit, run(["-S", path, *shlex.split(line), *more]))
-        call.output.text("\n")
+
+    def goes_on() -> bool:
+        if not asks:
+            return True
+        show("\nEnter goes on, q ends the tour: ")
+        answer = sys.stdin.readline()
+        return bool(answer) and answer.strip().lower() not in ("q", "quit")
+
+    folder = Path(path)
+    work.prepare(folder)
+    complete = work.walk(folder, show, goes_on)
+    place = shlex.quote(path)
+    show(
+        f"\n{'That was the tour' if complete else 'The tour ends here'}; its store is yours:\n"
+        f"  cd {place} && export TXLOG_STORE={work.STORE} && txlog shell\n"
+        f"  rm -r {place}    removes all of it\n"
+        "  txlog demo       all invoices, while ten workers are killed\n"
+    )

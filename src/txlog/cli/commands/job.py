@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from txlog.base.ranges import Range, parse_range
 from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Words
-from txlog.cli.line.command import Argument, Option, command
+from txlog.cli.line.command import Argument, Duration, Option, command
 from txlog.cli.terminal.tables import counted, duration, size
 from txlog.errors import Usage
 
@@ -124,7 +124,7 @@ def audit(
 def lateness(
     call: Call,
     topic: Topic,
-    by: Annotated[str, Option("--by", metavar="DUR", help="the span of time of a row")] = "1m",
+    by_ms: Annotated[int, Duration("--by", help="the span of time of a row", default="1m")],
     engine: Looking = "duckdb",
     master: Master = None,
     conf: Conf = None,
@@ -133,8 +133,6 @@ def lateness(
     A message is late if its event time is below the greatest one before it in its partition. The
     JSON also has counts of late messages for watermarks that lag by a second, a minute, an hour.
     """
-    by_ms = call.duration(by)
-    assert by_ms is not None
     client = call.client()
     with engine_of(call, engine, master, conf) as chosen, Words(call) as tell:
         tell(f"{topic}: reading")

@@ -1,4 +1,4 @@
-"""Owns the commands of policies: set, get and remove of each of the four kinds.
+"""Owns the commands of policies: set, get and remove of each of the five kinds.
 
 A table has one row per kind: its flags, their names in the API, and their parsers.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
-from txlog.base.ranges import parse_duration, parse_size
+from txlog.base.ranges import parse_size
 from txlog.base.settings import SCHEMA_COMPATIBILITIES, SCHEMA_VALIDATIONS, UNLIMITED
+from txlog.base.times import parse_duration
 from txlog.cli.call.call import Call
-from txlog.cli.line.command import Argument, Command, Option, command, exclusive
-from txlog.errors import Usage
+from txlog.cli.line.command import Argument, Command, Duration, Option, command, exclusive
+from txlog.errors import InvalidArgument, Usage
 
 Topic = Annotated[str | None, Option("--topic", "-t", metavar="T", help="for a topic")]
 Namespace = Annotated[
@@ -34,25 +35,41 @@ def _as_given(value: object) -> object:
     return value
 
 
-def _bound(parse: Callable[[str], int]) -> Read:
-    return lambda text: UNLIMITED if text == "unlimited" else parse(text)
+def _bound(parse: Callable[[str], int], word: str = "unlimited") -> Read:
+    return lambda text: UNLIMITED if text == word else parse(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise InvalidArgument(f"{text!r} is not a number of messages", code=203)
+    return int(text)
+
+
+_or_unlimited = _bound(parse_duration)
+_or_off = _bound(parse_duration, "off")
 
 
 # kind → flag of set → the policy's name in the API, and the parser of the flag's value
 _POLICIES: Final[dict[str, dict[str, tuple[str, Read]]]] = {
+    "alert": {
+        "backlog-age": ("backlog_age_ms", _as_given),
+        "backlog": ("backlog_messages", _bound(_count, "off")),
+        "backlog-bytes": ("backlog_bytes", _bound(parse_size, "off")),
+        "no-consumer-for": ("no_consumer_ms", _as_given),
+    },
     "delayed": {
         "active": ("active", _as_given),
-        "tick-time": ("tick_time_ms", parse_duration),
-        "max-delay": ("max_delivery_delay_ms", parse_duration),
-        "fixed-delay": ("fixed_delivery_delay_ms", parse_duration),
+        "tick-time": ("tick_time_ms", _as_given),
+        "max-delay": ("max_delivery_delay_ms", _as_given),
+        "fixed-delay": ("fixed_delivery_delay_ms", _as_given),
         "strict": ("strict", _as_given),
         "ttl-from": ("ttl_from", _as_given),
     },
     "retention": {
-        "time": ("retention_ms", _bound(parse_duration)),
+        "time": ("retention_ms", _as_given),
         "bytes": ("retention_bytes", _bound(parse_size)),
         "acked": ("retention_acked", _as_given),
-        "ttl": ("ttl_ms", _bound(parse_duration)),
+        "ttl": ("ttl_ms", _as_given),
         "ttl-from": ("ttl_from", _as_given),
         "compaction-threshold": ("compaction_threshold_bytes", _bound(parse_size)),
     },
@@ -65,9 +82,9 @@ _POLICIES: Final[dict[str, dict[str, tuple[str, Read]]]] = {
         "snapshot-entries": ("snapshot_entries_max", _as_given),
         "snapshot-markers": ("snapshot_markers_max", _as_given),
         "producers-max": ("producers_max", _as_given),
-        "idle-timeout": ("producer_idle_timeout_ms", parse_duration),
+        "idle-timeout": ("producer_idle_timeout_ms", _as_given),
         "open-transaction-check": ("open_transaction_check", _as_given),
-        "emit-interval": ("emit_interval_ms", parse_duration),
+        "emit-interval": ("emit_interval_ms", _as_given),
     },
 }
 
@@ -81,6 +98,98 @@ def _setter(kind: str, short: str, *examples: str) -> Callable[[Callable[..., No
         changes=True,
         dry_run=True,
     )
+
+
+Sub = Annotated[
+    str | None, Option("--subscription", "-s", metavar="SUB", help="of the topic, alone")
+]
+
+
+@command(
+    "policy alert set",
+    "when a backlog is a problem",
+    examples=(
+        "txlog policy alert set --backlog-age 5m --backlog 10000",
+        "txlog policy alert set --topic orders --no-consumer-for 10m",
+        "txlog policy alert set --topic orders --subscription billing --backlog-age off",
+    ),
+    rows="topics.AlertPoliciesChanged",
+    changes=True,
+    dry_run=True,
+)
+def set_alert(
+    call: Call,
+    topic: Topic = None,
+    namespace: Namespace = None,
+    subscription: Sub = None,
+    backlog_age: Annotated[
+        int | None,
+        Option("--backlog-age", metavar="DUR|off", reads=_or_off, help="the oldest is older"),
+    ] = None,
+    backlog: Annotated[
+        str | None, Option("--backlog", metavar="N|off", help="more messages are unacknowledged")
+    ] = None,
+    backlog_bytes: Annotated[
+        str | None, Option("--backlog-bytes", metavar="SIZE|off", help="they have more bytes")
+    ] = None,
+    no_consumer_for: Annotated[
+        int | None,
+        Option(
+            "--no-consumer-for",
+            metavar="DUR|off",
+            reads=_or_off,
+            help="no consumer was connected for longer",
+        ),
+    ] = None,
+) -> None:
+    """Set when the backlog of a subscription is a problem.
+
+    `check`, `status`, `report`, `metrics` and the pages of `serve` show what is above a threshold.
+    Without --topic and --namespace it is for the whole store. The narrowest scope decides:
+    subscription, topic, namespace, store.
+    """
+    values = (backlog_age, backlog, backlog_bytes, no_consumer_for)
+    _set(call, "alert", topic, namespace, values, "--backlog-age, --backlog, …", subscription)
+
+
+@command(
+    "policy alert get",
+    "the thresholds that apply, and their origin",
+    examples=(
+        "txlog policy alert get --topic orders",
+        "txlog policy alert get --topic orders --subscription billing --json",
+    ),
+    rows="topics.AlertPolicies",
+)
+def get_alert(
+    call: Call, topic: Topic = None, namespace: Namespace = None, subscription: Sub = None
+) -> None:
+    """Show the thresholds of a backlog for a subscription, a topic, a namespace or the store."""
+    exclusive(topic=topic, namespace=namespace)
+    ask = call.client().admin.get_alert_policies
+    call.output.single(ask(topic, namespace, subscription=subscription))
+
+
+@command(
+    "policy alert remove",
+    "inherit thresholds again",
+    examples=(
+        "txlog policy alert remove --topic orders",
+        "txlog policy alert remove backlog-age --topic orders --subscription billing",
+    ),
+    rows="topics.AlertPoliciesChanged",
+    changes=True,
+    dry_run=True,
+)
+def remove_alert(
+    call: Call,
+    names: Names = None,
+    topic: Topic = None,
+    namespace: Namespace = None,
+    subscription: Sub = None,
+) -> None:
+    """Inherit thresholds again; the store has no alerts then."""
+    _remove(call, "alert", names, topic, namespace, subscription)
 
 
 @_setter(
@@ -98,13 +207,13 @@ def set_delayed(
         bool | None, Option("--active/--no-active", help="wait until due, or deliver at once")
     ] = None,
     tick_time: Annotated[
-        str | None, Option("--tick-time", metavar="DUR", help="shortest time between wake-ups")
+        int | None, Duration("--tick-time", help="shortest time between wake-ups")
     ] = None,
     max_delay: Annotated[
-        str | None, Option("--max-delay", metavar="DUR", help="refuse longer delays; 0s: no bound")
+        int | None, Duration("--max-delay", help="refuse longer delays; 0s: no bound")
     ] = None,
     fixed_delay: Annotated[
-        str | None, Option("--fixed-delay", metavar="DUR", help="the same for all; 0s: its own")
+        int | None, Duration("--fixed-delay", help="the same for all; 0s: its own")
     ] = None,
     strict: Annotated[
         bool | None, Option("--strict/--no-strict", help="never early, or early by up to a tick")
@@ -133,7 +242,13 @@ def set_retention(
     topic: Topic = None,
     namespace: Namespace = None,
     time: Annotated[
-        str | None, Option("--time", metavar="DUR|unlimited", help="delete older ledgers")
+        int | None,
+        Option(
+            "--time",
+            metavar="DUR|unlimited",
+            reads=_or_unlimited,
+            help="delete older ledgers",
+        ),
     ] = None,
     size: Annotated[
         str | None, Option("--bytes", metavar="SIZE|unlimited", help="delete ledgers above this")
@@ -142,7 +257,13 @@ def set_retention(
         bool | None, Option("--acked/--no-acked", help="delete fully acknowledged ledgers")
     ] = None,
     ttl: Annotated[
-        str | None, Option("--ttl", metavar="DUR|unlimited", help="acknowledge older messages")
+        int | None,
+        Option(
+            "--ttl",
+            metavar="DUR|unlimited",
+            reads=_or_unlimited,
+            help="acknowledge older messages",
+        ),
     ] = None,
     ttl_from: TtlFrom = None,
     compaction_threshold: Annotated[
@@ -231,8 +352,8 @@ def set_watermark(
         int | None, Option("--producers-max", metavar="N", help="per partition; 0: any")
     ] = None,
     idle_timeout: Annotated[
-        str | None,
-        Option("--idle-timeout", metavar="DUR", help="idle after this silence; 0s: never"),
+        int | None,
+        Duration("--idle-timeout", help="idle after this silence; 0s: never"),
     ] = None,
     open_transaction_check: Annotated[
         str | None,
@@ -243,7 +364,7 @@ def set_watermark(
         ),
     ] = None,
     emit_interval: Annotated[
-        str | None, Option("--emit-interval", metavar="DUR", help="between events of a consumer")
+        int | None, Duration("--emit-interval", help="between events of a consumer")
     ] = None,
 ) -> None:
     """Set how watermarks of a topic, a namespace or the store are stored and emitted.
@@ -275,16 +396,7 @@ def _remover(kind: str, names_shown: str, default: str = "") -> Command:
     def remove(
         call: Call, names: Names = None, topic: Topic = None, namespace: Namespace = None
     ) -> None:
-        exclusive(topic=topic, namespace=namespace)
-        policies = _POLICIES[kind]
-        for name in names or []:
-            call.check_choice("POLICY", name, tuple(policies))
-        change = getattr(call.client(write=True).admin, f"remove_{kind}_policies")
-        policy_names = [policies[name][0] for name in names or []]
-        answer = change(policy_names, topic, namespace)
-        is_store = answer["topic"] is None and answer["namespace"] is None
-        done = f"{{place}} {'has the default' if is_store else 'inherits its'} policies"
-        _report(call, answer, done if answer["changed"] else "{place} had no policies of its own")
+        _remove(call, kind, names, topic, namespace)
 
     remove.__doc__ = f"Inherit policies again; the store returns to its defaults{default}."
     path = f"policy {kind} remove"
@@ -320,6 +432,27 @@ remove_schema = _remover("schema", "compatibility validation")
 remove_watermark = _remover("watermark", "idle-timeout emit-interval")
 
 
+def _remove(
+    call: Call,
+    kind: str,
+    names: list[str] | None,
+    topic: str | None,
+    namespace: str | None,
+    subscription: str | None = None,
+) -> None:
+    """Remove the named policies of a kind from a scope; none named: all."""
+    exclusive(topic=topic, namespace=namespace)
+    policies = _POLICIES[kind]
+    for name in names or []:
+        call.check_choice("POLICY", name, tuple(policies))
+    change = getattr(call.client(write=True).admin, f"remove_{kind}_policies")
+    scope = {} if subscription is None else {"subscription": subscription}
+    answer = change([policies[name][0] for name in names or []], topic, namespace, **scope)
+    is_store = answer["topic"] is None and answer["namespace"] is None
+    done = f"{{place}} {'has the default' if is_store else 'inherits its'} policies"
+    _report(call, answer, done if answer["changed"] else "{place} had no policies of its own")
+
+
 def _set(
     call: Call,
     kind: str,
@@ -327,9 +460,11 @@ def _set(
     namespace: str | None,
     flag_values: tuple[object, ...],
     hint: str,
+    subscription: str | None = None,
 ) -> None:
     """Set the given policies of a kind: their values, in the order of the table."""
     exclusive(topic=topic, namespace=namespace)
+    scope = {} if subscription is None else {"subscription": subscription}
     values = {
         name: None if value is None else read(value)
         for (name, read), value in zip(_POLICIES[kind].values(), flag_values, strict=True)
@@ -337,7 +472,7 @@ def _set(
     if all(value is None for value in flag_values):
         raise Usage(f"the policies to set are missing: {hint}")
     change = getattr(call.client(write=True).admin, f"set_{kind}_policies")
-    answer = change(topic, namespace, **values)
+    answer = change(topic, namespace, **scope, **values)
     done = "policies of {place} are set"
     _report(
         call,
@@ -351,6 +486,8 @@ def _report(call: Call, answer: Mapping[str, Any], template: str) -> None:
     scope = "the store"
     if answer["topic"] is not None:
         scope = f"topic {answer['topic']}"
+        if answer.get("subscription") is not None:
+            scope = f"subscription {answer['subscription']} of {scope}"
     elif answer["namespace"] is not None:
         scope = f"namespace {answer['namespace']}"
     call.summary(template.format(place=scope))

@@ -53,7 +53,8 @@ def query(
     limit: Annotated[int | None, Option("--limit", metavar="N", help="rows at most")] = None,
     show_sql: Annotated[bool, Option("--show-sql", help="print the views, run nothing")] = False,
     out: Annotated[
-        str | None, Option("--out", metavar="F.parquet|.csv|.arrow", help="write the rows there")
+        str | None,
+        Option("--out", metavar="FILE", help="write the rows there; its suffix is the form"),
     ] = None,
     force: Annotated[bool, Option("--force", help="replace the file of --out")] = False,
 ) -> None:
@@ -63,7 +64,8 @@ def query(
     messages_all, with rows of all kinds; topics subscriptions transactions transaction_keys acks
     pending_acks delayed delayed_buckets watermarks segments frames; with a row for each change:
     transaction_key_log cursor_log catalog_log.
-    text(key) and json(value) decode bytes.
+    text(key) and json(value) decode bytes; value->>'id' reads JSON. A message that is not JSON ends
+    the query with its topic and id; try_json(value) gives NULL for it.
     DESCRIBE orders lists the columns of a relation, with their types.
     Rows have no order without ORDER BY partition, ledger, entry, txn_index.
     """

@@ -6,10 +6,9 @@ import importlib
 import os
 from typing import Annotated
 
-from txlog.base.ranges import parse_time
 from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Words
-from txlog.cli.line.command import Argument, Option, command, exclusive
+from txlog.cli.line.command import Argument, Duration, Option, Time, command, exclusive
 from txlog.cli.terminal.tables import counted
 from txlog.engine.door.disk import replacing
 from txlog.errors import AlreadyExists, InvalidArgument, TxlogError
@@ -34,12 +33,10 @@ def report(
     call: Call,
     path: Annotated[str | None, Argument(metavar="PATH", show_default=False)] = None,
     out: Annotated[str | None, Option("--out", metavar="PATH", help="same as PATH")] = None,
-    since: Annotated[
-        str | None, Option("--since", metavar="TIME", help="only messages visible since then")
+    since_ms: Annotated[
+        int | None, Time("--since", help="only messages visible since then")
     ] = None,
-    by: Annotated[
-        str | None, Option("--by", metavar="DUR", help="span of a column, above a second")
-    ] = None,
+    by_ms: Annotated[int | None, Duration("--by", help="span of a column, above a second")] = None,
     force: Annotated[bool, Option("--force", help="replace the file")] = False,
 ) -> None:
     """Write one HTML file about the store: charts that need no network and no script.
@@ -57,8 +54,6 @@ def report(
         raise InvalidArgument("the path of the report is empty or no path")
     if not is_text and os.path.lexists(where) and not force:
         raise AlreadyExists(f"{where} exists", hint="--force replaces it", path=where)
-    since_ms = None if since is None else parse_time(since, call.now_ms())
-    by_ms = call.duration(by)
     work = importlib.import_module("txlog.page.figures")
     pages = importlib.import_module("txlog.page.report")
     with Words(call, "report: reading the store"):

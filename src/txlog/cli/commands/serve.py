@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from txlog.base.ranges import format_time
+from txlog.base.times import format_time
 from txlog.cli.call.call import Call
 from txlog.cli.line.command import Option, command
 from txlog.cli.terminal import say
@@ -20,6 +20,7 @@ from txlog.errors import InvalidArgument, MissingExtra, OutcomeUnknown, Usage, p
 
 _PACKAGES = ("google", "starlette", "uvicorn", "websockets", "jwt", "cryptography", "h11")
 _LINES_PER_SECOND_MAX: Final = 20
+_AUDIT: Final = "action"  # what a user of the live page did; -q keeps it
 _WARNINGS: Final = frozenset({"refused", "dropped", "failed"})
 
 PulsarOption = Annotated[
@@ -47,6 +48,9 @@ InsecureOption = Annotated[
 LimitOption = Annotated[
     list[str] | None, Option("--limit", metavar="NAME=VALUE", help="limit for clients; repeatable")
 ]
+ActionsOption = Annotated[
+    bool, Option("--allow-actions", help="let the live page publish, seek, redeliver and abort")
+]
 OffloadOption = Annotated[
     list[str] | None,
     Option("--offload-to", metavar="NAME=PLACE", help="offload target for HTTP; repeatable"),
@@ -63,6 +67,7 @@ PidOption = Annotated[
         "txlog serve",
         "txlog serve --pulsar 127.0.0.1:6651 --http off",
         "txlog serve --pulsar 0.0.0.0:6651 --tls-cert cert.pem --tls-key key.pem --auth rules.toml",
+        "txlog serve --allow-actions",
         "txlog serve --no-topic-creation --limit connections=100 --limit memory_bytes=64MiB",
     ),
     changes=True,
@@ -79,6 +84,7 @@ def serve(
     insecure: InsecureOption = False,
     limit: LimitOption = None,
     offload_to: OffloadOption = None,
+    allow_actions: ActionsOption = False,
     pidfile: PidOption = None,
 ) -> None:
     """Serve the store to stock clients of Apache Pulsar, and by HTTP.
@@ -109,6 +115,7 @@ def serve(
         is_insecure=insecure,
         sockets=_module("txlog.serve.core.sockets").systemd_sockets(os.environ, os.getpid()),
         tell=tell,
+        allows_actions=allow_actions,
     )
     authority = _module("txlog.serve.auth").AccessControl(_guard(call, auth))
     notify = _module("txlog.serve.core.sockets").notify
@@ -145,7 +152,7 @@ def _with_extra() -> Iterator[None]:
         if (error.name or "").split(".")[0] not in _PACKAGES:
             raise
         raise MissingExtra(
-            f"{error.name} is not installed", hint="pip install 'txlog[serve]'"
+            f"{error.name} is not installed", hint="pip install 'txlog-store[serve]'"
         ) from error
 
 
@@ -200,7 +207,7 @@ def _log(call: Call) -> Callable[[str, Mapping[str, object]], None]:
     def tell(event: str, facts: Mapping[str, object]) -> None:
         nonlocal since, printed, untold
         level = "warning" if event in _WARNINGS else "info"
-        if call.flags.quiet >= (2 if level == "warning" else 1):
+        if call.flags.quiet >= (1 if level == "info" and event != _AUDIT else 2):
             return
         second = call.now_ms() // 1_000
         since, printed = (since, printed + 1) if second == since else (second, 1)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from txlog.cli.call.call import Call
 from txlog.cli.terminal import fields, tables
+from txlog.cli.terminal.watching import repeat
 from txlog.errors import printable
 
 if TYPE_CHECKING:
@@ -17,26 +17,19 @@ _TOPIC_FIELDS = (
     "topic partitions messages size_bytes open_txns hidden_messages delayed backlog "
     "watermark".split()
 )
-_CLEAR = "\x1b[H\x1b[2J"
 
 
 def show(call: Call, client: Client, pause_ms: int | None) -> None:
     """Print the status; with a pause, repeat that."""
-    form = call.output.form
-    while True:
+
+    def print_once() -> None:
         answer = client.status()
-        if pause_ms is not None and not call.output.look.human:
-            call.output.form = "ndjson"
-        if form in ("table", "wide"):
-            if pause_ms is not None and call.output.look.human:
-                call.output.drawn(_CLEAR)
+        if call.output.form in ("table", "wide"):
             call.output.drawn(_text(call, answer))
         else:
             call.output.single(answer)
-        if pause_ms is None:
-            return
-        call.output.out.flush()
-        time.sleep(pause_ms / 1000)
+
+    repeat(call, pause_ms, print_once)
 
 
 def _checkpoint(call: Call, checkpoint: Mapping[str, Any]) -> str:

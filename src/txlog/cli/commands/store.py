@@ -6,10 +6,11 @@ import importlib
 import os
 from typing import Annotated
 
-from txlog.base.ranges import parse_duration, parse_size
+from txlog.base.ranges import parse_size
 from txlog.cli.call.call import STORE_DEFAULT, Call
 from txlog.cli.help import fields
-from txlog.cli.line.command import Argument, Option, command
+from txlog.cli.line.command import Argument, Duration, Option, command
+from txlog.cli.terminal.watching import pause_of
 from txlog.errors import InvalidArgument, ReadOnlyStore
 
 
@@ -26,12 +27,12 @@ def init(
     if_not_exists: Annotated[bool, Option("--if-not-exists")] = False,
     coordinators: Annotated[int | None, Option("--coordinators", metavar="N")] = None,
     durability: Annotated[str | None, Option("--durability", metavar="sync|os")] = None,
-    timeout: Annotated[str | None, Option("--transaction-timeout", metavar="DUR")] = None,
-    timeout_max: Annotated[str | None, Option("--transaction-timeout-max", metavar="DUR")] = None,
+    timeout: Annotated[int | None, Duration("--transaction-timeout")] = None,
+    timeout_max: Annotated[int | None, Duration("--transaction-timeout-max")] = None,
     checkpoint_bytes: Annotated[str | None, Option("--checkpoint-bytes", metavar="SIZE")] = None,
     ledger_entries: Annotated[int | None, Option("--ledger-entries-max", metavar="N")] = None,
     ledger_bytes: Annotated[str | None, Option("--ledger-bytes-max", metavar="SIZE")] = None,
-    ledger_age: Annotated[str | None, Option("--ledger-age-max", metavar="DUR")] = None,
+    ledger_age: Annotated[int | None, Duration("--ledger-age-max")] = None,
     shared: Annotated[
         str | None, Option("--shared", metavar="GROUP", help="the group that may use it")
     ] = None,
@@ -49,12 +50,12 @@ def init(
     settings: dict[str, object] = {
         "coordinators": coordinators,
         "durability": call.durability(durability) if durability else None,
-        "txn_timeout_default_ms": call.duration(timeout),
-        "txn_timeout_max_ms": call.duration(timeout_max),
+        "txn_timeout_default_ms": timeout,
+        "txn_timeout_max_ms": timeout_max,
         "checkpoint_bytes": None if checkpoint_bytes is None else parse_size(checkpoint_bytes),
         "ledger_entries_max": ledger_entries,
         "ledger_bytes_max": None if ledger_bytes is None else parse_size(ledger_bytes),
-        "ledger_age_max_ms": call.duration(ledger_age),
+        "ledger_age_max_ms": ledger_age,
     }
     settings_given = {name: value for name, value in settings.items() if value is not None}
     call.report.store = os.path.abspath(where)
@@ -109,6 +110,51 @@ def copy(
 
 
 @command(
+    "restore",
+    "make a store from a copy",
+    examples=("txlog restore /backup/shop shop2", "txlog restore /backup/shop shop --replace"),
+    rows="store.StoreRestored",
+    changes=True,
+)
+def restore(
+    call: Call,
+    copy: Annotated[str, Argument(metavar="COPY", show_default=False)],
+    dest: Annotated[str, Argument(metavar="STORE", show_default=False)],
+    replace: Annotated[
+        bool, Option("--replace", help="a store that is there moves to STORE.replaced")
+    ] = False,
+    verify: Annotated[bool, Option("--verify", help="first read the whole new store")] = False,
+) -> None:
+    """Make a store at STORE from COPY, which `txlog copy` made and which stays as it is.
+
+    STORE changes in one step at the end. After an interruption run the same command again: it goes
+    on. Transactions that were open when the copy was made are aborted by the first write.
+    """
+    call.report.store = os.path.abspath(dest)
+    bars = importlib.import_module("txlog.cli.call.progress")
+    bar = bars.Amount(call, "restore", None)
+
+    def tell(done_bytes: int, total_bytes: int) -> None:
+        bar.total = total_bytes
+        bar.count(done_bytes - bar.read)
+
+    with bar:
+        answer = importlib.import_module("txlog.client.restore").restore(
+            copy, dest, replace=replace, verify=verify, tell=tell, clock=call.clock
+        )
+    size = importlib.import_module("txlog.cli.terminal.tables").size(int(answer["size_bytes"]))
+    call.summary(f"restored {answer['path']}: {answer['files']:,} files, {size}")
+    if answer["replaced"] is not None:
+        call.summary(f"the store that was there is now {answer['replaced']}")
+    if answer["offloaded"] and answer["copied"]:
+        call.note(
+            f"it leaves {answer['offloaded']:,} offloaded files to the store it was copied from, "
+            "until the file `copied` in it is removed"
+        )
+    call.output.result(answer)
+
+
+@command(
     "status",
     "contents of the store, and its health",
     examples=("txlog status", "txlog status --json"),
@@ -116,12 +162,12 @@ def copy(
 )
 def status(
     call: Call,
-    watch: Annotated[str | None, Option("--watch", metavar="DUR", help="repeat every DUR")] = None,
+    pause_ms: Annotated[
+        int | None, Duration("--watch", reads=pause_of, help="repeat every DUR")
+    ] = None,
 ) -> None:
     """Show the contents of the store, and its health."""
-    pause_ms = None if watch is None else parse_duration(watch)
-    if pause_ms == 0:
-        raise InvalidArgument("--watch needs a time above 0", code=203)
+
     client = call.client()
     view = importlib.import_module("txlog.cli.commands.status")
     view.show(call, client, pause_ms)

@@ -1,4 +1,4 @@
-"""Owns the commands of subscriptions: create, show, acknowledge, return, move, delete.
+"""Owns the commands of subscriptions and of their dead letters.
 
 Commands that move or delete a subscription show their plan and ask first; the plan is the same
 decision without effects.
@@ -6,23 +6,32 @@ decision without effects.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 from txlog.base.ids import MessageId, TopicName, check_name
-from txlog.base.ranges import parse_bound
+from txlog.base.ranges import Bound, parse_bound
+from txlog.base.startup import json as orjson
 from txlog.base.suggest import suggestion
 from txlog.cli.call.call import Call, confirm, each_target, words_or_stdin
-from txlog.cli.line.command import Argument, Option, command
+from txlog.cli.line.command import Argument, Duration, Option, command
 from txlog.cli.terminal.tables import counted
+from txlog.cli.terminal.watching import pause_of, repeat
+from txlog.client.topics.subscription import moved_partitions, seek_effect, undo_of
 from txlog.errors import InvalidArgument, SubscriptionNotFound, Usage
 
 if TYPE_CHECKING:
-    from txlog.base.rows.consuming import SeekPartition, Skipped, Sought
+    from collections.abc import Iterator
+
+    from txlog.base.rows.consuming import Skipped
     from txlog.client.client import Client
     from txlog.client.topics.subscription import SubscriptionHandle
 
 TYPES = ("exclusive", "shared", "failover", "key-shared")
+Position = Annotated[
+    Bound, Option("--position", metavar="BOUND", reads_now=parse_bound, default="start")
+]
 
 
 # --- create, list, acknowledge -----------------------------------------------------------------
@@ -45,9 +54,10 @@ def create(
     topic: Annotated[str, Option("--topic", "-t", metavar="T", show_default=False)],
     type: Annotated[str, Option("--type", metavar="|".join(TYPES))] = "exclusive",
     isolation: Annotated[str, Option("--isolation", metavar="I")] = "committed",
-    position: Annotated[str, Option("--position", metavar="BOUND")] = "start",
+    *,
+    bound: Position,
     ack_timeout: Annotated[
-        str | None, Option("--ack-timeout", metavar="DUR", help="redeliver after this time")
+        int | None, Duration("--ack-timeout", help="redeliver after this time")
     ] = None,
     max_redeliver: Annotated[
         int | None, Option("--max-redeliver", metavar="N", help="then it becomes a dead letter")
@@ -59,14 +69,13 @@ def create(
 ) -> None:
     """Create subscriptions."""
     options = {
-        "ack_timeout_ms": call.duration(ack_timeout),
+        "ack_timeout_ms": ack_timeout,
         "max_redeliver_count": max_redeliver,
         "dead_letter_topic": dead_letter,
     }
     policies = {policy: value for policy, value in options.items() if value is not None}
     call.check_choice("--type", type, TYPES)
     call.check_choice("--isolation", isolation, ("committed", "uncommitted"))
-    bound = parse_bound(position, call.now_ms())
     client = call.client(write=True)
     short = TopicName.parse(topic).short
 
@@ -103,16 +112,32 @@ def create(
 @command(
     "sub list",
     "list subscriptions with their backlog",
-    examples=("txlog sub list", "txlog sub list -t orders --json"),
-    rows="consuming.SubscriptionRow",
-    until="consumers",
+    examples=("txlog sub list", "txlog sub list -t orders --json", "txlog sub list --watch 5s"),
+    rows="consuming.LagRow",
+    until="catch_up_ms",
 )
 def list_subscriptions(
     call: Call,
+    every_ms: Annotated[
+        int | None,
+        Argument(metavar="[DUR]", help="the pause of --watch", show_default=False, reads=pause_of),
+    ] = None,
     topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
+    watch: Annotated[bool, Option("--watch", help="repeat every DUR, 2s if it is missing")] = False,
 ) -> None:
-    """List subscriptions."""
-    call.output.rows(call.client().subscriptions(topic))
+    """List subscriptions and how far they are behind: backlog, age, rates, time to catch up.
+
+    Rates are messages a second over the last minute. They come from the journal and are empty for
+    time that it no longer has; --watch remembers what it saw. `txlog top` has the whole screen.
+    """
+    if every_ms is not None and not watch:
+        raise Usage("a pause needs --watch", hint="-t TOPIC lists one topic")
+    client = call.client()
+    repeat(
+        call,
+        (every_ms or 2_000) if watch else None,
+        lambda: call.output.rows(client.lag(topic)),
+    )
 
 
 @command(
@@ -226,7 +251,7 @@ def backlog(
     "sub seek",
     "move a subscription forward or back",
     examples=(
-        "txlog sub seek billing --to @-1h",
+        "txlog sub seek billing --to 'yesterday 14:00'",
         "txlog sub seek billing --to start --yes",
         "txlog sub seek billing --to 17:25 --dry-run",
     ),
@@ -240,7 +265,8 @@ def seek(
     call: Call,
     subscription: Sub,
     to: Annotated[
-        str, Option("--to", metavar="BOUND", help="the position to go to", show_default=False)
+        Bound,
+        Option("--to", metavar="BOUND", help="position or time to go to", reads_now=parse_bound),
     ],
     topic: Topic = None,
     force: Annotated[
@@ -248,12 +274,11 @@ def seek(
     ] = False,
 ) -> None:
     """Move a subscription: acknowledge everything before the position, nothing from it on."""
-    bound = parse_bound(to, call.now_ms())
     handle = handle_of(call, subscription, topic)
-    answer = plan = handle.seek(bound, force=force, dry_run=not call.dry_run)
+    answer = plan = handle.seek(to, force=force, dry_run=not call.dry_run)
     lines = [
         f"{handle.name} on {handle.short}/{row['partition']}: {row['from']} → {row['to']}, "
-        f"{_effect(row)}"
+        f"{seek_effect(row)}"
         for row in plan["partition_list"]
     ]
     if plan["aborted_list"]:
@@ -261,32 +286,14 @@ def seek(
     if call.dry_run:
         call.summary("; ".join(lines))
     else:
-        if _moved(plan) or plan["aborted_list"]:
+        if moved_partitions(plan) or plan["aborted_list"]:
             confirm(call, "\n".join(lines))
-        answer = handle.seek(bound, force=force)
-        moved = _moved(answer)
+        answer = handle.seek(to, force=force)
+        moved = moved_partitions(answer)
         call.summary(f"{handle.name} moved" if moved else f"{handle.name} is already there")
-        for row in moved:
-            call.summary(f"undo: txlog sub seek {handle.name} -t {handle.short} --to {row['from']}")
+        for line in undo_of(answer):
+            call.summary(f"undo: {line}")
     call.output.result(answer)
-
-
-def _moved(answer: Sought) -> list[SeekPartition]:
-    """The partitions that the seek changes."""
-    return [
-        row
-        for row in answer["partition_list"]
-        if row["from"] != row["to"] or row["redeliver"] or row["skip"]
-    ]
-
-
-def _effect(row: SeekPartition) -> str:
-    parts = []
-    if row["redeliver"]:
-        parts.append(f"{_messages(row['redeliver'])} {_verb(row['redeliver'], 'come')} again")
-    if row["skip"]:
-        parts.append(f"{_messages(row['skip'])} {'is' if row['skip'] == 1 else 'are'} skipped")
-    return " and ".join(parts) or "no message is redelivered or skipped"
 
 
 @command(
@@ -310,10 +317,9 @@ def skip(
         int | None, Option("-n", metavar="N", help="the next N of each partition")
     ] = None,
     all_: Annotated[bool, Option("--all", help="the whole backlog")] = False,
-    older_than: Annotated[str | None, Option("--older-than", metavar="DUR")] = None,
+    older_ms: Annotated[int | None, Duration("--older-than")] = None,
 ) -> None:
     """Acknowledge the next messages; messages that a transaction holds stay with it."""
-    older_ms = call.duration(older_than)
     if (count is not None) + all_ + (older_ms is not None) != 1:
         raise Usage("give one of the following: -n N, --all or --older-than DUR")
     handle = handle_of(call, subscription, topic)
@@ -352,12 +358,11 @@ def expire(
     call: Call,
     subscription: Sub,
     topic: Topic = None,
-    older_than: Annotated[
-        str | None, Option("--older-than", metavar="DUR", help="default: the topic's time to live")
+    older_ms: Annotated[
+        int | None, Duration("--older-than", help="default: the topic's time to live")
     ] = None,
 ) -> None:
     """Acknowledge messages older than a time: sub skip --older-than."""
-    older_ms = call.duration(older_than)
     handle = handle_of(call, subscription, topic)
     _skip(call, handle, lambda dry_run: handle.expire(older_ms, dry_run=dry_run))
 
@@ -422,10 +427,6 @@ def _messages(count: int) -> str:
     return counted(count, "message")
 
 
-def _verb(count: int, verb: str) -> str:
-    return f"{verb}s" if count == 1 else verb
-
-
 @command(
     "sub nack",
     "return messages in hand, to be redelivered later",
@@ -439,11 +440,11 @@ def nack(
     subscription: Sub,
     ids: Annotated[list[str], Argument(metavar="ID", show_default=False)],
     topic: Topic = None,
-    delay: Annotated[str, Option("--delay", metavar="DUR", help="wait this long")] = "0ms",
+    *,
+    delay_ms: Annotated[int, Duration("--delay", help="wait this long", default="0ms")],
 ) -> None:
     """Return messages that a consumer has in hand, for redelivery; others are ignored."""
     message_ids = _parsed(ids)
-    delay_ms = call.duration(delay)
     answer = handle_of(call, subscription, topic).negative_acknowledge(message_ids, delay_ms)
     ignored = f", {answer['ignored']} in no consumer's hand" if answer["ignored"] else ""
     call.summary(f"returned {counted(answer['nacked'], 'message')} of {subscription}{ignored}")
@@ -481,3 +482,107 @@ def _parsed(ids: list[str]) -> list[MessageId]:
     if not parsed:
         raise InvalidArgument("no message id was given", code=203)
     return parsed
+
+
+# --- dead letters ------------------------------------------------------------------------------
+
+
+@command(
+    "dlq list",
+    "dead-letter topics, or the dead letters of one",
+    examples=("txlog dlq list", "txlog dlq list orders-billing-DLQ --limit 20"),
+    rows="consuming.DeadLetterTopic",
+    or_rows="consuming.DeadLetter",
+)
+def list_letters(
+    call: Call,
+    topic: Annotated[str | None, Argument(metavar="TOPIC", show_default=False)] = None,
+    limit: Annotated[int | None, Option("--limit", min=0, metavar="N", help="at most N")] = None,
+) -> None:
+    """List dead-letter topics; with TOPIC, its messages that nobody has retried, oldest first."""
+    if topic is None:
+        if limit is not None:
+            raise Usage("--limit needs TOPIC")
+        call.output.print_instead("consuming.DeadLetterTopic")
+        call.output.rows(call.client().dead_letters())
+        return
+    call.output.print_instead("consuming.DeadLetter")
+    call.output.rows(call.client().topic(topic).dead_letters(limit))
+
+
+@command(
+    "dlq retry",
+    "move dead letters back to their topics",
+    examples=(
+        "txlog dlq retry orders-billing-DLQ --all",
+        "txlog dlq retry orders-billing-DLQ 18:0 18:3",
+        "txlog dlq list orders-billing-DLQ --json | txlog dlq retry orders-billing-DLQ -",
+    ),
+    rows="consuming.DeadLettersRetried",
+    changes=True,
+    dry_run=True,
+)
+def retry_letters(
+    call: Call,
+    topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)],
+    ids: Annotated[list[str] | None, Argument(metavar="ID")] = None,
+    all_: Annotated[bool, Option("--all", help="all dead letters of TOPIC")] = False,
+    count: Annotated[int | None, Option("-n", min=1, metavar="N", help="the oldest N")] = None,
+    key: Annotated[str | None, Option("--key", "-k", metavar="K", help="only this key")] = None,
+    all_subscriptions: Annotated[
+        bool, Option("--all-subscriptions", help="not only the one that gave it up gets it")
+    ] = False,
+) -> None:
+    """Move dead letters back, each in the frame that acknowledges it here: never doubled or lost.
+
+    The subscription that gave a message up gets it again, with a redelivery count of 0; others do
+    not. If it fails again, it comes back here with a higher DLQ_RETRIES. `-` reads the ids, or what
+    `dlq list TOPIC --json` prints, from stdin.
+    """
+    if bool(ids) == (all_ or count is not None or key is not None):
+        raise Usage("which dead letters? ID…, or --all, -n N, --key K")
+    message_ids = None if ids is None or not ids else _letters(ids)
+    encoded = None if key is None else key.encode("utf-8", "surrogateescape")
+    answer = (
+        call.client(write=True)
+        .topic(topic)
+        .retry_dead_letters(
+            message_ids,
+            all=all_,
+            count=count,
+            key=encoded,
+            all_subscriptions=all_subscriptions,
+        )
+    )
+    call.summary(f"moved {counted(answer['retried'], 'message')} of {answer['topic']} back")
+    for row in answer["left_list"]:
+        stay = "stays" if row["messages"] == 1 else "stay"
+        which = f"{counted(row['messages'], 'message')} {stay}, the first is {row['first']}"
+        call.warn(f"{which}: {row['reason']}")
+    call.output.result(answer)
+
+
+def _letters(words: list[str]) -> list[MessageId]:
+    ids = [
+        MessageId.parse(text)
+        for word in words
+        for text in (_ids_of_stdin() if word == "-" else (word,))
+    ]
+    if not ids:
+        raise InvalidArgument("no message id was given", code=203)
+    return ids
+
+
+def _ids_of_stdin() -> Iterator[str]:
+    """Ids from stdin: one a line, or JSON as `dlq list --json` prints it."""
+    text = sys.stdin.read() if sys.stdin is not None else ""
+    if not text.lstrip().startswith(("[", "{")):
+        yield from text.split()
+        return
+    documents = [text] if text.lstrip().startswith("[") else text.splitlines()
+    for document in filter(str.strip, documents):
+        rows = orjson.loads(document)
+        for row in rows if isinstance(rows, list) else [rows]:
+            if not isinstance(row, dict) or not isinstance(row.get("message_id"), str):
+                raise InvalidArgument("a row of stdin has no message_id", code=203)
+            yield row["message_id"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from txlog.cli.call.call import Call
-from txlog.cli.line.command import Argument, Option, command
+from txlog.cli.line.command import Argument, Duration, Option, command
 from txlog.errors import AlreadyExists, DiskFailed, InvalidArgument, MissingExtra
 
 _KINDS: Final = ("secret", "rsa", "ec")
@@ -71,8 +71,8 @@ def create(
     key: Annotated[
         str, Option("--key", metavar="FILE", help="a secret or private key, as PEM or DER")
     ],
-    expires_in: Annotated[
-        str | None, Option("--expires-in", metavar="DUR", help="its lifetime; else unlimited")
+    lasting_ms: Annotated[
+        int | None, Duration("--expires-in", help="its lifetime; else unlimited")
     ] = None,
     audience: Annotated[
         str | None, Option("--audience", metavar="TEXT", help="audience of the server")
@@ -82,7 +82,6 @@ def create(
 
     A server can revoke a token only by changing its key, so let tokens expire.
     """
-    lasting_ms = None if expires_in is None else call.duration(expires_in)
     expires_ms = None if lasting_ms is None else call.clock.now().wall_ms + lasting_ms
     algorithm, private = _module("txlog.serve.auth.keys").read_private_key(Path(key))
     token = _module("txlog.serve.auth.tokens").sign(
@@ -157,5 +156,5 @@ def _module(name: str) -> Any:
         if (error.name or "").split(".")[0] not in ("jwt", "cryptography"):
             raise
         raise MissingExtra(
-            f"{error.name} is not installed", hint="pip install 'txlog[serve]'"
+            f"{error.name} is not installed", hint="pip install 'txlog-store[serve]'"
         ) from error

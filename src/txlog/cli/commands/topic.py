@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from txlog.base.ids import TopicName
-from txlog.base.ranges import parse_duration, parse_size, parse_time
+from txlog.base.ranges import parse_size
+from txlog.base.times import parse_duration
 from txlog.cli.call.call import Call, confirm, each_target
-from txlog.cli.line.command import Argument, Option, command
+from txlog.cli.line.command import Argument, Duration, Option, Time, command
 from txlog.cli.terminal.tables import counted, size
 from txlog.errors import InvalidArgument, Usage
 
@@ -61,14 +62,12 @@ def create(
     names: Annotated[list[str], Argument(metavar="NAME", show_default=False)],
     partitions: Annotated[int, Option("--partitions", "-p", metavar="N")] = 1,
     retention: Annotated[
-        str | None, Option("--retention", metavar="DUR", help="how long messages are kept")
+        int | None, Duration("--retention", help="how long messages are kept")
     ] = None,
     retention_bytes: Annotated[
         str | None, Option("--retention-bytes", metavar="SIZE", help="how many bytes are kept")
     ] = None,
-    ttl: Annotated[
-        str | None, Option("--ttl", metavar="DUR", help="acknowledge older messages")
-    ] = None,
+    ttl: Annotated[int | None, Duration("--ttl", help="acknowledge older messages")] = None,
     schema: Annotated[
         str | None, Option("--schema", metavar=SOURCE, help="schema of the records in its values")
     ] = None,
@@ -83,8 +82,8 @@ def create(
         raise Usage("--schema-type needs --schema")
     typed = None if schema is None else schema_in(call, schema, schema_type)
     options = {
-        "ttl_ms": call.duration(ttl),
-        "retention_ms": call.duration(retention),
+        "ttl_ms": ttl,
+        "retention_ms": retention,
         "retention_bytes": None if retention_bytes is None else parse_size(retention_bytes),
     }
     policies: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
@@ -165,15 +164,12 @@ def describe(
 def stats(
     call: Call,
     name: Annotated[str, Argument(metavar="NAME", show_default=False)],
-    by: Annotated[str, Option("--by", metavar="DUR", help="the span of time of a row")] = "1h",
-    since: Annotated[
-        str, Option("--since", metavar="TIME", help="from the span with this time onwards")
-    ] = "-1d",
+    by_ms: Annotated[int, Duration("--by", help="the span of time of a row", default="1h")],
+    since_ms: Annotated[
+        int, Time("--since", help="from the span with this time onwards", default="-1d")
+    ],
 ) -> None:
     """Show how much became visible in a topic or partition, one row for each span of time."""
-    by_ms = call.duration(by)
-    assert by_ms is not None
-    since_ms = parse_time(since, call.now_ms())
     call.output.rows(call.client().topic(name).stats(by_ms, since_ms))
 
 
@@ -197,6 +193,10 @@ def compile_regex(text: str | None) -> re.Pattern[str] | None:
 OFF = "off"
 
 
+def _or_off(text: str) -> int | str:
+    return OFF if text == OFF else parse_duration(text)
+
+
 @command(
     "topic update",
     "add partitions, change policies",
@@ -215,13 +215,15 @@ def update(
         int | None, Option("--partitions", metavar="N", help="a higher number")
     ] = None,
     retention: Annotated[
-        str | None, Option("--retention", metavar="DUR|off", help="how long messages are kept")
+        int | str | None,
+        Option("--retention", metavar="DUR|off", reads=_or_off, help="how long messages are kept"),
     ] = None,
     retention_bytes: Annotated[
         str | None, Option("--retention-bytes", metavar="SIZE|off", help="how many bytes are kept")
     ] = None,
     ttl: Annotated[
-        str | None, Option("--ttl", metavar="DUR|off", help="acknowledge older messages")
+        int | str | None,
+        Option("--ttl", metavar="DUR|off", reads=_or_off, help="acknowledge older messages"),
     ] = None,
 ) -> None:
     """Give a topic more partitions or other policies; open producers and consumers notice it.
@@ -229,9 +231,9 @@ def update(
     A key goes to crc32(key) mod partitions: with more partitions most keys move.
     """
     policies: dict[str, int | None] = {}
-    for policy, text in (("retention_ms", retention), ("ttl_ms", ttl)):
-        if text is not None:
-            policies[policy] = None if text == OFF else parse_duration(text)
+    for policy, value in (("retention_ms", retention), ("ttl_ms", ttl)):
+        if value is not None:
+            policies[policy] = None if isinstance(value, str) else value
     if retention_bytes is not None:
         retention_bytes_max = None if retention_bytes == OFF else parse_size(retention_bytes)
         policies["retention_bytes"] = retention_bytes_max

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 import io
 import os
-import shutil
-import sys
-import tempfile
+import re
 from typing import TYPE_CHECKING, Annotated
 
 from txlog.base.ids import TopicName
 from txlog.base.ranges import parse_range, parse_size
+from txlog.base.text import formats
 from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Words
 from txlog.cli.line.command import Argument, Option, command, exclusive
@@ -21,7 +20,7 @@ from txlog.errors import Usage
 if TYPE_CHECKING:
     from txlog.base.rows.jobs import Exported
 
-_FORMS = ("parquet", "arrow", "csv", "ndjson")
+_FORMS = ("parquet", "arrow", "csv", "tsv", "ndjson")
 _TABLES = ("delta", "iceberg", "hive")
 Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
 
@@ -45,7 +44,7 @@ class _Sink(io.RawIOBase):
     "export",
     "write messages to files, each once",
     examples=(
-        "txlog export orders",
+        "txlog export orders orders.csv.gz",
         "txlog export orders - --to ndjson -o @-1h.. | txlog produce again --in envelope",
         "txlog export orders /data/days --to csv --partition-by publish_date --resume",
         "txlog export orders /data/lake --to hive   # again: adds newer messages",
@@ -61,11 +60,13 @@ def export(
         Argument(metavar="PATH|-", show_default=False, help="a file, a directory, or stdout"),
     ] = None,
     to: Annotated[
-        str,
+        str | None,
         Option(
-            "--to", metavar="parquet|arrow|csv|ndjson|delta|iceberg|hive", help="the form to write"
+            "--to",
+            metavar="parquet|arrow|csv|tsv|ndjson|delta|iceberg|hive",
+            help="the form to write; else by the suffix of PATH, or parquet",
         ),
-    ] = "parquet",
+    ] = None,
     range_: Annotated[
         str | None, Option("--offset", "-o", metavar="RANGE", help="default: all of it")
     ] = None,
@@ -87,20 +88,22 @@ def export(
 ) -> None:
     """Write the committed messages of a topic to a file (TOPIC.parquet), or into a directory.
 
-    A file appears when it is complete. A directory (one that exists, ends in /, or with
-    --partition-by, --resume, --append) is written piece by piece and records its progress: an
-    export that was killed, or is repeated, gives each message once. With ndjson each line is an
-    envelope. - is standard output.
+    A file appears when it is complete. Its suffix chooses the form: .parquet .arrow .feather .csv
+    .tsv .ndjson .jsonl .json, the texts also with .gz or .zst. A directory (one that exists, ends
+    in /, or with --partition-by, --resume, --append) is written piece by piece and records its
+    progress: an export that was killed, or is repeated, gives each message once. With ndjson each
+    line is an envelope. - is standard output.
 
     delta, iceberg and hive (directories day=…/ of Parquet) make a table that any engine reads
     correctly; each further run adds newly visible messages, once. -f takes these three, too.
     """
     word = call.flags.format if call.flags.format in _TABLES else to
-    call.check_choice("--to", word, (*_FORMS, *_TABLES))
+    if word is not None:
+        call.check_choice("--to", word, (*_FORMS, *_TABLES))
     exclusive(resume=resume, append=append, force=force)
     if word in _TABLES:
         has_other = range_ is not None or partition_by is not None or resume or append or force
-        if path in (None, "-") or has_other or word != to != "parquet":
+        if path in (None, "-") or has_other or to not in (None, word):
             raise Usage(
                 f"--to {word} needs a directory, and none of -o, --partition-by, --resume, "
                 "--append, --force"
@@ -109,10 +112,11 @@ def export(
         _mirror(call, topic, path, word)
         return
     message_range = None if range_ is None else parse_range(range_, call.now_ms())
+    form = _form(path, word)
     name = TopicName.parse(topic, allow_partition=True).short
     places = [column.strip() for column in (partition_by or "").split(",") if column.strip()]
     grows = bool(resume or append or places)
-    where = path if path is not None else name.replace("/", ".") + ("" if grows else f".{to}")
+    where = path if path is not None else name.replace("/", ".") + ("" if grows else f".{form}")
     if where == "-" and (grows or call.output.as_json or force):
         raise Usage("- is one stream: without --partition-by, --resume, --append, --force, --json")
     _lean()
@@ -122,7 +126,7 @@ def export(
         if where == "-":
             sink = io.BufferedWriter(_Sink(call), 1 << 16)
             answer = exporter.export_stream(
-                client, topic, sink, form=to, message_range=message_range, tell=tell
+                client, topic, sink, form=form, message_range=message_range, tell=tell
             )
             sink.flush()
         elif grows or where.endswith("/") or os.path.isdir(where):
@@ -130,7 +134,7 @@ def export(
                 client,
                 topic,
                 where,
-                form=to,
+                form=form,
                 message_range=message_range,
                 partition_by=places,
                 resume=resume,
@@ -140,9 +144,21 @@ def export(
             )
         else:
             answer = exporter.export_file(
-                client, topic, where, form=to, message_range=message_range, force=force, tell=tell
+                client, topic, where, form=form, message_range=message_range, force=force, tell=tell
             )
     _print_exported(call, answer, where)
+
+
+def _form(path: str | None, to: str | None) -> str:
+    """The form of an export, by --to and the suffix of a file."""
+    if path is None or path == "-" or path.endswith("/") or os.path.isdir(path):
+        return to or "parquet"
+    form = formats.chosen_form([path], to, "--to")
+    if form is None and re.search(r"\.[A-Za-z][A-Za-z0-9]{0,7}$", path):
+        formats.check_form(path, None, _FORMS, "--to parquet writes Parquet under this name")
+    if formats.is_packed(path) and form not in formats.TEXTS:
+        raise Usage(f"{path}: {form or 'parquet'} is compressed inside, not as a whole")
+    return form or "parquet"
 
 
 def _lean() -> None:
@@ -197,7 +213,7 @@ def import_(
     ],
     form: Annotated[
         str | None,
-        Option("--in", metavar="parquet|csv|ndjson|arrow|envelope", help="else by the suffixes"),
+        Option("--in", metavar="parquet|csv|tsv|ndjson|arrow|envelope", help="else by suffix"),
     ] = None,
     key_column: Annotated[
         str | None, Option("--key-column", metavar="C", help="default: the column key")
@@ -231,8 +247,8 @@ def import_(
     """Store the rows of files, and of all files below directories, as messages: all or none, once.
 
     The same files again change nothing and give the first answer; with another key they are stored
-    again. Input may be compressed, as .csv.gz or .ndjson.zst. An integer event time is in
-    milliseconds. - is standard input, with --in.
+    again. The suffixes are those of export, also .csv.gz or .ndjson.zst. An integer event time is
+    in milliseconds. - is standard input, with --in.
     """
     *files, topic = paths
     if not files:
@@ -240,7 +256,9 @@ def import_(
     reading = importlib.import_module("txlog.lake.jobs.sources.loads")
     columns = reading.columns_of(key_column, value_columns, event_time_column)
     most = parse_size(max_decoded)
-    sources = _spooled(call, files, form)
+    if "-" in files and (form is None or files.count("-") > 1):
+        raise Usage("- is standard input: give it once, with its form in --in")
+    sources = call.spooled(files)  # an import reads twice, a pipe only once
     source = reading.files_of(sources, form, columns, reading.OF_IMPORT, infer=infer_schema)
     client = call.client(write=True)
     importer = importlib.import_module("txlog.lake.jobs.import_files")
@@ -263,16 +281,3 @@ def import_(
     else:
         call.summary(f"imported {done} into {answer['topic']} ({file_count}, {duration(took)})")
     call.output.result({**answer, "elapsed_ms": took})
-
-
-def _spooled(call: Call, files: list[str], form: str | None) -> list[str]:
-    """The files, with a copy of stdin for `-`: an import reads twice, a pipe only once."""
-    if "-" not in files:
-        return files
-    if form is None or files.count("-") > 1:
-        raise Usage("- is standard input: give it once, with its form in --in")
-    spool = os.path.join(call.enter(tempfile.TemporaryDirectory(prefix="txlog-")), "stdin")
-    with open(spool, "wb") as file:
-        if sys.stdin is not None:
-            shutil.copyfileobj(sys.stdin.buffer, file)
-    return [spool if path == "-" else path for path in files]

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from txlog.base.ids import TopicName, TxnId
-from txlog.base.ranges import parse_duration, parse_time
 from txlog.cli.call.call import Call, each_target, of_variable, split_key, words_or_stdin
-from txlog.cli.line.command import Argument, Option, command, exclusive
+from txlog.cli.line.command import Argument, Duration, Option, Time, command, exclusive
 from txlog.cli.terminal.signals import Interrupted, shielded
 from txlog.cli.terminal.tables import counted, duration
 from txlog.errors import CommandFailed, ConditionNotMet, InvalidArgument, Refused, TxlogError, Usage
@@ -138,7 +137,7 @@ def connect(
 )
 def begin(
     call: Call,
-    timeout: Annotated[str | None, Option("--timeout", metavar="DUR")] = None,
+    timeout_ms: Annotated[int | None, Duration("--timeout")] = None,
     key: KeyOption = None,
     epoch: Annotated[int | None, Option("--epoch", metavar="N", help="of txn connect")] = None,
     coordinator: Annotated[int | None, Option("--coordinator", "-c", metavar="N")] = None,
@@ -150,7 +149,6 @@ def begin(
     if epoch is not None and key is None:
         raise Usage("--epoch needs --transaction-key")
     owner, key = split_key(key)
-    timeout_ms = call.duration(timeout)
     client = call.client(write=True)
     answer = client.begin(timeout_ms, coordinator, key=key, epoch=epoch, owner=owner)
     if answer["fenced_txn"] is not None:
@@ -175,10 +173,10 @@ def begin(
 def commit(
     call: Call,
     ids: Annotated[list[str] | None, Argument(metavar="ID", show_default=False)] = None,
-    wait: Annotated[str, Option("--wait", metavar="DUR", help="wait for partitions")] = "0s",
+    *,
+    wait_ms: Annotated[int, Duration("--wait", help="wait for partitions", default="0s")],
 ) -> None:
     """Commit transactions; without ID the one in TXLOG_TXN."""
-    wait_ms = parse_duration(wait)
     targets = _targets(ids)
     client = call.client(write=True)
 
@@ -247,11 +245,11 @@ def list_transactions(
     state: Annotated[list[str] | None, Option("--state", metavar="S…")] = None,
     all_: Annotated[bool, Option("--all", help="include ended transactions")] = False,
     stuck: Annotated[bool, Option("--stuck", help="only overdue or waiting transactions")] = False,
-    older_than: Annotated[str | None, Option("--older-than", metavar="DUR")] = None,
+    age_ms: Annotated[int | None, Duration("--older-than")] = None,
     key: KeyOption = None,
     owner: Annotated[str | None, Option("--owner", metavar="O")] = None,
     topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
-    since: Annotated[str | None, Option("--since", metavar="TIME")] = None,
+    since_ms: Annotated[int | None, Time("--since")] = None,
     sort: Annotated[str, Option("--sort", metavar="age|id")] = "age",
     limit: Annotated[int | None, Option("--limit", min=0, metavar="N")] = None,
 ) -> None:
@@ -261,8 +259,6 @@ def list_transactions(
         call.check_choice("--state", word, STATES)
     key_owner, key = split_key(key)
     owner = owner or key_owner
-    age_ms = call.duration(older_than)
-    since_ms = None if since is None else parse_time(since, call.now_ms())
     short = None if topic is None else TopicName.parse(topic).short
     rows = call.client().transactions(all=all_ or bool(state), states=state or None)
     matching = [
@@ -314,13 +310,12 @@ def show(
 def run(
     call: Call,
     arguments: Annotated[list[str], Argument(metavar="CMD", show_default=False)],
-    timeout: Annotated[str | None, Option("--timeout", metavar="DUR")] = None,
+    timeout_ms: Annotated[int | None, Duration("--timeout")] = None,
     key: KeyOption = None,
 ) -> None:
     """Run CMD with TXLOG_TXN set: commit if it ends with 0, else abort."""
     if os.environ.get("TXLOG_TXN"):
         raise Usage("TXLOG_TXN is set: one transaction cannot run inside another")
-    timeout_ms = call.duration(timeout)
     call.exit = run_in_transaction(call, call.client(write=True), arguments, timeout_ms, key)
 
 
@@ -381,11 +376,11 @@ def wait(
     call: Call,
     txn: Annotated[str, Argument(metavar="ID", show_default=False)],
     for_: Annotated[str, Option("--for", metavar="committed|aborted|ended")] = "ended",
-    timeout: Annotated[str | None, Option("--timeout", metavar="DUR")] = None,
+    timeout: Annotated[int | None, Duration("--timeout")] = None,
 ) -> None:
     """Wait for the end of a transaction; 8 if time runs out or it ends the other way."""
     call.check_choice("--for", for_, tuple(_ENDS))
-    txn_id, limit_ms = TxnId.parse(txn), call.duration(timeout)
+    txn_id, limit_ms = TxnId.parse(txn), timeout
     client = call.client()
     client.wait(txns={txn_id: "ended"}, timeout_ms=limit_ms)
     state = str(client.show_transaction(txn_id)["state"])
@@ -423,11 +418,10 @@ def log(
 def find_hanging(
     call: Call,
     topic: Annotated[list[str] | None, Option("--topic", "-t", metavar="T…")] = None,
-    older_than: Annotated[str, Option("--older-than", metavar="DUR")] = "15m",
+    *,
+    limit_ms: Annotated[int, Duration("--older-than", default="15m")],
 ) -> None:
     """List transactions that do not end by themselves, with cause and remedy; 6: one is corrupt."""
-    limit_ms = call.duration(older_than)
-    assert limit_ms is not None
     rows = call.client().admin.find_hanging(limit_ms, topic or ())
     call.output.rows(rows)
     if any(row["cause"] == "corrupt" for row in rows):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from txlog.base.ids import TxnId, check_name
-from txlog.base.ranges import parse_instant
-from txlog.base.settings import EVENT_TIME_MAX
+from txlog.base.times import parse_time_or_end
 from txlog.cli.call.call import Call
-from txlog.cli.line.command import Option, command
+from txlog.cli.line.command import Duration, Option, Time, command
 from txlog.errors import InvalidArgument, Usage
 
 _UNMET: Final = 8
@@ -31,7 +30,8 @@ def wait(
         int | None, Option("--messages", min=0, metavar="N", help="at least this many in each")
     ] = None,
     watermark: Annotated[
-        str | None, Option("--watermark", metavar="TIME", help="event time that each has")
+        int | None,
+        Time("--watermark", help="event time that each has", reads_now=parse_time_or_end),
     ] = None,
     subscription: Annotated[
         str | None, Option("--subscription", "-s", metavar="SUB", help="watermark at its position")
@@ -43,7 +43,7 @@ def wait(
         list[str] | None,
         Option("--txn", metavar="ID=STATE…", help="committed, aborted, ended, open, …"),
     ] = None,
-    timeout: Annotated[str | None, Option("--timeout", metavar="DUR", help="how long")] = None,
+    timeout_ms: Annotated[int | None, Duration("--timeout", help="how long")] = None,
 ) -> None:
     """Wait until all conditions hold at once; 8 when time runs out, or one can never hold.
 
@@ -64,14 +64,10 @@ def wait(
         check_name("subscription", subscription)
     backlogs = {name: _count(text) for name, text in _pairs("--backlog", "SUB=N", backlog)}
     txns = {TxnId.parse(name): text for name, text in _pairs("--txn", "ID=STATE", txn)}
-    time_ms = None
-    if watermark is not None:
-        time_ms = EVENT_TIME_MAX if watermark == "end" else parse_instant(watermark, call.now_ms())
-    timeout_ms = call.duration(timeout)
     answer = call.client().wait(
         topics,
         messages=messages,
-        watermark=time_ms,
+        watermark=watermark,
         subscription=subscription,
         backlogs=backlogs,
         txns=txns,

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from txlog.base.ids import MessageId, check_name
-from txlog.base.ranges import format_time, parse_instant, parse_time
-from txlog.base.settings import EVENT_TIME_MAX
+from txlog.base.times import format_time, parse_time_or_end
 from txlog.cli.call.call import Call
-from txlog.cli.line.command import Argument, Option, command
+from txlog.cli.line.command import Argument, Option, Time, command
 from txlog.cli.terminal.tables import counted
 from txlog.errors import InvalidArgument, Usage
 
@@ -41,7 +40,9 @@ Partition = Annotated[int | None, Option("--partition", "-p", min=0, metavar="N"
 def set_watermark(
     call: Call,
     topic: Topic,
-    time: Annotated[str, Argument(metavar="TIME", show_default=False)],
+    event_time: Annotated[
+        int, Argument(metavar="TIME", show_default=False, reads_now=parse_time_or_end)
+    ],
     producer: Producer,
     txn_id: TxnOption = None,
     no_join: NoJoin = False,
@@ -51,9 +52,8 @@ def set_watermark(
     In a transaction it takes effect with the commit. The producer itself is not fenced. TIME "end"
     is the end of its stream.
     """
-    event_time = EVENT_TIME_MAX if time == "end" else parse_instant(time, call.now_ms())
     if event_time <= 0:
-        raise Usage(f"TIME is {time}, it must be after 1970")
+        raise Usage(f"TIME is {format_time(event_time)}, it must be after 1970")
     txn = call.txn_of(txn_id, no_join=no_join)
     answer = call.client(write=True).topic(topic).watermarks.set(event_time, producer, txn=txn)
     if answer["regressed"]:
@@ -147,7 +147,7 @@ def history(
     producer: Annotated[
         str | None, Option("--producer", metavar="NAME", help="only rows of this producer")
     ] = None,
-    since: Annotated[str | None, Option("--since", metavar="TIME", help="newer rows")] = None,
+    since_ms: Annotated[int | None, Time("--since", help="newer rows")] = None,
     limit: Annotated[int | None, Option("--limit", min=0, metavar="N", help="the last N")] = None,
 ) -> None:
     """List the rows that moved the watermark, in journal order, as far back as the log reaches.
@@ -155,7 +155,6 @@ def history(
     Rows of a transaction are placed at its commit marker. regressed: the time was below the
     producer's last time, so it had no effect.
     """
-    since_ms = None if since is None else parse_time(since, call.now_ms())
     call.output.rows(
         call.client()
         .topic(topic)

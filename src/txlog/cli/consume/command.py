@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from txlog.base.ids import MessageId, check_name
-from txlog.base.ranges import Range
+from txlog.base.ranges import Bound, Range
 from txlog.cli.call.call import Call
 from txlog.cli.consume import peek as peeking
 from txlog.cli.consume import work
@@ -64,6 +64,7 @@ def _check_subscription(request: Request) -> None:
         _refuse("needs -s", ack=request.ack != "auto", watermarks=request.watermarks)
     else:
         _refuse("does not go with -s", offset=request.offset, key=request.keys)
+        _refuse("does not go with -s", since=request.since_ms is not None)
         _refuse("does not go with -s", prop=request.properties, grep=request.grep)
         _refuse("does not go with -s", where=request.where, until=request.until)
         _refuse("does not go with -s", include_delayed=request.include_delayed)
@@ -75,7 +76,10 @@ def _check_subscription(request: Request) -> None:
 def _choose(request: Request) -> None:
     """Set the range of messages to read, unless the options contradict each other."""
     exclusive(follow=request.follow, until=request.until)
+    exclusive(offset=request.offset, since=request.since_ms is not None)
     chosen = request.offset or Range()
+    if request.since_ms is not None:
+        chosen = Range(Bound("time", request.since_ms))
     if request.until is not None:
         if chosen.kind != "range" or chosen.stop is not None:
             raise Usage("-o and --until both name an end")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import Annotated
 
 import msgspec
 
 from txlog.base.ids import TopicName, TxnId, check_name
-from txlog.base.ranges import Bound, Range, parse_bound, parse_duration, parse_range
+from txlog.base.ranges import Bound, Range, parse_bound, parse_range
 from txlog.cli.call.call import encoded, properties, utf8
-from txlog.cli.line.command import Argument, Option
+from txlog.cli.line.command import Argument, Duration, Option, Time
 from txlog.errors import InvalidArgument, Usage
 
-Duration = partial(Option, metavar="DUR", reads=parse_duration)
 TYPES = ("exclusive", "shared", "failover", "key-shared")
 
 
@@ -83,6 +81,7 @@ class Request(msgspec.Struct, kw_only=True):
     ] = None
     n: Annotated[int | None, Option("-n", min=0, metavar="N", help="at most N")] = None
     follow: Annotated[bool, Option("--follow", "-F", help="wait for more at the end")] = False
+    since_ms: Annotated[int | None, Time("--since", help="from the first visible then")] = None
     until: Annotated[Bound | None, Option("--until", metavar="BOUND", reads_now=parse_bound)] = None
     max_wait_ms: Annotated[
         int, Duration("--max-wait", help="wait for the next, at the end", default="0s")

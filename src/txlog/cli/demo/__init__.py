@@ -9,6 +9,7 @@ Contents:
     small        the small store of `txlog demo --small`: a few messages of every kind
     source       the Parquet file, and its lines as messages
     supervisor   starts workers, kills them, and restarts them
+    tour         the guided walk of `txlog demo --tour`
     worker       the process that runs a stage
 """
 
@@ -45,6 +46,8 @@ class Result(TypedDict):
     value: str
     kills: int
     transactions: int
+    lost: int
+    doubled: int
     exact: bool
     elapsed_ms: int
     seed: int
@@ -91,6 +94,8 @@ def run(
             killed += run_stage(stage, deaths(invoices, kills, chosen_seed, name), progress)
         with txlog.open(store) as client:
             checks, sums = check_store(client, session)
+    found = {check["name"]: check for check in checks}
+    invoices_found, totals_found = found["different invoices"], found["invoices and refunds"]
     checks.append(compared("workers killed", kills * len(pipeline.STAGES), killed))
     return Result(
         path=path,
@@ -101,6 +106,8 @@ def run(
         value=str(sums["value"] or 0),  # null, too, over no rows
         kills=killed,
         transactions=_number(sums["transactions"]),
+        lost=_number(invoices_found["expected"]) - _number(invoices_found["found"]),
+        doubled=_number(totals_found["found"]) - _number(invoices_found["found"]),
         exact=all(check["ok"] for check in checks),
         elapsed_ms=clock.now().boot_ms - began.boot_ms,
         seed=chosen_seed,

@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 
 from txlog.base.startup import compute as pc
 from txlog.errors import NotFound
@@ -26,6 +27,8 @@ LINE_TYPE = (
     '"Description":"VARCHAR","Quantity":"BIGINT","InvoiceDate":"VARCHAR","UnitPrice":"VARCHAR",'
     '"CustomerID":"VARCHAR","Country":"VARCHAR"}'
 )
+
+_LINES = "SELECT * EXCLUDE (file_row_number) FROM source ORDER BY file_row_number"
 
 _CHOSEN_ALL = "CREATE TEMP VIEW chosen AS SELECT * FROM source"
 
@@ -89,6 +92,13 @@ def open_source(path: str, limit: int | None) -> Session:
     else:
         session.execute(_CHOSEN_FIRST, [limit])
     return session
+
+
+def write_csv(path: str, lines: int) -> None:
+    """Write the first lines of the invoice file as CSV, with a header."""
+    with Session({"source": locate()}) as session:
+        table = session.arrow(_LINES)
+    pa_csv.write_csv(table.slice(0, lines), path)
 
 
 def size(session: Session) -> tuple[int, int]:

@@ -73,7 +73,7 @@ CODES: Final[dict[int, Code]] = {
         "an extra or Java is not installed",
         "The command needs a package that does not come with txlog, or a Java runtime.",
         "Install the package that the message names.",
-        "uv tool install 'txlog[spark]'",
+        "pip install 'txlog-store[spark]'",
     ),
     201: Code(
         "wrong flags or arguments",

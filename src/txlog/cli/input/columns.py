@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from txlog.base.ranges import parse_duration, parse_instant
 from txlog.base.startup import compute as pc
 from txlog.base.text import columns as text
 from txlog.base.text.records import TYPES, maps, whole_table
+from txlog.base.times import parse_duration, parse_stored
 from txlog.cli.input import rows
 from txlog.cli.output.output import tsv_text
 from txlog.errors import BadRecord, InvalidArgument
@@ -105,8 +105,8 @@ class Delimited:
         if "key" in cells:
             columns["key"] = _not_empty(cells["key"].cast(pa.binary()))
         parsers: dict[str, Callable[[str], int]] = {
-            "event_time": lambda text_of_time: parse_instant(text_of_time, self._now_ms),
-            "deliver_at": lambda text_of_time: parse_instant(text_of_time, self._now_ms),
+            "event_time": lambda text_of_time: parse_stored(text_of_time, self._now_ms),
+            "deliver_at": lambda text_of_time: parse_stored(text_of_time, self._now_ms),
             "deliver_after": parse_duration,
         }
         for name, parse in parsers.items():

@@ -22,8 +22,9 @@ import pyarrow as pa
 
 from txlog.base.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 from txlog.base.startup import compute as pc
-from txlog.base.text import envelopes, records
+from txlog.base.text import envelopes, formats, records
 from txlog.cli.input import columns, percent, rows
+from txlog.engine.door.disk import is_of_handler
 from txlog.errors import BadRecord, DiskFailed, NotFound
 
 _SEPARATORS = {"null": b"\0"}
@@ -92,7 +93,7 @@ class Input:
         return pa.concat_tables(tables, promote_options="default")
 
     def _blocks(self, path: str | None) -> Iterator[bytes | None]:
-        for block in read_blocks(path, self.wait_s):
+        for block in read_blocks(path, self.wait_s, is_packed=self.form != "raw"):
             if block is not None:
                 self.seen(len(block))
             yield block
@@ -328,9 +329,18 @@ def check_files(paths: list[str]) -> None:
             raise DiskFailed(f"{path} is a directory", path=path)
 
 
-def read_blocks(path: str | None, wait_s: Callable[[], float | None]) -> Iterator[bytes | None]:
-    """Yield the bytes of a file, of stdin for None or `-`; None when nothing came in wait_s()."""
+def read_blocks(
+    path: str | None, wait_s: Callable[[], float | None], *, is_packed: bool = False
+) -> Iterator[bytes | None]:
+    """Yield the bytes of a file, of stdin for None or `-`; None when nothing came in wait_s().
+
+    is_packed: unpack a file whose name ends in .gz or .zst
+    raises: BadRecord (104), after the blocks before the damage
+    """
     if path is not None and path != "-":
+        if is_packed and formats.is_packed(path):
+            yield from formats.unpacked(path, is_of_handler)
+            return
         with open(path, "rb") as file:
             while block := file.read(_BLOCK_BYTES):
                 yield block

@@ -18,8 +18,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from txlog.base.ranges import STORED_MAX, parse_instant
 from txlog.base.settings import PROPERTIES_MAX
+from txlog.base.times import STORED_MAX, parse_stored
 from txlog.cli.input import columns
 from txlog.cli.output.percent import braces, escape
 from txlog.errors import BadRecord, InvalidArgument, Usage
@@ -254,7 +254,7 @@ def _meaning(letter: str, options: list[str]) -> tuple[str, Callable[[bytes], An
         if len(which) != 1 or set(options) - {*_TIMES, "rfc3339"}:
             raise Usage("%d of an input is %d{event} or %d{deliver}, in ms or with {rfc3339}")
         if "rfc3339" in options:
-            return which[0], lambda data: parse_instant(data.decode(), 0) if data else None
+            return which[0], lambda data: parse_stored(data.decode(), 0) if data else None
         return which[0], lambda data: _number(data, -STORED_MAX - 1, STORED_MAX)
     steps: list[Callable[[bytes], bytes]] = []
     for option in options:

@@ -6,9 +6,9 @@ import csv
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from txlog.base.ranges import parse_duration, parse_instant
 from txlog.base.startup import json as orjson
 from txlog.base.text.records import Columns, bad_record, check_delivery
+from txlog.base.times import parse_duration, parse_stored
 from txlog.cli.output.output import tsv_text
 from txlog.errors import BadRecord, InvalidArgument
 
@@ -166,7 +166,7 @@ def _csv_row(header: list[str], fields: list[str], line: int, now_ms: int) -> di
     for name in ("event_time", "deliver_at"):
         if cells.get(name):
             try:
-                row[name] = parse_instant(cells[name], now_ms)
+                row[name] = parse_stored(cells[name], now_ms)
             except InvalidArgument as error:
                 raise bad_record(line, f"{name}: {error.message}") from error
     if cells.get("deliver_after"):

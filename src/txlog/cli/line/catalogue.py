@@ -250,6 +250,18 @@ COMMANDS: Final[dict[str, Entry]] = {
     "man show": Entry("commands.man", "show", "print a man page"),
     "man path": Entry("commands.man", "path", "where the man pages are"),
     "help": Entry("help.help", "help_", "topics, errors by their code, commands"),
+    "policy alert set": Entry("commands.policy", "set_alert", "when a backlog is a problem"),
+    "policy alert get": Entry(
+        "commands.policy", "get_alert", "the thresholds that apply, and their origin"
+    ),
+    "policy alert remove": Entry("commands.policy", "remove_alert", "inherit thresholds again"),
+    "top": Entry("commands.lag", "top", "watch who is behind, on the whole screen"),
+    "du": Entry("commands.lag", "du", "bytes on disk by topic and part"),
+    "dlq list": Entry(
+        "commands.sub", "list_letters", "dead-letter topics, or the dead letters of one"
+    ),
+    "dlq retry": Entry("commands.sub", "retry_letters", "move dead letters back to their topics"),
+    "restore": Entry("commands.store", "restore", "make a store from a copy"),
 }
 
 # Made by scripts.generate: how much a command can lose, 1 to 3 (line/synonyms); others only read.
@@ -322,18 +334,24 @@ LEVELS: Final[dict[str, int]] = {
     "config set": 1,
     "completion install": 1,
     "man install": 1,
+    "policy alert set": 1,
+    "policy alert remove": 1,
+    "dlq retry": 1,
+    "restore": 1,
 }
 
 NOUNS: Final[dict[str, str]] = {
     "topic": "topics",
     "schema": "schemas of typed topics",
     "sub": "subscriptions",
+    "dlq": "dead letters",
     "delay": "delayed messages",
     "watermark": "event-time watermarks",
     "txn": "transactions",
     "segment": "files of rows",
     "admin": "administration",
     "policy": "policies",
+    "policy alert": "thresholds of backlogs",
     "policy delayed": "policies of delayed delivery",
     "policy retention": "policies of retention",
     "policy schema": "policies of schemas",
@@ -363,7 +381,14 @@ ALIASES: Final[dict[str, str]] = {
     "transactions": "txn",
 }
 
-VERB_ALIASES: Final[dict[str, str]] = {"txn status": "txn show"}
+VERB_ALIASES: Final[dict[str, str]] = {
+    "txn status": "txn show",
+    **{
+        f"policy {kind} {word}": f"policy {kind} {verb}"
+        for kind in ("alert", "delayed", "retention", "schema", "watermark")
+        for word, verb in (("show", "get"), ("unset", "remove"))
+    },
+}
 
 # The commands without a noun, by what they are for; `root_help` adds those that no line names.
 _GROUPS: Final = (

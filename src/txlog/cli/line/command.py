@@ -21,12 +21,13 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import msgspec
 
+from txlog.base.times import parse_duration, parse_time
 from txlog.errors import Usage
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Option:
 
     min, max:  bounds of a number
     choices:   the words that it takes; the command refuses others
-    reads:     converts the text in the line, or the list of texts, to a field of the options struct
+    reads:     converts the text in the line, or the list of texts, to the value of the command
     reads_now: the same; its second argument is the time of the call, in ms
     many:      the flag may be repeated; the hint of a flag without `reads` says so
     default:   the text to read if the flag is missing
@@ -98,7 +99,7 @@ class Option:
         self.reads, self.reads_now, self.many = reads, reads_now, many
 
     def read(self, call: Call, value: object) -> object:
-        """Convert a value in the line to a field of the options struct. Raises as `reads`."""
+        """Convert a value in the line to the value that the command gets. Raises as `reads`."""
         if self.choices:
             call.check_choice(self.words[0], str(value), self.choices)
         if self.reads_now is not None:
@@ -109,7 +110,7 @@ class Option:
 class Argument:
     """A word that is not a flag; a list takes all remaining words."""
 
-    __slots__ = ("help", "metavar", "reads", "show_default")
+    __slots__ = ("help", "metavar", "reads", "reads_now", "show_default")
 
     def __init__(
         self,
@@ -118,13 +119,21 @@ class Argument:
         help: str | None = None,
         show_default: bool = True,
         reads: Callable[[Any], object] | None = None,
+        reads_now: Callable[[str, int], object] | None = None,
     ) -> None:
         self.metavar, self.help, self.show_default = metavar, help, show_default
-        self.reads = reads
+        self.reads, self.reads_now = reads, reads_now
 
     def read(self, call: Call, value: object) -> object:
-        """Convert a word of the line to a field of the options struct."""
+        """Convert a word of the line to the value that the command gets."""
+        if self.reads_now is not None:
+            return self.reads_now(str(value), call.now_ms())
         return value if self.reads is None else self.reads(value)
+
+
+# The flags whose value is a duration or an instant, in ms: no command parses such a text itself.
+Duration = partial(Option, metavar="DUR", reads=parse_duration)
+Time = partial(Option, metavar="TIME", reads_now=parse_time)
 
 
 def declared(option: Option) -> tuple[str, ...]:
@@ -158,6 +167,7 @@ class Command:
         *,
         examples: tuple[str, ...] = (),
         rows: str = "",
+        or_rows: str = "",
         until: str = "",
         without: str = "",
         records: bool = False,
@@ -173,6 +183,7 @@ class Command:
         self.short = short
         self.examples = examples
         self.row = rows
+        self._other_row = or_rows
         self._until = until
         self._without = without.split()
         self.records = records
@@ -211,6 +222,14 @@ class Command:
         return [field.name for field in self.row_fields]
 
     @property
+    def other_fields(self) -> list[str]:
+        """The names of the fields of the row that it prints instead, with some arguments."""
+        if not self._other_row:
+            return []
+        rows = importlib.import_module("txlog.base.rows.fields")
+        return [field.name for field in rows.fields_of(rows.row_of(self._other_row))]
+
+    @property
     def table_fields(self) -> list[str]:
         """The columns of its default table."""
         names = [name for name in self.fields if name != "dry_run"]
@@ -227,7 +246,8 @@ class Command:
             plain = cast(FunctionType, self.function)
             code, texts = plain.__code__, plain.__annotations__
             names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-            return {name: eval(texts[name], plain.__globals__) for name in names}  # noqa: S307
+            own = {name: eval(texts[name], plain.__globals__) for name in names}  # noqa: S307
+            return {name: _of_line(hint) for name, hint in own.items()}
         hints: dict[str, Any] = {}
         for part in self.options.__mro__[:-2]:
             module = vars(sys.modules[part.__module__])
@@ -244,7 +264,12 @@ class Command:
             plain = cast(FunctionType, self.function)
             code, values = plain.__code__, plain.__defaults__ or ()
             names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
-            return {**dict(zip(names, values, strict=True)), **(plain.__kwdefaults__ or {})}
+            texts = {**dict(zip(names, values, strict=True)), **(plain.__kwdefaults__ or {})}
+            for name, hint in self.hints.items():
+                text = getattr(hint.__metadata__[0], "default", None)
+                if text is not None:
+                    texts[name] = text
+            return texts
         fields, values = self.options.__struct_fields__, self.options.__struct_defaults__
         of_fields = dict(zip(fields[len(fields) - len(values) :], values, strict=True))
         defaults: dict[str, Any] = {}
@@ -261,16 +286,16 @@ class Command:
 
         raises: Usage, InvalidArgument, and the errors of the command
         """
-        if self.options is None:
-            self.function(call, **values)
-            return
         fields: dict[str, object] = {}
         for name, hint in self.hints.items():
             if values[name] is not None:
                 fields[name] = hint.__metadata__[0].read(call, values[name])
             elif name not in self.defaults:
                 fields[name] = None  # only with -f help
-        self.function(call, self.options(**fields))
+        if self.options is None:
+            self.function(call, **{**values, **fields})
+        else:
+            self.function(call, self.options(**fields))
 
     def words(self, values: Mapping[str, Any]) -> list[str]:
         """A command line, as words, that gives the command these values."""

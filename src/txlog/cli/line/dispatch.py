@@ -9,15 +9,17 @@ import importlib
 import os
 import re
 import sys
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from txlog import errors
 from txlog.cli.call import version
-from txlog.cli.call.call import Call, Globals
+from txlog.cli.call.call import Call, Globals, find_store, user_settings
 from txlog.cli.line import catalogue
 from txlog.cli.line.command import Command, as_given, check_numbers, hidden_times, parse
 from txlog.cli.output.output import PipeGone, Stdout, silence_stdout, stdout_is_terminal
 from txlog.cli.terminal import say, signals
+
+_OFFER: Final = "no store here yet: txlog demo --tour walks you through; txlog COMMAND -h: flags"
 
 
 def run(args: list[str]) -> int:
@@ -107,7 +109,7 @@ def _dispatch(args: list[str], report: say.Report) -> int:
         if line.version:
             _print_version(line.json)
         else:
-            _print_text(_in_color(catalogue.root_help(), args))
+            _print_text(_in_color(_root_help(newcomer=not args), args))
         return 0
     report.json = catalogue.wants_json("", line.leading) or line.json
     line.rest = catalogue.expanded(line.rest)
@@ -131,6 +133,18 @@ def _dispatch(args: list[str], report: say.Report) -> int:
     if path == "check":
         report.always = 3
     return invoke(load(path), [*line.leading, *line.rest[used:]], report)
+
+
+def _root_help(*, newcomer: bool) -> str:
+    """The root help; where there is no store, its last line offers a newcomer the tour."""
+    page = catalogue.root_help()
+    if newcomer:
+        try:
+            find_store(Globals(), user_settings(None))
+        except errors.TxlogError:
+            *lines, _ = page.splitlines()
+            return "\n".join([*lines, f"{_OFFER}\n"])
+    return page
 
 
 def load(path: str) -> Command:

@@ -147,6 +147,8 @@ class Described(Protocol):
     @property
     def fields(self) -> list[str]: ...
     @property
+    def other_fields(self) -> list[str]: ...
+    @property
     def table_fields(self) -> list[str]: ...
 
 
@@ -159,6 +161,7 @@ class Output:
         self.look = look
         self.out = Stdout()
         self.extra: dict[str, object] = {}  # fields added to every result
+        self.asked: list[str] | None = None  # the columns of --columns
 
     @cached_property
     def row_fields(self) -> list[Field]:
@@ -197,7 +200,10 @@ class Output:
         """Print rows of this type (`delayed.DueWithin`) instead of the command's."""
         declared = importlib.import_module("txlog.base.rows.fields")
         self.row_fields = declared.fields_of(declared.row_of(row))
-        self.fields = self.shown = [field.name for field in self.row_fields]
+        names = [field.name for field in self.row_fields]
+        if self.asked is not None:
+            check_columns(self.asked, names)
+        self.fields = self.shown = self.asked or names
 
     def rows(self, rows: Sequence[Mapping[str, object]]) -> None:
         """Print a listing."""
@@ -324,8 +330,8 @@ def output_for(command: Described, flags: _Flags, environ: Mapping[str, str]) ->
         if not names:
             raise Usage("--columns names no column")
         if command.fields:  # without declared fields, the answer checks them
-            check_columns(names, command.fields)
-        output.shown = output.fields = names
+            check_columns(names, [*command.fields, *command.other_fields])
+        output.shown = output.fields = output.asked = names
     if command.records and "%" in form:
         output.out.allowed = percent.controls(form)
     return output

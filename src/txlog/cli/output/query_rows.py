@@ -20,7 +20,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from txlog.base.startup import compute as pc
-from txlog.base.text import columns
+from txlog.base.text import columns, formats
 from txlog.base.text.columns import Column, Part
 from txlog.cli.output.output import Output, check_columns, delimited, tsv_cell
 from txlog.cli.terminal.tables import cell, table
@@ -37,7 +37,7 @@ _YEAR_10000_S: Final = 253_402_300_800
 _ENDLESS: Final = (1 << 63) - 1  # DuckDB's infinity
 _ENDLESS_DAYS: Final = (1 << 31) - 1
 _DAY_MS: Final = 86_400_000
-_SUFFIXES: Final = (".parquet", ".csv", ".arrow")
+_OUT: Final = ("parquet", "csv", "tsv", "ndjson", "arrow")
 Batches = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
 
@@ -211,17 +211,27 @@ class Printed:
             return _delimited(form, batch)
         if form == "names":
             return _delimited("tsv", batch.select([0]))
-        widen = columns.widened(batch)
-        members = {
-            name: _member(widen(column)) for name, column in zip(names, batch.columns, strict=True)
-        }
-        line = columns.json_object(list(members.items()))
-        line = [*line, b"\n"] if form == "ndjson" else [b",", *line]
+        if form == "ndjson":
+            return _lines(names, batch)
+        line = [b",", *_objects(names, batch)]
         data = columns.data_of(columns.joined(line, batch.num_rows))
-        if form == "ndjson" or not self._is_first or not data:
+        if not self._is_first or not data:
             return data
         self._is_first = False
         return data[1:]
+
+
+def _objects(names: Sequence[str], batch: pa.RecordBatch) -> list[Part]:
+    """Each row as a JSON object."""
+    widen = columns.widened(batch)
+    members = {
+        name: _member(widen(column)) for name, column in zip(names, batch.columns, strict=True)
+    }
+    return columns.json_object(list(members.items()))
+
+
+def _lines(names: Sequence[str], batch: pa.RecordBatch) -> memoryview:
+    return columns.data_of(columns.joined([*_objects(names, batch), b"\n"], batch.num_rows))
 
 
 def _delimited(form: str, batch: pa.RecordBatch) -> memoryview:
@@ -308,8 +318,8 @@ def _moments(column: pa.Array) -> pa.Array:
 
 def check_out(path: str, force: bool) -> None:
     """Refuse a file without a known suffix, or an existing one. Raises Usage, AlreadyExists."""
-    if not path.endswith(_SUFFIXES):
-        raise Usage(f"--out ends in {', '.join(_SUFFIXES)}; the suffix chooses the form")
+    suffixes = ", ".join(formats.SUFFIXES)
+    formats.check_form(path, formats.suffix_form(path), _OUT, f"the suffix chooses: {suffixes}")
     if os.path.lexists(path) and not force:
         raise AlreadyExists(f"{path} exists", hint="--force replaces it", path=path)
 
@@ -321,16 +331,17 @@ def write_out(path: str, batches: Batches, *, force: bool) -> int:
     """
     schema, pieces = batches
     names = _distinct(schema)
-    with replacing(path, only_new=not force) as file:
-        if path.endswith(".csv"):
-            return _write_csv(file, names, pieces)
+    form = formats.suffix_form(path)
+    with replacing(path, only_new=not force) as file, formats.packed(file, path) as sink:
+        if form in formats.TEXTS:
+            return _write_text(form, sink, names, pieces)
         tables: Iterator[pa.Table]
         tables = (pa.Table.from_batches([batch], schema) for batch in pieces)
-        if path.endswith(".arrow"):
-            writer = pa.ipc.new_file(file, schema)
+        if form == "arrow":
+            writer = pa.ipc.new_file(sink, schema)
         else:
             writer = arrow_module("pyarrow.parquet").ParquetWriter(
-                file, schema, version="2.6", dictionary_pagesize_limit=DICTIONARY_BYTES
+                sink, schema, version="2.6", dictionary_pagesize_limit=DICTIONARY_BYTES
             )
             tables = gathered(tables)
         count = 0
@@ -341,12 +352,16 @@ def write_out(path: str, batches: Batches, *, force: bool) -> int:
         return count
 
 
-def _write_csv(file: BinaryIO, names: list[str], pieces: Iterator[pa.RecordBatch]) -> int:
-    file.write(delimited("csv", names, []).encode())
+def _write_text(
+    form: str, file: BinaryIO, names: list[str], pieces: Iterator[pa.RecordBatch]
+) -> int:
+    if form != "ndjson":
+        header = [tsv_cell(name) for name in names] if form == "tsv" else names
+        file.write(delimited(form, header, []).encode())
     count = 0
     for batch in pieces:
         for piece in columns.pieces(batch):
-            file.write(_delimited("csv", piece))
+            file.write(_lines(names, piece) if form == "ndjson" else _delimited(form, piece))
         count += batch.num_rows
     return count
 

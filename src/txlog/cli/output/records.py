@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from txlog.base.ids import MessageId, TxnId
-from txlog.base.ranges import format_time
 from txlog.base.startup import json as orjson
 from txlog.base.text.columns import data_of, pieces
 from txlog.base.text.messages import Messages
+from txlog.base.times import format_time
 from txlog.cli.output import output
 from txlog.cli.output.percent import Format, beside
 from txlog.cli.terminal.fields import RECORD_FIELDS

@@ -310,7 +310,12 @@ def _is_field(schema: Schema, name: str) -> bool:
     """Whether a column is a field of the record; the check refuses unknown columns later."""
     if schema.record.field(name) is not None:
         return True
-    return name not in _OF_MESSAGES and not name.startswith("prop.")
+    return not is_of_message(name)
+
+
+def is_of_message(name: str) -> bool:
+    """Whether a column of csv or tsv is part of a message, unless a schema has such a field."""
+    return name in _OF_MESSAGES or name.startswith("prop.")
 
 
 def _of_cells(schema: Schema, names: list[str], column: pa.Array) -> pa.Array:

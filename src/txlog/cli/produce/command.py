@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from txlog.base.ids import TopicName
+from txlog.base.text import formats
 from txlog.cli.call.call import Call, is_terminal
 from txlog.cli.input import percent as percentin
 from txlog.cli.line.command import command, exclusive
@@ -35,9 +36,10 @@ def produce(call: Call, request: Request) -> None:
     With --watermark-from the run asserts watermarks: the greatest event time so far, less the lag;
     at the end, and every N messages or DUR. With --txn they take effect with the commit.
     """
-    if request.form == "help":
+    if request.chosen_form == "help":
         call.output.field_help()
         return
+    _choose_form(request)
     _check_input(call, request)
     _check_txn(request)
     _check_sequence_and_watermarks(request)
@@ -54,6 +56,16 @@ def produce(call: Call, request: Request) -> None:
     if request.messages is None and not request.files and is_terminal(0):
         call.note("reading from the terminal; ctrl-d ends the input")
     work.run(call, request)
+
+
+def _choose_form(request: Request) -> None:
+    """Set the format of the input: by --in, or by the suffixes of the files."""
+    files = [] if request.messages is not None else request.files
+    form = formats.chosen_form(files, request.chosen_form, "--in")
+    if form is not None and request.chosen_form is None and form not in IN_FORMATS:
+        hint = f"txlog import {files[0]} {request.topic}"
+        formats.check_form(files[0], form, formats.TEXTS, hint)
+    request.form = form or "lines"
 
 
 def _check_input(call: Call, request: Request) -> None:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from functools import partial
 from typing import Annotated, Final
 
 import msgspec
 
 from txlog.base.ids import TopicName, TxnId, check_name
-from txlog.base.ranges import parse_duration, parse_instant, parse_size
+from txlog.base.ranges import parse_size
+from txlog.base.times import parse_duration
 from txlog.cli.call.call import encoded, properties
-from txlog.cli.line.command import Argument, Option
+from txlog.cli.line.command import Argument, Duration, Option, Time
 from txlog.errors import InvalidArgument, Usage
 
 ACCESS_MODES = ("shared", "exclusive", "exclusive-with-fencing", "wait-for-exclusive")
 IN_FORMATS = ("lines", "ndjson", "envelope", "csv", "tsv", "raw", "null")
-Duration = partial(Option, metavar="DUR", reads=parse_duration)
 _BATCH_BYTES = 16 << 20  # bound on values, if --batch is a number of records
 _MESSAGES_MAX = 1_000_000
 
@@ -88,15 +87,20 @@ class Request(msgspec.Struct, kw_only=True):
     """The options of one `produce`, checked as far as possible without the store.
 
     topic, partition: of the argument TOPIC, as orders or orders/2, and of --partition
+    form:             of the input, by --in and the names of the files
     join:             the transaction to send in, which somebody else began and will end
     """
 
     topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)]
     files: Annotated[list[str], Argument(metavar="FILE", show_default=False)] = []
-    form: Annotated[
-        str,
-        Option("--in", "-f", "--format", metavar=f"{'|'.join(IN_FORMATS)}|%…", help="the input"),
-    ] = "lines"
+    chosen_form: Annotated[
+        str | None,
+        Option(
+            *("--in", "-f", "--format"),
+            metavar=f"{'|'.join(IN_FORMATS)}|%…",
+            help="the input; else by the suffix of FILE, or lines",
+        ),
+    ] = None
     messages: Annotated[
         list[bytes] | None, Option("--message", "-m", metavar="TEXT…", many=True, reads=encoded)
     ] = None
@@ -109,17 +113,13 @@ class Request(msgspec.Struct, kw_only=True):
     ] = {}
     n: Annotated[int | None, Option("-n", min=0, metavar="N", help="at most N records")] = None
     partition: Annotated[int | None, Option("--partition", "-p", min=0, metavar="N")] = None
-    event_time: Annotated[
-        int | None, Option("--event-time", metavar="TIME", reads_now=parse_instant)
-    ] = None
+    event_time: Annotated[int | None, Time("--event-time")] = None
     deliver_after_ms: Annotated[
         int | None, Duration("--deliver-after", help="deliver this long after storing")
     ] = None
     deliver_at: Annotated[
         int | None,
-        Option(
-            "--deliver-at", metavar="TIME", help="earliest delivery time", reads_now=parse_instant
-        ),
+        Time("--deliver-at", help="earliest delivery time"),
     ] = None
     require_newline: Annotated[bool, Option("--require-newline")] = False
     producer: Annotated[
@@ -175,6 +175,8 @@ class Request(msgspec.Struct, kw_only=True):
     trailer: Annotated[bytes | None, Option("--trailer", metavar="LINE", reads=os.fsencode)] = None
     on_error: Annotated[OnError, ON_ERROR]
     ack_format: Annotated[str | None, Option("--ack-format", metavar="ndjson|%…")] = None
+
+    form: str = "lines"
 
     @property
     def own_txn(self) -> bool:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from txlog.base.ids import MessageId, TxnId
-from txlog.base.ranges import format_time
 from txlog.base.startup import json as orjson
 from txlog.base.text.columns import data_of
 from txlog.base.text.messages import Messages
+from txlog.base.times import format_time
 from txlog.cli.call.call import Call, split_key
 from txlog.cli.output import percent
 from txlog.cli.produce.request import Request

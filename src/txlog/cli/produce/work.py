@@ -10,9 +10,10 @@ batches only: records of an unfinished batch before a bad record are discarded w
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -38,11 +39,13 @@ from txlog.errors import (
     NotFound,
     OutcomeUnknown,
     PartlyDone,
+    TopicNotFound,
     TxlogError,
     Usage,
 )
 
 if TYPE_CHECKING:
+    from txlog.base.schemas.schema import Schema
     from txlog.client.client import Client
     from txlog.client.sending.producer import Producer
     from txlog.engine.door.sending import BatchReceipt, LargeReceipt
@@ -63,8 +66,55 @@ def run(call: Call, request: Request) -> None:
     check_files(request.files)
     client = call.client(write=True, durability=request.durability)
     topics = [topic for topic in (request.topic, request.on_error.topic) if topic is not None]
-    with created.created(client.store, topics) if request.create else nullcontext():
+    if not request.create:
         _run(call, request, client)
+        return
+    schema = _inferred(call, request, client)
+    with created.created(client.store, topics, schema):
+        if schema is not None:
+            call.say(f"created {request.topic} with the schema {_told(schema)}")
+        _run(call, request, client)
+
+
+def _inferred(call: Call, request: Request, client: Client) -> Schema | None:
+    """The schema for a topic that --create makes, if the input is rows of csv or tsv.
+
+    The columns of a message (key, value, event_time, …) are no fields. Standard input is read to
+    its end first, into a temporary file, as the types depend on all rows.
+    """
+    if request.form not in ("csv", "tsv") or request.messages is not None:
+        return None
+    try:
+        client.topic(request.topic)
+    except TopicNotFound:
+        pass
+    else:
+        return None
+    given = request.files or ["-"]
+    files = call.spooled(given)
+    head = Input(request.form, files)
+    with suppress(BadRecord):  # the run reports it, or treats it as --on-error says
+        next((table for table in head.tables() if table is not None), None)
+    fields = [name for name in head.header or () if not columns.is_of_message(name)]
+    request.files = files
+    if not fields or "value" in (head.header or ()):
+        return None
+    jobs = importlib.import_module("txlog.lake.jobs.import_files")
+    try:
+        schema: Schema = jobs.schema_of_files(files, request.form, fields)
+    except BadRecord as error:
+        for copy in {*files} - {*given}:
+            error.message = error.message.replace(copy, "standard input")
+        if request.on_error.action == "stop":
+            raise
+        call.warn(f"{request.topic} gets no schema: {error.message}")
+        return None
+    return schema
+
+
+def _told(schema: Schema) -> str:
+    """The fields of a schema with their types, as a line."""
+    return ", ".join(f"{field.name} {field.type.words}" for field in schema.fields)
 
 
 def _run(call: Call, request: Request, client: Client) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from txlog.base.ranges import format_time
+from txlog.base.times import format_time
 from txlog.cli.call import progress as bars
 from txlog.cli.call.call import Call
 from txlog.cli.terminal import say

@@ -7,8 +7,8 @@ from typing import Annotated, Final
 import msgspec
 
 from txlog.base.ids import check_name
-from txlog.cli.line.command import Argument, Option
-from txlog.cli.produce.request import IN_FORMATS, ON_ERROR, Duration, OnError
+from txlog.cli.line.command import Argument, Duration, Option
+from txlog.cli.produce.request import IN_FORMATS, ON_ERROR, OnError
 
 TO_COMMAND: Final = ("lines", "ndjson", "envelope", "raw", "null")
 _PARALLELISM_MAX: Final = 256

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from txlog.base.ranges import format_time, is_instant
+from txlog.base.times import format_time, is_instant
 
 if TYPE_CHECKING:
     from txlog.base.rows.fields import Field

@@ -11,18 +11,19 @@ import importlib
 import os
 import unicodedata
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from types import ModuleType
 from typing import Final
 
 import msgspec
 
-from txlog.base.ranges import is_instant
+from txlog.base.text.amounts import duration as duration
+from txlog.base.text.amounts import size as size
+from txlog.base.times import is_instant, wall_text
 from txlog.cli.terminal.say import as_json, is_colored
 from txlog.errors import printable
 
 _SHORT: Final = {"hidden_messages": "HIDDEN"}  # keeps the table of status within 100 columns
-_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
@@ -147,40 +148,15 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def duration(ms: int) -> str:
-    """Return milliseconds in readable form: 8.4s, 4m, 2h10m, 3d."""
-    sign, ms = ("-", -ms) if ms < 0 else ("", ms)
-    if ms < 1000:
-        return f"{sign}{ms}ms"
-    if ms < 60_000:
-        return f"{sign}{ms / 1000:.1f}s" if ms < 10_000 and ms % 1000 else f"{sign}{ms // 1000}s"
-    if ms < 3_600_000:
-        return f"{sign}{ms // 60_000}m"
-    if ms < 86_400_000:
-        minutes = ms % 3_600_000 // 60_000
-        return f"{sign}{ms // 3_600_000}h" + (f"{minutes}m" if minutes else "")
-    return f"{sign}{ms // 86_400_000}d"
-
-
-def size(count: int) -> str:
-    """Return bytes in readable form: 3 B, 82.4 MiB."""
-    if count < 1024:
-        return f"{count} B"
-    step = min((count.bit_length() - 1) // 10, len(_UNITS))
-    return f"{count / 1024**step:.1f} {_UNITS[step - 1]}"
-
-
 def local_time(text: str, utc: bool) -> str:
     """Return an RFC 3339 instant for a terminal; any other text, or one out of range, unchanged.
 
     A column of a query can have any name, and any value.
     """
     try:
-        moment = datetime.fromisoformat(text)
-        local = moment.astimezone(UTC) if utc else moment.astimezone()
+        return wall_text(datetime.fromisoformat(text), utc=utc)
     except (ValueError, OverflowError):
         return printable(text)
-    return local.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def width_of(text: str) -> int:

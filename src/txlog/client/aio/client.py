@@ -88,6 +88,8 @@ class Client(Handle[Synchronous]):
     topics = awaited(Synchronous.topics)
     describe_topic = awaited(Synchronous.describe_topic)
     subscriptions = awaited(Synchronous.subscriptions)
+    lag = awaited(Synchronous.lag)
+    disk_usage = awaited(Synchronous.disk_usage)
     status = awaited(Synchronous.status)
     checkpoint = awaited(Synchronous.checkpoint)
     abort = awaited(Synchronous.abort)
@@ -306,6 +308,12 @@ def open(
         durability=durability,
         transaction_key=transaction_key,
     )
+
+    return opening(make)
+
+
+def opening(make: Callable[[], Synchronous]) -> Opening[Client]:
+    """Open a store with a function that opens a blocking client."""
 
     async def opened() -> Client:
         worker = Worker()

@@ -5,13 +5,18 @@ Commands that show something print these answers, and the API methods of the sam
 
 Contents:
 
+    alerts            the thresholds that apply to subscriptions, and which are exceeded
+    backlog_groups    the backlog of a subscription by key, age or ledger
     changes           the history of a key, a subscription or the catalog, as rows
-    consumers         one subscription: its consumers, its partitions, its backlog
+    dead_letters      dead-letter topics and their messages
     delayed           delayed messages as rows and counts
+    disk_usage        bytes on disk by topic and part, as `du -b` counts them
     health            what monitors and the doctor check of a store and the machine under it
     inspect           a topic, transaction, message or file, found by its name
+    installation      the doctor on another package in place of ours, and on missing bytecode
     integrity         verify and repair
     keys              transaction keys
+    lag               how far subscriptions are behind; one subscription, its consumers
     lists             Arrow tables with a row for each acknowledgement or frame
     locks             the locks of a store, and the processes that hold them
     metric_family     one metric as a plain value
@@ -19,6 +24,8 @@ Contents:
     metrics_text      the metrics as text, by prometheus-client
     overview          the figures that `txlog report` draws, all as of one LSN
     partitions        sidecars, pending acknowledgements, one position
+    status            the status of a store, and its problems
+    rates             messages in and out by time, from the frames of the journal
     space             compaction, trims, offloading and garbage collection
     topics_and_txns   topics, subscriptions, transactions and the status of the store; expire
     transactions      coordinators and transactions

@@ -8,7 +8,9 @@ A monitor gets values with bounds; a value above a bound is a warning, or critic
     clock          only while the store does not trust the wall clock
     txn-age        age of the oldest unfinished transaction, ms
     backlog T/S    messages in the backlog of each subscription
-    lag T          for each topic with a watermark: ms from it until now; 0 while it has no value
+    lag T          for each topic with a watermark: ms from it until now; null while it has no
+                   value, which is unknown if the watermark is unavailable and there is a bound
+    alert A T/S    for each threshold of a policy (`alerts`); above it is a warning
 
 The doctor answers questions about the store and its machine, a row each, with advice. An error
 becomes the answer to its question, and the next question follows; only a store that cannot be
@@ -27,7 +29,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from txlog.base.ids import TopicName
 from txlog.base.settings import HANGING_MS, HOUR_MS
-from txlog.client.answers import topics_and_txns, watermarks
+from txlog.client.answers import alerts, installation, lag, topics_and_txns, watermarks
+from txlog.client.answers import status as at_a_glance
 from txlog.clock import Clock, SystemClock
 from txlog.engine.door.catalog import Topic, number_of
 from txlog.engine.door.catalog import topic as find_topic
@@ -41,10 +44,10 @@ from txlog.engine.door.transactions import HangingTxn, hanging
 from txlog.errors import InvalidArgument, TxlogError
 
 if TYPE_CHECKING:
-    from txlog.base.rows.store import Check, CheckRow, DoctorAnswer, DoctorRow
+    from txlog.base.rows.store import AlertRow, Check, CheckRow, DoctorAnswer, DoctorRow
 
 
-OK, WARNING, CRITICAL = "ok", "warning", "critical"
+OK, WARNING, CRITICAL, UNKNOWN = "ok", "warning", "critical", "unknown"
 # The same statuses in the words of the doctor.
 _IN_SHORT: Final = {OK: "ok", WARNING: "warn", CRITICAL: "fail"}
 # Less free space than this many times free_bytes_min is a warning. The doctor warns early, so that
@@ -96,8 +99,10 @@ class Bounds(NamedTuple):
     warn: int | None = None
     crit: int | None = None
 
-    def judge(self, value: int) -> str:
-        """The status of a value."""
+    def judge(self, value: int | None) -> str:
+        """The status of a value; None: it is unknown."""
+        if value is None:
+            return OK if self.warn is None and self.crit is None else UNKNOWN
         if self.crit is not None and value > self.crit:
             return CRITICAL
         return WARNING if self.warn is not None and value > self.warn else OK
@@ -131,10 +136,18 @@ def check(
     rows = [*_shared(view, store, chosen)]
     rows += [
         _row("clock", 1, _NOT_ONE, problem["message"])
-        for problem in topics_and_txns.clock_problem(view, store)
+        for problem in at_a_glance.clock_problem(view, store)
     ]
     rows.append(_txn_age(view, store, chosen, txn_age_ms))
+    behind = lag.lag(view, store)
+    chosen_names = {topics_and_txns.short(topic) for topic in chosen}
+    rows += [
+        _alert(alert)
+        for alert in alerts.judged(view, store, behind)
+        if alert["topic"] in chosen_names
+    ]
     for topic in chosen:
+        name = topics_and_txns.short(topic)
         rows += [
             _row(
                 f"backlog {row['topic']}/{row['subscription']}",
@@ -142,15 +155,26 @@ def check(
                 backlog,
                 f"{row['consumers']} consumers, {row['delayed']} delayed",
             )
-            for row in topics_and_txns.subscriptions(view, topic, store)
+            for row in behind
+            if row["topic"] == name
         ]
         rows += _lag(view, store, topic, lag_ms)
     statuses = {row["status"] for row in rows}
-    worst = next((status for status in (CRITICAL, WARNING) if status in statuses), OK)
+    worst = next((status for status in (CRITICAL, WARNING, UNKNOWN) if status in statuses), OK)
     return {"status": worst, "check_list": rows}
 
 
-def _row(name: str, value: int, bounds: Bounds, detail: str, status: str | None = None) -> CheckRow:
+def _alert(alert: AlertRow) -> CheckRow:
+    """A threshold of a policy as a check; what it says is a warning, since nothing is broken."""
+    words = {alerts.OK: OK, alerts.FIRING: WARNING, alerts.UNKNOWN: UNKNOWN}
+    name = f"alert {alert['alert']} {alert['topic']}/{alert['subscription']}"
+    bounds = Bounds(alert["threshold"])
+    return _row(name, alert["value"], bounds, alert["message"], words[alert["status"]])
+
+
+def _row(
+    name: str, value: int | None, bounds: Bounds, detail: str, status: str | None = None
+) -> CheckRow:
     return {
         "name": name,
         "status": status or bounds.judge(value),
@@ -203,10 +227,12 @@ def _lag(view: View, store: Store, topic: Topic, bounds: Bounds) -> list[CheckRo
     shown = watermarks.show(view, topic, standings, store.clock.now().wall_ms)
     if shown["status"] == "unknown":
         return []
-    name, lag = f"lag {shown['topic']}", shown["lag_ms"]
-    if lag is None:
-        return [_row(name, 0, bounds, str(shown["status"]))]
-    return [_row(name, max(0, lag), bounds, f"held by {shown['holder']}")]
+    name, lag_ms = f"lag {shown['topic']}", shown["lag_ms"]
+    if lag_ms is None:
+        detail = str(shown["status"])
+        unavailable = detail == watermarks.UNAVAILABLE
+        return [_row(name, None, bounds, detail, None if unavailable else OK)]
+    return [_row(name, max(0, lag_ms), bounds, f"held by {shown['holder']}")]
 
 
 # --- the doctor ------------------------------------------------------------------------------
@@ -229,6 +255,8 @@ def doctor(path: str, *, clock: Clock | None = None) -> list[DoctorRow]:
 def _answers(disk: Disk, root: str, clock: Clock) -> Iterator[DoctorRow]:
     yield from _asked("python", _python)
     yield from _asked("packages", _packages)
+    yield from _asked("installation", installation.package)
+    yield from _asked("bytecode", installation.bytecode)
     yield from _asked("file system", lambda: _filesystem(root))
     yield from _asked("permissions", lambda: _permissions(root))
     try:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.ranges import Bound, Range
-from txlog.client.answers import keys, topics_and_txns
+from txlog.client.answers import keys, status, topics_and_txns
 from txlog.client.answers.changes import recent_of_key, recent_of_subscription
 from txlog.client.answers.lists import frame_rows, kept_frames
 from txlog.engine.door import catalog as catalogs
@@ -44,7 +44,7 @@ def inspect(view: View, store: Store, what: str | None) -> dict[str, Any]:
     raises: NotFound, InvalidArgument (205: the word names two things)
     """
     if not what:
-        return {"kind": "store", **topics_and_txns.status(view, store)}
+        return {"kind": "store", **status.status(view, store)}
     prefix, _, rest = what.partition(":")
     if prefix in PREFIXES and rest:
         return _named(view, store, prefix, rest)

@@ -43,12 +43,14 @@ Source: spec/transactions 16; spec/delayed 12; spec/watermarks 13.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from txlog.base.ids import TopicName
 from txlog.base.settings import EVENT_TIME_MAX, SECOND_MS
+from txlog.client.answers import alerts, lag
 from txlog.client.answers.delayed import DelayCounts, in_memory
+from txlog.client.answers.disk_usage import topic_file_bytes
 from txlog.client.answers.keys import key_families, living_keys
 from txlog.client.answers.metric_family import Family, Sample
 from txlog.client.answers.partitions import sidecar_bytes
@@ -75,6 +77,10 @@ from txlog.engine.door.transactions import (
     Coordinator,
 )
 from txlog.engine.door.watermarks import Watermark
+
+if TYPE_CHECKING:
+    from txlog.base.rows.consuming import LagRow
+    from txlog.base.rows.store import AlertRow
 
 KINDS = ("seal", "merge", "prune", "delete", "rebuild", "lost")
 _INDEX = "pulsar_delayed_message_index"
@@ -397,6 +403,9 @@ def families(view: View, store: Store) -> list[Family]:
         *_transaction_families(folds, store.clock.now().wall_ms),
         *_partition_families(view),
         *_subscription_families(view),
+        *_space_families(view, store),
+        *_lag_families(lag.lag(view, store), _mean_bytes(view)),
+        *_alert_families(alerts.judged(view, store)),
         *delay_families(view, store, _topics(view)),
         *watermark_families(view, store, _topics(view)),
         *key_families(living_keys(view)),
@@ -536,6 +545,165 @@ def _durations(folds: list[Coordinator]) -> Family:
     return Family("txlog_txn_duration_seconds", "histogram", "from begin to end", samples)
 
 
+# --- lag, alerts, space ----------------------------------------------------------------------
+
+
+def _mean_bytes(view: View) -> dict[str, float]:
+    """By topic, the mean payload of its messages; 0 if it has none."""
+    means: dict[str, float] = {}
+    for topic in _topics(view):
+        states = [view.topic(number) for number in numbers(topic)]
+        messages = sum(state.messages for state in states)
+        size = sum(state.payload_bytes for state in states)
+        means[_short(topic)] = size / messages if messages else 0.0
+    return means
+
+
+def _lag_families(rows: Sequence[LagRow], mean_bytes: Mapping[str, float]) -> Iterator[Family]:
+    """How far subscriptions are behind. What is unknown has no sample."""
+    for name, text, value in _LAG:
+        found = [(row, value(row)) for row in rows]
+        yield Family(
+            name,
+            "gauge",
+            text,
+            [("", _of(row), figure) for row, figure in found if figure is not None],
+        )
+    for direction, done in (("in", "became visible"), ("out", "were acknowledged")):
+        known: list[tuple[dict[str, str], str, float]] = []
+        for row in rows:
+            for window in ("1m", "15m"):
+                rate: float | None = row[f"rate_{direction}_{window}"]  # type: ignore[literal-required]
+                if rate is not None:
+                    known.append(({**_of(row), "window": window}, row["topic"], rate))
+        yield Family(
+            f"txlog_subscription_messages_{direction}",
+            "gauge",
+            f"messages a second that {done}, over the window",
+            [("", labels, rate) for labels, _, rate in known],
+        )
+        yield Family(
+            f"txlog_subscription_bytes_{direction}",
+            "gauge",
+            "the same in bytes, by the mean message of the topic",
+            [("", labels, round(rate * mean_bytes[topic], 3)) for labels, topic, rate in known],
+        )
+
+
+def _seconds(value_ms: int | None) -> float | None:
+    return None if value_ms is None else value_ms / 1000
+
+
+_LAG: Final[list[tuple[str, str, Callable[[LagRow], float | None]]]] = [
+    (
+        "pulsar_subscription_back_log",
+        "messages not acknowledged, delayed ones too",
+        lambda row: row["backlog"],
+    ),
+    (
+        "pulsar_subscription_back_log_no_delayed",
+        "messages not acknowledged that are due",
+        lambda row: row["backlog_no_delayed"],
+    ),
+    (
+        "txlog_subscription_back_log_bytes",
+        "payload bytes of these messages, with delayed ones",
+        lambda row: row["backlog_bytes"],
+    ),
+    (
+        "txlog_subscription_oldest_age_seconds",
+        "age of the oldest message not acknowledged that is due",
+        lambda row: _seconds(row["oldest_age_ms"]),
+    ),
+    (
+        "txlog_subscription_catch_up_seconds",
+        "until the backlog is empty, at the rates of now",
+        lambda row: _seconds(row["catch_up_ms"]),
+    ),
+    ("pulsar_subscription_consumers_count", "live consumers", lambda row: row["consumers"]),
+    (
+        "txlog_subscription_no_consumer_seconds",
+        "since the last sign of a consumer, while none is connected",
+        lambda row: _seconds(row["no_consumer_ms"]),
+    ),
+]
+
+
+def _of(row: LagRow | AlertRow) -> dict[str, str]:
+    return {"topic": row["topic"], "subscription": row["subscription"]}
+
+
+def _alert_families(rows: Sequence[AlertRow]) -> Iterator[Family]:
+    """The thresholds of policies; an alert whose value is unknown has no sample in the first."""
+    yield Family(
+        "txlog_alert",
+        "gauge",
+        "1 while a backlog is above a threshold of its policies, else 0",
+        [
+            ("", {**_of(row), "alert": row["alert"]}, int(row["status"] == alerts.FIRING))
+            for row in rows
+            if row["status"] != alerts.UNKNOWN
+        ],
+    )
+    yield Family(
+        "txlog_alert_threshold",
+        "gauge",
+        "the threshold: messages, bytes or seconds",
+        [
+            (
+                "",
+                {**_of(row), "alert": row["alert"]},
+                row["threshold"] / (1000 if alerts.is_time(row["alert"]) else 1),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _space_families(view: View, store: Store) -> Iterator[Family]:
+    """Messages and bytes that came in, disk by topic, and the checkpoint."""
+    places = [
+        ({"topic": _short(topic), "partition": str(index)}, view.topic(number))
+        for topic in _topics(view)
+        for index, number in enumerate(numbers(topic))
+    ]
+    yield Family(
+        "pulsar_in_messages_total",
+        "counter",
+        "messages that became visible",
+        [("", labels, state.messages + state.trimmed_messages) for labels, state in places],
+    )
+    yield Family(
+        "pulsar_in_bytes_total",
+        "counter",
+        "their payload bytes",
+        [("", labels, state.payload_bytes + state.trimmed_bytes) for labels, state in places],
+    )
+    yield Family(
+        "txlog_disk_bytes",
+        "gauge",
+        "files of a topic: messages, sidecar, compacted, index",
+        [
+            ("", {"topic": _short(topic), "part": part}, size)
+            for topic in _topics(view)
+            for part, size in topic_file_bytes(view, topic).items()
+        ],
+    )
+    yield Family(
+        "txlog_journal_bytes",
+        "gauge",
+        "of the newest journal file, which holds what no checkpoint has yet",
+        [("", {}, view.journal.end)],
+    )
+    written_ms = view.manifest.time_ms
+    yield Family(
+        "txlog_checkpoint_age_seconds",
+        "gauge",
+        "since the newest checkpoint; no sample before the first",
+        [("", {}, max(0, store.clock.now().wall_ms - written_ms) / 1000)] if written_ms else [],
+    )
+
+
 # --- partitions and subscriptions ------------------------------------------------------------
 
 
@@ -637,6 +805,12 @@ def _subscription_families(view: View) -> Iterator[Family]:
             "counter",
             "messages to be delivered again",
             lambda cursor: cursor.figures.redelivered,
+        ),
+        (
+            "txlog_acknowledged_total",
+            "counter",
+            "messages acknowledged",
+            lambda cursor: cursor.acked_count,
         ),
         (
             "txlog_dead_lettered_total",

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from txlog.client.answers import (
     delayed as delayreport,
 )
-from txlog.client.answers import topics_and_txns
+from txlog.client.answers import status, topics_and_txns
 from txlog.client.answers import watermarks as watermarkhistory
 from txlog.client.answers import (
     watermarks as watermarkreport,
 )
+from txlog.client.answers.lag import lag
 from txlog.client.answers.metrics import families
 from txlog.engine.door import relation as build
 from txlog.engine.door.catalog import Topic
@@ -56,7 +57,8 @@ def overview(view: View, store: Store) -> Overview:
     cost:    loads every fold; reads the index of delayed messages, and the rows that moved
              watermarks, at most MOVES_MAX for each topic; reads no message
     """
-    status = topics_and_txns.status(view, store)
+    behind = lag(view, store)
+    at_a_glance = status.status(view, store, behind)
     topics = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
     last = {row["topic"]: row["last_publish_time"] for row in topics_and_txns.topics(view, store)}
     problems: list[Problem] = []
@@ -74,16 +76,16 @@ def overview(view: View, store: Store) -> Overview:
     return {
         "time": store.clock.now().wall_ms,
         "lsn": view.lsn,
-        "store": status["store"],
-        "journal": status["journal"],
-        "checkpoint": status["checkpoint"],
-        "txns": status["txns"],
-        "problem_list": [*status["problem_list"], *problems],
+        "store": at_a_glance["store"],
+        "journal": at_a_glance["journal"],
+        "checkpoint": at_a_glance["checkpoint"],
+        "txns": at_a_glance["txns"],
+        "problem_list": [*at_a_glance["problem_list"], *problems],
         "topic_list": [
-            {**row, "last_publish_time": last[row["topic"]]} for row in status["topic_list"]
+            {**row, "last_publish_time": last[row["topic"]]} for row in at_a_glance["topic_list"]
         ],
         "transactions": transactions(view, store),
-        "subscription_list": topics_and_txns.subscriptions(view, None, store),
+        "subscription_list": behind,
         "delayed_list": waiting,
         "watermark_list": moved,
         "segment_list": build.segments(view),

@@ -3,6 +3,7 @@
 Contents:
 
     created         topics that a job makes for itself, and deletes again if it fails
+    dead_letters    moving the messages of a dead-letter topic back
     delayed_index   merging or rebuilding the index of a topic's delayed messages
     schemas         TopicSchemas: the schema versions of a topic
     subscription    SubscriptionHandle: seek, skip, backlog, policies and deletion

@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 def created(store: Store, topics: Sequence[str], schema: Schema | None = None) -> Iterator[None]:
     """Create missing topics, with one partition; if the block raises, delete them again.
 
+    schema: of the first topic, if it is missing
+
     A topic stays if it has messages, a subscription, an open transaction or another schema: then
     others use it, too.
     raises: InvalidArgument, LimitExceeded, ReadOnlyStore; the error of the block
     """
     numbers: list[int] = []
     try:
-        for name in map(TopicName.parse, topics):
-            if _create(store, name, schema):
+        for at, name in enumerate(map(TopicName.parse, topics)):
+            if _create(store, name, None if at else schema):
                 numbers.append(_number_of(store, name))
         yield
     except BaseException:  # also on Ctrl-C

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TopicName, TxnId
-from txlog.client.answers import consumers
+from txlog.client.answers import backlog_groups
+from txlog.client.answers.lag import LagReader
 from txlog.clock import Instant
 from txlog.engine.door.catalog import Subscription, Topic, consumers_of, number_of
 from txlog.engine.door.catalog import subscription as find_subscription
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         BacklogGroup,
         NegativelyAcknowledged,
         Redelivered,
+        SeekPartition,
         Skipped,
         Sought,
         SubscriptionDeleted,
@@ -53,6 +55,35 @@ if TYPE_CHECKING:
 DELETE_TRIES = 3
 
 T = TypeVar("T")
+
+
+def moved_partitions(answer: Sought) -> list[SeekPartition]:
+    """The partitions that a seek changes."""
+    return [
+        row
+        for row in answer["partition_list"]
+        if row["from"] != row["to"] or row["redeliver"] or row["skip"]
+    ]
+
+
+def seek_effect(row: SeekPartition) -> str:
+    """What a seek does in a partition, in words."""
+    parts = []
+    for count, singular, plural in (
+        (row["redeliver"], "comes again", "come again"),
+        (row["skip"], "is skipped", "are skipped"),
+    ):
+        if count:
+            parts.append(f"1 message {singular}" if count == 1 else f"{count:,} messages {plural}")
+    return " and ".join(parts) or "no message is redelivered or skipped"
+
+
+def undo_of(answer: Sought) -> list[str]:
+    """The commands that move a subscription back to where a seek found it."""
+    name, topic = answer["subscription"], answer["topic"]
+    return [
+        f"txlog sub seek {name} -t {topic} --to {row['from']}" for row in moved_partitions(answer)
+    ]
 
 
 def _durable(decision: Decision[T]) -> Decision[T]:
@@ -101,7 +132,7 @@ class SubscriptionHandle:
     def describe(self) -> SubscriptionDescription:
         """The subscription with its consumers and partitions; the fields of `sub describe`."""
         store = self._store
-        return store.ask(lambda view: consumers.describe(view, store, *self._find(view)))
+        return store.ask(lambda view: LagReader(view, store).describe(*self._find(view)))
 
     def backlog(self, by: str = "age", top: int = 20) -> list[BacklogGroup]:
         """The unacknowledged messages, grouped by key, age or ledger; the fields of `sub backlog`.
@@ -110,7 +141,7 @@ class SubscriptionHandle:
         top: return at most this many groups; with `key` the largest ones
         """
         topic, record = self._store.ask(self._find)
-        return consumers.backlog_groups(self._store, topic, record, self._indexes(), by, top)
+        return backlog_groups.backlog_groups(self._store, topic, record, self._indexes(), by, top)
 
     # --- moving ------------------------------------------------------------------------------
 

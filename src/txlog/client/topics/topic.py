@@ -14,7 +14,9 @@ import pyarrow as pa
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TopicName
 from txlog.base.settings import DAY_MS, HOUR_MS, Settings
+from txlog.client.answers import dead_letters as letters_report
 from txlog.client.answers import delayed as delayreport
+from txlog.client.topics import dead_letters as letters
 from txlog.client.topics import delayed_index
 from txlog.client.topics import schemas as of_schemas
 from txlog.client.topics import throughput as of_throughput
@@ -24,7 +26,7 @@ from txlog.engine.door import sending
 from txlog.engine.door.catalog import Subscription, Topic, number_of
 from txlog.engine.door.catalog import subscription as find_subscription
 from txlog.engine.door.catalog import topic as find_topic
-from txlog.engine.door.consuming import runs_of_ids
+from txlog.engine.door.consuming import RetryOptions, runs_of_ids
 from txlog.engine.door.delayed import (
     DelayedSelection,
     Find,
@@ -38,6 +40,7 @@ from txlog.engine.door.store import CallScope, Decision, Store, View
 from txlog.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from txlog.base.rows.consuming import DeadLetter, DeadLettersRetried
     from txlog.base.rows.delayed import (
         BucketRow,
         BucketsMerged,
@@ -351,6 +354,57 @@ class TopicHandle:
             last,
             dry_run=dry_run,
             searches=searches,
+        )
+
+    # --- dead letters ------------------------------------------------------------------------
+
+    def dead_letters(self, limit: int | None = None) -> list[DeadLetter]:
+        """The dead letters that nobody has retried, the oldest first; the fields of `dlq list T`.
+
+        The topic is a dead-letter topic. A message is a dead letter until the topic's subscription
+        `dlq` acknowledges it, which `retry_dead_letters` does.
+        """
+        if limit is not None and limit < 0:
+            raise InvalidArgument(f"limit is {limit}, it must not be negative", code=203)
+        return self._store.ask(
+            lambda view: letters_report.letters(
+                view, topic := self._topic(view), self._indexes(topic), limit
+            )
+        )
+
+    def retry_dead_letters(
+        self,
+        ids: Sequence[MessageId] | None = None,
+        *,
+        all: bool = False,
+        count: int | None = None,
+        key: bytes | str | None = None,
+        all_subscriptions: bool = False,
+        dry_run: bool = False,
+    ) -> DeadLettersRetried:
+        """Move dead letters back to the topics that they came from; the fields of `dlq retry`.
+
+        The topic is a dead-letter topic. One frame stores a message in its topic and acknowledges
+        it here, so it is never in both or neither, and two callers at once move it once. It keeps
+        key, value, properties and event time, and gets a new id; the property DLQ_RETRIES counts
+        how often it was moved. If it fails again, it comes here again, after the end of this call.
+
+        ids, all, count, key: which ones: those, or all, the oldest, or those with this key
+        all_subscriptions:    every subscription of the topic gets the message again; otherwise only
+                              the one that gave it up
+        dry_run: only report what would move
+        returns: how many were moved, and why others stay: retried before, in the hand of a consumer
+                 or a transaction, without an origin, or their topic or subscription was deleted
+        raises:  MessageNotFound, PartitionUnavailable, InvalidArgument
+        """
+        return letters.retried(
+            self._store,
+            self._asked.topic,
+            ids,
+            every=all,
+            count=count,
+            key=key,
+            options=RetryOptions(all_subscriptions, dry_run or self._store.dry_run),
         )
 
     def _numbers(self, *ids: MessageId | None) -> list[int]:

@@ -11,6 +11,7 @@ from txlog.engine.folds.catalog import (
     index_of,
     number_of,
     numbers,
+    policies_of,
     schema_of,
     topic_of,
 )

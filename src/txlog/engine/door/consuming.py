@@ -1,7 +1,19 @@
 """Consuming: sessions of consumers, cursors, and the decisions that lease and acknowledge."""
 
 from txlog.engine.decide.consuming.acknowledge import AckAnswer, Find, by_partition
-from txlog.engine.decide.consuming.dead_letters import MoveResult
+from txlog.engine.decide.consuming.dead_letter_retry import RETRIED, RetryAnswer, retries_of
+from txlog.engine.decide.consuming.dead_letters import (
+    DEAD,
+    EXCEPTION,
+    ORIGIN_MESSAGE_ID,
+    REAL_SUBSCRIPTION,
+    REAL_TOPIC,
+    RECONSUMETIMES,
+    REDELIVERY_COUNT,
+    MoveResult,
+    home,
+    target_name,
+)
 from txlog.engine.decide.consuming.lease import (
     UNACKED_MAX,
     ReturnResult,
@@ -14,6 +26,7 @@ from txlog.engine.model.idset import covers
 from txlog.engine.model.leases import Seen
 from txlog.engine.plan.ack_sets import (
     backlog,
+    backlog_by_ledger,
     checked_run,
     first_entry,
     is_trimmed,
@@ -31,5 +44,11 @@ from txlog.engine.session.consuming.acknowledge import (
     runs_of,
 )
 from txlog.engine.session.consuming.consumer import ConsumerSession
+from txlog.engine.session.consuming.dead_letter_retry import (
+    RetryOptions,
+    Selection,
+    retry,
+    unsettled,
+)
 from txlog.engine.session.consuming.many_topics import Topics, TopicsSession
 from txlog.engine.session.consuming.session import LastIds, Session

@@ -9,6 +9,7 @@ from txlog.engine.storage.disk.posix import (
     descriptor_limit,
     filesystem,
     is_there,
+    usage,
 )
 from txlog.engine.storage.disk.protocol import ACTING, Disk, File, Stream, is_of_handler
 from txlog.engine.storage.remote import (
@@ -22,7 +23,9 @@ from txlog.engine.storage.remote import (
     without_options,
 )
 from txlog.engine.storage.user_files import (
+    exchange_directories,
     make_directory,
+    move_directory,
     remove_files,
     rename_file,
     replace_file,

@@ -9,6 +9,7 @@ from txlog.engine.store.identity import (
     MAINTENANCE,
     RESERVE,
     RESERVE_BYTES,
+    RESTORED,
     Identity,
     make_store,
     read_identity,

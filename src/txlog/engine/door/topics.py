@@ -25,6 +25,7 @@ from txlog.engine.decide.topics.catalog import Value as SettingValue
 from txlog.engine.decide.topics.catalog import set_policies as set_topic_policies
 from txlog.engine.decide.topics.ledgers import TrimmedPartition
 from txlog.engine.decide.topics.policies import (
+    ALERT,
     DELAYED,
     RETENTION,
     SCHEMA,

@@ -116,6 +116,8 @@ class Topic(msgspec.Struct, array_like=True):
     compaction: Compaction | None = None
     mismatched: int = 0  # messages that do not fit the schema
     gaps: int = 0  # of all producers, at most GAPS_MAX
+    trimmed_messages: int = 0  # with `messages`: all that ever became visible; the same for bytes
+    trimmed_bytes: int = 0
 
 
 def apply(state: Topic, lsn: int, time_ms: int, op: Op) -> None:
@@ -272,6 +274,8 @@ def _trim(state: Topic, lsn: int, op: LedgerTrimmed) -> None:
         raise broken("topic", lsn, f"ledger {op.ledger} has {end.messages} messages")
     state.messages -= end.messages
     state.payload_bytes -= end.payload_bytes
+    state.trimmed_messages += end.messages
+    state.trimmed_bytes += end.payload_bytes
     if op.through is not None:
         state.trimmed = op.through
     if state.last_message is not None and state.last_message[0] <= op.ledger:

@@ -10,7 +10,7 @@ Source: PIP-31 "Acknowledgement", spec/transactions 9.2.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
 from operator import attrgetter
@@ -412,16 +412,37 @@ def _stretch(bits: BitMap64, start: int, stop: int) -> int:
 
 def backlog(view: View, subscription: int, partition: int) -> int:
     """How many visible messages are not acknowledged; markers are not counted."""
+    return sum(count for _, count in backlog_by_ledger(view, subscription, partition))
+
+
+def backlog_by_ledger(
+    view: View, subscription: int, partition: int
+) -> Iterator[tuple[LedgerEnd, int]]:
+    """Each ledger that has entries after mark-delete, and how many of its messages are in the
+    backlog.
+    """
     cursor = view.cursor(subscription, partition)
-    ledger, entries = ledger_entries(view, partition)[-1]
-    runs = through(view, partition, cursor.mark_delete, (ledger, entries - 1, 0))
-    total = messages_in(view, partition, runs)
-    silent = view.watermark(partition).silent
-    for number, bits in cursor.acked.entries.items():
-        total -= len(bits)
-        if number in silent:
-            total += bits.intersection_cardinality(silent[number])
-        for marker in view.buffer(partition).markers.get(number, []):
-            if marker.count:
-                total -= (marker.count - 1) * (marker.entry in bits)
-    return total - sum(map(len, cursor.acked.inner.values()))
+    mark, acked = cursor.mark_delete, cursor.acked
+    of_markers: dict[int, int] = {}
+    for (ledger, _), bits in acked.inner.items():
+        of_markers[ledger] = of_markers.get(ledger, 0) + len(bits)
+    silent, markers = view.watermark(partition).silent, view.buffer(partition).markers
+    ends = view.topic(partition).ledgers
+    for end in islice(ends, _place_of(ends, mark[0]), None):
+        ledger = end.ledger
+        bits = acked.entries.get(ledger)
+        if ledger > mark[0] and bits is None and ledger not in of_markers:
+            yield end, end.messages
+            continue
+        if not end.entries:
+            continue
+        runs = above_mark(view, partition, (ledger, 0, end.entries - 1, 0, 0), mark)
+        count = messages_in(view, partition, runs) - of_markers.get(ledger, 0)
+        if bits is not None:
+            count -= len(bits)
+            if ledger in silent:
+                count += bits.intersection_cardinality(silent[ledger])
+            for marker in markers.get(ledger, []):
+                if marker.count:
+                    count -= (marker.count - 1) * (marker.entry in bits)
+        yield end, count

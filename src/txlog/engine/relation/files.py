@@ -7,7 +7,7 @@ checksum, length, time and inode as at the last check is not read again.
 DuckDB cannot read two kinds of files by itself. Some are in an object store, and DuckDB uses no
 network: `dataset_of` fetches their row groups and columns as a query needs them. The footer was
 checked against the manifest before, and Parquet's page checksums are checked during the read. Other
-files have an instant that DuckDB cannot represent (ranges.SQL_MS_MAX): `without_far` reads their
+files have an instant that DuckDB cannot represent (times.SQL_MS_MAX): `without_far` reads their
 rows into memory whole. `bounded` converts instants to the form of DuckDB and Delta: microseconds,
 where far instants become infinite. This module imports neither DuckDB nor Delta.
 """
@@ -22,8 +22,8 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from txlog.base.message_columns import LOCATED
-from txlog.base.ranges import SQL_MS_MAX, SQL_MS_MIN
 from txlog.base.startup import compute as pc
+from txlog.base.times import SQL_MS_MAX, SQL_MS_MIN
 from txlog.engine.model.schema import KIND_DATA, MESSAGE
 from txlog.engine.relation.relation import COMMITTED, FileSource, RelationContent
 from txlog.engine.storage.columns import schema_of

@@ -143,8 +143,7 @@ class RelationReader:
 
     def reports(self) -> list[str]:
         """The reports of recovery and maintenance since the last call, one line each."""
-        reports, self.store.reports = self.store.reports, []
-        return reports
+        return self.store.reports.take()
 
     def _relation(
         self,

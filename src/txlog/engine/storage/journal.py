@@ -289,6 +289,7 @@ class Journal:
         "damage",
         "durable_lsn",
         "end",
+        "is_new_copy",
         "last_lsn",
         "lossy",
         "poisoned",
@@ -320,6 +321,7 @@ class Journal:
         self.end = 0
         self.last_lsn = 0
         self.lossy = False
+        self.is_new_copy = False  # lossy because this is a copy that was never written to
         self.poisoned = False
         self.current: JournalFile
 
@@ -668,6 +670,7 @@ class Journal:
             self.durable_lsn = known_lsn
         elif rebooted:
             self.lossy = True
+            self.is_new_copy = witnessed.boot == boot_bytes("")
             self.durable_lsn = known_lsn
         else:
             self.durable_lsn = max(self.durable_lsn, known_lsn)

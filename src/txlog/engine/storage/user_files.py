@@ -5,14 +5,16 @@ Another process sees the old bytes or the new ones, and never part of them.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from txlog.engine.storage.disk.libc import exchange
 from txlog.engine.storage.disk.protocol import IgnoringFailure, is_of_handler
-from txlog.errors import AlreadyExists, DiskFailed, TxlogError
+from txlog.errors import AlreadyExists, DiskFailed, NotAllowed, TxlogError
 
 
 def replace_file(path: str, data: bytes) -> None:
@@ -148,6 +150,40 @@ def rename_file(path: str, name: str) -> None:
         _flush_directory(target.parent)
     except OSError as error:
         raise _failure(error, path) from error
+
+
+def move_directory(path: str, target: str) -> None:
+    """Give a directory another name, durably; an empty directory there is replaced.
+
+    raises: AlreadyExists (the other is not empty), DiskFailed
+    """
+    try:
+        os.rename(path, target)
+        for parent in {Path(path).parent, Path(target).parent}:
+            _flush_directory(parent)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise AlreadyExists(f"{target} is not an empty directory", path=target) from error
+        raise _failure(error, target) from error
+
+
+def exchange_directories(first: str, second: str) -> None:
+    """Exchange the names of two directories durably: after a crash both are as before, or both new.
+
+    raises: NotAllowed (the file system cannot), DiskFailed
+    """
+    try:
+        exchange(first, second)
+        for parent in {Path(first).parent, Path(second).parent}:
+            _flush_directory(parent)
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+            raise NotAllowed(
+                f"the file system of {first} cannot exchange two directories in one step",
+                hint="restore to a new place, and move the directories",
+                path=first,
+            ) from error
+        raise _failure(error, second) from error
 
 
 def make_directory(path: str) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from txlog.base.logs import log_event
 from txlog.base.settings import Settings
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
@@ -45,8 +46,10 @@ from txlog.engine.storage.journal import Journal
 from txlog.engine.view import View
 from txlog.errors import (
     IN_DOUBT,
+    ExpiredTransaction,
     LimitExceeded,
     OutcomeUnknown,
+    ProducerFenced,
     ReadOnlyStore,
     StoreFull,
     TryAgain,
@@ -435,6 +438,8 @@ class Call:
         """Record that nothing was written, and why."""
         self.stage = QUEUED
         self.error = error
+        if isinstance(error, (ProducerFenced, ExpiredTransaction)):
+            log_event("fencing", "warning", "%s", error)
 
     def end(self, error: BaseException) -> None:
         """End the call with an error, unless it was refused: unknown outcome, or not tried."""

@@ -60,6 +60,7 @@ LOCK, MAINTENANCE = "lock", "maintenance.lock"
 DIRECTORIES = ("journal", "manifest", "state", "topics", "system", "consumers", "quarantine")
 RESERVE = "reserve"
 COPIED = "copied"  # a store that is a copy of another; it must not remove anything outside itself
+RESTORED = "restored"  # a restore has moved this store into its place, and still has to end
 # The names that a root may hold when a store is made there: another init left or is making them.
 MADE = frozenset({*DIRECTORIES, LOCK, MAINTENANCE, RESERVE, IDENTITY_PATH})
 WAIT_MS = 30_000  # how long to wait for another process that makes a store here

@@ -55,6 +55,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 import pyarrow as pa
 
+from txlog.base.logs import Reports, log_event
 from txlog.base.settings import Settings
 from txlog.base.startup import compute as pc
 from txlog.clock import Clock, Instant
@@ -377,6 +378,7 @@ class Store:
     """An open store; safe to call from many threads of one process."""
 
     __slots__ = (
+        "__weakref__",
         "_appender",
         "_asked_durability",
         "_closed",
@@ -419,7 +421,7 @@ class Store:
         self.dry_run = dry_run
         self.clock = clock
         self.identity = identity
-        self.reports: list[str] = []
+        self.reports = Reports()
         self._mutex = Mutex(disk.pid, self.note)
         self._closed = False
         self._is_void = False  # the view is invalid: the next call loads a new one
@@ -445,6 +447,8 @@ class Store:
             self._view = self._load()  # also of a damaged journal (spec/reliability 2.3)
             self.recovered_ms = (began_ms, clock.now().wall_ms)  # when this process read the store
             self._adopt_settings()
+            lsn = self._view.lsn
+            log_event("store", "info", "opened %s: its log ends at LSN %d", disk.description, lsn)
         except TxlogError:  # a deleted store explains any missing file better
             self.need_there()
             raise
@@ -1196,7 +1200,9 @@ class Store:
         self._view.journal.lossy = False
         if aborted:
             self.reports.append(
-                f"recovery aborted {aborted} open transactions: frames may have been lost"
+                f"this copy was made while transactions were open: {aborted} aborted"
+                if self._view.journal.is_new_copy
+                else f"recovery aborted {aborted} open transactions: frames may have been lost"
             )
 
     def _append(self, decision: Decision[Any], now: Instant) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from txlog.base.logs import log_event
 from txlog.engine.storage.disk.posix import call_in_child
 from txlog.engine.storage.manifest import (
     Changes,
@@ -42,7 +43,6 @@ from txlog.errors import AlreadyClosed, StoreFull, TxlogError, may_be_of_handler
 
 if TYPE_CHECKING:
     from txlog.base.rows.space import CheckpointWritten
-
 
 # An automatic checkpoint looks for files that nothing names in at most this many directories.
 SWEPT_DIRECTORIES_MAX = 64
@@ -221,6 +221,7 @@ class Checkpoints:
             self._rest(store, min(REST_MS_MIN << min(self._failures - 1, 16), REST_MS_MAX))
             reason = str(error) if isinstance(error, TxlogError) else repr(error)
             line = f"a checkpoint failed and is due again: {reason}"
+            log_event("checkpoint", "warning", "%s", line)
             if line not in store.reports:
                 store.note(line)
             return
@@ -290,7 +291,7 @@ def run_checkpoint(store: Store, *, wait: bool) -> CheckpointWritten:
             report.freed_bytes += sweep.sweep_unnamed(store, directories_max=most)
             report.freed_bytes += adopt.sweep_stages(store, topics_max=most)
             sweep.write_notes(store, topics_max=most)
-    return {
+    answer: CheckpointWritten = {
         "generation": report.generation,
         "lsn": report.lsn,
         "frames": report.frames,
@@ -302,6 +303,10 @@ def run_checkpoint(store: Store, *, wait: bool) -> CheckpointWritten:
         "skipped": report.skipped,
         "elapsed_ms": round((time.monotonic() - began) * 1000),
     }
+    if not report.skipped:
+        text = "checkpoint %(generation)d at LSN %(lsn)d: %(rows)d rows, %(elapsed_ms)d ms"
+        log_event("checkpoint", "info", text, answer)
+    return answer
 
 
 def _load_coordinators(store: Store) -> None:

@@ -11,9 +11,11 @@ piece and writes none twice:
 The order is that of the log, one partition after another. A message has one of these forms:
 
     parquet, arrow   COLUMNS: key and value are bytes, instants UTC in milliseconds
-    csv              the same as text, instants outside the years 1 to 9999 as epoch ms; key and
+    csv, tsv         the same as text, instants outside the years 1 to 9999 as epoch ms; key and
                      value with their encoding: utf8, base64, or empty for null
     ndjson           the envelope of FORMAT records, which `produce --in envelope` accepts
+
+One file of csv, tsv or ndjson is compressed if its name ends in .gz or .zst.
 
 Text is built from columns (`base/text`): no message becomes a Python object. Source: spec/cli 8.2.
 """
@@ -35,12 +37,14 @@ import pyarrow.parquet as pq
 
 from txlog.base.ids import TopicName
 from txlog.base.message_columns import EXPORTED
-from txlog.base.ranges import END, INSTANT_MS_MIN, Range
+from txlog.base.ranges import END, Range
 from txlog.base.settings import INSTANT_MS_MAX
 from txlog.base.startup import compute as pc
 from txlog.base.text.columns import data_of
 from txlog.base.text.columns import pieces as text_pieces
+from txlog.base.text.formats import packed
 from txlog.base.text.messages import Messages
+from txlog.base.times import INSTANT_MS_MIN
 from txlog.client.client import Client
 from txlog.client.reading.reader import Reader
 from txlog.engine.door.catalog import topic as find_topic
@@ -64,7 +68,7 @@ if TYPE_CHECKING:
     from txlog.base.rows.jobs import Exported
 
 
-FORMS: Final = ("parquet", "arrow", "csv", "ndjson")
+FORMS: Final = ("parquet", "arrow", "csv", "tsv", "ndjson")
 COLUMNS: Final = schema_of(EXPORTED)
 # Columns that may partition files; a date is a day in UTC.
 PLACES: Final = ("partition", "key", "producer", "publish_date", "event_date")
@@ -164,17 +168,26 @@ class _Text:
     def __init__(self, form: str, sink: BinaryIO, without: Sequence[str]) -> None:
         self._sink: BinaryIO | None = sink
         left_out = {*without, *(f"{name}_encoding" for name in without)}
-        self._names = [name for name in _CSV if name not in left_out] if form == "csv" else None
-        if self._names is not None:
+        self._form = form
+        self._names = [name for name in _CSV if name not in left_out]
+        if form == "csv":
             sink.write(",".join(f'"{name}"' for name in self._names).encode() + b"\n")
+        elif form == "tsv":
+            sink.write("\t".join(self._names).encode() + b"\n")
 
     def write(self, rows: pa.Table) -> None:
         assert self._sink is not None
         slices = (rows.slice(at, _TEXT_ROWS) for at in range(0, len(rows), _TEXT_ROWS))
         for piece in chain.from_iterable(map(text_pieces, slices)):
             messages = Messages(piece)
-            lines = messages.envelopes() if self._names is None else messages.quoted(self._names)
-            self._sink.write(data_of(lines))
+            self._sink.write(data_of(self._lines(messages)))
+
+    def _lines(self, messages: Messages) -> pa.Array:
+        if self._form == "csv":
+            return messages.quoted(self._names)
+        if self._form == "tsv":
+            return messages.delimited("tsv", self._names)
+        return messages.envelopes()
 
     def close(self) -> None:
         self._sink = None
@@ -310,7 +323,8 @@ def export_file(
     tables = client.read(topic, range=message_range, batch_messages=_AT_ONCE)
     with (
         replacing(path, only_new=not force) as file,
-        dropping(writer(form, file)) as writer_,
+        packed(file, path) as sink,
+        dropping(writer(form, sink)) as writer_,
     ):
         _write(writer_, tables, topic, form, counts, tell)
     counts.files = 1

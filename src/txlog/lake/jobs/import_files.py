@@ -11,7 +11,7 @@ looks like an instant stays text, as in the schema of the line. Source: spec/cli
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,7 @@ from txlog.errors import (
 )
 from txlog.lake.jobs.engine import Engine, Tell, silent
 from txlog.lake.jobs.local import Local, as_parquet, opened
-from txlog.lake.jobs.sources.loads import Files, telling
+from txlog.lake.jobs.sources.loads import Columns, Files, Form, telling
 from txlog.lake.jobs.sources.rows import field_types, record_type
 
 if TYPE_CHECKING:
@@ -236,9 +236,7 @@ def _typed(
     """
     if source.form == "envelope":
         raise InvalidArgument("an envelope has messages, not columns: it implies no schema")
-    with telling(source), opened(source) as (session, files):
-        types = field_types(session, files)
-        schema = of_arrow(record_type(session, files, types))
+    schema, types = _implied(source)
     rows = source if source.form == "ndjson" else replace(source, record=types)
     try:
         versions = client.topic(topic.full).schemas.list()
@@ -267,6 +265,23 @@ def _typed(
             if client.describe_topic(topic.full)["messages"] == messages_before:
                 client.topic(topic.full).schemas.delete()
         raise
+
+
+def _implied(source: Files) -> tuple[Schema, tuple[tuple[str, str | None], ...]]:
+    """The schema that the columns of a source imply, and their types; it reads all rows."""
+    with telling(source), opened(source) as (session, files):
+        types = field_types(session, files)
+        return of_arrow(record_type(session, files, types)), types
+
+
+def schema_of_files(paths: Sequence[str], form: Form, fields: Sequence[str]) -> Schema:
+    """The schema that columns of csv or tsv files imply, for a topic that does not exist yet.
+
+    fields: the columns that are fields of the record
+    raises: BadRecord; InvalidArgument for columns that cannot be fields
+    """
+    schema, _ = _implied(Files(form, [*paths], Columns(values=tuple(fields))))
+    return schema
 
 
 def _difference(has: Schema, new_schema: Schema) -> str:

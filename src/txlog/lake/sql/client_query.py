@@ -16,7 +16,7 @@ class Query(SqlQuery):
         self,
         client: Client,
         sql: str,
-        parameters: Mapping[str, str] | None = None,
+        parameters: Mapping[str, object] | None = None,
         isolation: str = "committed",
         *,
         skip_unavailable: bool = False,

@@ -25,6 +25,7 @@ from txlog.engine.door.disk import descriptor_limit
 from txlog.engine.door.relation import bounded
 from txlog.engine.door.segments import arrow_module
 from txlog.errors import SqlError, TxlogError
+from txlog.lake.sql import macros
 from txlog.lake.sql.faults import explained
 
 # The nodes of a read-only statement; a WITH can contain a DELETE or the like.
@@ -32,6 +33,7 @@ _READING = frozenset(
     ["SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE", "STATEMENT_NODE"]
 )
 _PARSE = "SELECT json_serialize_sql($query)"
+_WRITE = "SELECT json_deserialize_sql($tree)"
 # Expression classes that name all columns they use.
 _EXPRESSIONS: Final = frozenset(
     "BETWEEN CASE CAST COLUMN_REF COMPARISON CONJUNCTION CONSTANT FUNCTION LAMBDA OPERATOR"
@@ -114,10 +116,11 @@ class Session:
     memory_bytes: memory for statements; None: most of the machine's
     is_lean: one thread reads files, without reading ahead: that at least halves a scan's memory
     failures: errors that ended the reading of a dataset; raised instead of DuckDB's own error
+    messages: the relation of messages in which an error about JSON looks for its message
     raises: SqlError, as do all methods that run a statement
     """
 
-    __slots__ = ("_connection", "failures")
+    __slots__ = ("_connection", "failures", "messages")
 
     def __init__(
         self,
@@ -130,6 +133,7 @@ class Session:
     ) -> None:
         views = parquet or {}
         self.failures: list[TxlogError] = []
+        self.messages: str | None = None
         self._connection = duckdb.connect(":memory:", config=_CONFIG)
         try:
             # By SET: as an option of connect, the zone would be looked up before it is loaded.
@@ -172,6 +176,23 @@ class Session:
             raise _sql_error(error) from error
         return _tables_of(json.loads(tree[0]))
 
+    def reading_json(self, query: str) -> str:
+        """The query, with `value->>'id'` on the bytes of messages made to read JSON.
+
+        raises: SqlError
+        """
+        if "->" not in query and "json_" not in query.casefold():
+            return query
+        [text] = self._connection.execute(_PARSE, {"query": query}).fetchone() or [""]
+        tree = json.loads(text)
+        if tree["error"] or not macros.as_json(tree):
+            return query
+        try:
+            written = self._connection.execute(_WRITE, {"tree": json.dumps(tree)}).fetchone()
+        except duckdb.Error as error:
+            raise SqlError("value is bytes, not JSON", hint="write json(value)->>'id'") from error
+        return str(written[0]) if written else query
+
     def fields_of(self, queries: Sequence[str], column: str) -> set[str] | None:
         """Fields of a struct column that SELECTs name, in lower case; None: perhaps all of them.
 
@@ -209,6 +230,7 @@ class Session:
         """
         session = cls.__new__(cls)
         session.failures = []
+        session.messages = None
         try:
             path.encode()  # DuckDB takes UTF-8 paths
             session._connection = duckdb.connect(path, config=_CONFIG)
@@ -269,7 +291,7 @@ class Session:
         except duckdb.Error as error:
             raise self.failure(error) from error
 
-    def stream(self, query: str, parameters: Mapping[str, str] | None = None) -> Rows:
+    def stream(self, query: str, parameters: Mapping[str, object] | None = None) -> Rows:
         """Return the rows of a SELECT batch by batch; read them before using the session again."""
 
         def begun() -> pa.RecordBatchReader:
@@ -281,7 +303,9 @@ class Session:
         except duckdb.Error as error:
             raise self.failure(error) from error
 
-    def scanned(self, query: str, parameters: Mapping[str, str] | None = None) -> tuple[int, int]:
+    def scanned(
+        self, query: str, parameters: Mapping[str, object] | None = None
+    ) -> tuple[int, int]:
         """(files that a SELECT reads, files that it names), according to its plan."""
         try:
             planned = self._connection.execute(
@@ -297,7 +321,7 @@ class Session:
                 files_read, files_named = files_read + int(scanned), files_named + int(total)
         return files_read, files_named
 
-    def plan(self, query: str, parameters: Mapping[str, str] | None = None) -> str:
+    def plan(self, query: str, parameters: Mapping[str, object] | None = None) -> str:
         """The plan of a SELECT, as a drawing."""
         try:
             planned = self._connection.execute(
@@ -309,7 +333,14 @@ class Session:
 
     def failure(self, error: Exception) -> TxlogError:
         """The exception to raise for an error of a statement: a dataset's own error comes first."""
-        return self.failures[0] if self.failures else _sql_error(error)
+        if self.failures:
+            return self.failures[0]
+        named = None
+        if self.messages is not None and not isinstance(error, TxlogError):
+            relation, self.messages = self.messages, None  # the search itself is not explained
+            named = macros.no_json(error, self.arrow, relation)
+            self.messages = relation
+        return named or _sql_error(error)
 
     def row(self, query: str) -> dict[str, object]:
         """The row of a SELECT, as Python values by column; SqlError unless there is exactly one."""

@@ -25,6 +25,7 @@ from txlog.engine.door.space import Pin
 from txlog.errors import MissingFile, SnapshotExpired, SqlError
 from txlog.lake.sql.duck import Rows, Session
 from txlog.lake.sql.faults import suggesting
+from txlog.lake.sql.macros import MACROS
 from txlog.lake.sql.messages import Messages, files_of, name, path_below, text, unglobbed
 from txlog.lake.sql.parts import parts_for
 
@@ -39,10 +40,6 @@ LISTS: Final = frozenset(
     " watermarks segments frames transaction_key_log cursor_log catalog_log".split()
 )
 _TRIES: Final = 5
-_MACROS: Final = (
-    "CREATE TEMP MACRO text(b) AS decode(b)",
-    "CREATE TEMP MACRO json(b) AS CAST(decode(b) AS JSON)",
-)
 
 
 class Lists(Protocol):
@@ -74,7 +71,7 @@ class SqlQuery:
         client: RelationReader,
         lists: Lists,
         sql: str,
-        parameters: Mapping[str, str] | None = None,
+        parameters: Mapping[str, object] | None = None,
         isolation: str = "committed",
         *,
         skip_unavailable: bool = False,
@@ -96,7 +93,11 @@ class SqlQuery:
         self._session: Session | None = self._opened()
         try:
             texts = [sql] if this is None else [sql, this]
-            self._begin([name for text in texts for name in self._session.tables_of(text)])
+            tables = [name for text in texts for name in self._session.tables_of(text)]
+            self._run = self._session.reading_json(sql)
+            if this is not None:
+                self._this = self._session.reading_json(this)
+            self._begin(tables)
         except BaseException:  # also on Ctrl-C: no caller owns the session yet
             self.close()
             raise
@@ -146,14 +147,14 @@ class SqlQuery:
         """The number of files of its scans that DuckDB need not read, according to its plan."""
         assert self._session is not None
         with self._suggesting():
-            files_read, files_named = self._session.scanned(self._sql, self._parameters)
+            files_read, files_named = self._session.scanned(self._run, self._parameters)
         return files_named - files_read
 
     def rows(self) -> Rows:
         """The rows, batch by batch; works once."""
         assert self._session is not None
         with self._suggesting():
-            return self._session.stream(self._sql, self._parameters)
+            return self._session.stream(self._run, self._parameters)
 
     def interrupt(self) -> None:
         """Interrupt the reading of rows in another thread, which gets SqlError."""
@@ -165,7 +166,7 @@ class SqlQuery:
         """DuckDB's drawing of the plan of the SQL."""
         assert self._session is not None
         with self._suggesting():
-            return self._session.plan(self._sql, self._parameters)
+            return self._session.plan(self._run, self._parameters)
 
     def _suggesting(self) -> AbstractContextManager[None]:
         """Add the nearest topic or relation to the error of an unknown one."""
@@ -214,13 +215,14 @@ class SqlQuery:
         session.lock(sorted({*paths, *map(unglobbed, paths)}))
         lazily = parts_for(session, self._contents, self._client.open)
         messages = Messages(self._contents, path, lazily)
-        self.statements = [*_MACROS, *self._views(folded, messages, session)]
+        self.statements = [*MACROS, *self._views(folded, messages, session)]
         if self._this is not None:
             self.statements.append(f"CREATE TEMP VIEW this AS {self._this}")
         for listing, table in self._tables.items():
             session.register(listing, table)
         for statement in self.statements:
             session.execute(statement)
+        session.messages = _MESSAGES
 
     def _views(self, folded: set[str], messages: Messages, session: Session) -> Iterator[str]:
         """The named views of messages; a topic never hides another relation."""

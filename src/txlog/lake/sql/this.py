@@ -9,6 +9,7 @@ from typing import Any, Final
 from txlog.client.answers.inspect import is_parquet, rows_of
 from txlog.errors import SqlError, Usage
 from txlog.lake.sql.duck import Rows, Session
+from txlog.lake.sql.macros import MACROS
 from txlog.lake.sql.messages import name, text
 
 _BACKLOG: Final = """SELECT m.* FROM {topic} AS m LEFT JOIN (
@@ -84,7 +85,9 @@ class FileQuery:
             self._session.register("this", table)
         try:
             self._session.tables_of(sql)  # the gate
-            self._session.execute("CREATE TEMP MACRO text(b) AS decode(b)")
+            self._sql = self._session.reading_json(sql)
+            for macro in MACROS:
+                self._session.execute(macro)
         except SqlError:
             self._session.close()
             raise

@@ -17,8 +17,8 @@ from typing import Final
 import pyarrow as pa
 
 from txlog.base.ids import TopicName, encode_component
-from txlog.base.ranges import format_time
 from txlog.base.startup import compute as pc
+from txlog.base.times import format_time
 from txlog.client.client import Client
 from txlog.engine.door.disk import is_remote, without_options
 from txlog.engine.door.facts import KIND_DATA

@@ -1,11 +1,12 @@
 "use strict";
-// The page of `txlog serve`. The server draws the sections; this puts them in their places.
+// The page of `txlog serve`. The server draws sections, views and fragments; this puts them in their
+// places. An address such as #/topic?topic=orders names a view; without one the overview is shown.
 const $ = (id) => document.getElementById(id);
 const root = document.documentElement;
 // A token comes behind the #, which is sent to no server, or by the form. It is kept for this tab
 // and goes out in a header: not in a cookie, so no other page can use it, nor in an address.
 const given = new URLSearchParams(location.hash.slice(1)).get("token");
-if (given) { sessionStorage.setItem("token", given); history.replaceState(null, "", location.pathname); }
+if (given) { sessionStorage.setItem("token", given); window.history.replaceState(null, "", location.pathname); }
 const token = () => sessionStorage.getItem("token");
 const signed = () => (token() ? { Authorization: `Bearer ${token()}` } : {});
 const held = (place) => { // whether the user is selecting text in this place
@@ -13,6 +14,7 @@ const held = (place) => { // whether the user is selecting text in this place
   return !chosen.isCollapsed && place.contains(chosen.anchorNode);
 };
 let isPaused = false;
+let store = "txlog";
 let link = ["connecting", ""]; // to the server: a word, and live, lost or neither
 let stop = null; // ends the stream
 const kept = new Map(); // sections that came while paused
@@ -41,15 +43,15 @@ function put(name, text) {
   const opened = [...place.querySelectorAll("details")].map((one) => one.open);
   const scrolled = [...place.querySelectorAll(".scroll")].map((one) => [one.scrollLeft, one.scrollTop]);
   const active = place.contains(document.activeElement) ? document.activeElement : null;
-  const inTurn = () => [...place.querySelectorAll("summary, button, .scroll")];
-  const at = active && inTurn().indexOf(active), topic = active?.dataset.topic;
+  const inTurn = () => [...place.querySelectorAll("summary, button, a, .scroll")];
+  const at = active && inTurn().indexOf(active), href = active?.getAttribute("href");
   place.innerHTML = text; // made by the server, with every text from the store escaped
   place.querySelectorAll("details").forEach((one, at) => { one.open = opened[at] === true; });
   place.querySelectorAll(".scroll").forEach((one, at) => {
     [one.scrollLeft, one.scrollTop] = scrolled[at] || [0, 0];
   });
   if (active) {
-    const named = topic && [...place.querySelectorAll("[data-topic]")].find((one) => one.dataset.topic === topic);
+    const named = href && [...place.querySelectorAll("a")].find((one) => one.getAttribute("href") === href);
     (named || inTurn()[at])?.focus({ preventScroll: true });
   }
   return true;
@@ -66,18 +68,20 @@ function show(look) {
   const { path, health, said } = look.head;
   const name = path.split("/").pop() || path;
   $("path").textContent = name;
-  document.title = `${name}: txlog`;
+  store = name;
+  entitle();
   $("health").textContent = health;
   $("health").className = `pill ${health === "ok" ? "good" : "bad"}`;
   const where = document.createElement("b");
   where.textContent = path;
   $("said").replaceChildren(where, ` · ${said}`);
   if (!$("sql").value) suggest();
+  refresh();
   root.dataset.looks = String(Number(root.dataset.looks || 0) + 1);
 }
 
 const AGAIN_MS = 3000;
-const hear = {
+const shownIn = {
   look: (found) => {
     state("live", "live");
     show(found);
@@ -88,7 +92,7 @@ const hear = {
 };
 
 // Server-sent events, read by hand: the browser's own reader of them sends no header.
-async function follow(body) {
+async function follow(body, hear) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   for (let text = ""; ;) {
     const { value, done } = await reader.read();
@@ -98,7 +102,8 @@ async function follow(body) {
     for (const one of events) {
       const lines = one.split("\n");
       const all = (name) => lines.filter((line) => line.startsWith(name)).map((line) => line.slice(name.length));
-      hear[all("event: ").join("")]?.(JSON.parse(all("data: ").join("\n")));
+      const data = all("data: ").join("\n");
+      if (data) hear[all("event: ").join("")]?.(JSON.parse(data)); // a comment has none
     }
   }
 }
@@ -111,7 +116,7 @@ async function connect() {
     try {
       const answer = await fetch("page/stream", { headers: signed(), signal: ending.signal });
       if (answer.status === 401 || answer.status === 403) { refused(answer.status, (await answer.json()).reason); return; }
-      if (answer.ok) await follow(answer.body); else said = `The server answers ${answer.status}.`;
+      if (answer.ok) await follow(answer.body, shownIn); else said = `The server answers ${answer.status}.`;
     } catch { /* tried again */ }
     if (ending.signal.aborted) return;
     state("reconnecting", "lost", `${said} It is asked again every ${AGAIN_MS / 1000} seconds.`);
@@ -128,11 +133,12 @@ function account() {
 
 function refused(status, reason) {
   state("refused", "lost");
+  if ($("login").open) return; // several requests may be refused; the user may be writing by now
   $("login-why").textContent = token() ? reason : "This server wants to know who you are.";
   if (status === 401) sessionStorage.removeItem("token");
   account();
   $("token").value = "";
-  if (!$("login").open) $("login").showModal();
+  $("login").showModal();
 }
 
 $("login-form").addEventListener("submit", (event) => {
@@ -142,6 +148,7 @@ $("login-form").addEventListener("submit", (event) => {
   $("login").close();
   account();
   connect();
+  navigate();
 });
 $("login-close").addEventListener("click", () => $("login").close());
 $("account").addEventListener("click", () => {
@@ -160,12 +167,11 @@ function pause() {
 // --- messages ---------------------------------------------------------------------------------
 
 const quoted = (name) => `"${name.replaceAll('"', '""')}"`;
-const full = (topic) => (topic.includes("/") ? topic : `public/default/${topic}`);
 const newest = (topic) => `SELECT message_id, publish_time, key, text(value) AS value\nFROM ${quoted(topic)} ORDER BY publish_time DESC LIMIT 50`;
 
 function suggest() {
-  const first = document.querySelector("#topics [data-topic]");
-  if (first) $("sql").placeholder = newest(first.dataset.topic);
+  const first = document.querySelector("#topics a.link");
+  if (first) $("sql").placeholder = newest(first.textContent);
 }
 
 function cells(row, kinds) {
@@ -197,43 +203,26 @@ function table(found) {
   return scroll;
 }
 
-const SHOWN_MAX = 2000; // as the server cuts what SQL finds
-const shortened = (text) => (text === null || text.length <= SHOWN_MAX ? text
-  : `${text.slice(0, SHOWN_MAX)}… (${text.length.toLocaleString("en")} characters)`);
-
-// The newest messages of a topic are read from its end; SQL would look through all of it.
-async function open(topic) {
-  $("sql").value = newest(topic);
-  $("answer").textContent = "reading…";
-  const path = full(topic).split("/").map(encodeURIComponent).join("/");
-  await answered(fetch(`topics/persistent/${path}?start=-50&limit=500`, { headers: signed() }), ({ messages }) => {
-    messages.sort((a, b) => b.publish_time - a.publish_time);
-    const instant = (ms) => new Date(ms).toISOString().replace("T", " ").replace("Z", "");
-    const names = ["message_id", "publish_time", "key", "value"];
-    return {
-      columns: names.map((name) => ({ name, type: "string" })),
-      rows: messages.map((one) => [one.message_id, instant(one.publish_time),
-        shortened(one.key ?? one.key_base64 ?? null),
-        shortened(one.value ?? (one.value_base64 === undefined ? null : `base64: ${one.value_base64}`))]),
-      said: `the newest ${messages.length} messages`,
-    };
+// The JSON of an answer; an error has the server's reason.
+async function got(path, options = {}) {
+  const headers = { ...options.headers, ...signed() }, sent = token();
+  const answer = await fetch(path, { ...options, headers }).catch((error) => {
+    throw options.signal?.aborted ? error : new Error("The server does not answer.");
   });
+  const found = await answer.json().catch(() => { throw new Error(`The server answers ${answer.status}.`); });
+  if (answer.status === 401 && sent === token()) refused(401, found.reason);
+  if (!answer.ok) throw new Error(found.hint ? `${found.reason} (${found.hint})` : found.reason);
+  return found;
 }
 
-async function answered(asked, made) {
-  try {
-    const answer = await asked.catch(() => { throw new Error("The server does not answer."); });
-    const found = await answer.json().catch(() => { throw new Error(`The server answers ${answer.status}.`); });
-    if (!answer.ok) throw new Error(found.hint ? `${found.reason} (${found.hint})` : found.reason);
-    const { said, ...rest } = made(found);
-    $("answer").textContent = said;
-    $("result").replaceChildren(table(rest));
-  } catch (error) {
-    const said = document.createElement("p");
-    said.className = "bad"; said.textContent = error.message;
-    $("answer").textContent = "";
-    $("result").replaceChildren(said);
-  }
+const posted = (path, fields) => got(path, {
+  method: "POST", body: JSON.stringify(fields), headers: { "Content-Type": "application/json" },
+});
+
+function complaint(error) {
+  const said = document.createElement("p");
+  said.className = "bad"; said.textContent = error.message;
+  return said;
 }
 
 async function run() {
@@ -242,27 +231,191 @@ async function run() {
   $("sql").value = sql;
   $("run").disabled = true;
   $("answer").textContent = "running…";
-  const asked = fetch("page/query", {
-    method: "POST", body: JSON.stringify({ sql }), headers: { "Content-Type": "application/json", ...signed() },
-  });
-  await answered(asked, (found) => {
+  try {
+    const found = await posted("page/query", { sql });
     const count = `${found.rows.length} row${found.rows.length === 1 ? "" : "s"}`;
-    return { ...found, said: `${found.is_cut ? `the first ${count}` : count}, ${found.elapsed_ms} ms` };
-  });
+    $("answer").textContent = `${found.is_cut ? `the first ${count}` : count}, ${found.elapsed_ms} ms`;
+    $("result").replaceChildren(table(found));
+  } catch (error) {
+    $("answer").textContent = "";
+    $("result").replaceChildren(complaint(error));
+  }
   $("run").disabled = false;
 }
 
 $("form").addEventListener("submit", (event) => { event.preventDefault(); run(); });
-document.addEventListener("click", (event) => {
-  const topic = event.target.closest?.("[data-topic]")?.dataset.topic;
-  if (topic === undefined) return;
-  $("browse").scrollIntoView();
-  open(topic);
+
+// --- views ------------------------------------------------------------------------------------
+
+const REFRESH_MS = 2000; // between two readings of a view
+let view = null; // {name, query}; null: the overview
+let viewTitle = "", drawnAt = 0, isDrawing = false;
+
+function entitle() {
+  document.title = `${view && viewTitle ? `${viewTitle} · ` : ""}${store}: txlog`;
+}
+
+// Fragments keep what the user wrote in them and where they are, so their nodes stay.
+function place(html) {
+  const made = document.createElement("template");
+  made.innerHTML = html; // made by the server, with every text from the store escaped
+  const here = $("view");
+  let at = here.firstElementChild;
+  const dropTo = (end) => { while (at !== end) { const next = at.nextElementSibling; at.remove(); at = next; } };
+  for (const fresh of [...made.content.children]) {
+    const path = fresh.dataset.load;
+    const kept = path && [...here.children].find((one) => one.dataset.load === path);
+    if (kept) { dropTo(kept); at = kept.nextElementSibling; continue; }
+    if (at && !at.dataset.load && !path) {
+      if (at.outerHTML === fresh.outerHTML) { at = at.nextElementSibling; continue; }
+      const sides = [...at.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
+      at.replaceWith(fresh);
+      fresh.querySelectorAll(".scroll").forEach((one, n) => { one.scrollLeft = sides[n] || 0; });
+      at = fresh.nextElementSibling;
+    } else here.insertBefore(fresh, at);
+  }
+  dropTo(null);
+  fill(here);
+}
+
+// Loads the fragments in a place: each once, and again after the seconds that it names.
+function fill(where) {
+  for (const one of where.querySelectorAll("[data-load]")) {
+    const age = Date.now() - Number(one.dataset.loaded || 0), every = Number(one.dataset.every || 0) * 1000;
+    if (!one.dataset.loaded || (every && age > every && !held(one))) load(one);
+  }
+}
+
+async function load(one) {
+  const path = one.dataset.load;
+  one.dataset.loaded = String(Date.now());
+  let html = null, error = null;
+  try { ({ html } = await got(path)); } catch (failure) { error = failure; }
+  if (one.dataset.load !== path) return;
+  if (error) {
+    const box = document.createElement("section");
+    box.append(complaint(error));
+    one.replaceChildren(box);
+  } else if (one.shownHtml !== html) { one.innerHTML = html; one.shownHtml = html; }
+}
+
+async function draw() {
+  const asked = view;
+  if (!asked || isDrawing) return;
+  isDrawing = true;
+  try {
+    const { title, html } = await got(`page/${asked.name}?${asked.query}`);
+    if (asked === view && !held($("view"))) { viewTitle = title; entitle(); place(html); }
+  } catch (error) {
+    if (asked === view) { const box = document.createElement("section"); box.append(complaint(error)); $("view").replaceChildren(box); }
+  }
+  drawnAt = Date.now();
+  isDrawing = false;
+  if (asked !== view) draw();
+}
+
+function refresh() {
+  if (view) { fill($("view")); if (Date.now() - drawnAt >= REFRESH_MS) draw(); } else fill($("overview"));
+}
+
+function navigate() {
+  const [, name, query] = /^#\/([a-z]*)\??(.*)$/.exec(location.hash) || [];
+  const before = view?.name, words = new URLSearchParams(query);
+  const isSame = before === name && ["topic", "subscription", "id"].every((word) => words.get(word) === new URLSearchParams(view?.query).get(word));
+  tailed?.abort();
+  view = name ? { name, query } : null;
+  $("view").hidden = !view;
+  $("overview").hidden = Boolean(view);
+  document.body.classList.toggle("away", Boolean(view));
+  if (view) {
+    if (!isSame) { $("view").replaceChildren(); scrollTo(0, 0); }
+    draw();
+  } else {
+    viewTitle = "";
+    if (before) scrollTo(0, 0);
+    const path = `page/history${words.get("span") ? `?${new URLSearchParams({ span: words.get("span") })}` : ""}`;
+    if ($("history").dataset.load !== path) { $("history").dataset.load = path; delete $("history").dataset.loaded; }
+    fill($("overview"));
+  }
+  entitle();
+}
+
+// --- the live tail of a topic -----------------------------------------------------------------
+
+const TAIL_MAX = 200, SHOWN_MAX = 300; // rows; characters of a value
+let tailed = null; // ends the tail
+const shortened = (text) => (text.length <= SHOWN_MAX ? text : `${text.slice(0, SHOWN_MAX)}…`);
+
+async function tail(button) {
+  if (tailed) { tailed.abort(); return; }
+  const ending = tailed = new AbortController();
+  const shown = button.closest("section").querySelector(".tail"), topic = button.dataset.topic;
+  const said = document.createElement("p");
+  said.className = "note"; said.textContent = "connecting…";
+  const rows = table({ columns: ["message", "written, UTC", "key", "value"].map((name) => ({ name, type: "string" })), rows: [] });
+  shown.replaceChildren(said, rows);
+  button.setAttribute("aria-pressed", "true");
+  let count = 0;
+  const hear = {
+    "": (one) => {
+      const value = one.value ?? (one.value_base64 === undefined ? null : `base64: ${one.value_base64}`);
+      const row = cells([one.message_id, new Date(one.publish_time).toISOString().replace("T", " ").replace("Z", ""),
+        one.key ?? one.key_base64 ?? null, value === null ? null : shortened(value)], []);
+      const link = document.createElement("a");
+      link.className = "link"; link.textContent = one.message_id;
+      link.href = `#/message?${new URLSearchParams({ topic, id: one.message_id })}`;
+      row.firstElementChild.replaceChildren(link);
+      const body = rows.querySelector("tbody");
+      body.prepend(row);
+      while (body.rows.length > TAIL_MAX) body.lastElementChild.remove();
+      count += 1;
+      said.textContent = `live: ${count.toLocaleString("en")} message${count === 1 ? "" : "s"}`;
+    },
+    failure: ({ reason }) => { said.textContent = reason; said.className = "bad"; },
+  };
+  try {
+    const path = button.dataset.tail.split("/").map(encodeURIComponent).join("/");
+    const answer = await fetch(`topics/persistent/${path}/events?start=end`, { headers: signed(), signal: ending.signal });
+    if (!answer.ok) hear.failure(await answer.json());
+    else { said.textContent = "live: no message yet"; await follow(answer.body, hear); said.textContent += " (the server has ended the tail)"; }
+  } catch (error) {
+    said.textContent = ending.signal.aborted ? said.textContent.replace("live", "stopped") : "The server does not answer.";
+  }
+  button.setAttribute("aria-pressed", "false");
+  if (tailed === ending) tailed = null;
+}
+
+// --- forms ------------------------------------------------------------------------------------
+
+async function act(form) {
+  const outcome = form.closest(".outcome") || form.nextElementSibling, button = form.querySelector("[type=submit]");
+  button.disabled = true;
+  try {
+    const { html } = await posted(`page/act/${form.dataset.act}`, Object.fromEntries(new FormData(form)));
+    outcome.innerHTML = html; // made by the server
+    drawnAt = 0;
+    draw();
+  } catch (error) { outcome.replaceChildren(complaint(error)); }
+  button.disabled = false;
+}
+
+document.addEventListener("submit", (event) => {
+  const { go, act: name } = event.target.dataset;
+  if (go === undefined && name === undefined) return;
+  event.preventDefault();
+  if (name !== undefined) { act(event.target); return; }
+  const words = [...new FormData(event.target)].filter(([, value]) => value.trim());
+  location.hash = `#/${go}?${new URLSearchParams(words)}`;
 });
+document.addEventListener("click", (event) => {
+  const button = event.target.closest?.("[data-tail]");
+  if (button) tail(button);
+});
+addEventListener("hashchange", navigate);
 
 // --- keys -------------------------------------------------------------------------------------
 
-const links = [...document.querySelectorAll("nav a")];
+const links = [...document.querySelectorAll("#nav a:not([class])")];
 const places = links.map((one) => $(one.hash.slice(1)));
 
 function current() {
@@ -274,6 +427,7 @@ function current() {
 
 let marked = -1;
 function mark() {
+  if (view) return;
   const at = current();
   if (at === marked) return;
   marked = at;
@@ -295,16 +449,19 @@ document.addEventListener("keydown", (event) => {
   const field = event.target.closest?.("textarea, input, select");
   if (event.key === "Escape") { field?.blur(); return; }
   if (field) {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); run(); }
+    if (field === $("sql") && event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); run(); }
     return;
   }
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  const acts = { "/": () => $("sql").focus(), p: pause, j: () => go(1), k: () => go(-1), "?": () => $("help").showModal() };
-  const act = acts[event.key] || (/^[1-8]$/.test(event.key) ? () => links[Number(event.key) - 1].click() : null);
-  if (act) { event.preventDefault(); act(); }
+  const searched = () => (view ? $("view").querySelector("[name=text]") : $("sql"))?.focus();
+  const acts = { "/": searched, p: pause, o: () => { location.hash = "#/"; }, "?": () => $("help").showModal() };
+  if (!view) Object.assign(acts, { j: () => go(1), k: () => go(-1) });
+  const chosen = acts[event.key] || (!view && /^[1-8]$/.test(event.key) ? () => links[Number(event.key) - 1].click() : null);
+  if (chosen) { event.preventDefault(); chosen(); }
 });
 $("pause").addEventListener("click", pause);
 $("help-button").addEventListener("click", () => $("help").showModal());
 addEventListener("scroll", mark, { passive: true });
 if (token()) account();
+navigate();
 connect();

@@ -89,6 +89,7 @@ class ServerOptions(NamedTuple):
     """The listeners of a server, and its settings; a listener whose address is None does not run.
 
     creates_topics: the server creates a missing topic when a client names it
+    allows_actions: the live page may publish, seek, redeliver and abort
     tls:            for all listeners
     places:         for offloads by HTTP, by their names: directories and addresses of S3
     is_insecure:    other machines may connect without TLS or authentication
@@ -105,6 +106,7 @@ class ServerOptions(NamedTuple):
     is_insecure: bool = False
     sockets: Mapping[str, list[socket.socket]] = {}
     tell: Tell = ignore_event
+    allows_actions: bool = False
 
 
 class ProducerStats(NamedTuple):

@@ -13,7 +13,6 @@ from functools import cache, partial
 from typing import Any, Final
 
 from starlette.applications import Starlette
-from starlette.background import BackgroundTask
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -133,41 +132,13 @@ def route_of(endpoint: Endpoint, serving: HttpContext) -> Route:
 
         read = partial(_read, serving, request, endpoint, act)
         try:
-            return await _answer(serving, request, read, is_slow=endpoint.is_slow)
+            return await serving.answer(request, read, is_slow=endpoint.is_slow)
         except TypeError as error:  # a value of the body has another type than the call expects
             if "body" not in arguments or isinstance(error, TxlogError):
                 raise
             raise InvalidArgument(f"the body does not fit: {error}") from error
 
     return Route(endpoint.path, handle, methods=[endpoint.method])
-
-
-async def _answer(
-    serving: HttpContext,
-    request: Request,
-    read: Callable[[], Awaitable[Response]],
-    *,
-    is_slow: bool = False,
-) -> Response:
-    """Read an answer when there is room, and hold its bytes until the client has read them.
-
-    is_slow: it may take hours, and does not keep other clients from reading
-    """
-    hold = serving.hold(request)
-    try:
-        if is_slow:
-            await hold.reserve(0)
-            answer = await read()
-            hold.take(len(answer.body))
-        else:
-            answer = await serving.read(hold, read, lambda answer: len(answer.body))
-    except ConnectionResetError:
-        raise InvalidArgument("the client has disconnected") from None
-    except BaseException:  # no answer is sent
-        hold.close()
-        raise
-    answer.background = BackgroundTask(hold.close)
-    return answer
 
 
 async def _read(
@@ -282,7 +253,7 @@ def _text(serving: HttpContext, act: Text) -> Callable[[Request], Awaitable[Resp
             text, status, kind = await serving.look(act)
             return Response(text, status, media_type=kind)
 
-        return await _answer(serving, request, read)
+        return await serving.answer(request, read)
 
     return handle
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import socket
 from contextlib import suppress
-from functools import partial
 from typing import Final
 
 import uvicorn
@@ -94,7 +93,7 @@ def gate_of(service: BrokerService) -> Gate:
                 service.tell("dropped", facts)
                 raise
 
-        return Grant(check, caller.left_ms, partial(caller.may, LOOK))
+        return Grant(check, caller.left_ms, caller.may)
 
     return gate
 
@@ -128,6 +127,8 @@ class HttpListener:
             self._addresses,
             hides_names=service.authority.guard is not None,
             creates_topics=service.options.creates_topics,
+            allows_actions=service.options.allows_actions,
+            tell=service.tell,
             places=service.options.places,
             publishers=lambda: service.publishers(),
             subscribers=lambda: service.subscribers(),

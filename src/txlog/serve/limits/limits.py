@@ -19,9 +19,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 from typing import Final, NamedTuple
 
-from txlog.base.ranges import parse_duration, parse_size
+from txlog.base.ranges import parse_size
 from txlog.base.settings import GIB, HOUR_MS, KIB, MIB, MINUTE_MS, SECOND_MS
 from txlog.base.suggest import suggestion
+from txlog.base.times import parse_duration
 from txlog.engine.door.disk import descriptor_limit
 from txlog.errors import InvalidArgument, LimitExceeded, TryAgain
 

@@ -86,9 +86,10 @@ Source: PIP-31 "Acknowledgement"; spec/transactions 9.
 
 Contents:
 
-    acknowledge       one by one or up to a position, plain or in a transaction
-    dead_letters      moving messages to the dead-letter topic or the retry topic
-    lease             handing messages to a consumer, and taking them back
-    position          changes by command: seek, skip, expire; delayed messages promoted or cancelled
-    watermark_offer   which watermark a consumer may receive, and the frame that records it
+    acknowledge         one by one or up to a position, plain or in a transaction
+    dead_letter_retry   moving dead letters back to the topics that they came from
+    dead_letters        moving messages to the dead-letter topic or the retry topic
+    lease               handing messages to a consumer, and taking them back
+    position            by command: seek, skip, expire; delayed messages promoted or cancelled
+    watermark_offer     which watermark a consumer may receive, and the frame that records it
 """

@@ -57,6 +57,8 @@ from txlog.errors import LimitExceeded
 DEAD, RETRY = "DLQ", "RETRY"
 REAL_TOPIC, REAL_SUBSCRIPTION = "REAL_TOPIC", "REAL_SUBSCRIPTION"
 ORIGIN_MESSAGE_ID, RECONSUMETIMES, DELAY_TIME = "ORIGIN_MESSAGE_ID", "RECONSUMETIMES", "DELAY_TIME"
+REDELIVERY_COUNT = "REDELIVERY_COUNT"  # of a dead letter: how often it was redelivered
+EXCEPTION = "EXCEPTION"  # of a dead letter of a function: what the function raised
 NO_LIMIT = 1 << 62  # a stored message is moved even if it exceeds the limit for new ones
 Find = Callable[[View], tuple[Topic, Subscription]]
 Policies = Mapping[str, int | str]
@@ -382,11 +384,10 @@ def _copies(
 ) -> pa.RecordBatch:
     """The rows to append: the same key, value and event time, and properties with their source."""
     is_retried = source[0].number != base[0].number
-    columns = [table.column(name).to_pylist() for name in ("ledger", "entry", "index")]
+    names = ("properties", "ledger", "entry", "index", "redelivery_count")
+    columns = [table.column(name).to_pylist() for name in names]
     properties: list[list[tuple[str, str]]] = []
-    for row, ledger, entry, index in zip(
-        table.column("properties").to_pylist(), *columns, strict=True
-    ):
+    for row, ledger, entry, index, count in zip(*columns, strict=True):
         new = dict(row or ())
         from_here = {
             REAL_TOPIC: TopicName.parse(source[0].name).short,
@@ -395,14 +396,16 @@ def _copies(
         }
         if is_retried and ORIGIN_MESSAGE_ID in new:  # it already names its first topic
             from_here = {}
+        if kind == DEAD and count is not None:
+            from_here[REDELIVERY_COUNT] = str(count)
         if how is not None:
             times = {RECONSUMETIMES: str(_times(new) + 1), DELAY_TIME: str(how.delay_ms)}
             new |= how.properties | times
         properties.append(list((new | from_here).items()))
-    names = ["key", "value", "properties", "event_time"]
-    arrays = [table.column(name).combine_chunks() for name in names]
+    kept = ["key", "value", "properties", "event_time"]
+    arrays = [table.column(name).combine_chunks() for name in kept]
     arrays[2] = pa.array(properties, PROPERTY_MAP)
     if how is not None and how.delay_ms and kind == RETRY:
-        names.append(AFTER)
+        kept.append(AFTER)
         arrays.append(pa.repeat(pa.scalar(how.delay_ms, pa.int64()), table.num_rows))
-    return pa.RecordBatch.from_arrays(arrays, names)
+    return pa.RecordBatch.from_arrays(arrays, kept)

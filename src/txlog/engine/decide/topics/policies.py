@@ -10,7 +10,7 @@ A subscription's own; each may be set, changed or removed (spec/transactions 3 a
     split_batches        1: clients of the server that acknowledge a batch as a whole get each of
                          its messages alone; the server sets it for such a client with transactions
 
-Inherited ones, in four families. A topic takes each one that it does not have from its namespace,
+Inherited ones, in five families. A topic takes each one that it does not have from its namespace,
 and that from the store. A scope that loses a policy inherits again; the store goes back to the
 default (spec/delayed 9 and 10; spec/watermarks 11):
 
@@ -23,17 +23,20 @@ default (spec/delayed 9 and 10; spec/watermarks 11):
                  key (plan/policies), shown as None where there is no bound; and ttl_from
     WATERMARK    the policies of plan/policies, named without their `watermark_`
     SCHEMA       compatibility, validation: of the schemas of topics (plan/records)
+    ALERT        thresholds of a subscription's backlog, named without their `alert_`; None: no
+                 alert. A subscription may have its own, before those of its topic
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from txlog.base.ids import TopicName
 from txlog.base.settings import (
+    ALERT_POLICIES,
     CHOICES,
     INSTANT_MS_MAX,
     SWITCHES,
@@ -51,6 +54,7 @@ from txlog.engine.model.ops import (
     SettingSet,
     SubscriptionPolicySet,
 )
+from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.policies import ACTIVE, FIXED_DELAY, MAX_DELAY, STRICT, TICK_TIME, TTL_FROM
 from txlog.engine.view import View
@@ -60,7 +64,7 @@ Policies = Mapping[str, int | str | None]
 SPLIT_BATCHES: Final = "split_batches"
 LEAST: Final = {
     "ack_timeout_ms": 1000, "nack_delay_ms": 0, "nack_backoff_max_ms": 0, "max_redeliver_count": 0,
-    SPLIT_BATCHES: 0,
+    SPLIT_BATCHES: 0, **dict.fromkeys(ALERT_POLICIES, UNLIMITED),
 }  # fmt: skip
 TOPICS = {"dead_letter_topic": "DLQ", "retry_topic": "RETRY"}
 
@@ -160,11 +164,12 @@ DELAYED: Final = PolicyGroup(
         "ttl_from": _PolicyName(TTL_FROM, "ttl_from", CHOICES["ttl_from"]),
     },
 )
-_UNBOUND: Final = ("retention_ms", "retention_bytes", "ttl_ms", "compaction_threshold_bytes")
+_RETENTION: Final = ("retention_ms", "retention_bytes", "ttl_ms", "compaction_threshold_bytes")
+_UNBOUND: Final = (*_RETENTION, *ALERT_POLICIES)
 RETENTION: Final = PolicyGroup(
     "retention",
     {
-        **{name: _PolicyName(name, name) for name in (*_UNBOUND, "retention_acked")},
+        **{name: _PolicyName(name, name) for name in (*_RETENTION, "retention_acked")},
         "ttl_from": DELAYED.names["ttl_from"],
     },
 )
@@ -184,17 +189,26 @@ SCHEMA: Final = PolicyGroup(
         for name in ("schema_compatibility", "schema_validation")
     },
 )
+ALERT: Final = PolicyGroup(
+    "alerts", {name.removeprefix("alert_"): _PolicyName(name, name) for name in ALERT_POLICIES}
+)
 
 
 class PolicyScope(msgspec.Struct, frozen=True, gc=False):
-    """Whose policies: a topic's, a namespace's (tenant/namespace), or with neither the store's."""
+    """Whose policies: a topic's, a namespace's (tenant/namespace), or with neither the store's.
+
+    subscription: of the topic; it may have alerts of its own
+    """
 
     topic: TopicName | None = None
     namespace: str | None = None
+    subscription: str | None = None
 
 
 class ScopedPolicies(msgspec.Struct, frozen=True, gc=False):
-    """The policies in effect in a scope; origins: whose each is: topic, namespace or store."""
+    """The policies in effect in a scope; origins: whose each is: subscription, topic, namespace
+    or store.
+    """
 
     scope: PolicyScope
     policies: dict[str, Value | None]
@@ -202,13 +216,19 @@ class ScopedPolicies(msgspec.Struct, frozen=True, gc=False):
     changed: bool = False
 
 
-def scope_of(topic: str | None, namespace: str | None) -> PolicyScope:
-    """The scope named; raises InvalidArgument (201 for both, 202 for a bad name)."""
+def scope_of(
+    topic: str | None, namespace: str | None, subscription: str | None = None
+) -> PolicyScope:
+    """The scope named; raises InvalidArgument (201 for two, 202 for a bad name)."""
     if topic is None:
+        if subscription is not None:
+            raise InvalidArgument(
+                f"the topic of subscription {subscription} is missing", hint="name it with --topic"
+            )
         return PolicyScope(namespace=None if namespace is None else _namespace(namespace))
     if namespace is not None:
         raise InvalidArgument("a topic and a namespace are given", hint="name one of them")
-    return PolicyScope(topic=TopicName.parse(topic))
+    return PolicyScope(topic=TopicName.parse(topic), subscription=subscription)
 
 
 def _namespace(text: str) -> str:
@@ -224,16 +244,31 @@ def _namespace(text: str) -> str:
 def get_policies(
     view: View, settings: Settings, family: PolicyGroup, scope: PolicyScope
 ) -> ScopedPolicies:
-    """The policies in effect in a scope. Raises TopicNotFound."""
-    topic = None if scope.topic is None else find_topic(view, scope.topic)
-    return _effective(view, settings, family, scope, topic, {})
+    """The policies in effect in a scope. Raises TopicNotFound, SubscriptionNotFound."""
+    return _effective(view, settings, family, scope, _found(view, scope), {})
+
+
+class _Found(NamedTuple):
+    """What a scope names, as the catalog has it."""
+
+    topic: Topic | None = None
+    subscription: Subscription | None = None
+
+
+def _found(view: View, scope: PolicyScope) -> _Found:
+    if scope.topic is None:
+        return _Found()
+    topic = find_topic(view, scope.topic)
+    if scope.subscription is None:
+        return _Found(topic)
+    return _Found(topic, find_subscription(view, topic, scope.subscription))
 
 
 def own_policies(view: View, topic: Topic) -> dict[str, Value | None]:
     """All policies set for a topic itself; those of a family as users write them."""
     by_policy = {
         names.policy: (name, names)
-        for family in (DELAYED, RETENTION, WATERMARK, SCHEMA)
+        for family in (DELAYED, RETENTION, WATERMARK, SCHEMA, ALERT)
         for name, names in family.names.items()
     }
     out: dict[str, Value | None] = {}
@@ -275,11 +310,11 @@ def _decided(
     stored: Mapping[str, int | None],
 ) -> Decision[ScopedPolicies]:
     """stored: the values as the catalog has them, None: inherit."""
-    topic = None if scope.topic is None else find_topic(view, scope.topic)
+    found = _found(view, scope)
     ops: list[Op] = []
     for name, value in stored.items():
-        ops += _op(view, settings, scope, topic, family.names[name], value)
-    answer = _effective(view, settings, family, scope, topic, stored)
+        ops += _op(view, settings, scope, found, family.names[name], value)
+    answer = _effective(view, settings, family, scope, found, stored)
     return Decision(ops, None, True, msgspec.structs.replace(answer, changed=bool(ops)))
 
 
@@ -287,11 +322,16 @@ def _op(
     view: View,
     settings: Settings,
     scope: PolicyScope,
-    topic: Topic | None,
+    found: _Found,
     names: _PolicyName,
     value: int | None,
 ) -> list[Op]:
     """The ops that give a scope this value; empty if it has the value."""
+    topic, subscription = found
+    if subscription is not None:
+        if subscription.policies.get(names.policy) == value:
+            return []
+        return [SubscriptionPolicySet(subscription.number, names.policy, value)]
     if topic is not None:
         if view.catalog.policies.get(topic.number, {}).get(names.policy) == value:
             return []
@@ -314,15 +354,18 @@ def _effective(
     settings: Settings,
     family: PolicyGroup,
     scope: PolicyScope,
-    topic: Topic | None,
+    found: _Found,
     changes: Mapping[str, int | None],
 ) -> ScopedPolicies:
     """The policies in effect in a scope after its own changes."""
+    topic, subscription = found
     namespace = scope.namespace
     if topic is not None:
         name_of = TopicName.parse(topic.name)
         namespace = f"{name_of.tenant}/{name_of.namespace}"
-    levels: list[tuple[str, Mapping[str, int]]] = []
+    levels: list[tuple[str, Mapping[str, Any]]] = []
+    if subscription is not None:
+        levels.append(("subscription", subscription.policies))
     if topic is not None:
         levels.append(("topic", view.catalog.policies.get(topic.number, {})))
     if namespace is not None:

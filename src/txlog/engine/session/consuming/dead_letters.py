@@ -13,6 +13,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from txlog.base.ids import MessageId, TopicName
+from txlog.base.logs import log_event
 from txlog.base.settings import HOUR_MS, INSTANT_MS_MAX, MESSAGE_BYTES_MAX, MIB, PROPERTIES_MAX
 from txlog.clock import Instant
 from txlog.engine.decide.consuming import dead_letters
@@ -107,6 +108,7 @@ class DeadLetters:
             moved = self._move(rows)
             if not moved:  # another process has moved them
                 return total
+            log_event("redelivery", "info", "moved %d messages to a dead-letter topic", moved)
             total += moved
             if sum(table.nbytes for table in rows.values()) < FRAME_BYTES:
                 limit = min(2 * limit, FRAME_MESSAGES_MAX)
@@ -122,11 +124,12 @@ class DeadLetters:
         topic, held = self._find(view)
         short = TopicName.parse(topic.name).short
         for number in numbers:
-            runs = _light(view, number, first_of(self._due(view, topic, held, number), limit))
+            runs = light(view, number, first_of(self._due(view, topic, held, number), limit))
             if not runs:
                 continue
             try:
-                table = fetch(view, short, index_of(topic, number), number, runs)
+                counts = view.cursor(held.number, number).redelivered
+                table = fetch(view, short, index_of(topic, number), number, runs, counts)
             except MissingFile:
                 raise  # compaction may have replaced it: a newer view names the new file (R21)
             except Corruption:
@@ -136,7 +139,7 @@ class DeadLetters:
         return {}
 
 
-def _light(view: View, number: int, runs: list[Run]) -> list[Run]:
+def light(view: View, number: int, runs: list[Run]) -> list[Run]:
     """The first messages of the runs, up to FRAME_BYTES_MOST bytes; at least one."""
     budget = BatchBytes(view, number, FRAME_BYTES_MOST)
     out: list[Run] = []
@@ -233,6 +236,25 @@ def _moved_large(
     copy = store.read(look)
     if copy is None:
         return MoveResult(short, 0, 1)
+    timeout_ms = min(COPY_MS_MAX, store.settings.txn_timeout_max_ms)
+    start = NewTxn(store.disk.owner(), store.clock.now(), timeout_ms)
+    try:
+        with Transaction(store, start, lambda: None) as txn:
+            send_large(store, target, copy, 0, txn)
+            acknowledge_runs(store, find, runs, txn, cumulative=False)
+    except TransactionConflict:
+        return MoveResult(short, 0, 1)
+    if kind == dead_letters.DEAD:
+        subscription = store.read(lambda view: find(view)[1].number)
+        store.write(lambda view, now: Decision([DeadLettered(subscription, number, 1)]))
+    return MoveResult(short, 1, 0)
+
+
+def send_large(
+    store: Store, target: Topic, copy: pa.RecordBatch, turn: int, txn: Transaction
+) -> None:
+    """Send the copy of a large message in chunks; turn: its partition if it has no key."""
+    short = TopicName.parse(target.name).short
     head = {
         name: value
         for name in ("key", "properties", "event_time", AFTER)
@@ -243,17 +265,6 @@ def _moved_large(
     value = memoryview(copy.column("value")[0].as_buffer())
     body = large.body_of(value, head.get("key"), dict(head["properties"]), settings)
     assert isinstance(body, large.Body)  # it is above FRAME_BYTES_MOST, so it needs chunks
-    to = large.address(target.partitions, 0, head.get("key"), None, None, None)
-    timeout_ms = min(COPY_MS_MAX, settings.txn_timeout_max_ms)
-    start = NewTxn(store.disk.owner(), store.clock.now(), timeout_ms)
-    try:
-        with Transaction(store, start, lambda: None) as txn:
-            topic = Target(target.number, lambda view: live_topic(view, target.number, short))
-            large.send(store, topic, to, head, body, txn)
-            acknowledge_runs(store, find, runs, txn, cumulative=False)
-    except TransactionConflict:
-        return MoveResult(short, 0, 1)
-    if kind == dead_letters.DEAD:
-        subscription = store.read(lambda view: find(view)[1].number)
-        store.write(lambda view, now: Decision([DeadLettered(subscription, number, 1)]))
-    return MoveResult(short, 1, 0)
+    to = large.address(target.partitions, turn, head.get("key"), None, None, None)
+    topic = Target(target.number, lambda view: live_topic(view, target.number, short))
+    large.send(store, topic, to, head, body, txn)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from threading import Event
 
+from txlog.base.logs import log_event
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.acknowledge import Find
 from txlog.engine.decide.consuming.lease import ALL, ReturnResult, give_back, reap_ops
@@ -231,6 +232,8 @@ class Membership:
         if not dead and not late:
             return False
         self.take_back(dead, late)
+        text = "subscription %d: the messages of %d dead and %d late consumers are delivered again"
+        log_event("redelivery", "info", text, self.subscription, len(dead), len(late))
         for number in dead:
             disk.unlink(consumer_lock(number))
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from txlog.base.ids import TxnId
+from txlog.base.logs import log_event
 from txlog.engine.decide.transactions import keys
 from txlog.engine.decide.transactions import transaction as end_txn
 from txlog.engine.decide.transactions.keys import KeyConnection, KeyedTxn
@@ -66,6 +67,8 @@ def connect(store: Store, key: str, epoch: int, owner: str | int | None) -> KeyC
     answer = store.write(
         lambda view, now: keys.connect(view, store.settings, now, caller, key, epoch, owner)
     )
+    fenced = "no transaction" if answer.fenced is None else f"transaction {answer.fenced}"
+    log_event("fencing", "info", "key %s has epoch %d: that fenced %s", key, answer.epoch, fenced)
     return answer
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _STATX_INO = -100, 0x100, 0x100
 _STATX_BYTES = 256
+_RENAME_EXCHANGE = 2
 _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 _M_ARENA_MAX = -8
 _STATX = struct.Struct("=32xQ96xII")  # stx_ino, stx_dev_major, stx_dev_minor
@@ -88,6 +89,14 @@ def _statx() -> Any:
     if not _has("statx"):
         raise NotImplementedError("no statx")
     return _library().statx, importlib.import_module("ctypes").c_char * _STATX_BYTES
+
+
+def exchange(first: str, second: str) -> None:
+    """Exchange two names of a file system in one step. Raises OSError where that cannot be done."""
+    if not _has("renameat2"):
+        raise OSError(38, "no renameat2")
+    names = [os.fsencode(name) for name in (first, second)]
+    _checked(_library().renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE))
 
 
 def share_heap() -> None:

@@ -911,6 +911,39 @@ def filesystem(path: str) -> str:
     return ""
 
 
+def usage(root: str) -> Iterator[tuple[str, bool, int]]:
+    """(path below the root, whether it is a directory, bytes) of everything in a directory.
+
+    The root comes first, as "". As `du -b` counts: apparent sizes, directories too, and a file with
+    several names once. What vanishes meanwhile is left out.
+    """
+    yield "", True, os.lstat(root).st_size
+    seen: set[tuple[int, int]] = set()
+    directories = [""]
+    while directories:
+        directory = directories.pop()
+        try:
+            entries = sorted(
+                os.scandir(os.path.join(root, directory)), key=lambda entry: entry.name
+            )
+        except FileNotFoundError:
+            continue
+        for entry in entries:
+            try:
+                found = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
+                if (found.st_dev, found.st_ino) in seen:
+                    continue
+                seen.add((found.st_dev, found.st_ino))
+            path = f"{directory}/{entry.name}" if directory else entry.name
+            is_directory = stat.S_ISDIR(found.st_mode)
+            if is_directory:
+                directories.append(path)
+            yield path, is_directory, found.st_size
+
+
 def is_there(path: str, name: str) -> bool:
     """True when the directory has a file of any kind with that name."""
     return os.path.exists(os.path.join(path, name))

@@ -176,7 +176,7 @@ def _loaded(form: str) -> _Making:
         if (error.name or "").split(".")[0] not in (package, "sqlalchemy"):
             raise
         raise MissingExtra(
-            f"{package} is not installed", hint=f"pip install 'txlog[{extra}]'"
+            f"{package} is not installed", hint=f"pip install 'txlog-store[{extra}]'"
         ) from error
     return making
 

@@ -20,25 +20,20 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, cast
 
 import pyarrow as pa
 
-from txlog.base.text import envelopes, records
+from txlog.base.text import envelopes, formats, records
 from txlog.engine.door.disk import is_of_handler
 from txlog.errors import BadRecord, InvalidArgument, NotFound, SqlError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-Form = Literal["parquet", "csv", "ndjson", "arrow", "envelope"]
-_SUFFIXES: Final[dict[str, Form]] = {
-    ".parquet": "parquet", ".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson",
-    ".arrow": "arrow",
-}  # fmt: skip
+Form = Literal["parquet", "csv", "tsv", "ndjson", "arrow", "envelope"]
 # Forms that every engine reads; this process also reads forms of export, and compressed files.
 OF_ENGINES: Final[tuple[Form, ...]] = ("parquet", "csv", "ndjson")
-OF_IMPORT: Final[tuple[Form, ...]] = (*OF_ENGINES, "arrow", "envelope")
-_PACKED: Final = {".gz": "gzip", ".zst": "zstd"}
+OF_IMPORT: Final[tuple[Form, ...]] = (*OF_ENGINES, "tsv", "arrow", "envelope")
 # Text that is base64; some decoders accept more, and decode it to something.
 BASE64: Final = "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
-# Text of an instant as a number, in the form of `parse_instant`.
+# Text of an instant as a number, in the form of `parse_stored`.
 SECONDS: Final = "[0-9]{9,10}"
 MILLISECONDS: Final = "[0-9]{1,19}|-[0-9]{14,19}"
 # The columns that a replayed message keeps, and the property that names its source, TOPIC:ID.
@@ -119,7 +114,7 @@ class Files:
         raises: BadRecord: a file ends too early, is damaged, or has another compression
         """
         for path in self.paths:
-            if _is_packed(path):
+            if formats.is_packed(path):
                 for _ in unpacked(path):
                     pass
 
@@ -136,7 +131,9 @@ class Files:
         with TemporaryDirectory(prefix="txlog-") as folder:
             paths = []
             for number, path in enumerate(self.paths):
-                link = Path(folder, f"{number}{Path(path).suffix if _is_packed(path) else ''}")
+                link = Path(
+                    folder, f"{number}{Path(path).suffix if formats.is_packed(path) else ''}"
+                )
                 link.symlink_to(path)
                 paths.append(str(link))
             yield replace(self, paths=paths)
@@ -146,7 +143,7 @@ class Files:
         return all(map(self._has_short_lines, self.paths))
 
     def _has_short_lines(self, path: str) -> bool:
-        if _is_packed(path):
+        if formats.is_packed(path):
             return False
         with Path(path).open("rb") as file:
             while block := file.read(BLOCK_BYTES):
@@ -155,10 +152,6 @@ class Files:
                 if self.form == "csv" and b'"' in block:  # a row may have several lines
                     return False
         return True
-
-
-def _is_packed(path: str) -> bool:
-    return path.endswith(tuple(_PACKED))
 
 
 def _is_plain(path: str) -> bool:
@@ -171,24 +164,8 @@ def _is_plain(path: str) -> bool:
 
 
 def unpacked(path: str) -> Iterator[bytes]:
-    """The bytes of a file in blocks, unpacked according to its suffix.
-
-    raises: BadRecord: it ends too early, or cannot be unpacked
-    """
-    packed = _PACKED.get(Path(path).suffix)
-    with Path(path).open("rb") as file:
-        if packed is None:
-            while block := file.read(BLOCK_BYTES):
-                yield block
-            return
-        try:
-            with pa.CompressedInputStream(file, packed) as stream:
-                while block := stream.read(BLOCK_BYTES):
-                    yield block
-        except (OSError, pa.ArrowException) as error:
-            if is_of_handler(error):
-                raise
-            raise BadRecord(f"{path}: {error}", path=path) from error
+    """As formats.unpacked."""
+    return formats.unpacked(path, is_of_handler)
 
 
 # Columns that are stored; other members of an envelope are checked and then dropped.
@@ -250,7 +227,7 @@ def files_of(
                 path_found
                 for path_found in sorted(path.rglob("*"))
                 if path_found.is_file()
-                and _form(path_found, forms) is not None
+                and _has_form(path_found, forms)
                 and not _is_hidden(path_found, path)
             ]
         elif path.is_file():
@@ -261,17 +238,12 @@ def files_of(
                 path=str(path),
             )
     if not files:
-        suffixes = ", ".join(suffix for suffix, of in _SUFFIXES.items() if of in forms)
+        suffixes = ", ".join(suffix for suffix, of in formats.SUFFIXES.items() if of in forms)
         raise NotFound(f"no file with {suffixes} below {', '.join(paths)}")
-    forms_found = {_form(path_found, forms) for path_found in files}
-    if form is None and (len(forms_found) != 1 or None in forms_found):
-        raise InvalidArgument(
-            "the suffixes do not agree on one form", hint=f"--in {'|'.join(forms)}"
-        )
-    chosen = next(
-        (path_found for path_found in forms if path_found == (form or next(iter(forms_found)))),
-        None,
-    )
+    by_suffix = formats.chosen_form([str(file) for file in files], form, "--in")
+    chosen = next((allowed for allowed in forms if allowed == by_suffix), None)
+    if by_suffix is None or (chosen is None and form is None):
+        formats.check_form(str(files[0]), by_suffix, forms, f"--in {'|'.join(forms)}")
     if chosen is None:
         *others, last = forms
         raise InvalidArgument(f"a source is {', '.join(others)} or {last}, not {form}")
@@ -282,15 +254,14 @@ def files_of(
     return Files(chosen, [str(path_found.absolute()) for path_found in files], columns, infer)
 
 
-def _form(path: Path, forms: Sequence[Form]) -> Form | None:
-    """The form that the suffix of a path implies."""
-    suffixes = path.suffixes
-    if "envelope" in forms and suffixes and suffixes[-1] in _PACKED:
-        del suffixes[-1]
-        packed = _SUFFIXES.get(suffixes[-1]) if suffixes else None
-        return packed if packed in ("csv", "ndjson") else None
-    form = _SUFFIXES.get(path.suffix)
-    return form if form in forms else None
+def _has_form(path: Path, forms: Sequence[Form]) -> bool:
+    """Whether a file below a directory belongs to a source: its suffix is one of these forms."""
+    if "envelope" not in forms and formats.is_packed(path.name):
+        return False
+    try:
+        return formats.suffix_form(path.name) in forms
+    except InvalidArgument:
+        return False
 
 
 def _is_hidden(path: Path, root: Path) -> bool:
@@ -315,7 +286,7 @@ def telling(source: Files) -> Iterator[None]:
         yield
     except SqlError as error:
         for path in source.paths:
-            if source.form == "csv":
+            if source.form in ("csv", "tsv"):
                 _check_rows(source, path, error)
             elif source.form == "ndjson":
                 _check_text(path, error)
@@ -347,30 +318,42 @@ def _check_rows(source: Files, path: str, error: SqlError) -> None:
     whose text does not match its encoding."""
     csv.field_size_limit(_FIELD_BYTES_MAX)
     with _opened(path) as file:
-        rows = csv.reader(_lines(path, file), strict=True)
+        rows = _rows(source.form, _lines(path, file))
         header: list[str] = []
+        number = 0
         try:
-            for row in rows:
+            for number, row in rows:
                 if not header:
                     header = row
                     pairs = encoded(source, header)
                 elif row and len(row) != len(header):
                     fields = f"{len(row)} field{'s' * (len(row) != 1)}"
                     fault = f"{fields} where the header has {len(header)}"
-                    raise _bad(path, rows.line_num, fault) from error
+                    raise _bad(path, number, fault) from error
                 elif row:
                     cells = dict(zip(header, row, strict=True))
                     for name, column, encoding in pairs:
                         reason = _misencoded(name, cells[column], cells[encoding])
                         if reason is not None:
-                            raise _bad(path, rows.line_num, reason) from error
+                            raise _bad(path, number, reason) from error
         except csv.Error as found:
             fault = str(found)
             if "end of data" in fault:
                 fault = "a quote is open at the end of the file"
-            raise _bad(path, rows.line_num, fault) from error
+            raise _bad(path, number + 1, fault) from error
         except (EOFError, OSError) as found:
             raise BadRecord(f"{path}: {found}", path=path) from error
+
+
+def _rows(form: Form, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+    """The rows of csv or tsv, each with the number of its last line."""
+    if form == "tsv":
+        for number, line in enumerate(lines, start=1):
+            yield number, line.rstrip("\r\n").split("\t")
+        return
+    rows = csv.reader(lines, strict=True)
+    for row in rows:
+        yield rows.line_num, row
 
 
 def _misencoded(name: str, text: str, encoding: str) -> str | None:

@@ -39,6 +39,11 @@ _WRITTEN: Final = {
     "TIMESTAMPTZ": r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:.]+(Z|[-+][0-9]{2}(:?[0-9]{2})?)",
     "TIMESTAMP": r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:.]+",
 }
+# Texts of tsv without their escapes: after a pair of backslashes no other escape begins.
+_UNESCAPED: Final = (
+    r"array_to_string(list_transform(string_split(COLUMNS(*), '\\'), lambda part: replace("
+    r"replace(replace(part, '\t', chr(9)), '\n', chr(10)), '\r', chr(13))), '\')"
+)
 # The name of an Arrow source in the session.
 ARROW: Final = "arrow_source"
 
@@ -106,7 +111,7 @@ def field_types(session: Session, source: Files) -> tuple[tuple[str, str | None]
     chosen = source.columns.values or tuple(filter(None, [source.columns.value])) or (*names,)
     for field in chosen:
         _check_column(field, names)
-    if source.form != "csv":
+    if source.form not in ("csv", "tsv"):
         return tuple((field, None) for field in chosen)
     tests = [
         f"bool_and({_name(field)} IS NULL OR (regexp_full_match({_name(field)}, {_text(how)})"
@@ -264,13 +269,15 @@ def _scan(source: Files) -> str:
     paths = ", ".join(_text(_unglobbed(path)) for path in source.paths)
     if source.form == "parquet":
         return f"read_parquet([{paths}], union_by_name = true) AS source"
-    if source.form == "csv":
+    if source.form in ("csv", "tsv"):
         # Nothing is guessed: a row of another length or an open quote is an error, not other rows.
-        return (
-            f"read_csv([{paths}], header = true, all_varchar = true, delim = ',', quote = '\"',"
-            " escape = '\"', comment = '', skip = 0, strict_mode = true,"
-            f" {_pieces(source)}, allow_quoted_nulls = false) AS source"
+        quote, delimiter = ('"', ",") if source.form == "csv" else ("", "\t")
+        scan = (
+            f"read_csv([{paths}], header = true, all_varchar = true, delim = '{delimiter}',"
+            f" quote = '{quote}', escape = '{quote}', comment = '', skip = 0, strict_mode = true,"
+            f" {_pieces(source)}{', allow_quoted_nulls = false' if quote else ''})"
         )
+        return f"{scan} AS source" if quote else f"(SELECT {_UNESCAPED} FROM {scan}) AS source"
     return (
         f"read_csv([{paths}], columns = {{'line': 'VARCHAR'}}, header = false, delim = '\\x01',"
         f" quote = '', escape = '', auto_detect = false, {_pieces(source)}) AS source"

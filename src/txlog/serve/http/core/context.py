@@ -21,17 +21,25 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from starlette.background import BackgroundTask
 from starlette.requests import HTTPConnection
+from starlette.responses import Response
 
 from txlog.base.ids import TopicName
 from txlog.client.aio import Client
 from txlog.client.client import Client as Store
 from txlog.clock import Clock, SystemClock
-from txlog.errors import NotAllowed, TopicNotFound
+from txlog.errors import InvalidArgument, NotAllowed, TopicNotFound
 from txlog.serve.core.producer_names import ProducerNames
-from txlog.serve.core.service import ConsumerStats, ProducerStats, Supervisor
+from txlog.serve.core.service import (
+    ConsumerStats,
+    ProducerStats,
+    Supervisor,
+    Tell,
+    ignore_event,
+)
 from txlog.serve.core.sockets import is_wildcard
-from txlog.serve.http.core.declared import CONSUME, PRODUCE, Action, topic_in
+from txlog.serve.http.core.declared import CONSUME, LOOK, PRODUCE, Action, topic_in
 from txlog.serve.limits.budget import MemoryBudget, MemoryShare, Reservation
 from txlog.serve.limits.limits import ConnectionSlot, Limits, Quota
 from txlog.serve.limits.shares import check_topic_share
@@ -129,12 +137,16 @@ class Grant(NamedTuple):
 
     check:   raises NotAllowed once the request would be refused
     left_ms: how long its token is valid; None: it does not expire
-    sees:    whether its caller may see the name of a topic
+    may:     whether its caller may do an operation at a topic
     """
 
     check: Callable[[], object]
     left_ms: int | None
-    sees: Callable[[TopicName], bool]
+    may: Callable[[str, TopicName], bool]
+
+    def sees(self, topic: TopicName) -> bool:
+        """Whether its caller may see the name of a topic."""
+        return self.may(LOOK, topic)
 
 
 STORING_MAX: Final = 4  # requests whose messages the server stores at the same time
@@ -149,13 +161,21 @@ async def allow_all(connection: HTTPConnection, action: Action) -> None:
 class LongRequest:
     """A request that never ends by itself, and the event that ends it."""
 
-    def __init__(self, right: Grant | None) -> None:
+    def __init__(self, connection: HTTPConnection, since_ms: int) -> None:
         self.ended = asyncio.Event()
-        self._right = right
+        self._connection, self._since_ms = connection, since_ms
+        self._right: Grant | None = connection.state.right
+        right = self._right
         self.timer: asyncio.TimerHandle | None = None
         if right is not None and right.left_ms is not None:
             loop = asyncio.get_running_loop()
             self.timer = loop.call_later(right.left_ms / 1_000, self._expire)
+
+    def described(self) -> tuple[str, str, str, int]:
+        """The address of its client, the client's role, its path, and when it began."""
+        client, path = self._connection.client, self._connection.url.path
+        role = getattr(getattr(self._connection.state, "slot", None), "holder", None)
+        return ("" if client is None else client.host, role or "", path, self._since_ms)
 
     def judge(self) -> None:
         """End it if it would be refused now."""
@@ -179,6 +199,8 @@ class HttpContext:
     places:         for offloads, by the operator's names
     hides_names:    errors have no hints that may name what a client must not see
     creates_topics: the server creates a missing topic when a client sends to it or consumes it
+    allows_actions: the live page may publish, seek, redeliver and abort
+    tell:           gets each action, as a word and its facts
     publishers:     the current producers of stock clients
     subscribers:    the current consumers of stock clients
     names:          the names of connected producers, of all protocols
@@ -198,6 +220,8 @@ class HttpContext:
     rates: Rates = field(default_factory=Rates)
     clock: Clock = field(default_factory=SystemClock)
     creates_topics: bool = False
+    allows_actions: bool = False
+    tell: Tell = ignore_event
     hides_names: bool = False
     publishers: Callable[[], list[ProducerStats]] = list
     subscribers: Callable[[], list[ConsumerStats]] = list
@@ -299,6 +323,33 @@ class HttpContext:
                     hold.take(size(answer))
                     return answer
 
+    async def answer(
+        self,
+        connection: HTTPConnection,
+        read: Callable[[], Awaitable[Response]],
+        *,
+        is_slow: bool = False,
+    ) -> Response:
+        """Read an answer when there is room, and hold its bytes until the client has read them.
+
+        is_slow: it may take hours, and does not keep other clients from reading
+        """
+        hold = self.hold(connection)
+        try:
+            if is_slow:
+                await hold.reserve(0)
+                answer = await read()
+                hold.take(len(answer.body))
+            else:
+                answer = await self.read(hold, read, lambda answer: len(answer.body))
+        except ConnectionResetError:
+            raise InvalidArgument("the client has disconnected") from None
+        except BaseException:  # no answer is sent
+            hold.close()
+            raise
+        answer.background = BackgroundTask(hold.close)
+        return answer
+
     def stop(self) -> None:
         """End the requests that never end by themselves."""
         self.stopped.set()
@@ -313,7 +364,7 @@ class HttpContext:
     @contextmanager
     def long_request(self, connection: HTTPConnection) -> Iterator[asyncio.Event]:
         """Register a long request while it runs; yields the event that ends it."""
-        stay = LongRequest(connection.state.right)
+        stay = LongRequest(connection, self.now_ms())
         if self.stopped.is_set():
             stay.ended.set()
         self.long_requests.add(stay)

@@ -9,7 +9,7 @@ A browser that reconnects sends the last id again (`Last-Event-ID`), and gets th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack
 
 from starlette.requests import Request
@@ -41,7 +41,7 @@ async def tail(serving: HttpContext, request: Request) -> Response:
     assert topic is not None
     text = request.query_params.get("start", "end")
     start = Bound.parse(text, serving.now_ms())
-    seen = _seen(request.headers.get("last-event-id", ""))
+    seen = positions_in(request.headers.get("last-event-id", ""))
     described = await serving.client.describe_topic(topic.full)
     parts = range(described["partitions"]) if topic.partition is None else [topic.partition]
     stack = AsyncExitStack()
@@ -103,7 +103,7 @@ async def _events(
                 return
             if item.message_id is not None:
                 seen[item.partition] = item.message_id
-            data = event(to_json(as_json(item)), id=_text(seen))
+            data = event(to_json(as_json(item)), id=positions_text(seen))
             hold.take(len(data))
             yield data
             hold.close()
@@ -115,16 +115,17 @@ async def _events(
         await stack.aclose()
 
 
-def _text(seen: dict[int, MessageId]) -> str:
+def positions_text(seen: Mapping[int, MessageId]) -> str:
+    """A position in each of some partitions, as the id of an event has it: `0=1:17,1=2:3`."""
     return ",".join(f"{part}={message_id}" for part, message_id in sorted(seen.items()))
 
 
-def _seen(text: str) -> dict[int, MessageId]:
-    """The position in an event's id. Raises InvalidArgument."""
+def positions_in(text: str) -> dict[int, MessageId]:
+    """The positions in a text that `positions_text` made. Raises InvalidArgument."""
     positions: dict[int, MessageId] = {}
     for word in filter(None, text.split(",")):
         part, mark, text_of_id = word.partition("=")
-        if not mark or not part.isdecimal():
+        if not mark or not part.isdecimal() or len(part) > 9:
             raise InvalidArgument(f"not the id of an event: {text[:80]!r}", code=203)
         positions[int(part)] = MessageId.parse(text_of_id)
     return positions

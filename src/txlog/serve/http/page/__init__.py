@@ -4,7 +4,9 @@ The server sends the page's content as one stream of events. `txlog.page` draws 
 
 Contents:
 
+    actions     publish, seek, redeliver, abort, for a page whose server allows it
     browser     SQL of the page: read-only, limited in rows, bytes and time
+    fragments   the views of a topic, a subscription, a message, a transaction, of clients
     live        LivePage: reads the store for all viewers; the routes of the page
     statement   the child process that runs one SELECT after another
 """

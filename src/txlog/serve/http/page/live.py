@@ -1,4 +1,4 @@
-"""Owns LivePage and the routes of the live page: the document, the stream, the query.
+"""Owns LivePage and the routes of the live page: the document, the stream, the query, the views.
 
 LivePage reads the store only while the page has viewers, and one reading serves them all. Readings
 are at least a second apart, and further if one takes long. If nothing happens in the store,
@@ -26,7 +26,9 @@ from txlog.serve.http.core.answers import error_of, read_json, response_for, to_
 from txlog.serve.http.core.context import HttpContext, Rates
 from txlog.serve.http.core.declared import CONSUME, LOOK, members
 from txlog.serve.http.data.events import EVENT_STREAM, event
+from txlog.serve.http.page import actions
 from txlog.serve.http.page import browser as queries
+from txlog.serve.http.page.fragments import Fragments
 
 if TYPE_CHECKING:
     from txlog.serve.http.page.browser import QueryRunner
@@ -151,6 +153,8 @@ def routes(serving: HttpContext) -> list[Route]:
         return response_for(await browser().run(members(await read_json(request)).get("sql")))
 
     return [
+        *Fragments(serving, browser).routes(),
+        *actions.routes(serving),
         Route("/", _static("page.html")),
         Route("/page.css", _static("page.css")),
         Route("/page.js", _static("page.js")),

@@ -1,4 +1,4 @@
-"""One subscription: its consumers with their leases, its partitions, and its backlog."""
+"""The backlog of a subscription by key, age or ledger: it reads the messages."""
 
 from __future__ import annotations
 
@@ -6,75 +6,18 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from txlog.base.ids import MessageId
 from txlog.base.settings import DAY_MS, HOUR_MS, MINUTE_MS
 from txlog.base.startup import compute as pc
-from txlog.client.answers import topics_and_txns, watermarks
-from txlog.client.answers.delayed import DelayCounts
 from txlog.engine.door import catalog as catalogs
 from txlog.engine.door.catalog import Subscription, Topic
-from txlog.engine.door.consuming import active_consumer, backlog, messages_in
 from txlog.engine.door.facts import Mark, repeat_runs
-from txlog.engine.door.liveness import consumer_lock, holder_of
 from txlog.engine.door.reading import Piece, plan, requests_of
 from txlog.engine.door.store import Store, View
 from txlog.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from txlog.base.rows.consuming import (
-        BacklogGroup,
-        ConsumerRow,
-        SubscriptionDescription,
-        SubscriptionPartition,
-    )
+    from txlog.base.rows.consuming import BacklogGroup
 
-
-# --- its consumers ---------------------------------------------------------------------------
-
-
-def consumers(view: View, subscription: Subscription, store: Store) -> list[ConsumerRow]:
-    """The attached consumers of a subscription, by id.
-
-    alive:       a process holds its lock; a dead consumer stays in the list until a peer notices
-    leased:      how many messages are leased to it
-    active_list: with failover, the partitions of which it is the active consumer
-    pid, command: of the process that holds the lock, according to the kernel
-    returns:     {consumer, name, pid, command, alive, priority, leased, active_list, since_time}
-    """
-    numbers = catalogs.numbers(view.catalog.topics[subscription.topic])
-    active: dict[int, list[int]] = {}
-    if subscription.type == "failover":
-        for index, _ in enumerate(numbers):
-            active.setdefault(active_consumer(view, subscription.number, index), []).append(index)
-    out: list[ConsumerRow] = []
-    for consumer in catalogs.consumers_of(view.catalog, subscription.number):
-        is_alive, pid, command = holder_of(store.disk, consumer_lock(consumer.number))
-        out.append(
-            {
-                "consumer": consumer.number,
-                "name": consumer.name,
-                "pid": pid,
-                "command": command,
-                "alive": is_alive,
-                "priority": consumer.priority,
-                "leased": sum(
-                    view.cursor(subscription.number, number).leases.in_hand(consumer.number)
-                    for number in numbers
-                ),
-                "active_list": active.get(consumer.number, []),
-                "since_time": consumer.since_ms,
-            }
-        )
-    return out
-
-
-def waiting(view: View, subscription: Subscription) -> int:
-    """How many returned messages wait for their redelivery delay."""
-    numbers = catalogs.numbers(view.catalog.topics[subscription.topic])
-    return sum(len(view.cursor(subscription.number, number).leases.waiting) for number in numbers)
-
-
-# --- its partitions and its backlog ----------------------------------------------------------
 
 GROUPS = ("key", "age", "ledger")
 AGES = (
@@ -84,44 +27,6 @@ AGES = (
 OLDER = ">=7d"
 # Rows read at once; a batch of large messages ends before (RECEIVE_BYTES_MAX).
 ROWS_AT_ONCE = 1 << 16
-
-
-def describe(
-    view: View, store: Store, topic: Topic, subscription: Subscription
-) -> SubscriptionDescription:
-    """One subscription; the fields of `txlog sub describe`."""
-    counts = DelayCounts(view, store)
-    places = watermarks.standings(view, topic, range(topic.partitions), subscription)
-    return {
-        **topics_and_txns.subscription(view, subscription, store, counts),
-        "policies": dict(sorted(subscription.policies.items())),
-        "consumer_list": consumers(view, subscription, store),
-        "partition_list": [
-            _partition(
-                view, subscription, standing, counts.of_cursor(topic, subscription, standing.number)
-            )
-            for standing in places
-        ],
-    }
-
-
-def _partition(
-    view: View, subscription: Subscription, standing: watermarks.Standing, delayed: int
-) -> SubscriptionPartition:
-    number = standing.number
-    cursor = view.cursor(subscription.number, number)
-    mark = cursor.mark_delete
-    return {
-        "partition": standing.partition,
-        "mark_delete": MessageId(*mark) if mark[1] >= 0 else None,
-        "backlog": (messages := backlog(view, subscription.number, number)),
-        "acked_beyond": messages_in(view, number, cursor.acked.runs()),
-        "delayed": delayed,
-        "backlog_no_delayed": messages - delayed,
-        "pending_acks": sum(pending.count for pending in cursor.pending.values()),
-        "leased": sum(lease.count() for lease in cursor.leases.by_consumer.values()),
-        "watermark": standing.value,
-    }
 
 
 def backlog_groups(

@@ -1,0 +1,233 @@
+"""`restore`: a copy becomes a store, in a new place or in the place of another.
+
+    1. Copy the files of the copy to STORE.restoring, beside the store. The copy is only read: its
+       locks are held meanwhile, but nothing is written there.
+    2. Write the file `restored` there: STORE.restoring is whole.
+    3. Give it the name STORE, in one step. A store that is there gets the other name in that step,
+       and then the name STORE.replaced; nothing of it is removed.
+    4. Remove the file `restored`.
+
+A restore that was killed goes on when it is called again. Before step 3 it keeps the files that it
+has copied, by length and checksum. After step 3 the store has the file `restored`, and only the
+rest of the names is missing. At any moment STORE is the old store, or the new one, or absent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from txlog.base.startup.crc32c import crc32c
+from txlog.client import copy as copying
+from txlog.clock import Clock, SystemClock
+from txlog.engine.door import disk as posix
+from txlog.engine.door import identity
+from txlog.engine.door.disk import PosixDisk, absolute, exchange_directories, move_directory
+from txlog.engine.door.identity import read_identity
+from txlog.engine.door.store import Store
+from txlog.errors import (
+    AlreadyExists,
+    Corruption,
+    InvalidArgument,
+    MissingFile,
+    NameTaken,
+    StoreLocked,
+    StoreNotFound,
+)
+
+if TYPE_CHECKING:
+    from txlog.base.rows.store import StoreImage, StoreRestored
+    from txlog.engine.door.segments import FileRef
+
+LOCK_MS = 30_000
+_PIECE_BYTES = 1 << 20
+
+
+def restore(
+    copy: str,
+    dest: str,
+    *,
+    replace: bool = False,
+    verify: bool = False,
+    tell: copying.Tell = copying.silent,
+    clock: Clock | None = None,
+) -> StoreRestored:
+    """Make a store at `dest` from a copy; the copy stays as it is. Exported as txlog.restore.
+
+    An interrupted restore leaves what was at `dest`; call it again to go on.
+    replace: a store at `dest` is moved to `dest`.replaced. Processes that have it open get
+             StoreNotFound from their next call
+    verify:  read all of the new store before it takes the place
+    tell:    called with (bytes copied so far, bytes in all)
+    raises:  StoreNotFound (`copy` is no store), AlreadyExists, InvalidArgument, StoreLocked,
+             Corruption, NotAllowed (the file system cannot exchange two directories)
+    """
+    source, place = absolute(copy), absolute(dest)
+    _check_apart(source, place)
+    done = _ended(source, place)
+    if done is not None:
+        return done
+    is_there = _check_place(place, replace=replace)
+    stage = f"{place}.restoring"
+    with ExitStack() as resources:
+        target = _begun(source, stage, resources)
+        image = _copied(source, target, tell, clock or SystemClock())
+        if verify:
+            copying.check_good(stage, clock or SystemClock())
+        is_copy = not (is_there and _is_original(target, place))
+        answer: StoreRestored = {
+            "path": place,
+            "uuid": read_identity(target).uuid,
+            **image,
+            "verified": verify,
+            "replaced": f"{place}.replaced" if is_there else None,
+            "copied": is_copy,
+        }
+        with suppress(NameTaken):
+            target.write_fresh(identity.RESTORED, _noted(source, answer))
+        if not is_copy:
+            target.unlink(identity.COPIED)
+        if is_there:
+            with _locked(place):
+                exchange_directories(stage, place)
+        else:
+            move_directory(stage, place)
+        _ended(source, place)
+    return answer
+
+
+def _check_place(place: str, *, replace: bool) -> bool:
+    """Whether a store is there that this restore replaces. Raises AlreadyExists."""
+    is_there = posix.is_there(place, identity.IDENTITY_PATH)
+    if is_there and not replace:
+        raise AlreadyExists(
+            f"{place} is a store already",
+            hint="restore to a new place, or replace it: --replace, replace=True",
+            path=place,
+        )
+    aside = f"{place}.replaced"
+    if is_there and (Path(aside).exists() or Path(aside).is_symlink()):
+        raise AlreadyExists(f"{aside} is there already: an earlier restore replaced it", path=aside)
+    if not is_there and Path(place).is_dir() and any(Path(place).iterdir()):
+        raise AlreadyExists(f"not an empty directory: {place}", path=place)
+    return is_there
+
+
+def _check_apart(source: str, place: str) -> None:
+    first, second = Path(source).resolve(), Path(place).resolve()
+    if first.is_relative_to(second) or second.is_relative_to(first):
+        raise InvalidArgument(f"{place} and the copy {source} contain each other", path=place)
+    if not posix.is_there(source, identity.IDENTITY_PATH):
+        raise StoreNotFound(
+            f"{source} is no copy of a store: it has no {identity.IDENTITY_PATH}",
+            hint="an interrupted copy is not one; txlog copy makes them",
+            path=source,
+        )
+
+
+def _noted(source: str, answer: StoreRestored) -> bytes:
+    return json.dumps({"source": source, "answer": answer}).encode() + b"\n"
+
+
+def _ended(source: str, place: str) -> StoreRestored | None:
+    """Do the last steps of a restore whose store is in place; its answer, if it had this source."""
+    if not posix.is_there(place, identity.RESTORED):
+        return None
+    with closing(PosixDisk(place)) as disk:
+        try:
+            note = json.loads(disk.read(identity.RESTORED))
+            answer: StoreRestored = note["answer"]
+            was_of = note["source"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corruption(f"{place}/{identity.RESTORED} is damaged", path=place) from error
+        if answer["replaced"] is not None and Path(f"{place}.restoring").is_dir():
+            move_directory(f"{place}.restoring", answer["replaced"])
+        disk.unlink(identity.RESTORED)
+        disk.sync_dir("")
+    return answer if was_of == source else None
+
+
+def _begun(source: str, stage: str, resources: ExitStack) -> PosixDisk:
+    """The directory of an earlier try for the same copy, or a new one, under its lock.
+
+    Another restore may have held the lock, and have given the directory the name of the store.
+    """
+    uuid = _uuid(source)
+    names = {identity.COPIED, identity.RESTORED}
+    was_begun = any(posix.is_there(stage, name) for name in names)
+    posix.create_root(stage, may_hold=identity.MADE | names if was_begun else {identity.LOCK})
+    disk = resources.enter_context(closing(PosixDisk(stage)))
+    resources.enter_context(closing(lock := disk.lock_file(identity.LOCK)))
+    lock.acquire(0)
+    if disk.fate() != "there":
+        raise StoreLocked(f"another process has just restored into {stage}", path=stage)
+    for name in (identity.RESTORED, identity.IDENTITY_PATH):  # it is no store before its end
+        disk.unlink(name)
+    wanted = copying.mark(source, uuid)
+    if not (disk.exists(identity.COPIED) and disk.read(identity.COPIED) == wanted):
+        copying.clear(disk, "")  # of another copy
+        disk.unlink(identity.COPIED)
+    with suppress(NameTaken):
+        disk.write_fresh(identity.COPIED, wanted)
+    return disk
+
+
+def _uuid(source: str) -> str:
+    with closing(PosixDisk(source, read_only=True)) as disk:
+        return read_identity(disk).uuid
+
+
+@contextmanager
+def _locked(place: str) -> Iterator[None]:
+    """Hold the locks of a store without writing to it: no process writes, and no upkeep runs."""
+    with ExitStack() as resources:
+        disk = resources.enter_context(closing(PosixDisk(place)))
+        for name in (identity.MAINTENANCE, identity.LOCK):
+            with suppress(MissingFile):
+                lock = resources.enter_context(closing(disk.lock_file(name, create=False)))
+                lock.acquire(LOCK_MS)
+        yield
+
+
+def _copied(source: str, target: PosixDisk, tell: copying.Tell, clock: Clock) -> StoreImage:
+    """Copy what is not there yet; then the directory is a store."""
+    with _locked(source), closing(PosixDisk(source, read_only=True)) as disk:
+        store = Store(disk, clock, read_identity(disk), lock_timeout_ms=None, durability=None)
+        try:
+            image = store.read(copying.image_of)
+            progress = copying.Progress(tell, disk, image)
+            copying.copy_journal(disk, target, image, progress)
+            for path, ref in sorted(image.near.items()):
+                if ref is not None and _is_whole(target, path, ref):
+                    progress.add(ref.bytes)
+                else:
+                    progress.add(copying.publish(disk, target, path, None, ref))
+            return copying.finish(disk, target, store.identity.salt, image, progress)
+        finally:
+            store.close()
+
+
+def _is_whole(disk: PosixDisk, path: str, ref: FileRef) -> bool:
+    """True if an earlier try has copied a file, by its length and checksum."""
+    if not disk.exists(path):
+        return False
+    size = crc = 0
+    with closing(disk.open(path)) as file:
+        if file.size() != ref.bytes:
+            return False
+        while size < ref.bytes and (piece := file.pread(size, min(_PIECE_BYTES, ref.bytes - size))):
+            crc, size = crc32c(piece, crc), size + len(piece)
+    return (size, crc) == (ref.bytes, ref.crc)
+
+
+def _is_original(target: PosixDisk, place: str) -> bool:
+    """True if the store in the place is the one that was copied, not a copy itself.
+
+    In that place the new store is that store again, so it removes offloaded files itself.
+    """
+    with closing(PosixDisk(place, read_only=True)) as old:
+        is_same = read_identity(old).uuid == read_identity(target).uuid
+        return is_same and not old.exists(identity.COPIED)

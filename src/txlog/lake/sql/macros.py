@@ -1,0 +1,104 @@
+"""Owns how SQL decodes bytes: the macros, `->>` on a column of bytes, and bytes that are not JSON.
+
+DuckDB casts a BLOB to text with escapes, so `value->>'id'` on the bytes of a message would be NULL
+without an error. A statement that does this is rewritten: the column goes through a macro first.
+If a value is not JSON, the statement fails, and the error names the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+
+from txlog.errors import SqlError, TxlogError
+
+MACROS: Final = (
+    "CREATE TEMP MACRO text(b) AS decode(b)",
+    "CREATE TEMP MACRO json(b) AS CAST(decode(b) AS JSON)",
+    "CREATE TEMP MACRO try_json(b) AS TRY(CAST(decode(b) AS JSON))",
+    # a column of that name may come from a subquery, and be text or JSON already
+    "CREATE TEMP MACRO txlog_json(b) AS CAST(CASE WHEN typeof(b) = 'BLOB' THEN"
+    " decode(CAST(b AS BLOB)) ELSE CAST(b AS VARCHAR) END AS JSON)",
+)
+_BYTES: Final = frozenset(["key", "value"])
+_ARROWS: Final = frozenset(["->", "->>"])
+_FUNCTIONS: Final = frozenset(
+    "json_extract json_extract_string json_extract_path json_extract_path_text json_value"
+    " json_exists json_keys json_array_length json_type json_valid json_contains".split()
+)
+_CAUSES: Final = ("Malformed JSON", "Failure in decode")
+_HINT: Final = "skip such messages: WHERE try_json(value) IS NOT NULL"
+
+
+def as_json(tree: dict[str, Any]) -> bool:
+    """Let the columns of bytes in a parsed statement be read as JSON; whether there was any."""
+    is_changed, waiting = False, [tree]
+    while waiting:
+        node: Any = waiting.pop()
+        if isinstance(node, list):
+            waiting += node
+            continue
+        if not isinstance(node, dict):
+            continue
+        if node.get("class") == "FUNCTION" and node["function_name"] in _ARROWS | _FUNCTIONS:
+            argument = node["arguments"][0] if node["arguments"] else {}
+            is_changed |= _wrapped(argument, "expression")
+        elif node.get("class") == "LAMBDA" and node["expr"].get("class") == "CONSTANT":
+            is_changed |= _wrapped(node, "lhs")  # DuckDB parses `value->'id'` as a lambda
+        waiting += node.values()
+    return is_changed
+
+
+def _wrapped(holder: dict[str, Any], name: str) -> bool:
+    """Wrap the column that `holder` has under a name, if it is one of bytes."""
+    column = holder.get(name) or {}
+    if column.get("class") != "COLUMN_REF" or column["column_names"][-1].casefold() not in _BYTES:
+        return False
+    holder[name] = {
+        "class": "FUNCTION",
+        "type": "FUNCTION",
+        "alias": "",
+        "function_name": "txlog_json",
+        "schema": "",
+        "catalog": "",
+        "arguments": [{"name": "", "expression": column}],
+        "filter": None,
+        "order_bys": {"type": "ORDER_MODIFIER", "orders": []},
+        "distinct": False,
+        "is_operator": False,
+        "export_state": False,
+        "qualified_name": {"path": ["txlog_json"]},
+    }
+    return True
+
+
+def no_json(error: Exception, ask: Callable[[str], pa.Table], messages: str) -> TxlogError | None:
+    """The error that names the first message that is not JSON; None: that is not the cause.
+
+    ask:      runs a SELECT
+    messages: the relation with topic, partition, message_id, key and value
+    """
+    cause = next((cause for cause in _CAUSES if cause in str(error)), None)
+    if cause is None:
+        return None
+    for column in ("value", "key"):
+        try:
+            rows = ask(
+                f"SELECT topic, partition, message_id FROM {messages} WHERE {column} IS NOT NULL"  # noqa: S608
+                f" AND NOT coalesce(json_valid(TRY(decode({column}))), false) LIMIT 1"
+            ).to_pylist()
+        except TxlogError:
+            return None
+        for row in rows:
+            where = f"{row['topic']}/{row['partition']}"
+            message_id = row["message_id"] or "of an open transaction"
+            why = "not JSON" if cause.startswith("Malformed") else "not UTF-8, so not JSON"
+            return SqlError(
+                f"{where}: the {column} of message {message_id} is {why}",
+                hint=_HINT.replace("value", column),
+                topic=row["topic"],
+                message_id=row["message_id"],
+            )
+    return None

@@ -1,0 +1,641 @@
+"""Owns the views of the live page beside its overview: what each reads, and its HTML.
+
+A view is about one thing: a topic, a subscription, a message, a transaction, the recent
+transactions, the connected clients. Its figures change, so the page gets it again and again. Parts
+that a user fills in, or that cost more to read, are fragments (`later`): the page gets each of them
+once, and keeps it while the view around it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from txlog.base.ids import MessageId, TopicName, TxnId
+from txlog.client.answers.changes import recent_of_subscription
+from txlog.client.client import Client
+from txlog.client.reading.search import Found, SearchBudget
+from txlog.engine.door.reading import Decoder, Message, messages
+from txlog.errors import MessageNotFound, TxlogError
+from txlog.page.charts import life
+from txlog.page.sections import empty, left_out, pairs, section, table, tiles
+from txlog.page.values import preview, value_block
+from txlog.page.words import (
+    Link,
+    address,
+    ago,
+    count,
+    counted,
+    duration,
+    instant,
+    linked,
+    safe,
+    size,
+)
+
+if TYPE_CHECKING:
+    from txlog.base.rows.transactions import TransactionDescription, TransactionLogRow
+
+Where = Mapping[str, str]
+ROWS_MAX: Final = 200
+SEARCHED: Final = ("key", "text", "from", "to")  # the fields of a search
+_TONES: Final = {"TxnOpened": 3, "to COMMITTED": 1, "to ABORTED": 5}
+
+
+class View(NamedTuple):
+    """A view: the text in the title of the window, and its HTML."""
+
+    title: str
+    html: str
+
+
+def later(path: str, where: Mapping[str, object], seconds: int = 0) -> str:
+    """The place of a fragment, which the page gets by itself; seconds: and again so often."""
+    query = address(path, where).removeprefix("#/")
+    again = f' data-every="{seconds}"' if seconds else ""
+    return f'<div data-load="page/{safe(query)}"{again}></div>'
+
+
+def head(title: str, *crumbs: Link, note: str = "") -> str:
+    """The heading of a view, below the way that leads to it."""
+    way = " › ".join(map(linked, (Link("Overview", "", {}), *crumbs)))
+    remark = f'<p class="note">{safe(note)}</p>' if note else ""
+    return f'<p class="crumbs">{way}</p><h2 class="title">{safe(title)}</h2>{remark}'
+
+
+def _topic(name: str) -> Link:
+    return Link(name, "topic", {"topic": name})
+
+
+def _subscription(topic: str, name: str) -> Link:
+    return Link(name, "subscription", {"topic": topic, "subscription": name})
+
+
+def _message(topic: str, message_id: MessageId | None) -> str | Link:
+    if message_id is None:
+        return ""
+    return Link(str(message_id), "message", {"topic": topic, "id": message_id})
+
+
+def _txn(txn: TxnId | None) -> str | Link:
+    return "" if txn is None else Link(str(txn), "transaction", {"id": txn})
+
+
+def _now_ms(client: Client) -> int:
+    return client.store.clock.now().wall_ms
+
+
+# --- a topic -----------------------------------------------------------------------------------
+
+
+def topic(client: Client, where: Where, *, acts: bool = False) -> View:
+    """A topic: figures, subscriptions, messages, history, partitions, policies.
+
+    acts: the page shows its actions
+    """
+    row, now_ms = client.describe_topic(where["topic"]), _now_ms(client)
+    name = row["topic"]
+    figures = [
+        (count(row["messages"]), "messages"),
+        (size(row["size_bytes"]), "payload"),
+        (count(row["backlog"]), "backlog"),
+        (count(row["delayed"]), "delayed"),
+        (count(row["open_txns"]), "open transactions"),
+        (ago(now_ms, row["last_publish_time"]) or "never", "last message"),
+    ]
+    about = {"topic": name}
+    asked = {key: where[key] for key in (*SEARCHED, "before") if where.get(key)}
+    parts = counted(row["partitions"], "partition")
+    body = (
+        head(name, note=f"{parts}, created {instant(row['created_time'])} UTC")
+        + tiles(figures)
+        + _subscriptions(name, row["subscription_list"])
+        + later("history", {**about, "span": where.get("span", "")}, 30)
+        + later("search", {**about, **asked})
+        + _partitions(name, row["partition_list"])
+        + _policies(row)
+    )
+    return View(name, body + (later("actions", about) if acts else ""))
+
+
+def _subscriptions(topic: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return section(
+            "Subscriptions", empty("no subscriptions: a consumer, or txlog sub create, makes one")
+        )
+    shown = [
+        (
+            _subscription(topic, row["subscription"]),
+            row["type"],
+            count(row["backlog"]),
+            count(row["consumers"]),
+        )
+        for row in rows[:ROWS_MAX]
+    ]
+    rows_shown = table(("subscription", "type", "backlog", "consumers"), shown, (2, 3))
+    return section("Subscriptions", rows_shown + left_out(len(rows) - ROWS_MAX, "subscription"))
+
+
+def _partitions(topic: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    shown = [
+        (
+            str(row["partition"]),
+            count(row["messages"]),
+            size(row["size_bytes"]),
+            count(row["open_txns"]),
+            _message(topic, row["first"]),
+            _message(topic, row["last"]),
+            "online" if row["online"] else "unavailable",
+        )
+        for row in rows[:ROWS_MAX]
+    ]
+    headings = ("partition", "messages", "payload", "open txns", "first", "last", "state")
+    rows_shown = table(headings, shown, (1, 2, 3))
+    return section("Partitions", rows_shown + left_out(len(rows) - ROWS_MAX, "partition"))
+
+
+def _policies(row: Mapping[str, Any]) -> str:
+    settings = {name: value for name, value in row["policies"].items() if value is not None}
+    if row.get("schema_version"):
+        settings["schema version"] = row["schema_version"]
+    if row.get("mismatched"):
+        settings["values that do not fit the schema"] = row["mismatched"]
+    if not settings:
+        return ""
+    return section("Policies", pairs([(name, str(value)) for name, value in settings.items()]))
+
+
+# --- messages of a topic ---------------------------------------------------------------------
+
+
+def search_form(topic: str, where: Where) -> str:
+    """The form that searches a topic, and the button of its live tail."""
+    labels = {
+        "key": ("Key", ""),
+        "text": ("Text in the value", ""),
+        "from": ("From", "-1h, 2026-11-20 09:00"),
+        "to": ("Before", "-10m"),
+    }
+    fields = "".join(
+        f'<label>{label} <input name="{name}" value="{safe(where.get(name, ""))}"'
+        f' placeholder="{hint}" autocomplete="off" spellcheck="false"></label>'
+        for name, (label, hint) in labels.items()
+    )
+    full = TopicName.parse(topic, allow_partition=True).full
+    return (
+        f'<form class="fields" data-go="topic"><input type="hidden" name="topic"'
+        f' value="{safe(topic)}">{fields}<div class="row">'
+        '<button type="submit" class="primary">Search</button>'
+        f'<button type="button" data-tail="{safe(full)}" data-topic="{safe(topic)}"'
+        ' aria-pressed="false">Live tail</button></div></form><div class="tail"></div>'
+    )
+
+
+def search_result(topic: str, where: Where, found: Found, before: str, budget: SearchBudget) -> str:
+    """The section of messages: the form, what was found, and the way to older messages.
+
+    before: the places where the search goes on; empty: it is complete
+    """
+    rows = [_found(topic, message) for message in messages(found.table)]
+    asked = {name: where[name] for name in SEARCHED if where.get(name)}
+    looked = f"{counted(found.rows, 'message')}, {size(found.size_bytes)}"
+    if found.stopped in ("", "hits"):
+        note = f"Looked at {looked}." if asked else ""
+    else:
+        note = (
+            f"Stopped after {looked}: a search looks at {count(budget.rows)} messages,"
+            f" {size(budget.size_bytes)} or for {budget.seconds:g} s."
+        )
+    headings = ("message", "key", "value", "visible since, UTC", "size", "transaction")
+    nothing = "no such message" if asked or where.get("before") else "no messages yet"
+    body = table(headings, rows, (4,)) if rows else empty(nothing)
+    more = ""
+    if before:
+        text = "Older messages" if found.stopped == "hits" else "Search older messages"
+        link = Link(text, "topic", {"topic": topic, **asked, "before": before})
+        more = f'<p class="more">{linked(link)}</p>'
+    remark = f'<p class="note">{safe(note)}</p>' if note else ""
+    form = search_form(topic, where)
+    return section("Messages", f'{form}<div class="found">{body}</div>{remark}{more}')
+
+
+def search_failed(topic: str, where: Where, error: TxlogError) -> str:
+    """The section of messages, after a search that was refused."""
+    said = f'<p class="bad">{safe(error.message)}</p>'
+    hint = f'<p class="note">{safe(error.hint)}</p>' if error.hint else ""
+    return section("Messages", search_form(topic, where) + said + hint)
+
+
+def _found(topic: str, message: Message) -> Sequence[str | Link]:
+    return (
+        _message(topic, message.message_id),
+        preview(message.key, 60),
+        preview(message.value, 120),
+        instant(message.visible_time),
+        size(len(message.value or b"")),
+        _txn(message.txn),
+    )
+
+
+# --- a message -------------------------------------------------------------------------------
+
+
+def message(client: Client, where: Where) -> View:
+    """A message: its fields, properties and value, and who has acknowledged it.
+
+    raises: MessageNotFound, also for a message of another topic
+    """
+    name = TopicName.parse(where["topic"], allow_partition=True).topic.short
+    message_id = MessageId.parse(where["id"])
+    answer = client.inspect(f"msg:{message_id}")
+    [row] = messages(answer["record"], Decoder(client.store))
+    if row.topic != name:
+        raise MessageNotFound(
+            f"message {message_id} does not exist in {name}", message_id=message_id
+        )
+    acked = set(answer["acknowledged_list"])
+    subscriptions = sorted(entry["subscription"] for entry in client.subscriptions(name))
+    waiting = [entry for entry in subscriptions if entry not in acked]
+    fields: list[tuple[str, str | Link]] = [
+        ("topic", _topic(name)),
+        ("partition", str(row.partition)),
+        ("key", preview(row.key, 2000)),
+        ("written", f"{instant(row.publish_time)} UTC"),
+        ("visible since", f"{instant(row.visible_time)} UTC"),
+        ("event time", instant(row.event_time)),
+        ("deliver at", instant(row.deliver_at)),
+        ("producer", row.producer or ""),
+        ("sequence id", "" if row.sequence_id is None else str(row.sequence_id)),
+        ("transaction", _txn(row.txn)),
+        ("schema version", "" if row.schema_version is None else str(row.schema_version)),
+        ("messages of its transaction", str(answer.get("messages") or "")),
+        ("acknowledged by", ", ".join(sorted(acked))),
+        ("not acknowledged by", ", ".join(waiting)),
+        ("file", f"{answer['file']}, row {answer['row']}" if answer["file"] else "the journal"),
+    ]
+    properties = pairs([*row.properties.items()]) if row.properties else empty("no properties")
+    older = Link("Older messages", "topic", {"topic": name, "before": _before(row)})
+    body = (
+        head(str(row.message_id), _topic(name))
+        + section("Value", _value(row))
+        + section("Message", pairs([pair for pair in fields if pair[1] != ""]))
+        + section("Properties", properties)
+        + f'<p class="more">{linked(older)}</p>'
+    )
+    return View(f"{row.message_id} in {name}", body)
+
+
+def _before(row: Message) -> str:
+    return f"{row.partition}={row.message_id}"
+
+
+def _value(row: Message) -> str:
+    """The value, as a record if its topic has a schema."""
+    record = None
+    if row.schema_version is not None:
+        try:
+            record = row.decode()
+        except TxlogError as error:
+            return f'<p class="note">{safe(error.message)}</p>' + value_block(row.value)
+    return value_block(row.value, record)
+
+
+# --- a subscription --------------------------------------------------------------------------
+
+
+def subscription(client: Client, where: Where, *, acts: bool = False) -> View:
+    """A subscription: figures, consumers, partitions, changes; acts: and its actions."""
+    handle = client.subscription(where["topic"], where["subscription"])
+    row, now_ms = handle.describe(), _now_ms(client)
+    topic, name = row["topic"], row["subscription"]
+    figures = [
+        (count(row["backlog"]), "backlog"),
+        (count(row["delayed"]), "not due yet"),
+        (count(row["pending_acks"]), "held by transactions"),
+        (count(row["consumers"]), "consumers"),
+        (ago(now_ms, row["last_ack_time"]) or "never", "last acknowledgement"),
+    ]
+    about = {"topic": topic, "subscription": name}
+    note = f"{row['type']}, created {instant(row['created_time'])} UTC"
+    body = (
+        head(name, _topic(topic), note=note)
+        + tiles(figures)
+        + _consumers(row["consumer_list"], now_ms)
+        + _cursors(topic, row["partition_list"])
+        + _policies(row)
+        + (later("actions", about) if acts else "")
+        + later("changes", about)
+    )
+    return View(f"{name} of {topic}", body)
+
+
+def _consumers(rows: Sequence[Mapping[str, Any]], now_ms: int) -> str:
+    if not rows:
+        return section("Consumers", empty("no consumer is connected"))
+    shown = [
+        (
+            row["name"] or str(row["consumer"]),
+            "" if row["pid"] is None else str(row["pid"]),
+            row["command"] or "",
+            count(row["leased"]),
+            ago(now_ms, row["since_time"]),
+            "alive" if row["alive"] else "ended; a peer takes over its messages",
+        )
+        for row in rows[:ROWS_MAX]
+    ]
+    headings = ("consumer", "process", "command", "in hand", "connected", "state")
+    rows_shown = table(headings, shown, (1, 3, 4))
+    return section("Consumers", rows_shown + left_out(len(rows) - ROWS_MAX, "consumer"))
+
+
+def _cursors(topic: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    shown = [
+        (
+            str(row["partition"]),
+            count(row["backlog"]),
+            count(row["delayed"]),
+            count(row["leased"]),
+            count(row["pending_acks"]),
+            count(row["acked_beyond"]),
+            str(row["mark_delete"] or ""),
+        )
+        for row in rows[:ROWS_MAX]
+    ]
+    headings = (
+        *("partition", "backlog", "not due", "in hand", "held"),
+        *("acknowledged beyond", "all acknowledged up to"),
+    )
+    rows_shown = table(headings, shown, (1, 2, 3, 4, 5))
+    return section("Partitions", rows_shown + left_out(len(rows) - ROWS_MAX, "partition"))
+
+
+def changes(client: Client, where: Where) -> str:
+    """The newest changes of a subscription's cursors: seeks, acknowledgements, its creation."""
+    handle = client.subscription(where["topic"], where["subscription"])
+    rows = client.store.ask(lambda view: recent_of_subscription(view, handle.short, handle.name))
+    if not rows:
+        return section("Changes", empty("no changes yet"))
+    names = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+    shown = [
+        [instant(row[name]) if name == "time" else _plain(row[name]) for name in names]
+        for row in rows
+    ]
+    numeric = [at for at, name in enumerate(names) if isinstance(rows[0][name], int)]
+    heads = ["time, UTC" if name == "time" else name.replace("_", " ") for name in names]
+    body = table(heads, shown, [at for at in numeric if names[at] != "time"])
+    return section("Changes", body, "From the log of the store, newest first.")
+
+
+def _plain(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+# --- transactions ----------------------------------------------------------------------------
+
+
+def transactions(client: Client, where: Where, *, acts: bool = False) -> View:
+    """The transactions on record, the newest first; they have no actions here."""
+    del where, acts
+    rows = client.transactions(all=True)
+    newest = sorted(rows, key=lambda row: (-row["begin_time"], row["txn"]))[:ROWS_MAX]
+    shown = [
+        (
+            _txn(row["txn"]),
+            row["state"] + (f" ({row['reason']})" if row["reason"] else ""),
+            f"{instant(row['begin_time'])}",
+            duration(row["age_ms"]),
+            count(row["messages"]),
+            count(row["acks"]),
+            ", ".join(row["topic_list"]),
+            row["transaction_key"] or "",
+            row["owner"],
+        )
+        for row in newest
+    ]
+    headings = (
+        *("transaction", "state", "begun, UTC", "open for", "messages", "acks", "topics"),
+        *("key", "owner"),
+    )
+    body = table(headings, shown, (3, 4, 5)) if shown else empty("no transactions yet")
+    note = "Unfinished ones, and ended ones for as long as the store remembers them."
+    return View(
+        "transactions",
+        head("Transactions")
+        + section("Newest first", body + left_out(len(rows) - ROWS_MAX, "transaction"), note),
+    )
+
+
+def transaction(client: Client, where: Where, *, acts: bool = False) -> View:
+    """A transaction: its life on a line, its steps, and what it has sent and acknowledged."""
+    txn_id, now_ms = TxnId.parse(where["id"]), _now_ms(client)
+    row = client.show_transaction(txn_id)
+    try:
+        steps = client.admin.transaction_log(txn_id)
+    except TxlogError:  # its steps are no longer kept, or cannot be read
+        steps = []
+    ended = row["end_time"]
+    figures = [
+        (row["state"], row["reason"] or "state"),
+        (duration((ended or now_ms) - row["begin_time"]), "open for"),
+        (count(row["messages"]), "messages"),
+        (count(row["acks"]), "acknowledgements"),
+    ]
+    fields = [
+        ("key", row["transaction_key"] or ""),
+        ("owner", row["owner"]),
+        ("begun", f"{instant(row['begin_time'])} UTC"),
+        ("ended", f"{instant(ended)} UTC" if ended else ""),
+        ("times out", "" if ended else f"{instant(row['timeout_at'])} UTC"),
+        ("decided at LSN", _plain(row["decision_lsn"])),
+        ("waits for", ", ".join(row["waiting_list"])),
+        ("skipped, as it was deleted", ", ".join(row["skipped_list"])),
+    ]
+    about = {"id": txn_id}
+    body = (
+        head(f"Transaction {txn_id}", Link("Transactions", "transactions", {}))
+        + tiles(figures)
+        + section("Life", _life(row, steps, now_ms) + _steps(row, steps))
+        + section("Sent", _sent(row))
+        + section("Acknowledged", _acknowledged(row))
+        + section("Transaction", pairs([pair for pair in fields if pair[1]]))
+        + (later("actions", about) if acts and ended is None else "")
+    )
+    return View(f"transaction {txn_id}", body)
+
+
+def _life(row: TransactionDescription, steps: Sequence[TransactionLogRow], now_ms: int) -> str:
+    """The line from the begin to the end, or to the time-out of an open transaction."""
+    begin, end = row["begin_time"], row["end_time"]
+    last = end or max(row["timeout_at"], now_ms)
+    span = max(1, last - begin)
+    marks = [
+        (
+            _tone(step),
+            (step["time"] - begin) / span,
+            f"{_said(step)}, after {duration(max(0, step['time'] - begin))}",
+        )
+        for step in steps
+    ]
+    if not steps:
+        marks = [(3, 0.0, f"begun {instant(begin)}")]
+        if end:
+            marks.append((1 if row["state"] == "committed" else 5, 1.0, row["state"]))
+    until = 1.0 if end else (now_ms - begin) / span
+    ticks = [instant(begin), "", instant(last) if end else f"times out {instant(last)}"]
+    return life(marks, min(1.0, max(0.0, until)), ticks)
+
+
+def _tone(step: TransactionLogRow) -> int:
+    """The tone of a recorded step: its end, its acknowledgements, its messages."""
+    detail = step["detail"] or ""
+    named = [tone for word, tone in _TONES.items() if word == step["op"] or word in detail]
+    return named[0] if named else 4 if step["subscription"] else 2
+
+
+def _said(step: TransactionLogRow) -> str:
+    """A recorded step in words: `TxnOpened` is `opened`."""
+    name = step["op"].removeprefix("Txn")
+    words = "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip()
+    return f"{words}: {step['detail']}" if step["op"] == "StatusUpdated" else words
+
+
+def _steps(row: TransactionDescription, steps: Sequence[TransactionLogRow]) -> str:
+    if not steps:
+        return empty("the store keeps no steps of it any more")
+    shown = [
+        (
+            f"+{duration(step['time'] - row['begin_time'])}",
+            _said(step),
+            "" if step["topic"] is None else f"{step['topic']}/{step['partition']}",
+            step["subscription"] or "",
+            _plain(step["count"]),
+            "" if step["op"] == "StatusUpdated" else step["detail"] or "",
+        )
+        for step in steps[:ROWS_MAX]
+    ]
+    headings = ("after", "step", "partition", "subscription", "count", "detail")
+    return table(headings, shown, (0, 4)) + left_out(len(steps) - ROWS_MAX, "step")
+
+
+def _sent(row: TransactionDescription) -> str:
+    rows = row["partition_list"]
+    if not rows:
+        return empty("no messages")
+    shown = [
+        (
+            _topic(part["topic"]),
+            str(part["partition"]),
+            count(part["messages"]),
+            _message(part["topic"], part["marker"]),
+        )
+        for part in rows[:ROWS_MAX]
+    ]
+    headings = ("topic", "partition", "messages", "visible at")
+    return table(headings, shown, (2,)) + left_out(len(rows) - ROWS_MAX, "partition")
+
+
+def _acknowledged(row: TransactionDescription) -> str:
+    rows = row["ack_list"]
+    if not rows:
+        return empty("no acknowledgements")
+    shown = [
+        (
+            _topic(part["topic"]),
+            str(part["partition"]),
+            _subscription(part["topic"], part["subscription"]),
+            "" if part["done"] else count(part["acks"]),
+            "done" if part["done"] else "held",
+        )
+        for part in rows[:ROWS_MAX]
+    ]
+    headings = ("topic", "partition", "subscription", "held", "state")
+    return table(headings, shown, (3,)) + left_out(len(rows) - ROWS_MAX, "partition")
+
+
+# --- clients ---------------------------------------------------------------------------------
+
+
+def clients(
+    client: Client,
+    producers: Sequence[Any],
+    consumers: Sequence[Any],
+    streams: Sequence[tuple[str, str, str, int]],
+) -> View:
+    """The connected clients.
+
+    producers, consumers: of Pulsar's protocol, as the server has them
+    streams: (peer, role, path, since) of each request of HTTP that does not end
+    """
+    now_ms = _now_ms(client)
+    figures = [
+        (count(len({row.peer for row in (*producers, *consumers)})), "clients of Pulsar"),
+        (count(len(producers)), "producers"),
+        (count(len(consumers)), "consumers"),
+        (count(len(streams)), "streams of HTTP"),
+    ]
+    return View(
+        "clients",
+        head("Clients", note="Connected to this server.")
+        + tiles(figures)
+        + section("Producers", _producers(producers, now_ms))
+        + section("Consumers", _stock_consumers(consumers, now_ms))
+        + section("Streams of HTTP", _streams(streams, now_ms)),
+    )
+
+
+def _short(name: str) -> str:
+    return TopicName.parse(name, allow_partition=True).topic.short
+
+
+def _producers(rows: Sequence[Any], now_ms: int) -> str:
+    if not rows:
+        return empty("no producer is connected")
+    shown = [
+        (
+            row.name,
+            _topic(_short(row.topic)),
+            row.peer,
+            row.version,
+            count(row.messages),
+            size(row.payload_bytes),
+            ago(now_ms, row.since_ms),
+        )
+        for row in rows[:ROWS_MAX]
+    ]
+    headings = ("producer", "topic", "address", "library", "sent", "payload", "connected")
+    return table(headings, shown, (4, 5, 6)) + left_out(len(rows) - ROWS_MAX, "producer")
+
+
+def _stock_consumers(rows: Sequence[Any], now_ms: int) -> str:
+    if not rows:
+        return empty("no consumer is connected")
+    shown = [
+        (
+            row.name,
+            _topic(_short(row.topic)),
+            row.subscription
+            if row.consumer is None
+            else _subscription(_short(row.topic), row.subscription),
+            row.peer,
+            row.version,
+            count(row.unacked),
+            count(row.permits),
+            ago(now_ms, row.since_ms),
+        )
+        for row in rows[:ROWS_MAX]
+    ]
+    headings = (
+        *("consumer", "topic", "subscription", "address", "library", "in hand", "asks for"),
+        "connected",
+    )
+    return table(headings, shown, (5, 6, 7)) + left_out(len(rows) - ROWS_MAX, "consumer")
+
+
+def _streams(rows: Sequence[tuple[str, str, str, int]], now_ms: int) -> str:
+    if not rows:
+        return empty("no stream is open")
+    shown = [
+        (peer, role, path, ago(now_ms, since_ms)) for peer, role, path, since_ms in rows[:ROWS_MAX]
+    ]
+    body = table(("address", "role", "path", "connected"), shown, (3,))
+    return body + left_out(len(rows) - ROWS_MAX, "stream")

@@ -1,0 +1,41 @@
+"""Tests of programs that use txlog: a store with a clock to move, crashes, power cuts, proofs.
+
+With the distribution comes a plugin of pytest, so these fixtures need no import:
+
+    txlog_store     a TemporaryStore, new for each test
+    txlog_client    an open client of it
+    txlog_clock     its clock: `txlog_clock.advance(timedelta(hours=1))`
+
+A program that is not a test may use the same classes:
+
+>>> from txlog.testing import TemporaryStore
+>>> with TemporaryStore() as store:
+...     client = store.open()
+...     _ = client.create_topic("orders")
+...     _ = client.producer("orders").send(b"kept")
+...     txn = client.transaction()
+...     _ = client.producer("orders").send(b"never committed", txn=txn)
+...     store.power_cut()
+...     [message.value for message in store.open().reader("orders")]
+[b'kept']
+
+`assert_exactly_once` runs a pipeline again and again. Each time it dies at another call of the
+disk and starts anew, and its output has to be that of a run that nobody disturbed.
+
+Door: testing/__init__ testing/plugin
+
+Contents:
+
+    exactly_once    the assertion that a pipeline loses and doubles nothing, wherever it dies
+    platter         a disk that dies at a given call, and that loses what was not flushed
+    plugin          the fixtures, for pytest
+    store           TemporaryStore: a store with a clock, whose clients can crash
+"""
+
+from __future__ import annotations
+
+from txlog.testing.exactly_once import assert_exactly_once
+from txlog.testing.platter import Crashed
+from txlog.testing.store import TemporaryStore
+
+__all__ = ["Crashed", "TemporaryStore", "assert_exactly_once"]

