@@ -192,7 +192,7 @@ class Printed:
             rows = [row for batch in pieces for row in values(batch)]
             look = replace(self._output.look, human=False)  # names of a query do not imply units
             listed = [dict(zip(names, row, strict=True)) for row in rows]
-            self._output.drawn(table(names, listed, look, markdown=form == "md"))
+            self._output.drawn(table(names, listed, look, markdown=form == "md", of_query=True))
             return len(rows)
         count = 0
         self._output.text({"json": "["}.get(form, ""))
