@@ -11,7 +11,7 @@ import importlib
 import os
 import re
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -135,7 +135,7 @@ class _Highlighting(Lexer):
         self._first = {path.split()[0] for path in catalogue.COMMANDS} | {*words}
         self._first |= {*catalogue.ALIASES}
 
-    def lex_document(self, document: Document) -> Any:
+    def lex_document(self, document: Document) -> Callable[[int], StyleAndTextTuples]:
         """Return a function from the number of a line to its pieces."""
         if _SQL.match(document.text):
             return self._sql.lex_document(document)
