@@ -61,6 +61,20 @@ _USUAL: Final[dict[str, str | bool | None]] = {
     "lock_timeout": None,
     "no_progress": False, "no_pager": False, "no_input": False,
 }  # fmt: skip
+# What to do after a listing without rows.
+_EMPTY: Final[dict[str, str]] = {
+    "topic list": "no topics yet: txlog topic create NAME",
+    "topic stats": "no messages yet: txlog produce TOPIC",
+    "sub list": "no subscriptions yet: txlog sub create NAME -t TOPIC",
+    "txn list": "no transactions to list: txlog txn begin, or txlog txn list -h for the filters",
+    "delay list": "no delayed messages: txlog produce TOPIC --deliver-after 10m",
+    "schema versions": "no schema: txlog schema upload TOPIC FILE",
+    "watermark show": "no watermarks: txlog watermark set, or txlog produce --watermark-from",
+    "admin list-transaction-keys": "no transaction keys: txlog txn connect KEY takes one",
+    "admin locks": "nobody holds a lock",
+    "dlq list": "no dead letters",
+    "segment list": "no files yet: messages are in the journal until txlog admin checkpoint",
+}
 _LEVELS: Final = {"error": (2, 0), "warning": (1, 0), "info": (0, 0), "debug": (0, 1)}
 
 
@@ -158,6 +172,9 @@ class Call:
                 saying.begin_log(self.flags.log_file)
             with self._stack:
                 self.command.run(self, values)
+            if self.output.is_empty and self.command.path in _EMPTY:
+                self.output.out.flush()
+                self.note(_EMPTY[self.command.path])
         self.output.out.flush()
         return self.exit
 
