@@ -208,6 +208,23 @@ def test_actions_are_shown_to_those_who_may_use_them(path: str) -> None:
 # --- actions ---------------------------------------------------------------------------------
 
 
+def test_rights_are_judged_before_the_query(path: str) -> None:
+    """Kills: a caller without rights who learns from an error what the server has."""
+
+    async def refuse(connection: HTTPConnection, action: Action) -> Grant | None:
+        raise NotAllowed("role idle may not", role="idle")
+
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        views = ("topic", "subscription", "message", "search", "letters", "changes", "actions")
+        for view in (*views, "history", "transaction", "transactions", "clients"):
+            for query in ("", "?topic=a/b", "?topic=orders&id=x"):
+                assert (await http.get(f"/page/{view}{query}")).status_code == 403, view
+        answer = await http.post("/page/act/publish", content=b"{", headers=OWN)
+        assert answer.status_code == 403
+
+    serving(path, program, gate=refuse)
+
+
 async def acted(http: httpx.AsyncClient, name: str, **fields: str) -> str:
     answer = await http.post(f"/page/act/{name}", json=fields, headers=OWN)
     assert answer.is_success, answer.text
