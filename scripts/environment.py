@@ -35,9 +35,7 @@ class Level(NamedTuple):
 
 
 DEMO = Level(
-    "demo",
-    ROOT / "requirements-demo.lock",
-    "what txlog needs; scripts/test adds Spark, Java and the tools of the tests",
+    "demo", ROOT / "requirements-demo.lock", "what txlog needs; scripts/test adds the rest"
 )
 TEST = Level("test", ROOT / "requirements.lock", "with Spark, Java and the tools of the tests")
 

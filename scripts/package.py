@@ -6,8 +6,9 @@ The script first looks for the version in CHANGELOG.md: its section must have a 
 two files in FOLDER, by default build/dist. Then pip installs the wheel, with the dependencies that
 it declares and nothing else, into a fresh environment. There the script prints the version of
 txlog, stores a message and reads it, and looks for the man pages, completion, types and invoices.
-The sdist must build the same wheel. The exit code is 1, with one line, when something is wrong, and
-3 when no package index can be reached.
+`uv tool` and pipx install it, too. twine reads both files, and the sdist must build the same wheel.
+The exit code is 1, with one line, when something is wrong, and 3 when no package index can be
+reached.
 """
 
 from __future__ import annotations
@@ -22,12 +23,16 @@ import tarfile
 import tempfile
 import tomllib
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 UNREACHED = 3
 SHELLS = ("bash", "zsh", "fish")
-_NO_INDEX = ("NewConnectionError", "ConnectTimeoutError", "Name or service not known")
+_NO_INDEX = (
+    *("NewConnectionError", "ConnectTimeoutError", "Name or service not known"),
+    *("error sending request", "Could not connect"),  # uv
+)
 
 
 class Wrong(Exception):
@@ -46,9 +51,11 @@ def main() -> int:
     try:
         release_date((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version())
         wheel, sdist = build(ROOT, folder)
+        presentable(wheel, sdist)
         same(wheel, sdist)
         with tempfile.TemporaryDirectory() as place:
             installed(wheel, Path(place))
+            installed_as_tool(wheel, Path(place))
     except NoIndex as error:
         print(f"not checked: {error}", file=sys.stderr)
         return UNREACHED
@@ -78,6 +85,11 @@ def build(source: Path, folder: Path, *targets: str) -> list[Path]:
         name = f"txlog_store-{version()}*{'.whl' if target == 'wheel' else '.tar.gz'}"
         made += folder.glob(name)
     return made
+
+
+def presentable(*files: Path) -> None:
+    """Raise Wrong if an index would refuse a file, or could not show its description."""
+    _run([sys.executable, "-m", "twine", "check", "--strict", *map(str, files)], files[0].parent)
 
 
 def same(wheel: Path, sdist: Path) -> None:
@@ -125,6 +137,20 @@ def installed(wheel: Path, place: Path) -> None:
             raise Wrong(f"txlog/{name} is not in the wheel")
 
 
+def installed_as_tool(wheel: Path, place: Path) -> None:
+    """Install a wheel with `uv tool` and with pipx, below `place`; raises Wrong, NoIndex."""
+    for tool, *words in (("uv", "tool", "install"), ("pipx", "install")):
+        home = place / tool
+        places = {
+            **{"UV_TOOL_DIR": str(home), "UV_TOOL_BIN_DIR": str(home / "programs")},
+            **{"PIPX_HOME": str(home), "PIPX_BIN_DIR": str(home / "programs")},
+            "PIPX_MAN_DIR": str(home / "man"),
+        }
+        python = ["--python", sys.executable]
+        _run([sys.executable, "-m", tool, *words, *python, str(wheel)], place, places)
+        _expect(_run([str(home / "programs" / "txlog"), "--version"], place), version())
+
+
 def version() -> str:
     """The version in pyproject.toml."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
@@ -136,14 +162,16 @@ def _expect(printed: str, wanted: str) -> None:
         raise Wrong(f"{wanted} is not in: {printed[:200]}")
 
 
-def _run(words: list[str], folder: Path) -> str:
+def _run(words: list[str], folder: Path, env: Mapping[str, str] | None = None) -> str:
     """Run a program without our environment; returns its output. Raises Wrong, NoIndex."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("TXLOG_", "PYTHON", "VIRTUAL_ENV"))
     }
-    done = subprocess.run(words, cwd=folder, check=False, capture_output=True, text=True, env=kept)
+    done = subprocess.run(
+        words, cwd=folder, check=False, capture_output=True, text=True, env={**kept, **(env or {})}
+    )
     if done.returncode == 0:
         return done.stdout
     said = done.stderr.strip() or done.stdout.strip()

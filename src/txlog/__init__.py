@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from txlog.client.sending.producer import Producer as Producer
     from txlog.client.sending.producer import WatermarkBuilder as WatermarkBuilder
     from txlog.client.sending.producer import WatermarkId as WatermarkId
+    from txlog.client.topic_copy import copy_topic as copy_topic
     from txlog.engine.door.reading import Message, messages
     from txlog.engine.door.transactions import Transaction, TransactionBuilder
 
@@ -106,6 +107,7 @@ _HOMES = {
     "repair": "client.answers.integrity",
     "doctor": "client.answers.health",
     "restore": "client.restore",
+    "copy_topic": "client.topic_copy",
 }
 
 __all__ = [
@@ -113,12 +115,20 @@ __all__ = [
     "MessageId", "MultiTopicsConsumer", "NonDurableConsumer", "Position", "Producer", "Range",
     "Reader", "Schema", "Settings", "TableView", "TopicName", "Transaction", "TransactionBuilder",
     "TxnId", "WatermarkBuilder", "WatermarkId", "__version__", "init", "messages", "open",
-    "doctor", "repair", "restore", "schema_of", "verify",
+    "copy_topic", "doctor", "repair", "restore", "schema_of", "verify",
 ]  # fmt: skip
+
+_PACKAGES = ("aio", "errors", "functions", "spark", "testing")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_PACKAGES])
 
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
+    if name in _PACKAGES:
+        return importlib.import_module(f"txlog.{name}")
     if home is None:
         raise AttributeError(f"module txlog has no attribute {name!r}")
     found = getattr(

@@ -18,5 +18,10 @@ __all__ = [
     "Client", "Consumer", "Opening", "Producer", "Reader", "TableView", "Transaction", "open",
 ]  # fmt: skip
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 # One module under both names: what is replaced in one is replaced in the other.
 sys.modules[__name__] = aio

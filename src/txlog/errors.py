@@ -71,6 +71,7 @@ from typing import Final
 
 Codes = tuple[int, ...]
 Hint = str | Callable[[], str] | None
+_CALLS: Final = ("error_classes", "is_noted")
 
 
 class TxlogError(Exception):
@@ -509,3 +510,8 @@ def _plain(value: object) -> object:
     if isinstance(value, bytes | bytearray | memoryview):
         return f"{len(value)} bytes"  # no payload in errors
     return str(value)
+
+
+def __dir__() -> list[str]:
+    """The public names: the classes of the tree, and what a caller may ask about an error."""
+    return sorted({"TxlogError", *_CALLS, *(kind.__name__ for kind in error_classes())})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 
 import txlog
 from scripts import ready
+from tests.screen import Screen
 from tests.source_tree import SOURCE
-from tests.terminal import typed
-from txlog.cli.help.shell import offered
+from txlog.cli.help.prompt import columns_of, is_whole, offered, relations
+from txlog.cli.help.shell import OWN_WORDS
 from txlog.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -184,43 +186,126 @@ def test_commands_do_not_eat_the_script(shell: Shell, tmp_path: Path) -> None:
     assert "0 messages" in done.stderr
 
 
+def words_offered(line: str) -> list[str]:
+    return [word for word, _ in offered(line, OWN_WORDS)]
+
+
 def test_candidates_in_the_shell(shell: Shell) -> None:
-    assert offered("prod") == ["produce "]
-    assert offered("co") == ["commit ", "completion ", "config ", "consume ", "copy "]
-    assert offered("consume o") == ["orders "]
-    assert offered("consume orders -o sub") == ["sub="]
-    assert offered("nothing ") == []
-    assert "shell " not in offered("sh")
+    assert words_offered("prod") == ["produce "]
+    assert words_offered("co") == ["commit ", "completion ", "config ", "consume ", "copy "]
+    assert words_offered(".t") == [".tables "]
+    assert words_offered("consume o") == ["orders "]
+    assert words_offered("consume orders -o sub") == ["sub="]
+    assert words_offered("nothing ") == []
+    assert "shell " not in words_offered("sh")
+    assert ("orders", "topic") in relations()
+    assert ("pending_acks", "relation") in relations()
+    assert dict(columns_of("orders"))["publish_time"].startswith("timestamp")
+    assert columns_of("nothing") == []
 
 
-def test_a_person_at_the_shell(tmp_path: Path, shell: Shell) -> None:
-    """A real terminal and readline: Tab, a prompt with the transaction, Ctrl-C, Ctrl-D."""
-    screen = typed(
-        [sys.executable, "-m", "txlog", "shell"],
-        {
-            "PYTHONPATH": str(SOURCE),
-            "TERM": "dumb",
-            "TXLOG_STORE": str(tmp_path / "shop"),
-            "HOME": str(tmp_path),
-            "PATH": os.defpath,
-            "COLUMNS": "200",
-        },
-        [
-            ("topic li\t", "list "),
-            ("-f names\n", "orders\r\nshop> "),
-            ("begin\n", "\r\nshop 0:0> "),
-            ("produce or\t-m a\n", "\r\nshop 0:0> "),
-            ("half a line", "half a line"),
-            ("\x03", "\r\nshop 0:0> "),
-            ("commit\n", "\r\nshop> "),
-            ("select text(value) as v from orders\n", "1 row"),
-            ("nothing\n", "no command"),
-            ("\x04", ""),
-        ],
-    )
-    assert "began 0:0" in screen
-    # the table, then its summary
-    assert screen.index("\r\na\r\n") < screen.index("1 row")
-    assert "committed 0:0: 1 message" in screen
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("topic list", True),
+        ("topic list \\", False),
+        ("SELECT 1", False),
+        ("select 1\nfrom orders", False),
+        ("select 1;", True),
+        ("FROM orders\n", True),
+        ("DESCRIBE orders", True),
+        ("describe select 1", False),
+    ],
+)
+def test_enter_ends_a_whole_statement(text: str, whole: bool) -> None:
+    assert is_whole(text) == whole
+
+
+def test_words_with_a_dot_work_in_scripts(shell: Shell) -> None:
+    code, out, err = shell.run(".tables", "DESCRIBE orders;", ".describe topics", "exit")
+    assert code == 0, err
+    assert "orders\ttopic\n" in out
+    assert "messages\trelation\n" in out
+    assert "value\tbinary\n" in out
+    assert "partitions\t" in out
+    assert shell.run(".nothing")[0] == 2
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_person_at_the_shell(tmp_path: Path, shell: Shell, columns: int) -> None:
+    """A real terminal: Tab, several lines, a prompt with the transaction, Ctrl-C, Ctrl-D."""
+    env = person(tmp_path)
+    with Screen([sys.executable, "-m", "txlog", "shell"], env, columns) as screen:
+        screen.wait("shop>")
+        screen.press("topic li\t")
+        screen.wait("topic list")
+        screen.press("-f names\r")
+        screen.prompted("orders\nshop>")
+        screen.press("begin\r")
+        screen.wait("shop 0:0>")
+        screen.press("produce or\t")
+        screen.wait("produce orders")
+        screen.press("-m a\r")
+        screen.wait("1 message in orders")
+        screen.prompted("shop 0:0>")
+        screen.press("half a line")
+        screen.wait("half a line")
+        screen.press("\x03")
+        screen.prompted("half a line\nshop 0:0>")
+        screen.press("commit\r")
+        screen.wait("committed 0:0: 1 message")
+        screen.prompted("shop>")
+        screen.press("select text(value) as v\r")
+        screen.wait("…>")
+        screen.press("from or\t")
+        screen.wait("from orders")
+        screen.press(";")
+        screen.wait("from orders;")
+        assert "blue" in screen.colors()  # keywords of SQL
+        screen.press("\r")
+        screen.wait("1 row")
+        screen.prompted("shop>")
+        screen.press("nothing\r")
+        screen.wait("no command")
+        screen.prompted("shop>")
+        screen.press("\x04")
+        assert screen.end() == 0
     with txlog.open(str(tmp_path / "shop")) as client:
         assert client.describe_topic("orders")["messages"] == 1
+
+
+def test_the_history_lasts_and_is_searched(tmp_path: Path, shell: Shell) -> None:
+    env = {**person(tmp_path), "NO_COLOR": "1"}
+    with Screen([sys.executable, "-m", "txlog", "shell"], env) as screen:
+        screen.wait("shop>")
+        screen.press("topic list -f names\r")
+        screen.prompted("orders\nshop>")
+        screen.press(" status --json --now 5\r")  # begins with a blank: not kept
+        screen.wait('"problem_list"')
+        screen.prompted("shop>")
+        assert not screen.colors() - {"default", "cyan"}  # cyan: the note before the prompt
+        screen.press("exit\r")
+        assert screen.end() == 0
+    history = tmp_path / ".local" / "state" / "txlog" / "history"
+    assert history.stat().st_mode & 0o777 == 0o600
+    assert "--now" not in history.read_text()
+    with Screen([sys.executable, "-m", "txlog", "shell"], env) as screen:
+        screen.wait("shop>")
+        screen.press("\x12names")
+        screen.wait("topic list -f names")
+        screen.press("\r")  # takes the line
+        screen.prompted("shop> topic list -f names")
+        screen.press("\r")
+        screen.prompted("orders\nshop>")
+        os.kill(screen.pid, signal.SIGTERM)
+        assert screen.end() == 143
+
+
+def person(home: Path) -> dict[str, str]:
+    return {
+        "PYTHONPATH": str(SOURCE),
+        "TERM": "xterm",
+        "TXLOG_STORE": str(home / "shop"),
+        "HOME": str(home),
+        "PATH": os.defpath,
+    }

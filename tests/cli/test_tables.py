@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 import txlog
+from tests.screen import Screen
 from tests.terminal import shown
 from txlog.cli.commands import status
 from txlog.cli.line.command import Command
@@ -117,9 +118,82 @@ def test_colours_are_used_only_on_request() -> None:
 
 def test_an_object_on_a_terminal_has_a_line_a_field() -> None:
     lines = tables.pairs(ROWS[0], screen(20)).splitlines()
-    assert [line[:12].rstrip() for line in lines] == NAMES
-    assert [line[12:] for line in lines] == ["orders", "1,200", "[red]:s…", "2.0 KiB"]
+    assert [line[:10].rstrip() for line in lines] == ["topic", "messages", "note", "size"]
+    assert [line[10:] for line in lines] == ["orders", "1,200", "[red]:smi…", "2.0 KiB"]
     assert tables.pairs({}, screen(20)) in ("", "\n")
+
+
+def test_the_least_important_columns_leave_first_and_backlog_never() -> None:
+    """Columns of zeros leave before others, those after their importance, the first never."""
+    names = ["topic", "messages", "delayed", "note", "created_time", "backlog", "backlog_bytes"]
+    row: dict[str, object] = {
+        "topic": "orders", "messages": 12, "delayed": 0, "note": "some words",
+        "created_time": "2026-11-20T09:12:04Z", "backlog": 0, "backlog_bytes": 5,
+    }  # fmt: skip
+    importance = {"backlog": 3, "created_time": 1}
+
+    def left_out(width: int) -> set[str]:
+        drawn = tables.table(names, [row], screen(width), importance=importance)
+        shown_headings = re.split(r"  +", drawn.splitlines()[0].strip())
+        return {name.replace("_", " ").upper() for name in names} - {
+            text.replace("SIZE", "BYTES") for text in shown_headings
+        }
+
+    assert left_out(100) == set()
+    assert left_out(72) == {"DELAYED"}
+    assert left_out(60) == {"DELAYED", "CREATED TIME"}
+    assert left_out(20) == {text.upper().replace("_", " ") for text in names} - {"TOPIC", "BACKLOG"}
+
+
+def test_nested_values_are_lines_and_tables() -> None:
+    row: dict[str, object] = {
+        "topic": "orders",
+        "policies": {"ttl_ms": 60_000, "origins": {"ttl": "topic"}},
+        "part_list": [{"partition": 0, "size_bytes": 2048}, {"partition": 1, "size_bytes": 3}],
+        "empty_list": [],
+    }
+    text = tables.pairs(row, screen(80))
+    lines = [re.split(r"  +", line.strip()) for line in text.splitlines()]
+    assert lines == [
+        ["topic", "orders"], ["policies ttl", "1m"], ["policies origins ttl", "topic"], ["emptys"],
+        [""], ["parts"], ["PARTITION", "SIZE"], ["0", "2.0 KiB"], ["1", "3 B"],
+    ]  # fmt: skip
+    assert "k=1" in tables.table(["a"], [{"a": {"k": 1}}], screen(80))
+    plain = tables.Look(human=False, color=False, utc=True, width=0)
+    assert '{"ttl_ms":60000' in tables.pairs(row, plain)  # for programs as it was
+
+
+def test_states_have_colours() -> None:
+    rows: list[dict[str, object]] = [
+        {"txn": "0:1", "state": "aborted"},
+        {"txn": "0:2", "state": "committed"},
+    ]
+    drawn = tables.table(["txn", "state"], rows, screen(80, color=True))
+    assert "\x1b[31maborted" in drawn
+    assert "\x1b[32mcommitted" in drawn
+    assert "\x1b" not in tables.table(["txn", "state"], rows, screen(80))
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_tables_on_a_real_terminal(tmp_path: Path, columns: int) -> None:
+    """Subscriptions with their backlog; a query's own headings; what to do after an empty list."""
+    path = str(tmp_path / "store")
+    txlog.init(path)
+    with txlog.open(path) as client:
+        client.create_topic("orders")
+        client.create_subscription("orders", "billing-of-the-evening")
+    env = {"PYTHONPATH": str(Path(txlog.__file__).parents[1]), "TERM": "xterm"}
+
+    def screen_of(*words: str) -> str:
+        argv = [sys.executable, "-m", "txlog", "-S", path, *words]
+        with Screen(argv, env, columns) as drawn:
+            assert drawn.end() == 0
+            return drawn.text
+
+    assert "BACKLOG" in screen_of("sub", "list")
+    assert "{" not in screen_of("topic", "describe", "orders")
+    assert "count_star()" in screen_of("query", "SELECT count(*) FROM orders")
+    assert "txlog txn begin" in screen_of("txn", "list")
 
 
 def test_a_table_without_rows_is_its_headings() -> None:

@@ -40,6 +40,33 @@ def test_a_failure_aborts_the_batch_and_the_input_comes_again(client: txlog.Clie
     assert values(client) == [b"0", b"1", b"2", b"3"]
 
 
+def test_a_failure_names_the_message_on_one_bounded_line(client: txlog.Client) -> None:
+    """Its value and key are cut and escaped, in the error and in the log."""
+    value = b"\x1b[2J\xff" + b"x" * 1000
+    receipt = client.producer("in").send(value, key="k\n1")
+    facts: list[dict[str, Any]] = []
+    hooks = Hooks(tell=lambda event, told: facts.append({"event": event, **told}))
+    with pytest.raises(CommandFailed) as caught:
+        functions.run(client, lambda m: 1 / 0, "in", "out", "s", FunctionOptions(retries=1), hooks)
+    error = caught.value
+    assert error.message.isprintable() and len(error.message) < 300
+    assert f"(message {receipt.message_id} of in, key k\\n1, value \\x1b[2J" in error.message
+    assert error.message.endswith("xxx…)")
+    assert error.fields["message_id"] == str(receipt.message_id)
+    [retry] = [row for row in facts if row["event"] == "retry"]
+    assert (retry["message_id"], retry["topic"]) == (str(receipt.message_id), "in")
+
+
+def test_a_batch_that_fails_is_named_by_its_first_message(client: txlog.Client) -> None:
+    fill(client, 3)
+    with pytest.raises(CommandFailed, match=r"no batch \(3 messages from \S+ of in\)$"):
+        run(client, poisoned_batch, batch=True)
+
+
+def poisoned_batch(rows: pa.Table) -> pa.Table:
+    raise ValueError("no batch")
+
+
 def test_batches_before_a_failure_stay(client: txlog.Client) -> None:
     fill(client, 4)
     with pytest.raises(CommandFailed):

@@ -4,6 +4,7 @@ the unacknowledged messages.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,6 +152,18 @@ def test_a_partition_read_ahead_closes_nothing_while_more_is_waiting(client: txl
         (100, ["101", "102"]),
         (200, ["201", "202"]),
     ]
+
+
+def test_windows_of_one_partition_do_not_wait_for_the_others(client: txlog.Client) -> None:
+    """They close as its messages come, not only when no message waits."""
+    send(client, [0, 150, 300, 450, 600, 750])
+    options = FunctionOptions(txn_size=2)
+    function = tumbling(duration_ms=100)(summed)
+    done = functions.run(client, function, "in/0", "out", "s", options)
+    assert done.transactions == 3
+    assert [json.loads(m.value or b"")["values"] for m in client.reader("out")] == [
+        ["0"], ["150"], ["300"], ["450"], ["600"],
+    ]  # fmt: skip
 
 
 def test_complete_window_is_produced_when_no_message_waits(client: txlog.Client) -> None:

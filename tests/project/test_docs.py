@@ -25,7 +25,8 @@ LINES_MAX = {
     "docs/testing.md": 60, "docs/page.md": 60, "docs/flights.md": 130,
     "docs/serve.md": 350, "docs/http.md": 80,
     "docs/guarantees.md": 40, "docs/comparison.md": 40, "docs/copies.md": 30,
-    "docs/exit-codes.md": 35, "docs/demonstration.md": 50, "docs/features.md": 60,
+    "docs/exit-codes.md": 35, "docs/container.md": 40, "docs/demonstration.md": 50,
+    "docs/features.md": 60,
     "docs/coming-from-kafka.md": 150, "docs/coming-from-pulsar.md": 40,
 }  # fmt: skip
 PRINTED = {  # by the examples in Python, one text an example
@@ -33,6 +34,7 @@ PRINTED = {  # by the examples in Python, one text an example
     "docs/watermarks.md": [r"before 2000 there were 1150\n", ""],
     "docs/testing.md": [r"\[b'3 cups'\]\nTrue\n"],
     "docs/python.md": [
+        "",
         r"\['invoices', 'orders'\]\n",
         r"\d \d+:0\n2\nFalse\nTrue\n",
         r"True InvalidArgument\('partition 4 is not one of 0 to 3'\)\n",

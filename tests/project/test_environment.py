@@ -11,14 +11,16 @@ import shutil
 import sys
 from pathlib import Path
 
+import pyte
 import pytest
 
-from tests import harness
+from tests import harness, terminal
 from tests.source_tree import ROOT
 
 UV = """#!/bin/sh
-for word; do case $word in *.lock|*-e*) echo "$word" >> asked;; esac; done
-echo "Prepared 3 packages"
+for word; do case $word in *.lock|*-e*) echo "$word" >> {root}/asked;; esac; done
+echo "Collecting pyarrow==26.0.1 (from -r a.lock)"
+echo "Prepared 1 package in 2.10s"
 exit {code}
 """
 BACKEND = """
@@ -55,17 +57,22 @@ class Project:
     def uv(self, code: int) -> None:
         """Put a uv on PATH that ends with this code."""
         program = self.root / "programs" / "uv"
-        program.write_text(UV.format(code=code))
+        program.write_text(UV.format(code=code, root=self.root))
         program.chmod(0o755)
 
-    def ensure(self, level: str) -> str:
-        """Make the environment; return what the script said."""
+    def command(self, level: str) -> tuple[list[str], dict[str, str]]:
+        """What makes the environment, and the variables of its process."""
         code = f"import environment; environment.ensure(environment.{level})"
-        path = f"{self.root / 'programs'}:/usr/bin:/bin"
-        return harness.run(
-            [sys.executable, "-c", code], cwd=self.root,
-            env={"PYTHONPATH": str(self.root / "scripts"), "PATH": path},
-        ).stderr  # fmt: skip
+        return [sys.executable, "-c", code], {
+            "PYTHONPATH": str(self.root / "scripts"),
+            "PATH": f"{self.root / 'programs'}:/usr/bin:/bin",
+            "PYTHONPYCACHEPREFIX": "",
+        }
+
+    def ensure(self, level: str, code: int = 0) -> str:
+        """Make the environment; return what the script said."""
+        words, env = self.command(level)
+        return harness.run(words, cwd=self.root, env=env, code=code).stderr
 
     def asked(self) -> list[str]:
         """What uv was asked to install since the last look."""
@@ -109,15 +116,28 @@ def test_pip_installs_where_uv_is_missing_or_fails(project: Project, has_uv: boo
     assert [*project.root.glob(".venv/lib/python*/site-packages/small-1.0.dist-info")]
 
 
+def test_a_terminal_shows_one_line_of_progress(project: Project) -> None:
+    """The line names what is installed now, and is gone at the end."""
+    project.uv(0)
+    (project.root / "requirements-demo.lock").write_text("pyarrow==26.0.1\nrich==15.0.0\n")
+    words, env = project.command("DEMO")
+    output = terminal.shown(words, env)
+    assert "\r\x1b[K1 of 2: Collecting pyarrow==26.0.1" in output
+    assert "\r\x1b[KPrepared 1 package in 2.10s" in output
+    screen = pyte.Screen(80, 24)
+    pyte.Stream(screen).feed(output.replace("\n", "\r\n"))
+    lines = [line.rstrip() for line in screen.display if line.strip()]
+    assert lines[0].startswith("installing 2 packages into .venv: what txlog needs")
+    assert (len(lines), lines[1][:16]) == (2, ".venv is ready: ")
+
+
 def test_an_installation_that_fails_says_why(project: Project) -> None:
     """Kills: a stamp on an environment that is not whole; the next run tries again."""
     (project.root / "requirements-demo.lock").write_text("nonsense ==\n")
-    code = "import environment; environment.ensure(environment.DEMO)"
-    env = {"PYTHONPATH": str(project.root / "scripts"), "PATH": "/usr/bin:/bin"}
-    done = harness.run([sys.executable, "-c", code], cwd=project.root, env=env, code=1)
-    assert "nonsense" in done.stderr
-    assert re.search(r"^failed: .* install .*requirements-demo\.lock$", done.stderr, re.MULTILINE)
-    assert "Traceback" not in done.stderr
+    said = project.ensure("DEMO", code=1)
+    assert "nonsense" in said
+    assert re.search(r"^failed: .* install .*requirements-demo\.lock$", said, re.MULTILINE)
+    assert "Traceback" not in said
     assert not (project.root / ".venv" / "made-from").exists()
 
 

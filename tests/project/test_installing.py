@@ -69,6 +69,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_an_index_would_take_the_wheel_and_show_its_description(wheel: Path) -> None:
+    """Kills: metadata or a README that an index refuses; a release checks the sdist as well."""
+    package.presentable(wheel)
+    with pytest.raises(package.Wrong):
+        package.presentable(stranger(wheel.parent, ""))
+
+
 class Environment:
     """A virtual environment with the dependencies of this one."""
 

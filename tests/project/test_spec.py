@@ -284,6 +284,10 @@ def used(client: Client) -> list[Family]:
     producer = client.producer("t", name="p")
     producer.new_watermark().event_time(5).send()
     producer.send(b"x", deliver_after=10_000)
+    client.create_topic("waiting")  # a message due on a subscription without a consumer
+    client.create_subscription("waiting", "late")
+    client.producer("waiting").send(b"y")
+    client.admin.set_alert_policies("waiting", backlog_messages=0)
     with client.consumer("t", "s", type="shared", enable_watermarking=True) as consumer:
         consumer.receive()
         client.commit(client.begin(key="k")["txn"])

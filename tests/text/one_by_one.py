@@ -18,7 +18,7 @@ Row = dict[str, Any]
 FIELDS = (
     "kind topic partition message_id key key_encoding value value_encoding properties publish_time "
     "event_time deliver_at visible_time txn txn_index txn_state producer sequence_id "
-    "redelivery_count late size_bytes"
+    "redelivery_count late size_bytes record"
 ).split()
 ENVELOPE = (
     "key key_encoding value value_encoding properties event_time deliver_at topic partition "
@@ -101,13 +101,19 @@ def record(row: Row, *, embed: bool) -> Row:
         "txn_index": row["index"],
         "late": row.get("is_late"),
         "size_bytes": len(row["value"] or b""),
+        "record": None,
     }
 
 
 def json_line(row: Row, names: list[str], *, embed: bool) -> bytes:
     """A line of json or ndjson."""
     fields = record(row, embed=embed)
-    return orjson.dumps({name: fields[name] for name in names}) + b"\n"
+    picked = {name: fields[name] for name in names}
+    value = row["value"] or b""
+    is_exact = value == value.strip(b" \t\r\n") and not {*b"\r\n"} & {*value}
+    if picked.get("value_encoding") == "json" and "value" in picked and not is_exact:
+        picked["value_bytes"] = base64.b64encode(value).decode()
+    return orjson.dumps(picked) + b"\n"
 
 
 def envelope(row: Row) -> bytes:

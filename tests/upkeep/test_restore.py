@@ -98,7 +98,7 @@ def test_places_that_cannot_be_are_refused(bench: Bench, backup: str, tmp_path: 
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-@pytest.mark.parametrize("nth", graded(range(1, 260, 3), (20, 60, 120, 200)))
+@pytest.mark.parametrize("nth", graded(range(1, 260, 3), (22, 160, 205, 211)))
 def test_restore_that_is_killed_leaves_the_old_or_the_new_store_and_goes_on(
     bench: Bench, backup: str, tmp_path: Path, nth: int, is_there: bool
 ) -> None:

@@ -6,6 +6,7 @@ A module here knows no store and imports nothing of txlog except its neighbours,
 Contents:
 
     arguments         the error for an argument of the wrong type
+    choices           the words that calls take, as types: isolation, types of subscriptions, …
     ids               names and ids: their structure, their text, the rules for names
     logs              what happens to a store, for the standard `logging`
     message_columns   the columns of messages: their types, their meaning, the rows that have them

@@ -14,18 +14,45 @@ from __future__ import annotations
 import builtins
 import functools
 import importlib
+import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import FunctionType, ModuleType, NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from txlog.errors import InvalidArgument, TxlogError
 
 T = TypeVar("T")
+StrPath: TypeAlias = str | os.PathLike[str]  # what calls take for a path
 F = TypeVar("F", bound=Callable[..., Any])
+# The names of types in a signature, in the words of Python.
+_ALIASES = {
+    "InstantLike": "int | datetime | date | str",
+    "DurationLike": "int | timedelta | str",
+    "StrPath": "str | os.PathLike[str]",
+    **dict.fromkeys(("SubscriptionType", "Isolation", "Durability", "AccessMode"), "str"),
+    **dict.fromkeys(("RoutingMode", "SchemaType", "TtlFrom", "Compatibility"), "str"),
+    **dict.fromkeys(("Validation", "OpenTransactionCheck", "OnError"), "str"),
+}
 CO_GENERATOR = 0x20  # flag of a code object, as in inspect
 _INT64 = range(-(1 << 63), 1 << 63)
+
+
+def path_text(path: StrPath) -> str:
+    """The text of a path in a public call."""
+    return os.fspath(path)
 
 
 def checked(cls: type[T]) -> type[T]:
@@ -96,6 +123,7 @@ def blamed(
 
 def _error(name: str, value: object, annotation: str) -> InvalidArgument:
     hint = None
+    annotation = re.sub(r"\b[A-Z]\w+", lambda word: _ALIASES.get(word[0], word[0]), annotation)
     if isinstance(value, str) and "bytes" in annotation:
         hint = "encode it: text.encode()"
     elif isinstance(value, str) and not _is_text(value):

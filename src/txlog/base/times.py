@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from types import ModuleType
-from typing import Final, TypeAlias, overload
+from typing import Final, TypeAlias, cast, overload
 
 from txlog.base.settings import (
     DAY_MS,
@@ -37,10 +38,10 @@ from txlog.errors import InvalidArgument
 
 # What the Python API takes for an instant: ms since 1970, an object of datetime (without a zone:
 # local; a date: its local midnight), or a text of the grammar above.
-Instant: TypeAlias = int | datetime | date | str
+InstantLike: TypeAlias = int | datetime | date | str
 # What the Python API takes for a duration: a number in the unit of the parameter, a timedelta, or
 # a text of the grammar above.
-Duration: TypeAlias = int | timedelta | str
+DurationLike: TypeAlias = int | timedelta | str
 
 TIME_FORMS: Final = (
     "write 2026-11-27 14:00, 2026-11-27T14:00Z, yesterday 14:00, -3h, now or a number since 1970"
@@ -153,7 +154,8 @@ def is_distance(text: str) -> bool:
 def is_time(text: str) -> bool:
     """Whether a text has the form of an instant, and is neither a number nor an empty text."""
     return (
-        text.startswith("now")
+        text == "now"
+        or text.startswith(("now+", "now-"))
         or is_distance(text)
         or any(form.fullmatch(text) for form in (_DATE, _WORDS))
         or (text.endswith(" ago") and _is_duration(text[:-4]))
@@ -293,14 +295,14 @@ def wall_text(instant: datetime, *, utc: bool = False) -> str:
 
 
 @overload
-def instant_ms(value: Instant) -> int: ...
+def instant_ms(value: InstantLike) -> int: ...
 
 
 @overload
-def instant_ms(value: Instant | None) -> int | None: ...
+def instant_ms(value: InstantLike | None) -> int | None: ...
 
 
-def instant_ms(value: Instant | None) -> int | None:
+def instant_ms(value: InstantLike | None) -> int | None:
     """Milliseconds of an instant in a public call; an int, None or a wrong type is unchanged.
 
     raises: InvalidArgument (203)
@@ -320,14 +322,14 @@ def instant_ms(value: Instant | None) -> int | None:
 
 
 @overload
-def duration_ms(value: Duration) -> int: ...
+def duration_ms(value: DurationLike) -> int: ...
 
 
 @overload
-def duration_ms(value: Duration | None) -> int | None: ...
+def duration_ms(value: DurationLike | None) -> int | None: ...
 
 
-def duration_ms(value: Duration | None) -> int | None:
+def duration_ms(value: DurationLike | None) -> int | None:
     """Milliseconds of a duration in a public call; an int, None or a wrong type is unchanged.
 
     raises: InvalidArgument (203)
@@ -335,6 +337,27 @@ def duration_ms(value: Duration | None) -> int | None:
     if isinstance(value, timedelta):
         return value // _MILLISECOND
     return parse_duration(value) if isinstance(value, str) else value
+
+
+def durations_ms(values: Mapping[str, object]) -> dict[str, object]:
+    """Settings or policies by name: the durations, whose names end in _ms, in milliseconds.
+
+    raises: InvalidArgument (203)
+    """
+    return {
+        name: duration_ms(value)
+        if isinstance(value, timedelta) or (isinstance(value, str) and name.endswith("_ms"))
+        else value
+        for name, value in values.items()
+    }
+
+
+def policies_ms(values: Mapping[str, DurationLike | None]) -> dict[str, int | None]:
+    """Policies by name, as durations_ms; the store refuses a text where no duration is meant.
+
+    raises: InvalidArgument (203)
+    """
+    return cast(dict[str, int | None], durations_ms(values))
 
 
 def _bad(kind: str, text: str, hint: str) -> InvalidArgument:

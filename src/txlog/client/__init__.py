@@ -5,8 +5,8 @@ Users import it as `txlog` and `txlog.aio`. Other rooms import only the modules 
 Door: aio, aio/client, aio/handles, aio/worker, answers/changes, answers/delayed, answers/health,
 answers/inspect, answers/integrity, answers/keys, answers/lists, answers/metric_family,
 answers/metrics_text, answers/overview, answers/topics_and_txns, answers/watermarks, client,
-consuming/consumer, consuming/open, open, reading/reader, restore, search, sending/bulk,
-sending/producer, topics/created, topics/subscription, topics/topic.
+consuming/consumer, consuming/open, open, reading/reader, reading/record_columns, restore, search,
+sending/bulk, sending/producer, topic_copy, topics/created, topics/subscription, topics/topic.
 
 Contents:
 
@@ -21,6 +21,7 @@ Contents:
     restore         `restore`: a copy becomes a store in its place
     search          from the newest messages of a topic back: by key, text and time
     sending/        producers and bulk batches
+    topic_copy      `copy_topic`: a topic in another store, each message once
     topics/         handles of topics and subscriptions
     wait            `client.wait`: waiting until conditions are met
 """

@@ -8,14 +8,17 @@ instants are ms since 1970 UTC, ids are TxnId and MessageId.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
-from txlog.base.arguments import checked
+from txlog.base.arguments import StrPath, checked, path_text
+from txlog.base.choices import Compatibility, Isolation, OpenTransactionCheck, TtlFrom, Validation
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.ranges import Bound
 from txlog.base.settings import HANGING_MS, HOUR_MS, Settings
+from txlog.base.times import DurationLike, duration_ms, durations_ms, policies_ms
 from txlog.client.answers import health, locks, space, transactions
 from txlog.client.answers import keys as keyreport
 from txlog.client.answers import metrics as figures
@@ -104,11 +107,14 @@ def _change(
     store: Store,
     family: PolicyFamily,
     scope: PolicyScope,
-    values: Mapping[str, PolicyValue | None],
+    values: Mapping[str, PolicyValue | timedelta | None],
 ) -> ScopedPolicies:
     """Set the policies whose value is not None."""
     given = {name: value for name, value in values.items() if value is not None}
-    return store.write(lambda view, now: set_policies(view, store.settings, family, scope, given))
+    policies = cast(dict[str, PolicyValue], durations_ms(given))
+    return store.write(
+        lambda view, now: set_policies(view, store.settings, family, scope, policies)
+    )
 
 
 def _remove(
@@ -249,6 +255,9 @@ class Admin:
         self._store = store
         self._automatic = checkpoint_automatically
 
+    def __repr__(self) -> str:
+        return f"<txlog.Admin of {self._store.disk.description}>"
+
     # --- figures -----------------------------------------------------------------------------
 
     def metrics(self) -> list[Family]:
@@ -281,14 +290,13 @@ class Admin:
         )
 
     def slow_transactions(
-        self, older_than_ms: int, coordinator: int | None = None
+        self, older_than_ms: DurationLike, coordinator: int | None = None
     ) -> list[TransactionRow]:
         """Unfinished transactions older than this; rows of `txn list`."""
+        limit_ms = duration_ms(older_than_ms)
         self._store.sweep_if_due()
         return self._store.ask(
-            lambda view: transactions.slow_transactions(
-                view, self._store, older_than_ms, coordinator
-            ),
+            lambda view: transactions.slow_transactions(view, self._store, limit_ms, coordinator),
         )
 
     def message_keys(self, txn_id: TxnId) -> list[str]:
@@ -424,14 +432,15 @@ class Admin:
         """The settings of the store; {name, value, origin (built in|store)}."""
         return listed(self._store)
 
-    def set_setting(self, name: str, value: int | str | float) -> SettingChanged:
+    def set_setting(self, name: str, value: int | str | float | timedelta) -> SettingChanged:
         """Change a setting for all processes; {name, value, before, changed}.
 
         raises: NotFound (308), InvalidArgument, LimitExceeded; NotAllowed for fewer coordinators
         """
-        return change(self._store, name, value)
+        plain = cast(Value, durations_ms({name: value})[name])
+        return change(self._store, name, plain)
 
-    def set_isolation(self, topic: str, subscription: str, isolation: str) -> bool:
+    def set_isolation(self, topic: str, subscription: str, isolation: Isolation) -> bool:
         """Change the isolation of a subscription without live consumers; True if it changed.
 
         isolation: "committed" or "uncommitted"
@@ -452,7 +461,7 @@ class Admin:
         return bool(changed)
 
     def update_topic(
-        self, name: str, partitions: int | None = None, **policies: int | None
+        self, name: str, partitions: int | None = None, **policies: DurationLike | None
     ) -> TopicUpdated:
         """Add partitions to a topic, and set policies (None removes one).
 
@@ -461,7 +470,7 @@ class Admin:
         returns: {topic, partitions, policies, changed}
         raises:  TopicNotFound, NotAllowed (fewer partitions), LimitExceeded, InvalidArgument
         """
-        return change_topic(self._store, name, partitions, policies)
+        return change_topic(self._store, name, partitions, policies_ms(policies))
 
     def delete_topic(
         self, name: str, *, force: bool = False, unused: bool = False, dry_run: bool = False
@@ -523,7 +532,7 @@ class Admin:
     # --- transactions ------------------------------------------------------------------------
 
     def find_hanging(
-        self, older_than_ms: int = HANGING_MS, topics: Sequence[str] = ()
+        self, older_than_ms: DurationLike = HANGING_MS, topics: Sequence[str] = ()
     ) -> list[HangingTransaction]:
         """Transactions that will not end by themselves; the fields of `txlog txn find-hanging`.
 
@@ -532,6 +541,7 @@ class Admin:
         raises:        TopicNotFound
         """
         names = [TopicName.parse(name, allow_partition=True) for name in topics]
+        limit_ms = duration_ms(older_than_ms)
         self._store.settle()
         self._store.sweep_if_due()
         now = self._store.clock.now()
@@ -539,7 +549,7 @@ class Admin:
         def look(view: View) -> list[HangingTransaction]:
             touched = [find_topic(view, name) for name in names]
             transactions = hanging(
-                view, now, older_than_ms, touched or list(view.catalog.topics.values())
+                view, now, limit_ms, touched or list(view.catalog.topics.values())
             )
             return [_row(view, transaction) for transaction in transactions]
 
@@ -610,7 +620,7 @@ class Admin:
         return space.compact_changes(self._store)
 
     def offload(
-        self, topic: str, to: str, partition: int | None = None, *, dry_run: bool = False
+        self, topic: str, to: StrPath, partition: int | None = None, *, dry_run: bool = False
     ) -> Offloaded:
         """Move sealed files to a directory or bucket. Reading works as before.
 
@@ -618,9 +628,9 @@ class Admin:
         raises: TopicNotFound, StoreLocked, InvalidArgument, NotFound (no such directory),
                 DiskFailed (the place cannot be reached; files moved before stay there)
         """
-        return space.offload(self._store, topic, to, partition, dry_run=dry_run)
+        return space.offload(self._store, topic, path_text(to), partition, dry_run=dry_run)
 
-    def confirm(self, place: str) -> Confirmed:
+    def confirm(self, place: StrPath) -> Confirmed:
         """Allow this user's programs to read offloaded files of the store in a place.
 
         A store alone cannot make a program open files outside it. Offloading confirms the place for
@@ -630,7 +640,7 @@ class Admin:
         place:  as `to` of `offload`
         raises: InvalidArgument, DiskFailed (it cannot be recorded)
         """
-        return space.confirm_place(self._store, place)
+        return space.confirm_place(self._store, path_text(place))
 
     def trim(
         self,
@@ -665,12 +675,12 @@ class Admin:
         before = store.write(lambda view, now: update.accept_clock(view, store.settings, now))
         return {"ahead_ms": before.ahead_ms, "was_believed": before.is_believed}
 
-    def gc(self, apply: bool = False, keep_ms: int = HOUR_MS) -> GarbageCollected:
+    def gc(self, apply: bool = False, keep_ms: DurationLike = HOUR_MS) -> GarbageCollected:
         """Files that no manifest names, with reasons; apply: delete them.
 
         keep_ms: spare files that lost their name less than this ago; readers may still use them
         """
-        return space.gc(self._store, apply=apply, keep_ms=keep_ms)
+        return space.gc(self._store, apply=apply, keep_ms=duration_ms(keep_ms))
 
     # --- policies: delayed delivery ----------------------------------------------------------
 
@@ -680,11 +690,11 @@ class Admin:
         namespace: str | None = None,
         *,
         active: bool | None = None,
-        tick_time_ms: int | None = None,
+        tick_time_ms: DurationLike | None = None,
         strict: bool | None = None,
-        max_delivery_delay_ms: int | None = None,
-        fixed_delivery_delay_ms: int | None = None,
-        ttl_from: str | None = None,
+        max_delivery_delay_ms: DurationLike | None = None,
+        fixed_delivery_delay_ms: DurationLike | None = None,
+        ttl_from: TtlFrom | None = None,
     ) -> PoliciesChanged:
         """Set how messages wait for delivery: for a topic, a namespace, else the store.
 
@@ -726,11 +736,11 @@ class Admin:
         topic: str | None = None,
         namespace: str | None = None,
         *,
-        retention_ms: int | None = None,
+        retention_ms: DurationLike | None = None,
         retention_bytes: int | None = None,
         retention_acked: bool | None = None,
-        ttl_ms: int | None = None,
-        ttl_from: str | None = None,
+        ttl_ms: DurationLike | None = None,
+        ttl_from: TtlFrom | None = None,
         compaction_threshold_bytes: int | None = None,
     ) -> PoliciesChanged:
         """Set how much is kept, and how long: for a topic, a namespace, else the store.
@@ -781,9 +791,9 @@ class Admin:
         snapshot_entries_max: int | None = None,
         snapshot_markers_max: int | None = None,
         producers_max: int | None = None,
-        producer_idle_timeout_ms: int | None = None,
-        open_transaction_check: str | None = None,
-        emit_interval_ms: int | None = None,
+        producer_idle_timeout_ms: DurationLike | None = None,
+        open_transaction_check: OpenTransactionCheck | None = None,
+        emit_interval_ms: DurationLike | None = None,
     ) -> PoliciesChanged:
         """Set how watermarks are stored and delivered: for a topic, a namespace, else the store.
 
@@ -829,8 +839,8 @@ class Admin:
         topic: str | None = None,
         namespace: str | None = None,
         *,
-        compatibility: str | None = None,
-        validation: str | None = None,
+        compatibility: Compatibility | None = None,
+        validation: Validation | None = None,
     ) -> PoliciesChanged:
         """Set how schemas may change, and whether values are checked, for a topic, a namespace,
         else the store.
@@ -867,10 +877,10 @@ class Admin:
         namespace: str | None = None,
         *,
         subscription: str | None = None,
-        backlog_age_ms: int | None = None,
+        backlog_age_ms: DurationLike | None = None,
         backlog_messages: int | None = None,
         backlog_bytes: int | None = None,
-        no_consumer_ms: int | None = None,
+        no_consumer_ms: DurationLike | None = None,
     ) -> AlertPoliciesChanged:
         """Set when a backlog is a problem: for a subscription, a topic, a namespace, or the store.
 

@@ -11,16 +11,32 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, Unpack, cast
 from weakref import WeakSet
 
 import pyarrow as pa
 
-from txlog.base.arguments import checked, explained
+from txlog.base.arguments import StrPath, checked, explained, path_text
+from txlog.base.choices import (
+    AccessMode,
+    Isolation,
+    RoutingMode,
+    SchemaType,
+    SubscriptionType,
+    TransactionState,
+)
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.ranges import END, Range
 from txlog.base.schemas import classes
 from txlog.base.settings import QUEUE_SIZE, Settings
+from txlog.base.times import (
+    DurationLike,
+    InstantLike,
+    duration_ms,
+    durations_ms,
+    instant_ms,
+    policies_ms,
+)
 from txlog.client import admin as administration
 from txlog.client import copy as copying
 from txlog.client import wait as conditions
@@ -30,6 +46,7 @@ from txlog.client.answers import inspect as inspecting
 from txlog.client.consuming import listeners as listening
 from txlog.client.consuming import open as subscribing
 from txlog.client.reading import reader as readers
+from txlog.client.reading import record_columns
 from txlog.client.reading import sql_result as sql_results
 from txlog.client.reading import table_view as table_views
 from txlog.client.sending import bulk as bulks
@@ -54,7 +71,8 @@ from txlog.engine.door.disk import Disk
 from txlog.engine.door.facts import NEW_HOLDER
 from txlog.engine.door.reading import Quiet, Waiting, least, until
 from txlog.engine.door.relation import RelationReader
-from txlog.engine.door.sending import SHARED, Opening
+from txlog.engine.door.segments import RECORD
+from txlog.engine.door.sending import Opening
 from txlog.engine.door.store import CallScope, Checkpoints, Store, View, compact_due, run_checkpoint
 from txlog.errors import AlreadyClosed, InvalidArgument, OutcomeUnknown, TxlogError
 
@@ -229,6 +247,9 @@ class Client(RelationReader):
         with suppress(TxlogError):  # the first error is the cause
             self.close()
 
+    def __repr__(self) -> str:
+        return f"<txlog.Client of {self.path}>"
+
     def __reduce__(self) -> NoReturn:
         raise TypeError("an open store cannot be copied or pickled: open it again instead")
 
@@ -241,8 +262,8 @@ class Client(RelationReader):
         *,
         if_not_exists: bool = False,
         schema: object = None,
-        schema_type: str = "json",
-        **policies: int | None,
+        schema_type: SchemaType = "json",
+        **policies: DurationLike | None,
     ) -> bool:
         """Create a topic; returns whether it was created. Raises AlreadyExists, InvalidArgument.
 
@@ -251,7 +272,7 @@ class Client(RelationReader):
         schema_type: json or avro: the encoding of the values
         policies:    as in set_policies
         """
-        topic = TopicName.parse(name)
+        topic, ms = TopicName.parse(name), policies_ms(policies)
         of_values = None if schema is None else classes.schema_of(schema, schema_type)
         created = self.store.write(
             lambda view, now: admin.create_topic(
@@ -261,13 +282,13 @@ class Client(RelationReader):
                 topic,
                 partitions,
                 if_not_exists=if_not_exists,
-                policies=policies,
+                policies=ms,
                 schema=of_values,
             )
         )
         return bool(created)
 
-    def set_policies(self, topic: str, **policies: int | None) -> dict[str, int]:
+    def set_policies(self, topic: str, **policies: DurationLike | None) -> dict[str, int]:
         """Set the retention policies of a topic; None removes one. Returns its policies afterwards.
 
         retention_ms:    delete ledgers whose newest message is older than this
@@ -280,9 +301,9 @@ class Client(RelationReader):
         Whole ledgers are deleted, after a checkpoint. A ledger with unacknowledged messages is
         never deleted automatically.
         """
-        name = TopicName.parse(topic)
+        name, ms = TopicName.parse(topic), policies_ms(policies)
         answer = self.store.write(
-            lambda view, now: admin.set_topic_policies(view, find_topic(view, name), policies)
+            lambda view, now: admin.set_topic_policies(view, find_topic(view, name), ms)
         )
         return answer
 
@@ -302,11 +323,11 @@ class Client(RelationReader):
         topic: str,
         name: str,
         *,
-        type: str = "exclusive",
-        isolation: str = "committed",
+        type: SubscriptionType = "exclusive",
+        isolation: Isolation = "committed",
         position: Where | None = None,
         if_not_exists: bool = False,
-        **policies: int | str | None,
+        **policies: DurationLike | None,
     ) -> bool:
         """Create a durable subscription; returns whether it was created.
 
@@ -323,7 +344,7 @@ class Client(RelationReader):
             isolation=isolation,
             position=position,
             if_not_exists=if_not_exists,
-            policies=policies,
+            policies=cast(dict[str, int | str | None], durations_ms(policies)),
         )
 
     def subscriptions(self, topic: str | None = None) -> list[SubscriptionRow]:
@@ -433,8 +454,8 @@ class Client(RelationReader):
         chunking: bool = False,
         idle_on_close: bool = False,
         message_router: Choose | None = None,
-        message_routing_mode: str = "round-robin",
-        access_mode: str = SHARED,
+        message_routing_mode: RoutingMode = "round-robin",
+        access_mode: AccessMode = "shared",
         schema: object = None,
         **options: Unpack[ProducerOptions],
     ) -> Producer:
@@ -482,8 +503,8 @@ class Client(RelationReader):
         chunking: bool = False,
         idle_on_close: bool = False,
         message_router: Choose | None = None,
-        message_routing_mode: str = "round-robin",
-        access_mode: str = SHARED,
+        message_routing_mode: RoutingMode = "round-robin",
+        access_mode: AccessMode = "shared",
         schema: object = None,
         **options: Unpack[ProducerOptions],
     ) -> Opening[Producer]:
@@ -518,16 +539,16 @@ class Client(RelationReader):
         topic: str | Topics,
         subscription: str,
         *,
-        type: str | None = None,
+        type: SubscriptionType | None = None,
         name: str | None = None,
-        isolation: str | None = None,
+        isolation: Isolation | None = None,
         position: Where | None = None,
         create: bool = False,
         partitions: Sequence[int] | None = None,
         priority: int = 0,
         receiver_queue_size: int = QUEUE_SIZE,
-        ack_timeout_ms: int | None = None,
-        nack_delay_ms: int | None = None,
+        ack_timeout_ms: DurationLike | None = None,
+        nack_delay_ms: DurationLike | None = None,
         durable: bool = True,
         start: Where | None = None,
         enable_watermarking: bool = False,
@@ -580,7 +601,7 @@ class Client(RelationReader):
         start: Where | None = None,
         *,
         partitions: list[int] | None = None,
-        isolation: str = "committed",
+        isolation: Isolation = "committed",
         enable_watermarking: bool = False,
         listener: WatermarkListener[Reader] | None = None,
         read_compacted: bool = False,
@@ -623,7 +644,7 @@ class Client(RelationReader):
         partitions: list[int] | None = None,
         limit: int | None = None,
         batch_messages: int = READ_MESSAGES,
-        isolation: str = "committed",
+        isolation: Isolation = "committed",
         follow: bool = False,
         columns: Sequence[str] | None = None,
     ) -> Iterator[pa.Table]:
@@ -635,9 +656,10 @@ class Client(RelationReader):
         isolation: as in `reader`
         follow:    do not end: continue up to a later LSN, and so on. All messages of a transaction
                    come with the same LSN. Yields a table without rows when there is nothing new
-        columns:   read only these stored columns (key, value, properties, event_time, …); other
+        columns:   read only these columns (key, value, properties, event_time, …, record); other
                    columns may be null
-        returns:   tables with the columns of RECEIVED
+        returns:   tables with the columns of RECEIVED, each of one topic. If that is typed, with
+                   `record` as well: the values as structs, null for one that nobody checked
         raises:    TopicNotFound, InvalidArgument; Corruption, after everything readable;
                    SnapshotExpired: messages were trimmed before they were read
         """
@@ -649,7 +671,13 @@ class Client(RelationReader):
         if follow and not bounds.is_endless:
             raise InvalidArgument("follow never ends, but the range has an end", code=203)
         topics = [topic] if isinstance(topic, str) else list(topic)
-        reader = readers.Readers(self.store, topics, bounds, partitions, isolation, columns)
+        records = None
+        if columns is None or RECORD in columns:
+            records = record_columns.RecordColumns(self.store)
+        stored = columns and [name for name in columns if name != RECORD]
+        if columns is not None and records is not None:
+            stored = [*(stored or ()), *record_columns.SOURCES]
+        reader = readers.Readers(self.store, topics, bounds, partitions, isolation, stored)
         room = limit
         while room is None or room > 0:
             table = reader.receive_batch(
@@ -659,7 +687,7 @@ class Client(RelationReader):
                 return
             if room is not None:
                 room -= table.num_rows
-            yield table
+            yield table if records is None else records.added(table)
         reader.stop()
 
     def sql(
@@ -693,7 +721,7 @@ class Client(RelationReader):
 
         return Waiting(self.store, rest)
 
-    def wait_for_change(self, seen_lsn: int, timeout_ms: int | None = 0) -> int:
+    def wait_for_change(self, seen_lsn: int, timeout_ms: DurationLike | None = 0) -> int:
         """Wait until a frame after `seen_lsn` is durable; returns the newest durable LSN.
 
         timeout_ms: None: wait for ever. When time runs out, the answer may be `seen_lsn`
@@ -707,7 +735,7 @@ class Client(RelationReader):
             newest = store.refresh()
             return newest if newest > seen_lsn else None
 
-        until(store, look, timeout_ms)
+        until(store, look, duration_ms(timeout_ms))
         return newest
 
     def wait(
@@ -715,11 +743,11 @@ class Client(RelationReader):
         topics: Sequence[str] = (),
         *,
         messages: int | None = None,
-        watermark: int | None = None,
+        watermark: InstantLike | None = None,
         subscription: str | None = None,
         backlogs: Mapping[str, int] | None = None,
         txns: Mapping[TxnId, str] | None = None,
-        timeout_ms: int | None = None,
+        timeout_ms: DurationLike | None = None,
     ) -> Waited:
         """Wait until all conditions are met; the fields of `txlog wait`.
 
@@ -732,7 +760,7 @@ class Client(RelationReader):
                    condition can no longer be met
         """
         waiting = self._wait(topics, messages, watermark, subscription, backlogs, txns)
-        until(self.store, waiting.look, timeout_ms, waiting.rest)
+        until(self.store, waiting.look, duration_ms(timeout_ms), waiting.rest)
         return waiting.answer()
 
     @explained
@@ -740,13 +768,13 @@ class Client(RelationReader):
         self,
         topics: Sequence[str] = (),
         messages: int | None = None,
-        watermark: int | None = None,
+        watermark: InstantLike | None = None,
         subscription: str | None = None,
         backlogs: Mapping[str, int] | None = None,
         txns: Mapping[TxnId, str] | None = None,
     ) -> conditions.Wait:
         all_conditions = conditions.conditions_of(
-            topics, messages, watermark, subscription, backlogs or {}, txns or {}
+            topics, messages, instant_ms(watermark), subscription, backlogs or {}, txns or {}
         )
         return conditions.Wait(self.store, all_conditions)
 
@@ -769,7 +797,11 @@ class Client(RelationReader):
         return keys.connected(answer)
 
     def transaction(
-        self, timeout_ms: int | None = None, *, key: str | None = None, epoch: int | None = None
+        self,
+        timeout_ms: DurationLike | None = None,
+        *,
+        key: str | None = None,
+        epoch: int | None = None,
     ) -> Transaction:
         """Begin a transaction; its first send, ack or use of `id` assigns the id.
 
@@ -778,7 +810,7 @@ class Client(RelationReader):
         raises: InvalidArgument, LimitExceeded (time-out), ProducerFenced; LimitExceeded (too many
                 unfinished transactions) when the id is assigned
         """
-        return self._transaction(timeout_ms, None, key, epoch)
+        return self._transaction(duration_ms(timeout_ms), None, key, epoch)
 
     def new_transaction(self) -> TransactionBuilder:
         """A builder of a transaction, as in PIP-31: `.with_timeout(...).build()`."""
@@ -800,7 +832,7 @@ class Client(RelationReader):
 
     def begin(
         self,
-        timeout_ms: int | None = None,
+        timeout_ms: DurationLike | None = None,
         coordinator: int | None = None,
         *,
         key: str | None = None,
@@ -818,10 +850,11 @@ class Client(RelationReader):
         if owner is not None and key is None:
             raise InvalidArgument("an owner needs a transaction key: name the key")
         key, epoch = self._held(key, epoch, coordinator)
+        limit_ms = duration_ms(timeout_ms)
         if key is not None:
-            opened = end.begin_with_key(self.store, timeout_ms, key, epoch, owner)
+            opened = end.begin_with_key(self.store, limit_ms, key, epoch, owner)
             return self._tell(opened.txn_id, lambda view: keys.opened(view, opened, self.store))
-        txn_id = self._begin(self.unopened(timeout_ms, coordinator))
+        txn_id = self._begin(self.unopened(limit_ms, coordinator))
         return self._tell(txn_id, lambda view: topics_and_txns.begun(view, txn_id, self.store))
 
     def _held(
@@ -853,7 +886,7 @@ class Client(RelationReader):
         )
         return txn_id
 
-    def commit(self, txn_id: TxnId, wait_ms: int = 0) -> TransactionEnded:
+    def commit(self, txn_id: TxnId, wait_ms: DurationLike = 0) -> TransactionEnded:
         """Commit by id; the fields of `txn commit`.
 
         wait_ms: how long to wait for unavailable partitions. If they do not come back in time, the
@@ -862,9 +895,9 @@ class Client(RelationReader):
                  ExpiredTransaction (fenced), InvalidTxnStatus (aborted), OutcomeUnknown: look the
                  transaction up by its id
         """
-        answer = self._end(txn_id, True)
-        if answer.waiting and wait_ms > 0:
-            end.await_end(self.store, txn_id, wait_ms)
+        answer, limit_ms = self._end(txn_id, True), duration_ms(wait_ms)
+        if answer.waiting and limit_ms > 0:
+            end.await_end(self.store, txn_id, limit_ms)
             answer = self._end(txn_id, True)
         return self._tell(txn_id, lambda view: topics_and_txns.ended(view, answer))
 
@@ -882,7 +915,7 @@ class Client(RelationReader):
         return answer
 
     def transactions(
-        self, all: bool = False, states: Sequence[str] | None = None
+        self, all: bool = False, states: Sequence[TransactionState] | None = None
     ) -> list[TransactionRow]:
         """Unfinished transactions; the fields of `txn list`.
 
@@ -970,7 +1003,7 @@ class Client(RelationReader):
         return self._ask(lambda view: inspecting.located(view, ids))
 
     def copy(
-        self, dest: str, *, verify: bool = False, tell: Callable[[int, int], None] | None = None
+        self, dest: StrPath, *, verify: bool = False, tell: Callable[[int, int], None] | None = None
     ) -> StoreCopied:
         """Copy the store as it is now to a new directory; other processes may write meanwhile.
 
@@ -982,7 +1015,9 @@ class Client(RelationReader):
         raises:  AlreadyExists, InvalidArgument (`dest` is in the store), StoreLocked, Corruption.
                  After an error before `verify`, the next copy to `dest` starts over
         """
-        return copying.copy_store(self.store, dest, verify=verify, tell=tell or copying.silent)
+        return copying.copy_store(
+            self.store, path_text(dest), verify=verify, tell=tell or copying.silent
+        )
 
     def flush(self) -> None:
         """Make everything durable that any process has written so far.

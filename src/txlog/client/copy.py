@@ -14,7 +14,7 @@ writer aborts all open transactions, as after a power cut: their programs use th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -132,16 +132,16 @@ def mark(source: str, uuid: str) -> bytes:
     return json.dumps(fields, indent=1).encode() + b"\n"
 
 
-def clear(disk: Disk, path: str) -> None:
-    """Remove the files of an interrupted copy."""
+def clear(disk: Disk, path: str, keep: Collection[str] = ()) -> None:
+    """Remove the files of an interrupted copy; keep: but not these."""
     for name in disk.listdir(path):
         below = f"{path}/{name}" if path else name
-        if below in (identity.COPIED, identity.LOCK):
+        if below in (identity.COPIED, identity.LOCK, *keep):
             continue
         if names_in(disk, below) is None:
             disk.unlink(below)
         else:
-            clear(disk, below)
+            clear(disk, below, keep)
             disk.remove_dir(below)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from txlog.base.arguments import explained
+from txlog.base.arguments import StrPath, explained, path_text
+from txlog.base.choices import Durability
 from txlog.base.settings import Settings, check_setting
+from txlog.base.times import DurationLike, duration_ms, durations_ms
 from txlog.client.client import Client
 from txlog.clock import Clock, SystemClock
 from txlog.engine.door import disk as posix
@@ -20,13 +23,13 @@ if TYPE_CHECKING:
 
 @explained
 def init(
-    path: str,
+    path: StrPath,
     *,
     if_not_exists: bool = False,
     shared_group: str | None = None,
     allow_unsafe: bool = False,
     clock: Clock | None = None,
-    **settings: int | str | float,
+    **settings: int | str | float | timedelta,
 ) -> StoreMade:
     """Create a store; returns {path, uuid, format, created}.
 
@@ -34,8 +37,8 @@ def init(
     raises:   AlreadyExists, InvalidArgument, LimitExceeded, NotAllowed (a network file system),
               StoreLocked (another process is creating it)
     """
-    checked = Settings.from_mapping(settings)
-    path = absolute(path)
+    checked = Settings.from_mapping(durations_ms(settings))
+    path = absolute(path_text(path))
     created = False
     there = posix.is_there(path, IDENTITY_PATH)
     if not (if_not_exists and there):
@@ -60,12 +63,12 @@ def init(
 
 @explained
 def open_store(
-    path: str,
+    path: StrPath,
     *,
     read_only: bool = False,
     clock: Clock | None = None,
-    lock_timeout_ms: int | None = None,
-    durability: str | None = None,
+    lock_timeout_ms: DurationLike | None = None,
+    durability: Durability | None = None,
     dry_run: bool = False,
     transaction_key: str | None = None,
 ) -> Client:
@@ -81,13 +84,14 @@ def open_store(
     """
     if durability not in (None, "sync", "os"):
         raise InvalidArgument(f"durability is {durability!r}, it must be sync or os")
-    if lock_timeout_ms is not None:
-        check_setting("lock_timeout_ms", lock_timeout_ms)
-    disk = PosixDisk(absolute(path), read_only=read_only or dry_run)
+    timeout_ms = duration_ms(lock_timeout_ms)
+    if timeout_ms is not None:
+        check_setting("lock_timeout_ms", timeout_ms)
+    disk = PosixDisk(absolute(path_text(path)), read_only=read_only or dry_run)
     return open_on(
         disk,
         clock or SystemClock(),
-        lock_timeout_ms=lock_timeout_ms,
+        lock_timeout_ms=timeout_ms,
         durability=durability,
         dry_run=dry_run,
         transaction_key=transaction_key,
@@ -99,7 +103,7 @@ def open_on(
     clock: Clock,
     *,
     lock_timeout_ms: int | None = None,
-    durability: str | None = None,
+    durability: Durability | None = None,
     dry_run: bool = False,
     transaction_key: str | None = None,
 ) -> Client:

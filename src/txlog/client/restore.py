@@ -20,6 +20,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from txlog.base.arguments import StrPath, path_text
 from txlog.base.startup.crc32c import crc32c
 from txlog.client import copy as copying
 from txlog.clock import Clock, SystemClock
@@ -47,8 +48,8 @@ _PIECE_BYTES = 1 << 20
 
 
 def restore(
-    copy: str,
-    dest: str,
+    copy: StrPath,
+    dest: StrPath,
     *,
     replace: bool = False,
     verify: bool = False,
@@ -65,7 +66,7 @@ def restore(
     raises:  StoreNotFound (`copy` is no store), AlreadyExists, InvalidArgument, StoreLocked,
              Corruption, NotAllowed (the file system cannot exchange two directories)
     """
-    source, place = absolute(copy), absolute(dest)
+    source, place = absolute(path_text(copy)), absolute(path_text(dest))
     _check_apart(source, place)
     done = _ended(source, place)
     if done is not None:
@@ -199,9 +200,14 @@ def _copied(source: str, target: PosixDisk, tell: copying.Tell, clock: Clock) ->
         try:
             image = store.read(copying.image_of)
             progress = copying.Progress(tell, disk, image)
+            with closing(
+                PosixDisk(target.description)
+            ) as cleaner:  # `target` opens no directory yet
+                whole = {path for path, ref in image.near.items() if _is_whole(cleaner, path, ref)}
+                copying.clear(cleaner, "", whole)
             copying.copy_journal(disk, target, image, progress)
             for path, ref in sorted(image.near.items()):
-                if ref is not None and _is_whole(target, path, ref):
+                if ref is not None and path in whole:
                     progress.add(ref.bytes)
                 else:
                     progress.add(copying.publish(disk, target, path, None, ref))
@@ -210,9 +216,9 @@ def _copied(source: str, target: PosixDisk, tell: copying.Tell, clock: Clock) ->
             store.close()
 
 
-def _is_whole(disk: PosixDisk, path: str, ref: FileRef) -> bool:
+def _is_whole(disk: PosixDisk, path: str, ref: FileRef | None) -> bool:
     """True if an earlier try has copied a file, by its length and checksum."""
-    if not disk.exists(path):
+    if ref is None or not disk.exists(path):
         return False
     size = crc = 0
     with closing(disk.open(path)) as file:

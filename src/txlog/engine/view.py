@@ -22,6 +22,8 @@ from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
@@ -684,6 +686,7 @@ class _Takes(dict[str, Take]):
 
 STATE_HEAD = struct.Struct("<8s8s")
 STATE_MAGIC = b"TXLOGSTA"
+DUMPS_AT_ONCE_BYTES = 64 << 10
 
 
 def load_dump(disk: Disk, fold: Fold, ref: DumpRef) -> object:
@@ -707,6 +710,25 @@ def made(disk: Disk, key: Component, origin: StateSources) -> object:
     return state
 
 
+def many_dumps(disk: Disk, refs: Iterable[DumpRef]) -> Iterator[tuple[DumpRef, bytes]]:
+    """The bytes of many dumps: each state file is opened once, and read in large pieces."""
+    ordered = sorted(refs, key=attrgetter("path", "offset"))
+    for path, of_file in groupby(ordered, attrgetter("path")):
+        try:
+            file = disk.open(path)
+        except MissingFile as error:
+            raise MissingFile(error.message, hint=HINT, path=path) from error
+        try:
+            start, piece = 0, b""
+            for ref in of_file:
+                if ref.offset + ref.length > start + len(piece):
+                    start = ref.offset
+                    piece = file.pread(start, max(ref.length, DUMPS_AT_ONCE_BYTES))
+                yield ref, _checked(ref, piece[ref.offset - start :][: ref.length])
+        finally:
+            file.close()
+
+
 def dump_bytes(disk: Disk, ref: DumpRef) -> bytes:
     """The bytes of a dump in its state file; raises Corruption."""
     try:
@@ -717,6 +739,11 @@ def dump_bytes(disk: Disk, ref: DumpRef) -> bytes:
         data = file.pread(ref.offset, ref.length)
     finally:
         file.close()
+    return _checked(ref, data)
+
+
+def _checked(ref: DumpRef, data: bytes) -> bytes:
+    """The bytes of a dump; raises Corruption if they are not those that were written."""
     if len(data) != ref.length or crc32c(data) != ref.crc:
         raise Corruption(
             f"{ref.path} is damaged, bytes {ref.offset} to {ref.offset + ref.length} "
@@ -1090,6 +1117,18 @@ class View:
             if key[0] == "coordinator":
                 self._deadline = ("", 0)  # the next sweep looks, as its transactions may be due
         return state
+
+    def load(self, keys: Iterable[Component]) -> None:
+        """Load many components that will be used, faster than one after the other."""
+        dumped, loaded = self._dumps, self._loaded
+        absent = dict.fromkeys(key for key in keys if key in dumped and key not in loaded)
+        for ref, data in many_dumps(self.disk, [dumped[key] for key in absent]):
+            key, fold = (ref.kind, ref.a, ref.b), FOLDS[ref.kind]
+            state: Any = fold.load(data)
+            for lsn, time_ms, op in self._waiting.get(key, ()):
+                fold.apply(state, lsn, time_ms, op)
+            loaded[key] = state
+            self._waiting.pop(key, None)
 
     def _made(self, key: Component) -> Any:
         return made(self.disk, key, StateSources(self._dumps.get(key), self._waiting.get(key, ())))

@@ -13,6 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from txlog.base.text.previews import preview
 from txlog.engine.door.reading import Decoder, messages
 from txlog.errors import CommandFailed, TxlogError
 from txlog.functions.context import Context
@@ -88,7 +89,7 @@ class Attempt:
         attempts = 1
         while attempts <= self._options.retries:
             attempts += 1
-            self._tell("retry", {"attempt": attempts, "reason": reason(error)})
+            self._tell("retry", {"attempt": attempts, **named(rows), "reason": reason(error)})
             self.outbox.rollback(mark)
             self.context.attempt = attempts
             try:
@@ -103,7 +104,7 @@ class Attempt:
         """Treat finally failed rows as on_error says; raises GivenUp."""
         options = self._options
         if options.on_error == STOP:
-            raise GivenUp(as_ours(self.context.function_name, error)) from error
+            raise GivenUp(failure_of(self.context.function_name, error, rows)) from error
         if options.on_error == DEAD_LETTER:
             letters = dead_letters(rows, self.context.subscription, error, attempts)
             self.outbox.add_table(options.dead_letter_topic, letters)
@@ -113,7 +114,7 @@ class Attempt:
             self.skipped += rows.num_rows
         self._tell(
             "dead-lettered" if options.on_error == DEAD_LETTER else "skipped",
-            {"messages": rows.num_rows, "message_id": _first_id(rows), "reason": reason(error)},
+            {"messages": rows.num_rows, **named(rows), "reason": reason(error)},
         )
 
 
@@ -141,6 +142,41 @@ def as_ours(name: str, error: BaseException) -> TxlogError:
     return failed
 
 
+def failure_of(name: str, error: BaseException, rows: pa.Table) -> TxlogError:
+    """As `as_ours`, with the messages that the function failed on."""
+    ours = as_ours(name, error)
+    which = _described(rows)
+    if not which:
+        return ours
+    failed = CommandFailed(f"{ours.message} ({which})", hint=ours.hint)
+    failed.fields = {**ours.fields, **named(rows)}
+    return failed
+
+
+def named(rows: pa.Table) -> dict[str, object]:
+    """The first message, for a log: its id, topic, key and the beginning of its value."""
+    for message in messages(rows.slice(0, 1)):
+        facts = {
+            "message_id": None if message.message_id is None else str(message.message_id),
+            "topic": message.topic,
+            "key": preview(message.key),
+            "value": preview(message.value),
+        }
+        return {name: fact for name, fact in facts.items() if fact is not None}
+    return {}
+
+
+def _described(rows: pa.Table) -> str:
+    facts = named(rows)
+    if not facts:
+        return ""
+    which = f"{facts.get('message_id')} of {facts['topic']}"
+    if rows.num_rows > 1:
+        return f"{rows.num_rows:,} messages from {which}"
+    shown = "".join(f", {name} {facts[name]}" for name in ("key", "value") if name in facts)
+    return f"message {which}{shown}"
+
+
 def dead_letters(
     rows: pa.Table, subscription: str, error: BaseException, attempts: int
 ) -> pa.Table:
@@ -166,9 +202,3 @@ def dead_letters(
             "event_time": pa.array(columns["event_time"], pa.timestamp("ms", "UTC")),
         }
     )
-
-
-def _first_id(rows: pa.Table) -> str | None:
-    for message in messages(rows.slice(0, 1)):
-        return str(message.message_id)
-    return None

@@ -38,7 +38,7 @@ from txlog.errors import (
     TransactionTimedOut,
     TxlogError,
 )
-from txlog.functions.attempt import Attempt, GivenUp, Unsettled, as_ours, reason
+from txlog.functions.attempt import Attempt, GivenUp, Unsettled, failure_of, named, reason
 from txlog.functions.context import Context
 from txlog.functions.handlers import Handled, Handler
 from txlog.functions.options import STOP, FunctionOptions, Hooks, Summary
@@ -197,14 +197,17 @@ class Work:
         """The pieces to process after a failure, the next one last."""
         options = self._options
         if options.on_error == STOP and not options.retries:
-            raise GivenUp(as_ours(self._context.function_name, error)) from error
+            raise GivenUp(failure_of(self._context.function_name, error, rows)) from error
         parts = handler.parts(rows)
         if len(parts) > 1:
-            self._hooks.tell("split", {"messages": rows.num_rows, "reason": reason(error)})
+            self._hooks.tell(
+                "split", {"messages": rows.num_rows, **named(rows), "reason": reason(error)}
+            )
             return [_Piece(part, 0) for part in reversed(parts)]
         attempts += 1
         if attempts <= options.retries:
-            self._hooks.tell("retry", {"attempt": attempts + 1, "reason": reason(error)})
+            facts = {"attempt": attempts + 1, **named(rows), "reason": reason(error)}
+            self._hooks.tell("retry", facts)
             return [_Piece(rows, attempts)]
         culprits = joined(self.held, rows)
         self.held = None
@@ -212,7 +215,7 @@ class Work:
             self._run(_Resigned(error, attempts), source, culprits, 1)
         except _Failed as failed:  # a dead letter that the store refuses
             name = self._context.function_name
-            raise GivenUp(as_ours(name, failed.error)) from failed.error
+            raise GivenUp(failure_of(name, failed.error, culprits)) from failed.error
         return []
 
     def _conflict(self, error: TransactionConflict, source: Source) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from txlog.base.startup import compute as pc
+from txlog.base.times import duration_ms
 from txlog.client.client import Client
 from txlog.client.consuming.consumer import Consumer
 from txlog.engine.door.reading import Waiting
@@ -61,7 +62,7 @@ class Inputs:
 
     def open(self, work: Work) -> None:
         """Subscribe; wait up to take_over_ms for an older instance to release a subscription."""
-        until = time.monotonic() + self._options.take_over_ms / 1000
+        until = time.monotonic() + duration_ms(self._options.take_over_ms) / 1000
         for topic in self._topics:
 
             def make(topic: str = topic) -> Consumer:

@@ -7,8 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
+from txlog.base.choices import OnError
 from txlog.base.ids import TxnId
 from txlog.base.settings import TXN_MESSAGES_MAX
+from txlog.base.times import DurationLike, duration_ms
 from txlog.errors import InvalidArgument
 
 STOP: Final = "stop"
@@ -44,22 +46,24 @@ class FunctionOptions:
     instance: int = 0
     batch: bool = False
     txn_size: int = 1000
-    txn_time_ms: int = 1000
-    txn_timeout_ms: int | None = None
+    txn_time_ms: DurationLike = 1000
+    txn_timeout_ms: DurationLike | None = None
     transaction_key: str | None = None
     limit: int | None = None
     follow: bool = False
-    max_wait_ms: int = 0
-    on_error: str = STOP
+    max_wait_ms: DurationLike = 0
+    on_error: OnError = "stop"
     dead_letter_topic: str | None = None
     retries: int = 0
-    take_over_ms: int = 30_000
+    take_over_ms: DurationLike = 30_000
     allow_loop: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.txn_size <= TXN_MESSAGES_MAX:
             raise InvalidArgument(f"txn_size is {self.txn_size}, from 1 to {TXN_MESSAGES_MAX} go")
-        if self.txn_time_ms < 1:
+        for name in ("txn_time_ms", "txn_timeout_ms", "max_wait_ms", "take_over_ms"):
+            object.__setattr__(self, name, duration_ms(getattr(self, name)))
+        if duration_ms(self.txn_time_ms) < 1:
             raise InvalidArgument(f"txn_time_ms is {self.txn_time_ms}, it must be positive")
         if not 0 <= self.retries <= RETRIES_MAX:
             raise InvalidArgument(f"retries is {self.retries}, from 0 to {RETRIES_MAX} go")

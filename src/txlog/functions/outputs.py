@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date
 from enum import Enum
 from itertools import groupby
 from typing import Any, Final, TypeAlias
@@ -20,6 +21,7 @@ import orjson
 import pyarrow as pa
 
 from txlog.base.ids import TopicName
+from txlog.base.times import DurationLike, InstantLike, duration_ms, instant_ms
 from txlog.engine.door.reading import Message
 from txlog.engine.door.sending import check_delays
 from txlog.errors import InvalidArgument, InvalidMessage
@@ -55,9 +57,9 @@ class Output:
 
     value:         bytes, text, a dict or list as JSON, or None for no payload
     key:           bytes or text, None for none; by default the key of the input
-    event_time:    ms since 1970 UTC, None for none; by default the event time of the input
-    deliver_at:    earliest delivery, ms since 1970 UTC
-    deliver_after: earliest delivery, ms after the message was stored
+    event_time:    an instant as in Producer.send, None for none; by default that of the input
+    deliver_at:    earliest delivery, an instant
+    deliver_after: earliest delivery, a duration after the message was stored
     topic:         by default the output topic of the function. It may be an input topic, but then
                    the function must make sure that the loop ends
 
@@ -68,10 +70,10 @@ class Output:
     value: object
     key: bytes | str | _Origin | None = FROM_INPUT
     properties: Mapping[str, str] | None = None
-    event_time: int | _Origin | None = FROM_INPUT
-    deliver_at: int | None = None
+    event_time: InstantLike | _Origin | None = FROM_INPUT
+    deliver_at: InstantLike | None = None
     topic: str | None = None
-    deliver_after: int | None = None
+    deliver_after: DurationLike | None = None
 
 
 Returned: TypeAlias = object
@@ -245,6 +247,8 @@ def _properties(properties: object) -> list[tuple[str, str]] | None:
 
 
 def _instant(name: str, value: object) -> int | None:
+    if isinstance(value, date | str):
+        value = instant_ms(value)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > _INSTANT_MAX:
@@ -253,7 +257,7 @@ def _instant(name: str, value: object) -> int | None:
 
 
 def _delay(output: Output) -> int | None:
-    delay_ms = output.deliver_after
+    delay_ms = duration_ms(output.deliver_after)
     if delay_ms is None:
         return None
     if type(delay_ms) is not int or not 0 <= delay_ms < 1 << 63:

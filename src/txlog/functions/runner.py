@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from txlog.base.ids import TopicName
+from txlog.base.times import duration_ms
 from txlog.client.client import Client
 from txlog.errors import InvalidArgument, LimitExceeded, Refused, TxlogError
 from txlog.functions.attempt import GivenUp
@@ -160,7 +161,7 @@ class Runner:
                 client, function, context, self._inputs, self.work, options, hooks
             )
         else:
-            handler = _made_handler(client, function, topics, options, hooks)
+            handler = _made_handler(client, function, names, options, hooks)
             self._flow = Batches(client, handler, context, self._inputs, self.work)
 
     def open(self) -> None:
@@ -183,7 +184,7 @@ class Runner:
             if self._flow.turn():
                 idle_since, waiting = time.monotonic(), self._inputs.waiting()
                 continue
-            over_s = idle_since + self._options.max_wait_ms / 1000
+            over_s = idle_since + duration_ms(self._options.max_wait_ms) / 1000
             is_over = not self._options.follow and time.monotonic() >= over_s
             if self._inputs.is_full or is_over:
                 self._flow.ended()
@@ -197,16 +198,21 @@ class Runner:
 def _made_handler(
     client: Client,
     function: UserFunction | Windowed,
-    topics: Sequence[str],
+    inputs: Sequence[TopicName],
     options: FunctionOptions,
     hooks: Hooks,
 ) -> Handler:
     if isinstance(function, Windowed):
-        partitions = {name: int(client.describe_topic(name)["partitions"]) for name in topics}
+        partitions = {
+            name.short: int(client.describe_topic(name.topic.short)["partitions"])
+            if name.partition is None
+            else 1
+            for name in inputs
+        }
         return WindowHandler(function, partitions, batch=options.batch)
     if options.batch:
         return BatchHandler(function)
-    return MessageHandler(function, options.txn_time_ms, hooks.stop)
+    return MessageHandler(function, duration_ms(options.txn_time_ms), hooks.stop)
 
 
 class Batches:

@@ -23,6 +23,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from txlog.base.startup import compute as pc
+from txlog.base.times import duration_ms
 from txlog.client.client import Client
 from txlog.engine.door.transactions import Transaction
 from txlog.errors import NotAllowed
@@ -72,7 +73,7 @@ class WatermarkedWindows:
         """Subscribe to the state exclusively, then read it: an older instance no longer writes."""
         with self._hooks.guard():
             self._state.make()
-        until = time.monotonic() + self._options.take_over_ms / 1000
+        until = time.monotonic() + duration_ms(self._options.take_over_ms) / 1000
         name = consumer_name(self._context, self._options)
         details = {"topic": self._state.topic, "subscription": self._context.subscription}
         self._work.take_over(lambda: self._state.opened(name), until, details)
@@ -203,7 +204,7 @@ class _Give:
         assert windowed.duration_ms is not None
         self._call: Callable[[Any, Any], object] = with_context(windowed.function)
         self._duration_ms = windowed.duration_ms
-        self._batch, self._txn_time_ms = options.batch, options.txn_time_ms
+        self._batch, self._txn_time_ms = options.batch, duration_ms(options.txn_time_ms)
         self._stop = stop
 
     def parts(self, rows: pa.Table) -> list[pa.Table]:

@@ -21,8 +21,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from txlog.base import times
 from txlog.base.ids import TopicName
 from txlog.base.startup import compute as pc
+from txlog.base.times import DurationLike
 from txlog.errors import InvalidArgument
 from txlog.functions.attempt import FAILURES, Attempt
 from txlog.functions.context import Window
@@ -51,8 +53,8 @@ class Windowed:
 def tumbling(
     *,
     count: int | None = None,
-    duration_ms: int | None = None,
-    lateness_ms: int = 0,
+    duration_ms: DurationLike | None = None,
+    lateness_ms: DurationLike = 0,
     watermarks: bool = False,
     late_topic: str | None = None,
 ) -> Callable[[UserFunction], Windowed]:
@@ -93,13 +95,14 @@ def tumbling(
     ...         done.late, [message.value for message in client.reader("totals")]
     (1, [b'0: 30 70'])
     """
-    if (count is None) == (duration_ms is None):
+    length_ms, late_ms = times.duration_ms(duration_ms), times.duration_ms(lateness_ms)
+    if (count is None) == (length_ms is None):
         raise InvalidArgument("a window has a count or a duration_ms")
-    if (count is not None and count < 1) or (duration_ms is not None and duration_ms < 1):
+    if (count is not None and count < 1) or (length_ms is not None and length_ms < 1):
         raise InvalidArgument("a window has at least one message, or one millisecond")
-    if lateness_ms < 0 or (lateness_ms and duration_ms is None):
+    if late_ms < 0 or (late_ms and length_ms is None):
         raise InvalidArgument("lateness_ms is not negative and belongs to a duration_ms")
-    if watermarks and duration_ms is None:
+    if watermarks and length_ms is None:
         raise InvalidArgument("watermarks close windows of time: they need a duration_ms")
     if late_topic is not None and not watermarks:
         raise InvalidArgument("a late_topic belongs to windows with watermarks")
@@ -107,9 +110,7 @@ def tumbling(
 
     def wrap(function: UserFunction) -> Windowed:
         with_context(function)  # refuses a bad function here, where it is defined
-        return Windowed(
-            function, count, duration_ms, lateness_ms, watermarks, late, name_of(function)
-        )
+        return Windowed(function, count, length_ms, late_ms, watermarks, late, name_of(function))
 
     return wrap
 

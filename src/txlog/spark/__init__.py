@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["bulk_load", "read", "register", "release", "schema_of", "session"]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     if name not in __all__ and name != "Spark":
         raise AttributeError(f"module txlog.spark has no attribute {name!r}")

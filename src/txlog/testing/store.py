@@ -10,6 +10,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
 
+from txlog.base.arguments import StrPath, path_text
+from txlog.base.choices import Durability
 from txlog.client.aio.client import opening
 from txlog.client.open import init, open_on
 from txlog.clock import ManualClock
@@ -28,7 +30,7 @@ class OpenOptions(TypedDict, total=False):
     """Options of a client, as of txlog.open."""
 
     lock_timeout_ms: int
-    durability: str
+    durability: Durability
     transaction_key: str
 
 
@@ -39,20 +41,20 @@ class TemporaryStore:
     clock: the clock of all clients that `open` returns, at first 2026-01-01 00:00 UTC
     """
 
-    def __init__(self, path: str | None = None, **settings: Any) -> None:
+    def __init__(self, path: StrPath | None = None, **settings: Any) -> None:
         """Create the store; without a path, in a directory that `close` removes.
 
         settings: as of txlog.init
         """
         folder = tempfile.mkdtemp(prefix="txlog-") if path is None else None
-        self._set(path or f"{folder}/store", folder)
+        self._set(f"{folder}/store" if path is None else path_text(path), folder)
         init(self.path, clock=self.clock, **settings)
 
     @classmethod
-    def existing(cls, path: str) -> Self:
+    def existing(cls, path: StrPath) -> Self:
         """Take a store that is there: a copy of one that a test prepared."""
         store = cls.__new__(cls)
-        store._set(path, None)
+        store._set(path_text(path), None)
         return store
 
     def _set(self, path: str, folder: str | None) -> None:

@@ -1,6 +1,6 @@
 """Messages as records; subscriptions, their consumers, changes to a backlog; dead letters."""
 
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from txlog.base.ids import MessageId, TxnId
 from txlog.base.rows import fields
@@ -32,6 +32,9 @@ class Record(TypedDict):
     redelivery_count: Annotated[int | None, "number of earlier deliveries"]
     late: Annotated[bool | None, "event time below the watermark; null without --watermarks"]
     size_bytes: Annotated[int, "bytes of payload"]
+    record: Annotated[
+        dict[str, Any] | None, "the fields of the value, of a typed topic; instants as text"
+    ]
 
 
 class _SubscriptionCounts(TypedDict):
@@ -104,8 +107,8 @@ class ConsumerRow(TypedDict):
     address: Annotated[str | None, "HOST:PORT of a client of `txlog serve`"]
 
 
-class SubscriptionPartition(Lag):
-    """A partition of a SubscriptionDescription."""
+class _CursorCounts(TypedDict):
+    """The first fields of a SubscriptionPartition."""
 
     partition: fields.Partition
     mark_delete: MessageId | None
@@ -116,6 +119,10 @@ class SubscriptionPartition(Lag):
     pending_acks: int
     leased: int
     watermark: int | None
+
+
+class SubscriptionPartition(_CursorCounts, Lag):
+    """A partition of a SubscriptionDescription."""
 
 
 class SubscriptionDescription(LagRow):

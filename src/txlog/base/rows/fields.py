@@ -12,16 +12,23 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, is_t
 from txlog.base.ids import MessageId, Position, TxnId
 from txlog.base.times import is_instant
 
+
+class Importance(int):
+    """How long a field stays in a table that is too wide: a column without it is in between."""
+
+
+MAIN, MINOR = Importance(3), Importance(1)
+
 Acks = Annotated[int, "acknowledgements in the transaction"]
 Already = Annotated[bool, "it was done before"]
-Backlog = Annotated[int, "messages not yet acknowledged"]
+Backlog = Annotated[int, "messages not yet acknowledged", MAIN]
 BeginTime = Annotated[int, "when it began"]
 Changed = Annotated[bool, "false when nothing had to change"]
 Coordinator = Annotated[int, "number of the coordinator"]
 CoordinatorState = Annotated[str, "Ready, ReadOnly or Corrupt", ("Ready", "ReadOnly", "Corrupt")]
 Count = Annotated[int, "number of messages or rows that it affects"]
 Created = Annotated[bool, "false when it existed already"]
-CreatedTime = Annotated[int, "time of its creation"]
+CreatedTime = Annotated[int, "time of its creation", MINOR]
 DeadLettered = Annotated[int, "written to the dead-letter topic"]
 DecisionLsn = Annotated[int, "frame of the decision"]
 Definition = Annotated[str, "an Avro record as JSON"]
@@ -78,8 +85,8 @@ SizeBeforeBytes = Annotated[int, "bytes of the files before"]
 SizeBytes = Annotated[int, "bytes of payload; for a topic or store, bytes stored"]
 Skipped = Annotated[int, "left out"]
 SkippedList = Annotated[list[str], "partitions deleted meanwhile"]
-Subscription = Annotated[str, "name of the subscription"]
-SubscriptionType = Annotated[str, "exclusive, shared, failover or key-shared"]
+Subscription = Annotated[str, "name of the subscription", MAIN]
+SubscriptionType = Annotated[str, "exclusive, shared, failover or key-shared", MINOR]
 Subscriptions = Annotated[int, "number of subscriptions"]
 TimeoutAt = Annotated[int, "time of its time-out"]
 TimeoutMs = Annotated[int, "time-out from the beginning"]
@@ -91,7 +98,7 @@ Transactions = Annotated[int, "transactions committed"]
 Txn = Annotated[TxnId, "the transaction, COORDINATOR:SEQUENCE"]
 TxnAgeMs = Annotated[int, "time since it began"]
 TxnIndex = Annotated[int, "number in the transaction and partition, from 1"]
-TxnState = Annotated[str, "open, committing, committed, aborting or aborted"]
+TxnState = Annotated[str, "open, committing, committed, aborting or aborted", MAIN]
 Uuid = Annotated[str, "identity of the store"]
 Version = Annotated[int, "version of the schema"]
 VisibleTime = Annotated[int, "when it became visible: time of publish or commit"]
@@ -104,6 +111,7 @@ class Field(NamedTuple):
 
     hint:  its type, without null
     words: what a text may be; empty: anything
+    importance: which columns leave a table that is too wide: the least important first
     """
 
     name: str
@@ -111,6 +119,7 @@ class Field(NamedTuple):
     nullable: bool
     meaning: str
     words: tuple[str, ...]
+    importance: int = 2
 
     @property
     def type(self) -> str:
@@ -156,4 +165,6 @@ def _field(name: str, hint: Any) -> Field:
         else:
             break
     meaning = metadata[0] if metadata else name.replace("_", " ")
-    return Field(name, hint, nullable, meaning, metadata[1] if metadata[1:] else ())
+    words: tuple[str, ...] = next((each for each in metadata[1:] if isinstance(each, tuple)), ())
+    importance = next((int(each) for each in metadata[1:] if isinstance(each, Importance)), 2)
+    return Field(name, hint, nullable, meaning, words, importance)

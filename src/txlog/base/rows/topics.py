@@ -198,3 +198,12 @@ class SchemasDeleted(TypedDict):
     topic: fields.Topic
     versions: Annotated[int, "number of schemas it had"]
     deleted: Annotated[bool, "false: it had none"]
+
+
+class TopicCopied(TypedDict):
+    """Of `txlog topic copy`."""
+
+    topic: fields.Topic
+    to: Annotated[str, "the topic in the other store"]
+    messages: Annotated[int, "messages that this call copied"]
+    continued: Annotated[bool, "an earlier call had copied some"]

@@ -268,7 +268,8 @@ class Schema(msgspec.Struct, frozen=True):
 def read_schema(source: str, type: str | None = None) -> Schema:
     """The schema in a file: FILE.avsc, FILE.json, or arrow:FILE.parquet and arrow:FILE.arrow.
 
-    A JSON file may also have the form of Pulsar's tools: {"type": "AVRO", "schema": "..."}.
+    A JSON file may also have the form of Pulsar's tools: {"type": "AVRO", "schema": "..."}, or
+    that of `schema get --json`: {"type": "avro", "definition": "..."}.
     type:   avro or json; None: avro for FILE.avsc, else the type in the file, else json
     raises: InvalidArgument
     """
@@ -287,8 +288,9 @@ def read_schema(source: str, type: str | None = None) -> Schema:
         node = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidArgument(f"{path} is not JSON: {error}") from error
-    if isinstance(node, dict) and isinstance(node.get("schema"), str):
-        text, usual = node["schema"], str(node.get("type", usual)).lower()
+    for member in ("schema", "definition") if isinstance(node, dict) else ():
+        if isinstance(node.get(member), str):
+            text, usual = node[member], str(node.get("type", usual)).lower()
     return Schema.parse(type or usual, text)
 
 

@@ -2,14 +2,17 @@
 
 `clean` reads a block of them at once. It returns None if one of them is bad, or written in a form
 that it does not parse. Then `envelope_row` reads them one by one, with an error for each bad one;
-good envelopes give the same columns either way. Source: spec/cli 7.
+good envelopes give the same columns either way. A record that `consume --json` prints is an
+envelope, too: its value may be JSON itself, and its instants are text. Source: spec/cli 7.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import chain
 from operator import attrgetter
@@ -24,6 +27,7 @@ from txlog.base.text import columns as text
 from txlog.base.text.records import TYPES, Columns, bad_record, check_delivery, maps, whole_table
 from txlog.base.times import STORED_MAX
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64_MAX: Final = (1 << 63) - 1
 _INT32_MAX: Final = (1 << 31) - 1
 _LIMITS: Final = {
@@ -55,12 +59,13 @@ class Envelope(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     topic: str | None = None
     message_id: str | None = None
     publish_time: int | None = None
+    record: msgspec.Raw = msgspec.Raw(b"null")  # follows from the value
 
 
 _MEMBERS: Final = {
     name: attrgetter(name)
     for name in Envelope.__struct_fields__
-    if name not in ("topic", "message_id", "publish_time")
+    if name not in ("topic", "message_id", "publish_time", "record")
 }
 
 
@@ -165,6 +170,8 @@ def envelope_row(columns: Columns, line: int, record: bytes) -> None:
         raise bad_record(line, reason) from error
     if not isinstance(fields, dict):
         raise bad_record(line, "not a JSON object")
+    if fields.get("kind") not in (None, "message"):
+        raise bad_record(line, f"a {str(fields['kind'])[:20]}, not a message")
     properties = fields.get("properties")
     if properties is None:
         properties = {}
@@ -172,7 +179,7 @@ def envelope_row(columns: Columns, line: int, record: bytes) -> None:
         raise bad_record(line, "properties must map strings to strings")
     row: dict[str, object] = {
         "line": line,
-        "value": _decoded(fields, "value", line),
+        "value": _value(fields, line, record),
         "key": _decoded(fields, "key", line),
         "properties": list(properties.items()) if properties else None,
         **{name: _integer(fields, name, line, *ends) for name, ends in _LIMITS.items()},
@@ -181,6 +188,23 @@ def envelope_row(columns: Columns, line: int, record: bytes) -> None:
     row["producer"] = producer if isinstance(producer, str) else None
     check_delivery(row, line)
     columns.add(row)
+
+
+class _Embedded(msgspec.Struct):
+    """The bytes of a value that is JSON itself."""
+
+    value: msgspec.Raw
+
+
+def _value(fields: dict[str, object], line: int, record: bytes) -> bytes | None:
+    if fields.get("value_encoding") != "json":
+        return _decoded(fields, "value", line)
+    if fields.get("value_bytes") is not None:
+        exact = {"value": fields["value_bytes"], "value_encoding": "base64"}
+        return _decoded(exact, "value", line)
+    if not isinstance(fields.get("value"), dict | list):
+        raise bad_record(line, "value is not an object or array, as its encoding json says")
+    return bytes(msgspec.json.decode(record, type=_Embedded).value)
 
 
 def _decoded(fields: dict[str, object], name: str, line: int) -> bytes | None:
@@ -198,16 +222,30 @@ def _decoded(fields: dict[str, object], name: str, line: int) -> bytes | None:
             return base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError) as error:
             raise bad_record(line, f"{name} is not base64") from error
-    raise bad_record(line, f"{name}_encoding is utf8, base64 or null")
+    also = "json, " if name == "value" else ""
+    raise bad_record(line, f"{name}_encoding is {also}utf8, base64 or null")
 
 
 def _integer(fields: dict[str, object], name: str, line: int, least: int, most: int) -> int | None:
     value = fields.get(name)
     if value is None:
         return None
+    if isinstance(value, str) and name in ("event_time", "deliver_at"):
+        value = _instant(value)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise bad_record(line, f"{name} is not an integer in range")
     return value
+
+
+def _instant(text: str) -> int | None:
+    """Milliseconds of an instant as `consume --json` writes it; None: it is none."""
+    if re.fullmatch("-?[0-9]{1,19}", text):
+        return int(text)  # outside the years 1 to 9999
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return None if moment.tzinfo is None else (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _is_text(record: bytes) -> bool:

@@ -7,6 +7,7 @@ blanks.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Final
@@ -16,7 +17,7 @@ import pyarrow as pa
 from txlog.base.ids import TxnId
 from txlog.base.startup import compute as pc
 from txlog.base.startup import json as orjson
-from txlog.base.text import columns
+from txlog.base.text import columns, structs
 from txlog.base.text.columns import Column, Part
 
 BREAKS: Final = bytes.maketrans(b"\n\r", b"  ")
@@ -26,7 +27,10 @@ _INSTANTS: Final = ("publish_time", "event_time", "deliver_at", "visible_time", 
 _SAFE: Final = (*_INSTANTS, "message_id", "txn", "key_encoding", "value_encoding")
 _BARE: Final = (
     "partition", "txn_index", "sequence_id", "redelivery_count", "late", "size_bytes", "properties",
+    "record",
 )  # fmt: skip
+_OBJECTS: Final = ("properties", "record")
+_NUMBERS: Final = tuple(name for name in _BARE if name not in _OBJECTS)
 _MADE: Final = ("message_id", "txn", "txn_index")
 _STORED_AS: Final = {"txn_index": "index", "late": "is_late"}
 _ENVELOPE: Final = (
@@ -92,6 +96,8 @@ class Messages:
         column = self.stored(_STORED_AS.get(name, name))
         if column is None:
             return None
+        if name == "record":
+            return structs.json_of(column)
         if name in _INSTANTS:
             return columns.instants(column)
         return columns.numbers(column) if name in _BARE else columns.strings(column)
@@ -171,7 +177,26 @@ class Messages:
         if embed and ("value" in names or "value_encoding" in names):
             embedded = self._embedded()
         members = [(name, embedded.get(name) or self._json(name)) for name in names]
-        return columns.joined([*columns.json_object(members), b"\n"], self.count)
+        end: list[Part] = [b"}\n"]
+        if "value" in embedded and {"value", "value_encoding"} <= {*names}:
+            end = [*self._exact_bytes(embedded["value_encoding"]), *end]
+        return columns.joined([*columns.json_object(members)[:-1], *end], self.count)
+
+    def _exact_bytes(self, encodings: list[Part]) -> list[Part]:
+        """A member `value_bytes` where an embedded value is not exactly the bytes: line breaks in
+        it are blanks, and white space around it means nothing to a reader of JSON."""
+        value = self.stored("value")
+        assert value is not None
+        [kinds] = [columns.joined(encodings, self.count).cast(pa.string())]
+        is_changed = pc.and_(
+            pc.equal(kinds, '"json"'),
+            pc.fill_null(pc.match_substring_regex(value, r"[\r\n]|\A[ \t]|[ \t]\z"), False),
+        )
+        if not pc.any(is_changed).as_py():
+            return []
+        changed = pc.if_else(is_changed, value, pa.scalar(None, value.type))
+        member = b',"value_bytes":"%b"'
+        return [columns.mapped(changed, lambda data: member % base64.b64encode(data))]
 
     def _json(self, name: str) -> list[Part]:
         if name in _BARE:
@@ -208,13 +233,15 @@ class Messages:
         for name in _ENVELOPE:
             parts = columns.json_bare(self.number(name)) if name in _INSTANTS else self._json(name)
             members.append((name, parts))
+        if self.stored("record") is not None:  # of a typed topic, for other programs
+            members.append(("record", self._json("record")))
         return columns.joined([*columns.json_object(members), b"\n"], self.count)
 
     def delimited(self, form: str, names: Sequence[str]) -> pa.Array:
         """Lines of tsv or csv with these fields."""
         cells = []
         for name in names:
-            is_safe = name in _SAFE or (name in _BARE and name != "properties")
+            is_safe = name in _SAFE or (name in _BARE and name not in _OBJECTS)
             recurs = name == "properties"
             cells.append(columns.cell(form, self.field(name), is_safe=is_safe, recurs=recurs))
         return columns.joined(columns.delimited(form, cells), self.count)
@@ -228,7 +255,7 @@ class Messages:
             if name == "properties" and stored is not None:
                 text = self.column(name)
                 column = pc.if_else(stored.is_valid(), text, pa.scalar(None, text.type))
-            is_number, recurs = name in _BARE[:-1], name == "properties"
+            is_number, recurs = name in _NUMBERS, name == "properties"
             cells.append(columns.quoted_cell(column, is_number=is_number, recurs=recurs))
         return columns.joined(columns.delimited("csv", cells), self.count)
 

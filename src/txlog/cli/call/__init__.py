@@ -7,5 +7,6 @@ Contents:
     call          Call: the global flags, the store, the clock, diagnostics; services of commands
     environment   the environment variables, the user's files, the settings in config.toml
     progress      progress on the last line of a terminal
+    repetition    a listing that is shown again and again
     version       the long answer to --version
 """

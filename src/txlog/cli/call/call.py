@@ -16,10 +16,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 import msgspec
 
+from txlog.base.choices import Durability
 from txlog.base.ids import TxnId
 from txlog.base.settings import Settings
 from txlog.base.times import parse_duration, parse_time
@@ -60,6 +61,20 @@ _USUAL: Final[dict[str, str | bool | None]] = {
     "lock_timeout": None,
     "no_progress": False, "no_pager": False, "no_input": False,
 }  # fmt: skip
+# What to do after a listing without rows.
+_EMPTY: Final[dict[str, str]] = {
+    "topic list": "no topics yet: txlog topic create NAME",
+    "topic stats": "no messages yet: txlog produce TOPIC",
+    "sub list": "no subscriptions yet: txlog sub create NAME -t TOPIC",
+    "txn list": "no transactions to list: txlog txn begin, or txlog txn list -h for the filters",
+    "delay list": "no delayed messages: txlog produce TOPIC --deliver-after 10m",
+    "schema versions": "no schema: txlog schema upload TOPIC FILE",
+    "watermark show": "no watermarks: txlog watermark set, or txlog produce --watermark-from",
+    "admin list-transaction-keys": "no transaction keys: txlog txn connect KEY takes one",
+    "admin locks": "nobody holds a lock",
+    "dlq list": "no dead letters",
+    "segment list": "no files yet: messages are in the journal until txlog admin checkpoint",
+}
 _LEVELS: Final = {"error": (2, 0), "warning": (1, 0), "info": (0, 0), "debug": (0, 1)}
 
 
@@ -157,6 +172,9 @@ class Call:
                 saying.begin_log(self.flags.log_file)
             with self._stack:
                 self.command.run(self, values)
+            if self.output.is_empty and self.command.path in _EMPTY:
+                self.output.out.flush()
+                self.note(_EMPTY[self.command.path])
         self.output.out.flush()
         return self.exit
 
@@ -225,11 +243,11 @@ class Call:
         """Milliseconds since the command began; --now does not stop them."""
         return int((time.monotonic() - self.started) * 1000)
 
-    def durability(self, flag: str | None = None) -> str | None:
+    def durability(self, flag: str | None = None) -> Durability | None:
         """Return `sync`, `os`, or None for the store's own setting."""
         word = flag or os.environ.get("TXLOG_DURABILITY") or None
         self.check_choice("--durability" if flag else "TXLOG_DURABILITY", word, ("sync", "os"))
-        return word
+        return cast("Durability | None", word)
 
     def check_choice(self, flag: str, value: str | None, choices: tuple[str, ...]) -> None:
         """Raise Usage (201) for a value that is not None and not one of the choices."""
@@ -569,17 +587,6 @@ def each_target(names: Sequence[str], act: Callable[[str], None]) -> None:
             for name, error in failed
         ],
     )
-
-
-def words_or_stdin(args: Sequence[str]) -> list[str]:
-    """Return args, with each `-` replaced by the lines of stdin that are not blank."""
-    out: list[str] = []
-    for word in args:
-        if word != "-":
-            out.append(word)
-        elif sys.stdin is not None:
-            out.extend(line.strip() for line in sys.stdin if line.strip())
-    return out
 
 
 def show_text(call: Call, text: str) -> None:

@@ -18,15 +18,15 @@ Contents:
     job           `job`: audit, lateness, replay, compact and the others; which engine runs them
     man           manual pages: installed, shown, found
     metrics       `metrics`: text for Prometheus, or a file for its node exporter
-    policy        policies of delayed delivery, retention, schemas and watermarks
+    policy        policies of alerts, delayed delivery, retention, schemas and watermarks
     query         `query`: SQL over the messages of a store
     report        `report`: a page of HTML
     segment       the files that hold a topic's rows
     serve         `serve`: the store for clients of Apache Pulsar, and by HTTP
     spark         arguments for spark-submit, and a job to start from
     status        the output of `status`
-    store         init, copy, status, inspect
-    sub           subscriptions, and their dead letters
+    store         init, copy, status, inspect, du
+    sub           subscriptions, their dead letters, and `top`
     token         tokens for clients of `txlog serve`
     topic         topics, and their schemas
     transfer      `import` and `export`

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from txlog.base.ids import MessageId, TxnId, check_name
 from txlog.base.times import format_time
-from txlog.cli.call.call import Call, confirm, words_or_stdin
+from txlog.cli.call.call import Call, confirm
 from txlog.cli.call.progress import Words
+from txlog.cli.input.names import names
 from txlog.cli.line.command import Argument, Option, Time, command, exclusive
 from txlog.cli.terminal.tables import counted
-from txlog.errors import InvalidArgument, Usage
+from txlog.errors import Usage
 
 if TYPE_CHECKING:
     from txlog.client.topics.topic import TopicHandle
@@ -174,7 +175,7 @@ def _length(count: int, most: int) -> int:
 
 # --- promote and cancel ----------------------------------------------------------------------
 
-Ids = Annotated[list[str] | None, Argument(metavar="ID")]
+Ids = Annotated[list[str] | None, Argument(metavar="ID|-")]
 DueBefore = Annotated[int | None, Time("--before", help="messages due before it")]
 Every = Annotated[bool, Option("--all", help="everything delayed")]
 
@@ -212,6 +213,7 @@ def promote(
     "acknowledge them before they are due",
     examples=(
         "txlog delay cancel orders 17:4 17:9:2",
+        "txlog delay list orders --json | txlog delay cancel orders - --yes",
         "txlog delay cancel orders --all -s billing --yes",
         "txlog delay cancel orders --before 2027-01-01 --dry-run",
     ),
@@ -251,7 +253,9 @@ def _change(
         raise Usage(f"give one of the following to {verb} messages: ID…, --before TIME or --all")
     if subscription is not None:
         check_name("subscription", subscription)
-    message_ids = _parsed(ids) if ids else None
+    message_ids = _parsed(call, ids) if ids else None
+    if message_ids == []:
+        return
     handle = call.client(write=True).topic(topic)
     act = _action(handle, verb)
 
@@ -277,11 +281,8 @@ def _action(handle: TopicHandle, verb: str) -> Callable[..., Mapping[str, Any]]:
     return handle.promote if verb == "promote" else handle.cancel
 
 
-def _parsed(ids: list[str]) -> list[MessageId]:
-    parsed = [MessageId.parse(word) for word in words_or_stdin(ids)]
-    if not parsed:
-        raise InvalidArgument("no message id was given", code=203)
-    return parsed
+def _parsed(call: Call, ids: list[str]) -> list[MessageId]:
+    return [MessageId.parse(word) for word in names(call, ids, "message_id", "message")]
 
 
 def _amount(answer: Mapping[str, Any], done: str) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 from txlog.cli.call.call import Call, is_terminal
 from txlog.cli.call.progress import Bar, Sight
 from txlog.cli.line.command import Argument, Option, command, exclusive
-from txlog.cli.terminal.say import say
+from txlog.cli.terminal.say import is_colored, say
 from txlog.cli.terminal.tables import counted
 from txlog.errors import InvalidArgument, ReadOnlyStore
 
@@ -135,11 +135,13 @@ def _walk(call: Call, path: str) -> None:
 
     folder = Path(path)
     work.prepare(folder)
-    complete = work.walk(folder, show, goes_on)
+    bright = is_colored(call.flags.color or "auto", is_terminal(1), os.environ)
+    heading = "\x1b[1m{}\x1b[0m".format if bright else str
+    complete = work.walk(folder, show, goes_on, heading)
     place = shlex.quote(path)
     show(
         f"\n{'That was the tour' if complete else 'The tour ends here'}; its store is yours:\n"
         f"  cd {place} && export TXLOG_STORE={work.STORE} && txlog shell\n"
-        f"  rm -r {place}    removes all of it\n"
-        "  txlog demo       all invoices, while ten workers are killed\n"
+        f"  rm -r {place}   # removes all of it\n"
+        "  txlog demo   # all invoices, while ten workers are killed\n"
     )

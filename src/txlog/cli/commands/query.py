@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from txlog.cli.call.call import Call, is_terminal, utf8
 from txlog.cli.call.progress import Words
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from txlog.engine.door.store import Store, View
 
 
+_DESCRIBE: Final = re.compile(r"\s*DESC(?:RIBE)?\s+(.+?)[\s;]*", re.IGNORECASE | re.DOTALL)
+_SELECT: Final = re.compile(r"(SELECT|FROM|WITH)\b", re.IGNORECASE)
+
+
 @command(
     "query",
     "SQL over messages and topics",
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
         'txlog query "SELECT text(key), count(*) FROM orders GROUP BY 1"',
         "txlog query \"SELECT * FROM messages WHERE topic = 'orders' LIMIT 5\" --json",
         'txlog query "FROM orders" --out orders.parquet',
+        'txlog query "DESCRIBE orders"',
         "txlog query --file report.sql --param day=2026-11-20",
     ),
     more=lambda: fields.relations(),
@@ -60,6 +66,7 @@ def query(
     transaction_key_log cursor_log catalog_log.
     text(key) and json(value) decode bytes; value->>'id' reads JSON. A message that is not JSON ends
     the query with its topic and id; try_json(value) gives NULL for it.
+    DESCRIBE orders lists the columns of a relation, with their types.
     Rows have no order without ORDER BY partition, ledger, entry, txn_index.
     """
     exclusive(SQL=sql, file=file)
@@ -72,6 +79,9 @@ def query(
     if out is not None:
         shapes.check_out(out, force)
     text = utf8(_sql(sql, file), "the SQL")
+    described = _DESCRIBE.fullmatch(text)
+    if described is not None:
+        text = _without_rows(described[1])
     parameters = _parameters(param or [])
     with importlib.import_module("txlog.lake.sql.query").SqlQuery(
         call.relations(), _listed, text, parameters, isolation, skip_unavailable=skip_unavailable
@@ -84,7 +94,10 @@ def query(
         says = call.flags.quiet < 1 and not call.output.as_json and out is None
         pruned = query_.pruned() if says else 0
         with Words(call, "running the query", prints=out is None and not is_terminal(1)):
-            batches = shapes.begun(shapes.limited(query_.rows(), limit))
+            answer = query_.rows()
+            if described is not None:
+                answer = shapes.Columns(answer.schema)
+            batches = shapes.begun(shapes.limited(answer, limit))
             rows = 0 if out is None else shapes.write_out(out, batches, force=force)
         if out is not None:
             call.summary(f"wrote {counted(rows, 'row')} to {out}")
@@ -95,6 +108,14 @@ def query(
         f"{counted(rows, 'row')} ({part_of}{counted(query_.files, 'file')} read, "
         f"{duration(call.elapsed_ms())})"
     )
+
+
+def _without_rows(words: str) -> str:
+    """A SELECT with the columns of a relation, or of a SELECT, and no rows."""
+    if _SELECT.match(words):
+        return f"SELECT * FROM ({words}) LIMIT 0"  # noqa: S608
+    name = importlib.import_module("txlog.lake.sql.messages").name
+    return f"FROM {words if words.startswith(chr(34)) else name(words)} LIMIT 0"
 
 
 def _listed(view: View, store: Store, name: str) -> pa.Table:

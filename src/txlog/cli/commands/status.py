@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from txlog.cli.call.call import Call
+from txlog.cli.call.repetition import repeat
 from txlog.cli.terminal import fields, tables
-from txlog.cli.terminal.watching import repeat
 from txlog.errors import printable
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from typing import Annotated
 
 from txlog.base.ranges import parse_size
 from txlog.cli.call.call import STORE_DEFAULT, Call
+from txlog.cli.call.repetition import pause_of
 from txlog.cli.help import fields
 from txlog.cli.line.command import Argument, Duration, Option, command
-from txlog.cli.terminal.watching import pause_of
+from txlog.cli.terminal import tables
 from txlog.errors import InvalidArgument, ReadOnlyStore
 
 
@@ -216,3 +217,23 @@ def inspect(
         sql, at, isolation, schema, stats, row_groups, frames, hexdump, sample, explain
     )
     view.show(call, target, looks)
+
+
+@command(
+    "du",
+    "bytes on disk by topic and part",
+    examples=("txlog du", "txlog du --json"),
+    rows="space.DiskUsageRow",
+)
+def du(call: Call) -> None:
+    """Show what takes the space on the disk, largest first: topics, journal, checkpoints, others.
+
+    The sum of the sizes is that of `du -b` on the store. Offloaded files are not in it.
+    """
+    usage = call.client().disk_usage()
+    call.output.rows(usage["usage_list"])
+    away = usage["offloaded_bytes"]
+    call.summary(
+        f"{tables.size(usage['size_bytes'])} in {usage['path']}"
+        + (f", and {tables.size(away)} offloaded" if away else "")
+    )

@@ -1,4 +1,4 @@
-"""Owns the commands of subscriptions and of their dead letters.
+"""Owns the commands of subscriptions, of their lag, and of their dead letters.
 
 Commands that move or delete a subscription show their plan and ask first; the plan is the same
 decision without effects.
@@ -6,29 +6,29 @@ decision without effects.
 
 from __future__ import annotations
 
-import sys
+import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
+from txlog.base.choices import Isolation, SubscriptionType
 from txlog.base.ids import MessageId, TopicName, check_name
 from txlog.base.ranges import Bound, parse_bound
-from txlog.base.startup import json as orjson
 from txlog.base.suggest import suggestion
-from txlog.cli.call.call import Call, confirm, each_target, words_or_stdin
+from txlog.cli.call.call import Call, confirm, each_target
+from txlog.cli.call.repetition import pause_of, repeat
+from txlog.cli.input.names import names, rows_named
 from txlog.cli.line.command import Argument, Duration, Option, command
 from txlog.cli.terminal.tables import counted
-from txlog.cli.terminal.watching import pause_of, repeat
 from txlog.client.topics.subscription import moved_partitions, seek_effect, undo_of
 from txlog.errors import InvalidArgument, SubscriptionNotFound, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from txlog.base.rows.consuming import Skipped
     from txlog.client.client import Client
     from txlog.client.topics.subscription import SubscriptionHandle
 
 TYPES = ("exclusive", "shared", "failover", "key-shared")
+Type = Annotated[SubscriptionType, Option("--type", metavar="|".join(TYPES), reads=str)]
 Position = Annotated[
     Bound, Option("--position", metavar="BOUND", reads_now=parse_bound, default="start")
 ]
@@ -52,8 +52,8 @@ def create(
     call: Call,
     names: Annotated[list[str], Argument(metavar="SUB", show_default=False)],
     topic: Annotated[str, Option("--topic", "-t", metavar="T", show_default=False)],
-    type: Annotated[str, Option("--type", metavar="|".join(TYPES))] = "exclusive",
-    isolation: Annotated[str, Option("--isolation", metavar="I")] = "committed",
+    type: Type = "exclusive",
+    isolation: Annotated[Isolation, Option("--isolation", metavar="I", reads=str)] = "committed",
     *,
     bound: Position,
     ack_timeout: Annotated[
@@ -89,7 +89,7 @@ def create(
             if_not_exists=if_not_exists,
             **policies,
         )
-        kind, mark = type, None
+        kind, mark = str(type), None
         for row in client.subscriptions(topic):
             if row["subscription"] == name:
                 kind, mark = str(row["type"]), row.get("mark_delete")
@@ -141,6 +141,34 @@ def list_subscriptions(
 
 
 @command(
+    "top",
+    "watch who is behind, on the whole screen",
+    examples=("txlog top", "txlog top --topic orders --every 5s"),
+    rows="consuming.LagRow",
+    until="catch_up_ms",
+)
+def top(
+    call: Call,
+    topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
+    every_ms: Annotated[
+        int | None,
+        Duration("--every", reads=pause_of, help="between two looks, 2s if it is missing"),
+    ] = None,
+) -> None:
+    """Show the lag of each subscription on the whole screen, and look again every 2 seconds.
+
+    Keys: b backlog, a age, i rate in, o rate out, c catch-up time and n name sort; r reverses; the
+    arrows scroll; q ends. Off a terminal, `txlog sub list --watch` prints the same rows.
+    """
+    if not call.output.look.human:
+        raise Usage("top needs a terminal", hint="txlog sub list --watch prints the same rows")
+    client = call.client()
+    screen = importlib.import_module("txlog.cli.terminal.top")
+    pause_ms = every_ms or 2_000
+    screen.Top(lambda: client.lag(topic), call.store_path(), pause_ms, call.output.look).run()
+
+
+@command(
     "sub ack",
     "acknowledge messages",
     examples=("txlog sub ack billing 17:4 17:5", "txlog sub ack billing 17:90 --cumulative"),
@@ -152,7 +180,7 @@ def list_subscriptions(
 def ack(
     call: Call,
     subscription: Annotated[str, Argument(metavar="SUB", show_default=False)],
-    ids: Annotated[list[str], Argument(metavar="ID", show_default=False)],
+    ids: Annotated[list[str], Argument(metavar="ID|-", show_default=False)],
     topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
     cumulative: Annotated[bool, Option("--cumulative", help="also all messages before")] = False,
     txn_id: Annotated[str | None, Option("--txn-id", metavar="ID", help="join it")] = None,
@@ -160,9 +188,9 @@ def ack(
 ) -> None:
     """Acknowledge messages; several ids are checked as a whole before anything is written."""
     check_name("subscription", subscription)
-    parsed = [MessageId.parse(word) for word in words_or_stdin(ids)]
+    parsed = _parsed(call, ids)
     if not parsed:
-        raise InvalidArgument("no message id was given", code=203)
+        return
     txn = call.txn_of(txn_id, no_join=no_join)
     client = call.client(write=True)
     name = topic if topic is not None else topic_of(client, subscription)
@@ -213,7 +241,7 @@ Topic = Annotated[str | None, Option("--topic", "-t", metavar="T")]
     "one subscription, its consumers and partitions",
     examples=("txlog sub describe billing", "txlog sub describe billing -t orders --json"),
     rows="consuming.SubscriptionDescription",
-    until="consumers",
+    until="catch_up_ms",
 )
 def describe(call: Call, subscription: Sub, topic: Topic = None) -> None:
     """Describe one subscription: its policies, consumers and partitions."""
@@ -254,6 +282,7 @@ def backlog(
         "txlog sub seek billing --to 'yesterday 14:00'",
         "txlog sub seek billing --to start --yes",
         "txlog sub seek billing --to 17:25 --dry-run",
+        "txlog sub list -t orders --json | txlog sub seek - --to start --dry-run",
     ),
     rows="consuming.Sought",
     without="aborted_list",
@@ -263,7 +292,7 @@ def backlog(
 )
 def seek(
     call: Call,
-    subscription: Sub,
+    subscription: Annotated[str, Argument(metavar="SUB|-", show_default=False)],
     to: Annotated[
         Bound,
         Option("--to", metavar="BOUND", help="position or time to go to", reads_now=parse_bound),
@@ -274,7 +303,11 @@ def seek(
     ] = False,
 ) -> None:
     """Move a subscription: acknowledge everything before the position, nothing from it on."""
-    handle = handle_of(call, subscription, topic)
+    targets = _targets(call, [subscription], topic)
+    each_target([*targets], lambda name: _seek(call, handle_of(call, *targets[name]), to, force))
+
+
+def _seek(call: Call, handle: SubscriptionHandle, to: Bound, force: bool) -> None:
     answer = plan = handle.seek(to, force=force, dry_run=not call.dry_run)
     lines = [
         f"{handle.name} on {handle.short}/{row['partition']}: {row['from']} → {row['to']}, "
@@ -382,7 +415,11 @@ def _skip(call: Call, handle: SubscriptionHandle, act: Callable[[bool], Skipped]
 @command(
     "sub delete",
     "delete subscriptions",
-    examples=("txlog sub delete billing", "txlog sub delete billing audit -t orders --yes"),
+    examples=(
+        "txlog sub delete billing",
+        "txlog sub delete billing audit -t orders --yes",
+        "txlog sub list --json | txlog sub delete - --yes",
+    ),
     rows="consuming.SubscriptionDeleted",
     changes=True,
     dry_run=True,
@@ -390,14 +427,14 @@ def _skip(call: Call, handle: SubscriptionHandle, act: Callable[[bool], Skipped]
 )
 def delete(
     call: Call,
-    names: Annotated[list[str], Argument(metavar="SUB", show_default=False)],
+    subscriptions: Annotated[list[str], Argument(metavar="SUB|-", show_default=False)],
     topic: Topic = None,
     force: Annotated[bool, Option("--force", help="even if a consumer is open")] = False,
 ) -> None:
     """Delete subscriptions, with their acknowledgements and those that are pending."""
 
     def one(name: str) -> None:
-        handle = handle_of(call, name, topic)
+        handle = handle_of(call, *targets[name])
         answer = plan = handle.delete(force=force, dry_run=not call.dry_run)
         backlog = _messages(plan["backlog"])
         where = f"{handle.name} on {handle.short}, {backlog} not acknowledged"
@@ -407,7 +444,15 @@ def delete(
         call.summary(f"deleted subscription {where}")
         call.output.result(answer)
 
-    each_target(names, one)
+    targets = _targets(call, subscriptions, topic)
+    each_target([*targets], one)
+
+
+def _targets(call: Call, words: list[str], topic: str | None) -> dict[str, tuple[str, str | None]]:
+    """(name, topic) of each subscription that is named, also by rows of `sub list --json`."""
+    rows = rows_named(call, words, "subscription", "subscription")
+    pairs = [(str(row["subscription"]), topic or row.get("topic")) for row in rows]
+    return {name if at is None else f"{name} on {at}": (name, at) for name, at in pairs}
 
 
 # --- messages leased to consumers ------------------------------------------------------------
@@ -438,13 +483,15 @@ def _messages(count: int) -> str:
 def nack(
     call: Call,
     subscription: Sub,
-    ids: Annotated[list[str], Argument(metavar="ID", show_default=False)],
+    ids: Annotated[list[str], Argument(metavar="ID|-", show_default=False)],
     topic: Topic = None,
     *,
     delay_ms: Annotated[int, Duration("--delay", help="wait this long", default="0ms")],
 ) -> None:
     """Return messages that a consumer has in hand, for redelivery; others are ignored."""
-    message_ids = _parsed(ids)
+    message_ids = _parsed(call, ids)
+    if not message_ids:
+        return
     answer = handle_of(call, subscription, topic).negative_acknowledge(message_ids, delay_ms)
     ignored = f", {answer['ignored']} in no consumer's hand" if answer["ignored"] else ""
     call.summary(f"returned {counted(answer['nacked'], 'message')} of {subscription}{ignored}")
@@ -462,14 +509,16 @@ def nack(
 def redeliver(
     call: Call,
     subscription: Sub,
-    ids: Annotated[list[str] | None, Argument(metavar="ID")] = None,
+    ids: Annotated[list[str] | None, Argument(metavar="ID|-")] = None,
     topic: Topic = None,
     all_: Annotated[bool, Option("--all", help="all messages that consumers have in hand")] = False,
 ) -> None:
     """Redeliver messages in hand at once, from whichever consumer."""
     if bool(ids) == all_:
         raise Usage("the messages to redeliver are missing: ID… or --all")
-    message_ids = None if all_ else _parsed(ids or [])
+    message_ids = None if all_ else _parsed(call, ids or [])
+    if message_ids == []:
+        return
     answer = handle_of(call, subscription, topic).redeliver(message_ids)
     call.summary(
         f"{counted(answer['redelivered'], 'message')} of {subscription} to be delivered again"
@@ -477,11 +526,8 @@ def redeliver(
     call.output.result(answer)
 
 
-def _parsed(ids: list[str]) -> list[MessageId]:
-    parsed = [MessageId.parse(word) for word in words_or_stdin(ids)]
-    if not parsed:
-        raise InvalidArgument("no message id was given", code=203)
-    return parsed
+def _parsed(call: Call, ids: list[str]) -> list[MessageId]:
+    return [MessageId.parse(word) for word in names(call, ids, "message_id", "message")]
 
 
 # --- dead letters ------------------------------------------------------------------------------
@@ -525,7 +571,7 @@ def list_letters(
 def retry_letters(
     call: Call,
     topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)],
-    ids: Annotated[list[str] | None, Argument(metavar="ID")] = None,
+    ids: Annotated[list[str] | None, Argument(metavar="ID|-")] = None,
     all_: Annotated[bool, Option("--all", help="all dead letters of TOPIC")] = False,
     count: Annotated[int | None, Option("-n", min=1, metavar="N", help="the oldest N")] = None,
     key: Annotated[str | None, Option("--key", "-k", metavar="K", help="only this key")] = None,
@@ -541,7 +587,9 @@ def retry_letters(
     """
     if bool(ids) == (all_ or count is not None or key is not None):
         raise Usage("which dead letters? ID…, or --all, -n N, --key K")
-    message_ids = None if ids is None or not ids else _letters(ids)
+    message_ids = _parsed(call, ids) if ids else None
+    if message_ids == []:
+        return
     encoded = None if key is None else key.encode("utf-8", "surrogateescape")
     answer = (
         call.client(write=True)
@@ -560,29 +608,3 @@ def retry_letters(
         which = f"{counted(row['messages'], 'message')} {stay}, the first is {row['first']}"
         call.warn(f"{which}: {row['reason']}")
     call.output.result(answer)
-
-
-def _letters(words: list[str]) -> list[MessageId]:
-    ids = [
-        MessageId.parse(text)
-        for word in words
-        for text in (_ids_of_stdin() if word == "-" else (word,))
-    ]
-    if not ids:
-        raise InvalidArgument("no message id was given", code=203)
-    return ids
-
-
-def _ids_of_stdin() -> Iterator[str]:
-    """Ids from stdin: one a line, or JSON as `dlq list --json` prints it."""
-    text = sys.stdin.read() if sys.stdin is not None else ""
-    if not text.lstrip().startswith(("[", "{")):
-        yield from text.split()
-        return
-    documents = [text] if text.lstrip().startswith("[") else text.splitlines()
-    for document in filter(str.strip, documents):
-        rows = orjson.loads(document)
-        for row in rows if isinstance(rows, list) else [rows]:
-            if not isinstance(row, dict) or not isinstance(row.get("message_id"), str):
-                raise InvalidArgument("a row of stdin has no message_id", code=203)
-            yield row["message_id"]

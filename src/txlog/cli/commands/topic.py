@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from txlog.base.ids import TopicName
-from txlog.base.ranges import parse_size
+from txlog.base.ranges import parse_range, parse_size
 from txlog.base.times import parse_duration
 from txlog.cli.call.call import Call, confirm, each_target
+from txlog.cli.input.names import names
 from txlog.cli.line.command import Argument, Duration, Option, Time, command
 from txlog.cli.terminal.tables import counted, size
 from txlog.errors import InvalidArgument, Usage
@@ -249,7 +250,11 @@ def update(
 @command(
     "topic delete",
     "delete topics with their messages",
-    examples=("txlog topic delete orders", "txlog topic delete orders audit --force --yes"),
+    examples=(
+        "txlog topic delete orders",
+        "txlog topic delete orders audit --force --yes",
+        "txlog topic list --regex '^tmp-' --json | txlog topic delete - --yes",
+    ),
     rows="topics.TopicDeleted",
     changes=True,
     dry_run=True,
@@ -257,7 +262,7 @@ def update(
 )
 def delete(
     call: Call,
-    names: Annotated[list[str], Argument(metavar="NAME", show_default=False)],
+    topics: Annotated[list[str], Argument(metavar="NAME|-", show_default=False)],
     force: Annotated[
         bool, Option("--force", help="even with subscriptions and unfinished transactions")
     ] = False,
@@ -279,7 +284,53 @@ def delete(
         call.summary(f"deleted topic {topic}: {contents}")
         call.output.result(answer)
 
-    each_target(names, one)
+    each_target(names(call, topics, "topic", "topic"), one)
+
+
+@command(
+    "topic copy",
+    "copy a topic to another store, each message once",
+    examples=(
+        "txlog topic copy orders --to-store /backup/shop",
+        "txlog topic copy orders --to-store /backup/shop --as orders-2025 -o @-1d..",
+    ),
+    rows="topics.TopicCopied",
+    changes=True,
+)
+def copy(
+    call: Call,
+    topic: Topic,
+    to_store: Annotated[
+        str, Option("--to-store", metavar="PATH", help="the other store", show_default=False)
+    ],
+    name: Annotated[str | None, Option("--as", metavar="NAME", help="its name there")] = None,
+    range_: Annotated[
+        str | None, Option("--offset", "-o", metavar="RANGE", help="default: all of it")
+    ] = None,
+) -> None:
+    """Copy what is visible in TOPIC and not copied yet: exactly once, in order in each partition.
+
+    After an interruption, or for newer messages, run it again: it goes on behind the last message
+    that the other store has. The topic is made there with its partitions and schema. Key, value,
+    properties, event and delivery time are kept; ids, producers and policies are not.
+    """
+    wanted = None if range_ is None else parse_range(range_, call.now_ms())
+    bars = importlib.import_module("txlog.cli.call.progress")
+    open_store = importlib.import_module("txlog.client.open").open_store
+    bar = bars.Amount(call, "copy", None)
+    with open_store(to_store, clock=call.clock) as target, bar:
+        answer = importlib.import_module("txlog.client.topic_copy").copy_topic(
+            call.client(),
+            target,
+            topic,
+            name,
+            range=wanted,
+            tell=lambda done: bar.count(done - bar.read),
+        )
+    verb = "continued: copied" if answer["continued"] else "copied"
+    messages = counted(answer["messages"], "message")
+    call.summary(f"{verb} {messages} of {answer['topic']} to {answer['to']} in {to_store}")
+    call.output.result(answer)
 
 
 # --- schemas --------------------------------------------------------------------------------
@@ -334,6 +385,7 @@ def schema_versions(
     "give a topic its first or next schema",
     examples=(
         "txlog schema upload trips trip.avsc",
+        "txlog schema get trips --json | txlog schema upload again -",
         "txlog schema upload trips trip.avsc --dry-run",
     ),
     rows="topics.SchemaUploaded",
@@ -403,6 +455,7 @@ def schema_in(call: Call, source: str, type: str | None) -> Schema:
     """Read the schema that a flag or an argument names; raises Usage, InvalidArgument."""
     word = None if type is None else type.lower()
     call.check_choice("--schema-type", word, TYPES)
+    [source] = call.spooled([source])
     schema: Schema = importlib.import_module("txlog.base.schemas.schema").read_schema(source, word)
     return schema
 

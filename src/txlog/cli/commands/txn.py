@@ -11,12 +11,14 @@ import subprocess
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from txlog.base.choices import TransactionState
 from txlog.base.ids import TopicName, TxnId
-from txlog.cli.call.call import Call, each_target, of_variable, split_key, words_or_stdin
+from txlog.cli.call.call import Call, each_target, of_variable, split_key
+from txlog.cli.input.names import names
 from txlog.cli.line.command import Argument, Duration, Option, Time, command, exclusive
 from txlog.cli.terminal.signals import Interrupted, shielded
 from txlog.cli.terminal.tables import counted, duration
-from txlog.errors import CommandFailed, ConditionNotMet, InvalidArgument, Refused, TxlogError, Usage
+from txlog.errors import CommandFailed, ConditionNotMet, Refused, TxlogError, Usage
 
 if TYPE_CHECKING:
     from txlog.client.client import Client
@@ -172,12 +174,12 @@ def begin(
 )
 def commit(
     call: Call,
-    ids: Annotated[list[str] | None, Argument(metavar="ID", show_default=False)] = None,
+    ids: Annotated[list[str] | None, Argument(metavar="ID|-", show_default=False)] = None,
     *,
     wait_ms: Annotated[int, Duration("--wait", help="wait for partitions", default="0s")],
 ) -> None:
     """Commit transactions; without ID the one in TXLOG_TXN."""
-    targets = _targets(ids)
+    targets = _targets(call, ids)
     client = call.client(write=True)
 
     def one(text: str) -> None:
@@ -193,7 +195,11 @@ def commit(
 @command(
     "txn abort",
     "abort transactions",
-    examples=("txlog txn abort 0:42", "txlog txn abort --all-stuck --yes"),
+    examples=(
+        "txlog txn abort 0:42",
+        "txlog txn abort --all-stuck --yes",
+        "txlog txn list --older-than 1d --json | txlog txn abort -",
+    ),
     rows="transactions.TransactionEnded",
     without="marker_list open_ms",
     changes=True,
@@ -202,7 +208,7 @@ def commit(
 )
 def abort(
     call: Call,
-    ids: Annotated[list[str] | None, Argument(metavar="ID", show_default=False)] = None,
+    ids: Annotated[list[str] | None, Argument(metavar="ID|-", show_default=False)] = None,
     all_stuck: Annotated[bool, Option("--all-stuck", help="overdue and waiting ones")] = False,
 ) -> None:
     """Abort transactions; without ID the one in TXLOG_TXN."""
@@ -223,7 +229,7 @@ def abort(
                 hint="--yes aborts them",
             )
     else:
-        targets = _targets(ids)
+        targets = _targets(call, ids)
 
     def one(text: str) -> None:
         answer = client.abort(TxnId.parse(text))
@@ -242,7 +248,9 @@ def abort(
 )
 def list_transactions(
     call: Call,
-    state: Annotated[list[str] | None, Option("--state", metavar="S…")] = None,
+    state: Annotated[
+        list[TransactionState] | None, Option("--state", metavar="S…", many=True, reads=list)
+    ] = None,
     all_: Annotated[bool, Option("--all", help="include ended transactions")] = False,
     stuck: Annotated[bool, Option("--stuck", help="only overdue or waiting transactions")] = False,
     age_ms: Annotated[int | None, Duration("--older-than")] = None,
@@ -292,10 +300,12 @@ def show(
     keys: Annotated[bool, Option("--keys", help="show the keys of its messages")] = False,
 ) -> None:
     """Show one transaction; without ID the one in TXLOG_TXN."""
-    [target] = _targets(None if txn is None else [txn])
-    client, txn_id = call.client(), TxnId.parse(target)
-    row = client.show_transaction(txn_id)
-    call.output.single({**row, "key_list": client.admin.message_keys(txn_id) if keys else None})
+    client = call.client()
+    for target in _targets(call, None if txn is None else [txn]):
+        txn_id = TxnId.parse(target)
+        row = client.show_transaction(txn_id)
+        key_list = client.admin.message_keys(txn_id) if keys else None
+        call.output.single({**row, "key_list": key_list})
 
 
 @command(
@@ -319,13 +329,10 @@ def run(
     call.exit = run_in_transaction(call, call.client(write=True), arguments, timeout_ms, key)
 
 
-def _targets(ids: list[str] | None) -> list[str]:
+def _targets(call: Call, ids: list[str] | None) -> list[str]:
     """Return the ids to act on, each once; TXLOG_TXN when none are given."""
     if ids:
-        ids_given = words_or_stdin(ids)
-        if not ids_given:
-            raise InvalidArgument("no transaction id was given", code=203)
-        return list(dict.fromkeys(ids_given))
+        return names(call, ids, "txn", "transaction")
     joined = os.environ.get("TXLOG_TXN")
     if not joined:
         raise Usage("no transaction: give an ID or set TXLOG_TXN")

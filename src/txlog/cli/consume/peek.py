@@ -16,6 +16,7 @@ from txlog.cli.call.call import Call
 from txlog.cli.consume.request import Target
 from txlog.cli.output import records as beside
 from txlog.cli.output.records import Records
+from txlog.client.reading.record_columns import RecordColumns
 from txlog.engine.door.catalog import topic
 from txlog.engine.door.reading import RECEIVED, range_before
 from txlog.errors import Corruption, MessageNotFound
@@ -105,6 +106,7 @@ def _random(client: Client, target: Target, count: int, subscription: str | None
                 range=Range(Bound("skip", near[0]), END, kind=kind, subscription=subscription),
                 partitions=[partition],
                 limit=near[-1] - near[0] + 1,
+                columns=RECEIVED.names,
             )
             rows = pa.concat_tables([RECEIVED.empty_table(), *part])
             numbers = [number - near[0] for number in near if number - near[0] < len(rows)]
@@ -224,7 +226,11 @@ def _read(
     """Yield the tables of a range; add a Corruption to `failed` instead of raising it."""
     try:
         yield from client.read(
-            target.topic, range=chosen, partitions=target.partitions, limit=limit
+            target.topic,
+            range=chosen,
+            partitions=target.partitions,
+            limit=limit,
+            columns=RECEIVED.names,
         )
     except Corruption as error:
         failed.append(error)
@@ -252,7 +258,8 @@ def _print(
     columns = call.output.shown if call.flags.columns is not None else None
     form = call.output.form
     look_up = beside.beside_of(client, form) if "%" in form else None
-    records = Records(form, columns, raw_strings=raw, look=call.output.look, beside=look_up)
+    typed = RecordColumns(client.store)
+    records = Records(form, columns, typed, raw_strings=raw, look=call.output.look, beside=look_up)
     waiting = iter(tables)
     first = next(waiting, None)  # a refusal must come before the header
     out = call.output.out

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 
+from txlog.base.choices import Isolation, SubscriptionType
 from txlog.base.ids import TopicName, TxnId, check_name
 from txlog.base.ranges import Bound, Range, parse_bound, parse_range
 from txlog.cli.call.call import encoded, properties, utf8
@@ -62,7 +63,7 @@ class Request(msgspec.Struct, kw_only=True):
     position: Annotated[
         Bound | None, Option("--position", metavar="BOUND", reads_now=parse_bound)
     ] = None
-    type: Annotated[str | None, Option("--type", choices=TYPES)] = None
+    type: Annotated[SubscriptionType | None, Option("--type", choices=TYPES, reads=str)] = None
     ack: Annotated[str, Option("--ack", choices=("auto", "none", "on-exit"))] = "auto"
     join: Annotated[
         TxnId | None,
@@ -94,7 +95,8 @@ class Request(msgspec.Struct, kw_only=True):
     unbuffered: Annotated[bool, Option("--unbuffered", "-u")] = False
     raw_strings: Annotated[bool, Option("--raw-strings", help="never embed JSON")] = False
     isolation: Annotated[
-        str | None, Option("--isolation", choices=("committed", "uncommitted"))
+        Isolation | None,
+        Option("--isolation", choices=("committed", "uncommitted"), reads=str),
     ] = None
     include_delayed: Annotated[
         bool, Option("--include-delayed", help="also messages that are not due yet")
@@ -112,7 +114,7 @@ class Request(msgspec.Struct, kw_only=True):
         Option(
             "--where",
             metavar="SQL",
-            help="a condition on the fields of a record",
+            help="a condition on columns, and fields of a typed topic's records",
             reads=lambda condition: utf8(condition, "--where"),
         ),
     ] = None

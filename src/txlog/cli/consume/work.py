@@ -20,10 +20,12 @@ from txlog.cli.call import progress
 from txlog.cli.call.call import Call, is_terminal
 from txlog.cli.consume import ends
 from txlog.cli.consume.request import Request, Target
+from txlog.cli.consume.where import Where
 from txlog.cli.output import records
 from txlog.cli.output.records import Records
 from txlog.cli.terminal.signals import Interrupted, shielded
 from txlog.cli.terminal.tables import counted, duration, size
+from txlog.client.reading.record_columns import RecordColumns
 from txlog.engine.door import reading
 from txlog.engine.door.catalog import check_open, transaction
 from txlog.engine.door.consuming import UNACKED_MAX
@@ -36,7 +38,6 @@ from txlog.errors import (
     SubscriptionNotFound,
     TxlogError,
 )
-from txlog.lake.sql import duck
 
 if TYPE_CHECKING:
     from txlog.base.ids import TxnId
@@ -49,16 +50,6 @@ if TYPE_CHECKING:
 
 _BATCH_MESSAGES = 1000
 READ_MESSAGES = 10_000  # read at once, without -n
-# The columns of a record, for --where.
-_RECORDS = """
-    SELECT row_at, topic, partition,
-        ledger || ':' || entry || coalesce(':' || "index", '') AS message_id,
-        key, value, properties, publish_time, event_time, deliver_at, visible_time,
-        (txn_most >> 48) || ':' || txn_least AS txn, "index" AS txn_index, txn_state,
-        producer, sequence_id, redelivery_count,
-        coalesce(octet_length(value), 0) AS size_bytes
-    FROM received
-"""
 
 
 def run(call: Call, request: Request) -> None:
@@ -117,9 +108,11 @@ class Job:
         columns = call.output.shown if call.flags.columns is not None else None
         form = call.output.form
         look_up = records.beside_of(client, form) if "%" in form else None
+        self.typed = RecordColumns(client.store)
         self.records = Records(
             form,
             columns,
+            self.typed,
             raw_strings=request.raw_strings,
             look=call.output.look,
             watermarks=request.watermarks,
@@ -135,7 +128,7 @@ class Job:
         )
         self.where: Where | None = None
         if request.where is not None:  # imports DuckDB only now
-            self.where = Where(request.where)
+            self.where = Where(request.where, [each.topic for each in request.targets], self.typed)
 
     def read(self) -> None:
         """Read to the current end of the log: all topics as of one moment."""
@@ -170,11 +163,11 @@ class Job:
         targets = self.request.targets
         return next((each.partitions for each in targets if len(each.partitions or ()) > 1), None)
 
-    def _columns(self) -> list[str] | None:
-        """The columns that the output depends on; None: any column."""
+    def _columns(self) -> list[str]:
+        """The columns that the output depends on."""
         columns = None if self.has_filter() else self.records.columns()
         if columns is None:
-            return None
+            return [*reading.RECEIVED.names]  # the record of a message is made when it is printed
         if "visible_time" in columns:  # it equals the visible time outside transactions
             columns.append("publish_time")
         if self._end_counts is not None:
@@ -528,26 +521,3 @@ def check_pattern(pattern: bytes) -> None:
             why = str(error).rpartition("regular expression: ")[2] or str(error)
         reason = " ".join(why.split())[:80]
         raise InvalidArgument(f"--grep is not a regular expression (RE2): {reason}") from error
-
-
-class Where:
-    """A condition on records; key and value are BLOB, `text(value)` and `json(value)` decode them.
-
-    raises: SqlError, before anything is read
-    """
-
-    __slots__ = ("_query", "_session")
-
-    def __init__(self, condition: str) -> None:
-        self._session = duck.Session()
-        self._session.execute("CREATE MACRO text(b) AS decode(b)")
-        self._session.execute("CREATE MACRO json(b) AS decode(b)::JSON")
-        # the condition is the user's own SQL, in a session without files and settings
-        self._query = f"SELECT row_at FROM ({_RECORDS}) WHERE (\n{condition}\n) ORDER BY row_at"  # noqa: S608
-        self.filtered(reading.RECEIVED.empty_table())
-
-    def filtered(self, table: pa.Table) -> pa.Table:
-        """The rows of RECEIVED for which the condition is true."""
-        rows = table.append_column("row_at", pa.arange(0, table.num_rows))
-        self._session.register("received", rows)
-        return table.take(self._session.arrow(self._query).column("row_at"))

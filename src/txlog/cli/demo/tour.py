@@ -130,11 +130,17 @@ def prepare(path: Path) -> None:
     (path / "total.py").write_text(FUNCTION, encoding="utf-8")
 
 
-def walk(path: Path, show: Callable[[str], None], goes_on: Callable[[], bool]) -> bool:
+def walk(
+    path: Path,
+    show: Callable[[str], None],
+    goes_on: Callable[[], bool],
+    heading: Callable[[str], str] = str,
+) -> bool:
     """Run the steps in the directory; returns whether all of them ran.
 
     show:    print text, at once
     goes_on: called between two steps; False ends the tour
+    heading: how a heading looks
     raises:  CommandFailed
     """
     with tempfile.TemporaryDirectory(prefix="txlog-tour-") as programs:
@@ -143,7 +149,8 @@ def walk(path: Path, show: Callable[[str], None], goes_on: Callable[[], bool]) -
         tool.chmod(0o755)
         environment = _environment(programs)
         for number, step in enumerate(STEPS, start=1):
-            show(f"\n{number} of {len(STEPS)}  {step.title}\n{step.text}\n\n")
+            title = heading(f"{number} of {len(STEPS)}  {step.title}")
+            show(f"\n{title}\n{step.text}\n\n")
             if number == 1:
                 show(f"$ cd {shlex.quote(str(path))}\n")
             code = subprocess.run(

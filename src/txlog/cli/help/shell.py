@@ -6,11 +6,11 @@ Imported modules stay loaded; each command opens the store anew, as it does outs
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
 import re
-import readline
 import shlex
 import subprocess
 import sys
@@ -19,14 +19,15 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Annotated, Final
 
 from txlog.cli.call.call import STORE_FILE, Call, is_terminal
-from txlog.cli.help.completion import FILES, candidates, split_line
 from txlog.cli.line import dispatch
 from txlog.cli.line.command import GLOBAL_FLAGS, Argument, Option, command
 from txlog.cli.terminal import signals
+from txlog.cli.terminal.say import is_colored
 from txlog.errors import NotFound, StoreNotFound, TxlogError, Usage
 
-_SQL: Final = re.compile(r"(select|from|with)\b", re.IGNORECASE)
+_SQL: Final = re.compile(r"(select|from|with|describe)\b", re.IGNORECASE)
 _OWN: Final = ("use", "set", "unset", "begin", "commit", "abort")
+OWN_WORDS: Final = (*_OWN, "exit", ".tables", ".describe", ".help", ".exit")
 _LEFT: Final = frozenset(("store", "format", "version"))  # the first two become variables
 
 
@@ -50,10 +51,15 @@ def shell(
 ) -> None:
     """Run many commands in one process, from a terminal or a script.
 
-    A line is a command without txlog; or a query that begins with SELECT, FROM or WITH; or `!LINE`
-    for sh; or begin, commit, abort: commands between begin and commit join that transaction; or
-    use STORE, set NAME=VALUE, unset NAME, exit. A line that ends with `\\` continues on the next; #
-    begins a comment.
+    A line is a command without txlog; or a query that begins with SELECT, FROM, WITH or DESCRIBE;
+    or `!LINE` for sh; or begin, commit, abort: commands between begin and commit join that
+    transaction; or use STORE, set NAME=VALUE, unset NAME, exit. .tables lists topics and relations,
+    .describe TOPIC its columns, .help this text. A line that ends with `\\` continues on the next;
+    # begins a comment.
+
+    At a terminal a query may have several lines: it ends with `;` or an empty line. Tab completes
+    commands, topics and columns; Ctrl-R searches the history, which lasts. A line that begins with
+    a blank is not kept.
 
     A script ends at its first error, with the exit code of that error. At the end, an open
     transaction is aborted.
@@ -61,7 +67,7 @@ def shell(
     environment = dict(os.environ)
     session = _Session(call)
     try:
-        if file is None and is_terminal(0):
+        if file is None and is_terminal(0) and is_terminal(1):
             _talk(call, session)
         else:
             _run_script(call, session, _lines_of(file), keep_going)
@@ -93,8 +99,10 @@ class _Session:
         text = line.strip()
         if text.startswith("!"):
             return _sh(text[1:])
+        if text.startswith("."):
+            return self._dotted(*text[1:].rstrip("; \t").split(maxsplit=1))
         if _SQL.match(text):
-            return dispatch.run([*self.flags, "query", text.rstrip("; \t")])
+            return dispatch.run([*self.flags, "query", text.rstrip("; \t\n")])
         try:
             arguments = shlex.split(text, comments=True)
         except ValueError as error:
@@ -113,6 +121,23 @@ class _Session:
             except TxlogError as error:
                 return self._failed(error)
         return dispatch.run([*self.flags, *arguments])
+
+    def _dotted(self, word: str = "", operand: str = "") -> int:
+        """Run a word with a dot, as the shells of SQLite and DuckDB have them."""
+        if word in ("exit", "quit"):
+            raise EOFError
+        if word == "tables" and not operand:
+            return dispatch.run([*self.flags, "-q", "query", _relations()])
+        if word in ("describe", "schema") and operand:
+            return dispatch.run([*self.flags, "-q", "query", f"DESCRIBE {operand}"])
+        if word == "help":
+            return dispatch.run(["shell", "-h"])
+        return self._failed(
+            Usage(
+                f"no .{word[:40]} {operand[:40]}".rstrip(),
+                hint=".tables .describe TOPIC .help .exit",
+            )
+        )
 
     def end(self) -> None:
         """Abort the open transaction of `begin`, if there is one."""
@@ -169,29 +194,36 @@ class _Session:
         return self.call.report.show(error)
 
 
+def _relations() -> str:
+    """A query of the topics, and of the other relations that SQL can name."""
+    lists = importlib.import_module("txlog.lake.sql.query").LISTS
+    others = sorted({*lists, "messages", "messages_all", "compacted"})
+    return (
+        "SELECT topic AS name, 'topic' AS kind FROM topics UNION ALL "  # noqa: S608
+        f"SELECT unnest({others}), 'relation' ORDER BY kind DESC, name"
+    )
+
+
 def _talk(call: Call, session: _Session) -> None:
     """Read lines from the terminal until exit, Ctrl-D or a signal other than Ctrl-C."""
-    call.note("exit or Ctrl-D ends; help lists the topics, txlog COMMAND -h the flags")
-    with prompted() as ask:
-        try:
-            for line in _joined(lambda first: _asked(ask, session, first)):
-                session.run(line)
-        except EOFError:
-            pass
-        finally:
-            session.end()
-
-
-def _asked(ask: Callable[[str], str], session: _Session, first: bool) -> str:
-    """Read one line from the terminal; Ctrl-C discards it and asks again."""
-    while True:
-        try:
-            with signals.watched():
-                return ask(session.prompt if first else "…> ")
-        except signals.Interrupted as interrupted:
-            if interrupted.exit != 130:
-                raise
-            sys.stderr.write("\n")
+    call.note(".help explains the shell; exit or Ctrl-D ends it")
+    prompt = importlib.import_module("txlog.cli.help.prompt").Prompt(  # slow to import
+        OWN_WORDS, color=is_colored(call.flags.color or "auto", is_terminal(1), os.environ)
+    )
+    try:
+        while True:
+            try:
+                with signals.watched():
+                    line = prompt.read(session.prompt)
+            except signals.Interrupted as interrupted:
+                if interrupted.exit != 130:
+                    raise
+                continue  # Ctrl-C discards what was typed
+            session.run(line)
+    except EOFError:
+        pass
+    finally:
+        session.end()
 
 
 def _run_script(call: Call, session: _Session, lines: list[str], keep_going: bool) -> None:
@@ -268,48 +300,3 @@ def _given(call: Call) -> list[str]:
             continue
         options += [names[0], str(value)] if metavar else [names[0]] * int(value)
     return options
-
-
-# --- reading lines at a terminal -------------------------------------------------------------
-
-
-@contextmanager
-def prompted() -> Iterator[Callable[[str], str]]:
-    """Provide a function that reads a line with completion; the history is never saved."""
-    completion = readline.get_completer(), readline.get_completer_delims()
-    readline.set_completer(_Completer().give)
-    readline.set_completer_delims(" \t")
-    readline.parse_and_bind("tab: complete")
-    try:
-        yield input
-    finally:
-        readline.set_completer(completion[0])
-        readline.set_completer_delims(completion[1])
-
-
-class _Completer:
-    """Completes for readline, which asks for one candidate after another."""
-
-    def __init__(self) -> None:
-        self._found: list[str] = []
-
-    def give(self, text: str, number: int) -> str | None:
-        """The candidate with this number; None after the last one."""
-        if number == 0:
-            self._found = offered(readline.get_line_buffer()[: readline.get_endidx()])
-        return self._found[number] if number < len(self._found) else None
-
-
-def offered(line: str) -> list[str]:
-    """Candidates for the last word of a line of the shell."""
-    typed = split_line(line) or [""]
-    try:
-        matches = [word for word, _ in candidates(typed) if word != FILES]
-    except Exception:  # an incomplete line is not an error
-        matches = []
-    if len(typed) == 1:
-        matches = sorted(
-            [*matches, *(word for word in (*_OWN, "exit") if word.startswith(typed[0]))]
-        )
-        matches = [word for word in matches if word != "shell"]
-    return [f"{word} " if word[-1] not in "=,/" else word for word in matches]

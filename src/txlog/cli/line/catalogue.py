@@ -49,6 +49,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "topic stats": Entry("commands.topic", "stats", "messages that became visible, by time"),
     "topic update": Entry("commands.topic", "update", "add partitions, change policies"),
     "topic delete": Entry("commands.topic", "delete", "delete topics with their messages"),
+    "topic copy": Entry(
+        "commands.topic", "copy", "copy a topic to another store, each message once"
+    ),
     "schema get": Entry("commands.topic", "get_schema", "a schema of a topic"),
     "schema versions": Entry("commands.topic", "schema_versions", "the schemas of a topic"),
     "schema upload": Entry(
@@ -255,8 +258,8 @@ COMMANDS: Final[dict[str, Entry]] = {
         "commands.policy", "get_alert", "the thresholds that apply, and their origin"
     ),
     "policy alert remove": Entry("commands.policy", "remove_alert", "inherit thresholds again"),
-    "top": Entry("commands.lag", "top", "watch who is behind, on the whole screen"),
-    "du": Entry("commands.lag", "du", "bytes on disk by topic and part"),
+    "top": Entry("commands.sub", "top", "watch who is behind, on the whole screen"),
+    "du": Entry("commands.store", "du", "bytes on disk by topic and part"),
     "dlq list": Entry(
         "commands.sub", "list_letters", "dead-letter topics, or the dead letters of one"
     ),
@@ -274,6 +277,7 @@ LEVELS: Final[dict[str, int]] = {
     "topic create": 1,
     "topic update": 1,
     "topic delete": 3,
+    "topic copy": 1,
     "schema upload": 1,
     "schema delete": 3,
     "produce": 1,

@@ -459,7 +459,7 @@ def _parse(command: Command, args: list[str]) -> dict[str, Any]:
     _arguments(arguments, _flags(flags, args, values_found), values_found)
     defaults = command.defaults
     missing = [name for name in hints if name not in values_found and name not in defaults]
-    if missing and values_found.get("form" if command.input_format else "format") != "help":
+    if missing and values_found.get("chosen_form" if command.input_format else "format") != "help":
         raise _NotPlain
     # `-f help` prints the fields and requires nothing: the command does not run.
     return {**values, **defaults, **dict.fromkeys(missing), **values_found}

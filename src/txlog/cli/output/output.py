@@ -160,6 +160,7 @@ class Output:
         self.command = command
         self.look = look
         self.out = Stdout()
+        self.is_empty = False  # a table without rows was printed
         self.extra: dict[str, object] = {}  # fields added to every result
         self.asked: list[str] | None = None  # the columns of --columns
 
@@ -223,7 +224,12 @@ class Output:
         elif self.form in ("tsv", "csv"):
             self.text(delimited(self.form, names, [list(row.values()) for row in picked]))
         else:
-            self.drawn(tables.table(names, picked, self.look, markdown=self.form == "md"))
+            importance = {field.name: field.importance for field in self.row_fields}
+            markdown = self.form == "md"
+            self.drawn(
+                tables.table(names, picked, self.look, markdown=markdown, importance=importance)
+            )
+            self.is_empty = not rows
 
     def listing(self, batches: Iterable[Sequence[Mapping[str, object]]]) -> None:
         """Print a listing batch by batch; only a table collects all rows first.

@@ -73,6 +73,20 @@ def begun(batches: Batches) -> Batches:
     return schema, chain(first, pieces)
 
 
+class Columns:
+    """The columns of a schema as rows, each with its name and type."""
+
+    schema = pa.schema([("column", pa.string()), ("type", pa.string())])
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._fields = [*schema]
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        names = [field.name for field in self._fields]
+        types = [str(field.type) for field in self._fields]
+        yield pa.record_batch([pa.array(names), pa.array(types)], schema=self.schema)
+
+
 def values(batch: pa.RecordBatch) -> list[list[object]]:
     """The rows of a batch, each as plain values in the order of the columns."""
     listed = [
@@ -178,7 +192,7 @@ class Printed:
             rows = [row for batch in pieces for row in values(batch)]
             look = replace(self._output.look, human=False)  # names of a query do not imply units
             listed = [dict(zip(names, row, strict=True)) for row in rows]
-            self._output.drawn(table(names, listed, look, markdown=form == "md"))
+            self._output.drawn(table(names, listed, look, markdown=form == "md", of_query=True))
             return len(rows)
         count = 0
         self._output.text({"json": "["}.get(form, ""))

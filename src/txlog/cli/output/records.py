@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -21,10 +22,12 @@ from txlog.cli.output import output
 from txlog.cli.output.percent import Format, beside
 from txlog.cli.terminal.fields import RECORD_FIELDS
 from txlog.cli.terminal.tables import Look, cut
+from txlog.engine.door.segments import RECORD
 from txlog.errors import NotFound, printable
 
 if TYPE_CHECKING:
     from txlog.client.client import Client
+    from txlog.client.reading.record_columns import RecordColumns
 
 _JSON_FORMS: Final = ("json", "ndjson")
 _LARGE_BYTES: Final = 1 << 20
@@ -60,6 +63,7 @@ class Records:
     """Encodes messages in one format, and counts them.
 
     watermarks: the consumer has watermarks, for %w
+    typed:      makes the records of typed topics, for forms that show them
     beside:     looks up facts that a %-format uses and a message does not contain
     watermark:  the consumer's last watermark, which its owner sets
     """
@@ -68,6 +72,7 @@ class Records:
         self,
         form: str,
         columns: list[str] | None,
+        typed: RecordColumns | None = None,
         *,
         raw_strings: bool = False,
         look: Look,
@@ -80,6 +85,8 @@ class Records:
         self._beside = beside
         self._columns = columns
         self._raw_strings = raw_strings
+        shown = form in (*_JSON_FORMS, "tsv", "csv") and (columns is None or RECORD in columns)
+        self._typed = typed if shown else None
         self._look = look
         self._header = form in ("tsv", "csv")
         text = "%v\\n" if form == "lines" else form
@@ -107,7 +114,8 @@ class Records:
                 if value is not None:
                     yield value
             return
-        for piece in pieces(table):
+        rows = [table] if self._typed is None else self._typed.runs(table)
+        for piece in chain.from_iterable(map(pieces, rows)):
             if self._format is not None:
                 yield from self._formatted(piece, self._format)
             elif self.form == "line":

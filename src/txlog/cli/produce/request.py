@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from txlog.base.choices import AccessMode
 from txlog.base.ids import TopicName, TxnId, check_name
 from txlog.base.ranges import parse_size
 from txlog.base.times import parse_duration
@@ -128,7 +129,14 @@ class Request(msgspec.Struct, kw_only=True):
     ] = None
     seq_from: Annotated[int | None, Option("--seq-from", min=0, metavar="N")] = None
     access_mode: Annotated[
-        str, Option("--access-mode", choices=ACCESS_MODES, help="access of other producers")
+        AccessMode,
+        Option(
+            "--access-mode",
+            choices=ACCESS_MODES,
+            help="access of other producers",
+            reads=str,
+            default="shared",
+        ),
     ] = "shared"
     watermark_from: Annotated[
         str | None, Option("--watermark-from", choices=("event-time",), help="assert watermarks")

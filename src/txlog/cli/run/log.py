@@ -63,13 +63,22 @@ class JobLog(logging.Handler):
         level = "warning" if record.levelno >= logging.WARNING else "info"
         self._say(level, record.getMessage(), {"event": "log", "logger_level": record.levelname})
 
-    def progress(self, summary: Summary) -> None:
-        """Redraw the bar, at most every EVERY_S; without a bar print a line every 10 s."""
+    def progress(self, summary: Summary, shares: Mapping[int, int] | None = None) -> None:
+        """Redraw the bar, at most every EVERY_S; without a bar print a line every 10 s.
+
+        An instance of --parallelism draws and prints none: its parent does, for all of them.
+        shares: with --parallelism, the messages that each instance has consumed
+        """
+        if self._instance is not None:
+            return
         now = time.monotonic()
         if self._bar.shows:
             if now - self._since >= bars.AFTER_S and now - self._last >= bars.EVERY_S:
                 self._last = now
-                self._bar.draw(bars.Sight(f"{self._name}: {figures(summary)}"))
+                each = "".join(
+                    f" | {number}: {count:,}" for number, count in (shares or {}).items()
+                )
+                self._bar.draw(bars.Sight(f"{self._name}: {figures(summary)}{each}"))
         elif now - self._last >= _LINE_EVERY_S:
             self._last = now
             self._say(

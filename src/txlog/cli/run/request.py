@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from txlog.base.choices import SubscriptionType
 from txlog.base.ids import check_name
 from txlog.cli.line.command import Argument, Duration, Option
 from txlog.cli.produce.request import IN_FORMATS, ON_ERROR, OnError
@@ -57,9 +58,10 @@ class Request(msgspec.Struct, kw_only=True):
         bool, Option("--allow-loop", help="allow an output that is an input: an endless run")
     ] = False
     type: Annotated[
-        str | None,
+        SubscriptionType | None,
         Option(
             "--type",
+            reads=str,
             choices=("exclusive", "failover", "shared", "key-shared"),
             help="of the new subscription",
         ),

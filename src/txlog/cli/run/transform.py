@@ -14,6 +14,7 @@ from txlog.cli.input.inputs import Input
 from txlog.cli.output.records import Beside, Records, beside_of
 from txlog.cli.terminal.signals import Interrupted, shielded
 from txlog.cli.terminal.tables import Look
+from txlog.client.reading.record_columns import RecordColumns
 from txlog.errors import CommandFailed
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Command:
         self._out_format = out_format
         self._environment = {**os.environ, "TXLOG_STORE": os.path.abspath(store)}
         self._beside: Beside | None = None
+        self._typed: RecordColumns | None = None
         self.__name__ = os.path.basename(command[0])
         if shutil.which(command[0]) is None:
             raise CommandFailed(f"{command[0]}: no such command", command=command[0])
@@ -43,6 +45,7 @@ class Command:
     def look_up(self, client: Client) -> None:
         """Use this client to look up facts that the input format needs and messages lack."""
         self._beside = beside_of(client, self._in_format)
+        self._typed = RecordColumns(client.store)
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Run it for a batch and return its output as columns; raises CommandFailed, BadRecord."""
@@ -74,7 +77,8 @@ class Command:
         if self._in_format == "null":
             values = rows["value"].to_pylist()
             return b"".join([(value or b"") + b"\0" for value in values])
-        return Records(self._in_format, None, look=_PLAIN, beside=self._beside).encode(rows)
+        records = Records(self._in_format, None, self._typed, look=_PLAIN, beside=self._beside)
+        return records.encode(rows)
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

@@ -10,8 +10,9 @@ import contextlib
 import os
 import select
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from txlog.base.choices import OnError, SubscriptionType
 from txlog.base.ids import TopicName
 from txlog.base.startup import json as orjson
 from txlog.cli.call.call import Call
@@ -109,8 +110,8 @@ def _create(request: Request, client: Client, topics: list[str], windowed: Windo
     """
     if not request.create:
         return
-    several = "failover" if windowed is None else "key-shared"
-    kind = request.type or (several if request.parallelism > 1 else "exclusive")
+    several: SubscriptionType = "failover" if windowed is None else "key-shared"
+    kind: SubscriptionType = request.type or (several if request.parallelism > 1 else "exclusive")
     late_topic = None if windowed is None else windowed.late_topic
     with shielded():
         for topic in (request.output, request.on_error.topic, late_topic):
@@ -139,7 +140,7 @@ def _options(request: Request, lock_timeout_ms: int) -> FunctionOptions:
         limit=request.n,
         follow=request.follow,
         max_wait_ms=request.max_wait_ms,
-        on_error=request.on_error.action,
+        on_error=cast(OnError, request.on_error.action),
         dead_letter_topic=request.on_error.topic,
         retries=request.retries,
         take_over_ms=lock_timeout_ms,

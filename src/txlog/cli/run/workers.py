@@ -218,7 +218,9 @@ class Fleet:
                 self._deaths[instance.number] = 0
             self._count(instance.said, facts)
             instance.said = facts
-        self._log.progress(self._summary)
+        running = sorted(self._instances.items())
+        shares = {number: int(each.said.get("consumed", 0)) for number, each in running}
+        self._log.progress(self._summary, shares)
         return None
 
     def _count(self, previous: dict[str, Any], facts: dict[str, Any]) -> None:

@@ -7,4 +7,5 @@ Contents:
     screen    drawings by rich on a terminal: tables, fields with their values, bars
     signals   SIGINT, SIGTERM and SIGHUP as exceptions, held back while a frame is written
     tables    rows and objects for people, readable sizes and ages; aligned text for programs
+    top       the screen of `top`, by prompt_toolkit
 """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 RECORD_FIELDS: Final = (
     "kind topic partition message_id key key_encoding value value_encoding properties publish_time "
     "event_time deliver_at visible_time txn txn_index txn_state producer sequence_id "
-    "redelivery_count late size_bytes"
+    "redelivery_count late size_bytes record"
 ).split()
 
 

@@ -19,6 +19,11 @@ from rich.text import Text
 
 _GAP: Final = 2
 _TEXT_MIN: Final = 12  # a text column never becomes narrower
+_STATES: Final = {
+    **dict.fromkeys("ok active committed Ready online".split(), "green"),
+    **dict.fromkeys("open committing aborting warning idle overdue".split(), "yellow"),
+    **dict.fromkeys("aborted critical failed Corrupt Error offline damaged".split(), "red"),
+}
 _BAR_MAX, _BAR_MIN, _WORDS_MIN = 40, 8, 46
 
 
@@ -60,10 +65,12 @@ def table(
     numeric: Sequence[bool],
     columns: int,
     color: bool,
+    importance: Sequence[int] | None = None,
 ) -> str:
-    """Return rows under their headings; it cuts text to fit, and then leaves out last columns.
+    """Return rows under their headings; it cuts text to fit, and then leaves out columns.
 
-    numeric: for each column, whether it holds numbers, which are right-aligned
+    numeric:    for each column, whether it holds numbers, which are right-aligned
+    importance: of each column: the least important leave first; None: the last ones do
     """
     lists = [[row[number] for row in rows] for number in range(len(headings))]
     widths = [
@@ -79,14 +86,14 @@ def table(
         width if stays else min(width, _TEXT_MIN)
         for width, stays in zip(widths, whole, strict=True)
     ]
-    fitting = _fitting(least, columns)
+    kept = _kept(least, columns, importance or [0] * len(least))
     drawn = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    for number, heading in enumerate(headings[:fitting]):
+    for number in kept:
         justify: JustifyMethod = "right" if numeric[number] else "left"
-        drawn.add_column(cell(heading), justify=justify, no_wrap=whole[number])
+        drawn.add_column(cell(headings[number]), justify=justify, no_wrap=whole[number])
     # A column is one cell of many lines: a cell per value takes three times as long.
-    column_cells = [cell("\n".join(values)) for values in lists[:fitting]]
-    if fitting < len(headings):
+    column_cells = [_column(lists[number]) for number in kept]
+    if len(kept) < len(headings):
         drawn.add_column("…", no_wrap=True)
         column_cells.append(cell("\n".join("…" for _ in rows)))
     if rows:
@@ -94,17 +101,25 @@ def table(
     return rendered(drawn, columns, color)
 
 
-def _fitting(least: Sequence[int], columns: int) -> int:
-    """The number of columns that fit, with a column of … if some do not."""
+def _kept(least: Sequence[int], columns: int, importance: Sequence[int]) -> list[int]:
+    """The columns that fit, beside one of … if some do not; the first one always stays."""
+    kept = list(range(len(least)))
     if sum(least) + _GAP * (len(least) - 1) <= columns:
-        return len(least)
-    used = count = 0
-    for width in least:
-        used += width + _GAP
-        if used >= columns:
-            break
-        count += 1
-    return max(count, 1)
+        return kept
+    while len(kept) > 1 and sum(least[number] + _GAP for number in kept) >= columns:
+        kept.remove(min(kept[1:], key=lambda number: (importance[number], -number)))
+    return kept
+
+
+def _column(values: Sequence[str]) -> Text:
+    """The cell of a column; words for states are in colour."""
+    column = cell("\n".join(values))
+    at = 0
+    for value in values:
+        if style := _STATES.get(value):
+            column.stylize(style, at, at + len(value))
+        at += len(value) + 1
+    return column
 
 
 def pairs(rows: Sequence[tuple[str, str]], columns: int, color: bool) -> str:

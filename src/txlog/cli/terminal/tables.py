@@ -24,6 +24,7 @@ from txlog.cli.terminal.say import as_json, is_colored
 from txlog.errors import printable
 
 _SHORT: Final = {"hidden_messages": "HIDDEN"}  # keeps the table of status within 100 columns
+_NORMAL, _MAIN = 2, 3
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
@@ -75,9 +76,16 @@ def table(
     style: Look,
     *,
     markdown: bool = False,
+    importance: Mapping[str, int] | None = None,
+    of_query: bool = False,
 ) -> str:
-    """Return rows aligned under their headings."""
-    headings = [printable(heading(name, style.human)) for name in names]
+    """Return rows aligned under their headings.
+
+    importance: of columns, as their row declares it; zeros make a column the least important
+    of_query:   the names are the user's own, and stay as they are
+    """
+    shown = list(names) if of_query else headings_of(names, style.human)
+    headings = [printable(name) for name in shown]
     cells = [[readable(name, row[name], style) for name in names] for row in rows]
     numeric = [
         bool(rows) and all(isinstance(row[name], int | None) for row in rows) for name in names
@@ -85,7 +93,8 @@ def table(
     if markdown:
         return _markdown(headings, cells, numeric)
     if style.width:
-        drawn: str = _screen().table(headings, cells, numeric, style.width, style.color)
+        ranks = None if importance is None else [_rank(name, rows, importance) for name in names]
+        drawn: str = _screen().table(headings, cells, numeric, style.width, style.color, ranks)
         return drawn
     widths = [
         max([width_of(headings[i]), *(width_of(line[i]) for line in cells)])
@@ -97,11 +106,21 @@ def table(
     return "".join(f"{line}\n" for line in lines)
 
 
+def _rank(name: str, rows: Sequence[Mapping[str, object]], importance: Mapping[str, int]) -> int:
+    """The importance of a column here: none if it says nothing, unless it is a main one."""
+    declared = importance.get(name, _NORMAL)
+    if declared < _MAIN and all(not row[name] for row in rows):
+        return 0
+    return declared
+
+
 def pairs(row: Mapping[str, object], style: Look, *, markdown: bool = False) -> str:
     """Return one object as a list of field and value."""
     if markdown:
         lines = [[name, readable(name, value, style)] for name, value in row.items()]
         return _markdown(["field", "value"], lines, [False, False])
+    if style.human:
+        return _readable_pairs(row, style)
     lines_of_text = [(name, readable(name, value, style)) for name, value in row.items()]
     if style.width:
         drawn: str = _screen().pairs(lines_of_text, style.width, style.color)
@@ -110,12 +129,59 @@ def pairs(row: Mapping[str, object], style: Look, *, markdown: bool = False) -> 
     return "".join(f"{f'{name.ljust(width)}  {text}'.rstrip()}\n" for name, text in lines_of_text)
 
 
+def _readable_pairs(row: Mapping[str, object], style: Look) -> str:
+    """One object for people: an object in it as more lines, a list of objects as a table below."""
+    lines: list[tuple[str, str]] = []
+    below: list[str] = []
+    labels = headings_of([*row], human=True)
+    for (name, value), upper in zip(row.items(), labels, strict=True):
+        label = printable(upper.lower())
+        if isinstance(value, Mapping):
+            lines += _inner(label, value, style)
+        elif isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
+            names = [*dict.fromkeys(key for each in value for key in each)]
+            rows = [{key: each.get(key) for key in names} for each in value]
+            title = f"{_BOLD}{label}{_PLAIN}" if style.color else label
+            below.append(f"\n{title}\n{table(names, rows, style, importance={})}")
+        else:
+            lines.append((label, readable(name, value, style)))
+    if style.width:
+        drawn: str = _screen().pairs(lines, style.width, style.color)
+    else:
+        width = max((len(label) for label, _ in lines), default=0)
+        drawn = "".join(f"{label.ljust(width)}  {text}".rstrip() + "\n" for label, text in lines)
+    return drawn + "".join(below)
+
+
+def _inner(label: str, row: Mapping[str, object], style: Look) -> list[tuple[str, str]]:
+    """The lines of an object in an object, each with the path to its value."""
+    lines: list[tuple[str, str]] = []
+    for name, value in row.items():
+        path = f"{label} {printable(heading(name, human=True).lower())}"
+        if isinstance(value, Mapping):
+            lines += _inner(path, value, style)
+        else:
+            lines.append((path, readable(name, value, style)))
+    return lines or [(label, "")]
+
+
 def cut(line: str, style: Look) -> str:
     """Return a line cut to fit one line of a terminal; off a terminal it is unchanged."""
     if not style.width or (len(line) <= style.width and line.isascii()):
         return line
     shorter: str = _screen().cut(line, style.width)
     return shorter
+
+
+def headings_of(names: Sequence[str], human: bool) -> list[str]:
+    """The headings of fields; `backlog_bytes` beside `backlog` is BACKLOG SIZE."""
+    headings = [heading(name, human) for name in names]
+    return [
+        f"{text} {'SIZE' if name.endswith('_bytes') else 'TIME'}"
+        if headings.count(text) > 1 and name.endswith(("_bytes", "_ms"))
+        else text
+        for name, text in zip(names, headings, strict=True)
+    ]
 
 
 def heading(name: str, human: bool) -> str:
@@ -140,6 +206,12 @@ def readable(name: str, value: object, style: Look) -> str:
         return f"{value:,}"
     if style.human and isinstance(value, str) and is_instant(name):
         return local_time(value, style.utc)
+    if style.human and isinstance(value, dict):
+        return " ".join(
+            f"{printable(str(key))}={readable(key, each, style)}" for key, each in value.items()
+        )
+    if style.human and isinstance(value, list) and value and isinstance(value[0], dict):
+        return f"{len(value)}"
     return printable(cell(value))
 
 

@@ -160,8 +160,8 @@ class Top:
         total = sum(row["backlog"] for row in self._rows)
         behind = sum(row["backlog"] > 0 for row in self._rows)
         text = (
-            f"{self._path}   {tables.counted(len(self._rows), 'subscription')}, {behind} behind, "
-            f"{tables.counted(total, 'message')}"
+            f"{tables.counted(len(self._rows), 'subscription')}, {behind} behind, "
+            f"{tables.counted(total, 'message')}   {self._path}"
         )
         return tables.cut(text, _of(width))
 

@@ -7,7 +7,17 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 
+from txlog.base.arguments import StrPath
+from txlog.base.choices import (
+    AccessMode,
+    Durability,
+    Isolation,
+    RoutingMode,
+    SchemaType,
+    SubscriptionType,
+)
 from txlog.base.ids import MessageId, TxnId
+from txlog.base.times import DurationLike, InstantLike, duration_ms
 from txlog.client.aio.handles import (
     Closable,
     Consumer,
@@ -52,7 +62,7 @@ class Conditions(TypedDict, total=False):
     """The conditions of `Client.wait`; see txlog.Client.wait."""
 
     messages: int | None
-    watermark: int | None
+    watermark: InstantLike | None
     subscription: str | None
     backlogs: Mapping[str, int] | None
     txns: Mapping[TxnId, str] | None
@@ -62,16 +72,16 @@ class SendingOptions(ProducerOptions, total=False):
     """The options of `Client.producer`; see txlog.Client.producer."""
 
     message_router: Choose | None
-    message_routing_mode: str
-    access_mode: str
+    message_routing_mode: RoutingMode
+    access_mode: AccessMode
     schema: object
 
 
 class SubscriptionOptions(TypedDict, total=False):
     """The options of `Client.create_subscription`."""
 
-    type: str
-    isolation: str
+    type: SubscriptionType
+    isolation: Isolation
     position: Where | None
     if_not_exists: bool
 
@@ -106,8 +116,8 @@ class Client(Handle[Synchronous]):
         *,
         if_not_exists: bool = False,
         schema: object = None,
-        schema_type: str = "json",
-        **policies: int | None,
+        schema_type: SchemaType = "json",
+        **policies: DurationLike | None,
     ) -> bool:
         """Create a topic; see txlog.Client.create_topic."""
         act = partial(
@@ -126,12 +136,13 @@ class Client(Handle[Synchronous]):
         """Create a subscription; see txlog.Client.create_subscription."""
         return await self.worker.run(partial(self.sync.create_subscription, topic, name, **options))
 
-    async def commit(self, txn_id: TxnId, wait_ms: int = 0) -> TransactionEnded:
+    async def commit(self, txn_id: TxnId, wait_ms: DurationLike = 0) -> TransactionEnded:
         """Commit by id; see txlog.Client.commit. Other calls can run while it waits."""
         answer = await self.worker.run(partial(self.sync.commit, txn_id))
-        if answer["waiting_list"] and wait_ms > 0:
+        limit_ms = duration_ms(wait_ms)
+        if answer["waiting_list"] and limit_ms > 0:
             store = self.sync.store
-            await self.waits.until(lambda _: has_ended(store, txn_id), wait_ms, until_told)
+            await self.waits.until(lambda _: has_ended(store, txn_id), limit_ms, until_told)
             answer = await self.worker.run(partial(self.sync.commit, txn_id))
         return answer
 
@@ -139,22 +150,22 @@ class Client(Handle[Synchronous]):
         self,
         topics: Sequence[str] = (),
         *,
-        timeout_ms: int | None = None,
+        timeout_ms: DurationLike | None = None,
         **conditions: Unpack[Conditions],
     ) -> Waited:
         """Wait until all conditions are met; see txlog.Client.wait."""
         waiting = await self.worker.run(partial(self.sync._wait, topics, **conditions))
-        await self.waits.until(waiting.look, timeout_ms, waiting.rest)
+        await self.waits.until(waiting.look, duration_ms(timeout_ms), waiting.rest)
         return waiting.answer()
 
-    async def wait_for_change(self, seen_lsn: int, timeout_ms: int | None = 0) -> int:
+    async def wait_for_change(self, seen_lsn: int, timeout_ms: DurationLike | None = 0) -> int:
         """Wait until a frame after an LSN is durable; see txlog.Client.wait_for_change."""
 
         def look(_: bool) -> int | None:
             newest = self.sync.wait_for_change(seen_lsn)
             return newest if newest > seen_lsn else None
 
-        newest = await self.waits.until(look, timeout_ms, until_told)
+        newest = await self.waits.until(look, duration_ms(timeout_ms), until_told)
         return seen_lsn if newest is None else newest
 
     async def run(self, act: Callable[[Synchronous], T], *, blocking: bool = False) -> T:
@@ -216,7 +227,7 @@ class Client(Handle[Synchronous]):
         start: Where | None = None,
         *,
         partitions: list[int] | None = None,
-        isolation: str = "committed",
+        isolation: Isolation = "committed",
         enable_watermarking: bool = False,
         read_compacted: bool = False,
     ) -> Opening[Reader]:
@@ -237,7 +248,11 @@ class Client(Handle[Synchronous]):
         return self._opening(partial(self.sync.table_view, topic), TableView)
 
     def transaction(
-        self, timeout_ms: int | None = None, *, key: str | None = None, epoch: int | None = None
+        self,
+        timeout_ms: DurationLike | None = None,
+        *,
+        key: str | None = None,
+        epoch: int | None = None,
     ) -> Opening[Transaction]:
         """A transaction: `async with` commits it; see txlog.Client.transaction."""
         make = partial(self.sync.transaction, timeout_ms, key=key, epoch=epoch)
@@ -290,12 +305,12 @@ def _close(handle: Any) -> None:
 
 
 def open(
-    path: str,
+    path: StrPath,
     *,
     read_only: bool = False,
     clock: Clock | None = None,
-    lock_timeout_ms: int | None = None,
-    durability: str | None = None,
+    lock_timeout_ms: DurationLike | None = None,
+    durability: Durability | None = None,
     transaction_key: str | None = None,
 ) -> Opening[Client]:
     """Open a store, by `await` or `async with`; see txlog.open."""

@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, cast
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, Unpack, cast
 
 import pyarrow as pa
 
 from txlog.base.ids import TxnId
+from txlog.base.times import DurationLike, duration_ms
 from txlog.client.aio.waits import Waits
 from txlog.client.aio.worker import Worker
 from txlog.client.consuming.consumer import Consumer as Consuming
@@ -32,7 +33,7 @@ from txlog.engine.door.reading import Message, Where, messages, until_told
 from txlog.engine.door.sending import BatchReceipt, SendReceipt, Value
 from txlog.engine.door.transactions import Later
 from txlog.engine.door.transactions import Transaction as Transacting
-from txlog.errors import NotAllowed, ProducerQueueIsFull
+from txlog.errors import AlreadyClosed, NotAllowed, ProducerQueueIsFull
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,7 +50,7 @@ class Handle(Generic[S]):
         self.sync, self.worker, self.waits = sync, worker, waits
 
     def __repr__(self) -> str:
-        return f"<txlog.aio of {self.sync!r}>"
+        return f"<txlog.aio of {repr(self.sync)[1:-1]}>"
 
     async def __aenter__(self: H) -> H:
         return self
@@ -149,6 +150,7 @@ class Transaction(Handle[Transacting]):
 
     __slots__ = ()
 
+    _repr_html_ = direct(Transacting._repr_html_)
     commit = awaited(Transacting.commit)
     abort = awaited(Transacting.abort)
 
@@ -231,7 +233,7 @@ class Producer(Closable[Producing]):
 
 
 class Consumer(Closable[Consuming]):
-    """A consumer of one topic or several; see txlog.Consumer. `async for` receives for ever."""
+    """A consumer of one topic or several; see txlog.Consumer. `async for` ends when it closes."""
 
     __slots__ = ("_kept",)
 
@@ -256,7 +258,7 @@ class Consumer(Closable[Consuming]):
         act = partial(self.sync.acknowledge, what, txn=plain(txn))
         return await self.worker.run(act)
 
-    async def receive(self, timeout_ms: int | None = None) -> Message | None:
+    async def receive(self, timeout_ms: DurationLike | None = None) -> Message | None:
         """The next message; None if none came within timeout_ms (None: wait for ever).
 
         If the task is cancelled, for example by `asyncio.wait_for`, the message goes back
@@ -267,11 +269,13 @@ class Consumer(Closable[Consuming]):
         def look(is_thorough: bool) -> tuple[Message | None] | None:
             return (self._kept.popleft(),) if self._kept else session.next(is_thorough)
 
-        received = await self.waits.until(look, timeout_ms, session.rest, self._give_back)
+        received = await self.waits.until(
+            look, duration_ms(timeout_ms), session.rest, self._give_back
+        )
         return None if received is None else received[0]
 
     async def receive_batch(
-        self, max_messages: int | None = None, timeout_ms: int | None = 0
+        self, max_messages: int | None = None, timeout_ms: DurationLike | None = 0
     ) -> pa.Table:
         """The next messages, at most max_messages; no rows if none came within timeout_ms.
 
@@ -279,7 +283,7 @@ class Consumer(Closable[Consuming]):
         receive gets the messages.
         """
         session = self.sync.session
-        batch = self.sync.batching.begin(session, max_messages, timeout_ms)
+        batch = self.sync.batching.begin(session, max_messages, duration_ms(timeout_ms))
         try:
             table = await self.waits.until(batch.look, batch.timeout_ms, session.rest)
         except BaseException:  # above all a cancellation
@@ -296,10 +300,21 @@ class Consumer(Closable[Consuming]):
             self.sync.session.give_back_message(message)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
+        self.sync.session.check_open()
         while True:
-            message = await self.receive()
+            try:
+                message = await self.receive()
+            except AlreadyClosed:
+                return
             if message is not None:  # None: a new watermark
                 yield message
+
+
+class Received(NamedTuple):
+    """A message with a function that returns its row; both None: a new watermark."""
+
+    message: Message | None
+    row: Callable[[], pa.Table] | None
 
 
 class Reader(Closable[Reading]):
@@ -314,19 +329,26 @@ class Reader(Closable[Reading]):
         super().__init__(sync, worker, waits)
         self._kept: deque[pa.Table] = deque()  # rows of cancelled tasks, for the next call
 
-    async def read_next(self, timeout_ms: int | None = 0) -> Message | None:
+    async def read_next(self, timeout_ms: DurationLike | None = 0) -> Message | None:
         """The next message; None if none came within timeout_ms (None: wait for ever).
 
-        If the task is cancelled, the next call of any kind returns it.
+        With watermarks it also returns None as soon as there is a new one. If the task is
+        cancelled, the next call of any kind returns the message.
         """
+        received = await self._received(duration_ms(timeout_ms))
+        return None if received is None else received.message
 
-        def give_back(received: tuple[Message, Callable[[], pa.Table]]) -> None:
-            self._kept.append(received[1]())
+    async def _received(self, limit_ms: int | None) -> Received | None:
 
-        received = await self.waits.until(self._next, timeout_ms, self.sync._rest, give_back)
-        return None if received is None else received[0]
+        def give_back(received: Received) -> None:
+            if received.row is not None:  # None: a new watermark, which the reader remembers
+                self._kept.append(received.row())
 
-    async def receive_batch(self, max_messages: int = 1000, timeout_ms: int | None = 0) -> pa.Table:
+        return await self.waits.until(self._next, limit_ms, self.sync._rest, give_back)
+
+    async def receive_batch(
+        self, max_messages: int = 1000, timeout_ms: DurationLike | None = 0
+    ) -> pa.Table:
         """The next messages, at most max_messages; no rows if none came within timeout_ms.
 
         If the task is cancelled, the next call of any kind returns them.
@@ -340,7 +362,7 @@ class Reader(Closable[Reading]):
             return empty if empty.num_rows else None
 
         rest = self.sync._rest
-        table = await self.waits.until(look, timeout_ms, rest, self._kept.append)
+        table = await self.waits.until(look, duration_ms(timeout_ms), rest, self._kept.append)
         return empty if table is None else table
 
     async def has_message_available(self) -> bool:
@@ -356,15 +378,17 @@ class Reader(Closable[Reading]):
 
         await self.worker.run(act)
 
-    def _next(self, is_thorough: bool) -> tuple[Message, Callable[[], pa.Table]] | None:
-        """The next message, and a function that returns its row."""
+    def _next(self, is_thorough: bool) -> Received | None:
+        """The next message with its row, or a new watermark; None: there is neither."""
         sync = self.sync
         if self._kept:
             row = self._some(1)
-            return next(iter(messages(row, sync._decoder))), lambda: row
+            return Received(next(iter(messages(row, sync._decoder))), lambda: row)
         sync._settle(is_thorough)
-        message = sync.read_next()
-        return None if message is None else (message, sync._unread.last_row())
+        message, has_moved = sync._read_next()
+        if message is not None:
+            return Received(message, sync._unread.last_row())
+        return Received(None, None) if has_moved else None
 
     def _some(self, limit: int) -> pa.Table:
         if not self._kept or limit <= 0:
@@ -375,8 +399,9 @@ class Reader(Closable[Reading]):
         return table.slice(0, limit)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        while (message := await self.read_next()) is not None:
-            yield message
+        while (received := await self._received(0)) is not None:
+            if received.message is not None:  # None: a new watermark
+                yield received.message
 
     async def follow(self) -> AsyncIterator[Message]:
         """Iterate over messages in order, without end."""
@@ -404,6 +429,7 @@ class TableView(Closable[Viewing]):
     __getitem__ = direct(Viewing.__getitem__)
     __contains__ = direct(Viewing.__contains__)
     __len__ = direct(Viewing.__len__)
+    _repr_html_ = direct(Viewing._repr_html_)
     __iter__ = direct(Viewing.__iter__)
 
     @property
@@ -415,22 +441,23 @@ class TableView(Closable[Viewing]):
         """Read the messages up to now; returns how many keys got another value."""
         return self.sync._take(await self.worker.run(self.sync._look))
 
-    async def wait(self, timeout_ms: int | None = None) -> int:
+    async def wait(self, timeout_ms: DurationLike | None = None) -> int:
         """Refresh until at least one key gets another value.
 
         returns: how many keys did; 0 when time ran out
         """
-        deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+        left_ms = duration_ms(timeout_ms)
+        deadline = None if left_ms is None else time.monotonic() + left_ms / 1000
 
         def look(_: bool) -> News | None:
             news = self.sync._look()
             return news if news.found or not news.is_since else None
 
-        while (news := await self.waits.until(look, timeout_ms, until_told)) is not None:
+        while (news := await self.waits.until(look, left_ms, until_told)) is not None:
             if changed := self.sync._take(news):
                 return changed
             if deadline is not None:  # a producer sent the value that a key already has
-                timeout_ms = max(0, int((deadline - time.monotonic()) * 1000))
+                left_ms = max(0, int((deadline - time.monotonic()) * 1000))
         return 0
 
     async def close(self) -> None:

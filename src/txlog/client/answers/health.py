@@ -27,6 +27,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from txlog.base.arguments import StrPath
 from txlog.base.ids import TopicName
 from txlog.base.settings import HANGING_MS, HOUR_MS
 from txlog.client.answers import alerts, installation, lag, topics_and_txns, watermarks
@@ -238,7 +239,7 @@ def _lag(view: View, store: Store, topic: Topic, bounds: Bounds) -> list[CheckRo
 # --- the doctor ------------------------------------------------------------------------------
 
 
-def doctor(path: str, *, clock: Clock | None = None) -> list[DoctorRow]:
+def doctor(path: StrPath, *, clock: Clock | None = None) -> list[DoctorRow]:
     """Check a store and its machine for common problems; exported as txlog.doctor.
 
     returns: rows of {name, status, detail, fix}; status is ok, warn or fail

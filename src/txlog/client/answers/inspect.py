@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.ranges import Bound, Range
-from txlog.client.answers import keys, status, topics_and_txns
+from txlog.client.answers import keys, lag, status, topics_and_txns
 from txlog.client.answers.changes import recent_of_key, recent_of_subscription
 from txlog.client.answers.lists import frame_rows, kept_frames
 from txlog.engine.door import catalog as catalogs
@@ -95,9 +95,7 @@ def _named(view: View, store: Store, kind: str, text: str) -> dict[str, Any]:
         row = found["partition_list"][name.partition]
         return {"kind": "partition", "topic": found["topic"], **row}
     if kind == "sub":
-        rows = [
-            r for r in topics_and_txns.subscriptions(view, None, store) if r["subscription"] == text
-        ]
+        rows = [row for row in lag.lag(view, store) if row["subscription"] == text]
         if not rows:
             raise _nothing(text)
         if len(rows) > 1:

@@ -10,7 +10,9 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from txlog.base.arguments import StrPath
 from txlog.base.ids import MessageId, TopicName
+from txlog.base.times import DurationLike, duration_ms
 from txlog.clock import Clock, SystemClock
 from txlog.engine.door.catalog import has_partition, index_of, topic_of
 from txlog.engine.door.disk import Disk, PosixDisk
@@ -35,7 +37,7 @@ REBUILD = ("state", "delayed", "changes", "all")
 
 
 def verify(
-    path: str,
+    path: StrPath,
     *,
     deep: bool = False,
     topics: Sequence[str] = (),
@@ -122,13 +124,13 @@ def _id(position: tuple[int, int] | None) -> MessageId | None:
 
 
 def repair(
-    path: str,
+    path: StrPath,
     *,
     apply: bool = False,
     rebuild: str | None = None,
     ledger: int | None = None,
     accept_loss: bool = False,
-    lock_timeout_ms: int = 30_000,
+    lock_timeout_ms: DurationLike = 30_000,
     clock: Clock | None = None,
 ) -> Repaired:
     """Plan the repair of a damaged store, or repair it; exported as txlog.repair.
@@ -174,7 +176,7 @@ def repair_disk(
     rebuild: str | None = None,
     ledger: int | None = None,
     accept_loss: bool = False,
-    lock_timeout_ms: int = 30_000,
+    lock_timeout_ms: DurationLike = 30_000,
 ) -> Repaired:
     """Like repair, on a disk."""
     rebuilds: Collection[str] = REBUILD[:-1] if rebuild == "all" else [rebuild] if rebuild else []
@@ -188,7 +190,7 @@ def repair_disk(
                 if not done:
                     _refuse(plan.losing)
                 return _repaired(True, done, plan.losing)
-            step = perform(disk, clock, plan, lock_timeout_ms)
+            step = perform(disk, clock, plan, duration_ms(lock_timeout_ms))
             if step is None:
                 continue
             if not step:

@@ -20,8 +20,8 @@ Source: docs/design/consuming, "Lag".
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
+import platform
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from txlog.base.ids import MessageId
@@ -33,7 +33,7 @@ from txlog.engine.door import catalog as catalogs
 from txlog.engine.door.catalog import Subscription, Topic, index_of, numbers
 from txlog.engine.door.consuming import active_consumer, backlog_by_ledger, messages_in
 from txlog.engine.door.delayed import runs_in_order
-from txlog.engine.door.facts import IdSet
+from txlog.engine.door.facts import Component, IdSet, Mark
 from txlog.engine.door.liveness import consumer_lock, holder_of
 from txlog.engine.door.reading import Piece, plan, requests_of
 from txlog.engine.door.store import Store, View
@@ -76,7 +76,16 @@ class _Cursor(NamedTuple):
 class LagReader:
     """Reads the lag of cursors in one view, within one budget of reads."""
 
-    __slots__ = ("_bytes_left", "_counts", "_now_ms", "_rates", "_reads_left", "_store", "_view")
+    __slots__ = (
+        "_bytes_left",
+        "_counts",
+        "_now_ms",
+        "_quiet",
+        "_rates",
+        "_reads_left",
+        "_store",
+        "_view",
+    )
 
     def __init__(self, view: View, store: Store) -> None:
         self._view, self._store = view, store
@@ -84,6 +93,7 @@ class LagReader:
         self._now_ms = store.clock.now().wall_ms
         self._rates: Rates = rates_of(view, store)
         self._reads_left, self._bytes_left = READS_MAX, READ_BYTES_MAX
+        self._quiet: tuple[float | None, float | None, float | None, float | None] | None = None
 
     # --- a subscription ----------------------------------------------------------------------
 
@@ -108,7 +118,22 @@ class LagReader:
             self._rates.attended_ms.get(subscription.number, 0),
         )
         idle_ms = None if base["consumers"] else max(0, self._now_ms - max(signs))
-        return {**base, **self._lag(cursors), "no_consumer_ms": idle_ms}
+        return {
+            "topic": base["topic"],
+            "subscription": base["subscription"],
+            "type": base["type"],
+            "backlog": base["backlog"],
+            "delayed": base["delayed"],
+            "pending_acks": base["pending_acks"],
+            "consumers": base["consumers"],
+            **self._lag(cursors),
+            "isolation": base["isolation"],
+            "mark_delete": base["mark_delete"],
+            "last_ack_time": base["last_ack_time"],
+            "created_time": base["created_time"],
+            "backlog_no_delayed": base["backlog_no_delayed"],
+            "no_consumer_ms": idle_ms,
+        }
 
     def describe(self, topic: Topic, subscription: Subscription) -> SubscriptionDescription:
         """One subscription with its consumers and partitions."""
@@ -179,7 +204,9 @@ class LagReader:
                 size += end.payload_bytes
             elif count:
                 size += round(end.payload_bytes * count / end.messages)
-        delayed = self._counts.of_cursor(topic, subscription, number) if messages else 0
+        delayed = 0
+        if messages and self._view.exists(("delayed", number, 0)):
+            delayed = self._counts.of_cursor(topic, subscription, number)
         ready = messages - delayed
         oldest_ms, is_estimated = None, False
         if ready > 0:
@@ -191,13 +218,19 @@ class LagReader:
     def _rates_of(
         self, subscription: Subscription, number: int
     ) -> tuple[float | None, float | None, float | None, float | None]:
+        cell = (subscription.number, number)
+        is_quiet = self._rates.is_quiet(cell)
+        if is_quiet and self._quiet is not None:  # most partitions of a large store
+            return self._quiet
         figures: list[float | None] = []
         for window_ms in (SHORT_MS, LONG_MS):
             visible = self._rates.rate_in(number, self._now_ms, window_ms)
             figures.append(None if visible is None else visible[0])
-            cell = (subscription.number, number)
             figures.append(self._rates.rate_out(cell, self._now_ms, window_ms))
-        return (figures[0], figures[1], figures[2], figures[3])
+        rates = (figures[0], figures[1], figures[2], figures[3])
+        if is_quiet:
+            self._quiet = rates
+        return rates
 
     # --- the oldest message ------------------------------------------------------------------
 
@@ -216,10 +249,22 @@ class LagReader:
                 if delayed > DELAYED_MAX:
                     return None, False
                 skip = (cursor.acked, self._delayed_ids(topic, subscription, number))
-            pieces = plan(view, number, cursor.mark_delete, 1, skip).pieces
-            return (None, False) if not pieces else self._time(number, pieces[0])
+            piece = self._next(number, cursor.mark_delete, skip)
+            return (None, False) if piece is None else self._time(number, piece)
         except TxlogError:  # the files of the partition; `status` names the damage
             return None, False
+
+    def _next(self, number: int, mark: Mark, skip: tuple[IdSet, ...]) -> Piece | None:
+        """The next message after a position, without those to skip."""
+        view = self._view
+        if any(skip) or any(view.exists((kind, number, 0)) for kind in ("buffer", "watermark")):
+            pieces = plan(view, number, mark, 1, skip).pieces
+            return pieces[0] if pieces else None
+        for end in view.topic(number).ledgers:  # each entry is a plain message
+            entry = mark[1] + 1 if end.ledger == mark[0] else 0
+            if end.ledger >= mark[0] and entry < end.entries:
+                return Piece(end.ledger, entry, 1, 0, None)
+        return None
 
     def _delayed_ids(self, topic: Topic, subscription: Subscription, number: int) -> IdSet:
         cutoff = self._counts.cutoff(topic)
@@ -233,7 +278,7 @@ class LagReader:
 
     def _time(self, number: int, piece: Piece) -> tuple[int | None, bool]:
         """When a message could first be read: without reading it, where the folds have its time."""
-        has_delays = not self._view.delayed(number).is_empty
+        has_delays = self._view.exists(("delayed", number, 0))
         if piece.marker is not None and not has_delays:
             return piece.marker.time_ms, False
         end = next(end for end in self._view.topic(number).ledgers if end.ledger == piece.ledger)
@@ -251,7 +296,10 @@ class LagReader:
             return end.first_ms + span * piece.entry // max(1, end.entries - 1), True
         self._reads_left -= 1
         self._bytes_left -= cost
+        tally = self._store.tally  # of what consumers read; looking at lag must not be in it
+        counts = tally.rows_read, tally.groups_decoded
         row = self._view.rows(requests_of([piece]), ("publish_time", "deliver_at"))[0]
+        tally.rows_read, tally.groups_decoded = counts
         publish_ms, deliver_ms = (
             row.column(name).cast("int64")[0].as_py() for name in row.column_names
         )
@@ -286,13 +334,24 @@ def _catch_up_ms(messages: int, rate_in: float | None, rate_out: float | None) -
 
 def lag(view: View, store: Store, topic: Topic | None = None) -> list[LagRow]:
     """The subscriptions of one topic, or of all, by topic and name."""
-    reader = LagReader(view, store)
-    rows = [
-        reader.row(subscription)
+    subscriptions = [
+        subscription
         for subscription in view.catalog.subscriptions.values()
         if topic is None or subscription.topic == topic.number
     ]
+    view.load(_components(view, subscriptions))
+    reader = LagReader(view, store)
+    rows = [reader.row(subscription) for subscription in subscriptions]
     return sorted(rows, key=lambda row: (row["topic"], row["subscription"]))
+
+
+def _components(view: View, subscriptions: Iterable[Subscription]) -> Iterator[Component]:
+    """The state that an answer about these subscriptions needs."""
+    for subscription in subscriptions:
+        for number in numbers(view.catalog.topics[subscription.topic]):
+            yield ("cursor", subscription.number, number)
+            for kind in ("topic", "buffer", "watermark", "delayed"):
+                yield (kind, number, 0)
 
 
 def consumers(view: View, subscription: Subscription, store: Store) -> list[ConsumerRow]:
@@ -327,7 +386,7 @@ def consumers(view: View, subscription: Subscription, store: Store) -> list[Cons
                 ),
                 "active_list": active.get(consumer.number, []),
                 "since_time": consumer.since_ms,
-                "host": os.uname().nodename if is_alive else None,
+                "host": platform.node() if is_alive else None,
                 "address": None,
             }
         )

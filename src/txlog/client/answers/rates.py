@@ -177,6 +177,10 @@ class Rates:
                 if not sums:
                     del series[key]
 
+    def is_quiet(self, cell: Cell) -> bool:
+        """True when no message came or was acknowledged in the known time."""
+        return cell[1] not in self._added and cell not in self._acked and cell not in self._unsure
+
     # --- answers -----------------------------------------------------------------------------
 
     def rate_in(self, partition: int, now_ms: int, window_ms: int) -> tuple[float, float] | None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from txlog.base.arguments import fits
 from txlog.base.settings import MIB
 from txlog.base.startup import compute as pc
+from txlog.base.times import DurationLike, duration_ms
 from txlog.engine.door.consuming import Session
 from txlog.engine.door.reading import until
 from txlog.errors import InvalidArgument, TxlogError
@@ -42,9 +43,10 @@ class BatchReceivePolicy:
 
     max_num_messages: int = -1
     max_num_bytes: int = 10 * MIB
-    timeout_ms: int = 100
+    timeout_ms: DurationLike = 100
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "timeout_ms", duration_ms(self.timeout_ms))
         limits = astuple(self)
         for name, limit in zip(self.__slots__, limits, strict=True):
             if not fits(limit, int):

@@ -7,6 +7,7 @@ acknowledge it within the acknowledgement time-out.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from types import TracebackType
 from typing import TypeAlias
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TxnId
+from txlog.base.times import DurationLike, duration_ms
 from txlog.client.consuming.batches import Batching, BatchReceivePolicy, receive_batch
 from txlog.client.consuming.listeners import Listening, needed
 from txlog.engine.door.consuming import (
@@ -29,7 +31,7 @@ from txlog.engine.door.consuming import (
 from txlog.engine.door.reading import Message, Where, until
 from txlog.engine.door.transactions import Later, Transaction
 from txlog.engine.door.watermarks import Watermarked, WatermarkListener, WatermarkSession
-from txlog.errors import NotAllowed
+from txlog.errors import AlreadyClosed, NotAllowed
 
 
 @checked
@@ -128,7 +130,9 @@ class Consumer(Watermarked):
 
     # --- receiving ---------------------------------------------------------------------------
 
-    def receive_batch(self, max_messages: int | None = None, timeout_ms: int = 0) -> pa.Table:
+    def receive_batch(
+        self, max_messages: int | None = None, timeout_ms: DurationLike = 0
+    ) -> pa.Table:
         """The next messages, at most max_messages, with the columns of RECEIVED.
 
         It returns no rows when time runs out; `blocked` may then say why. Without arguments it
@@ -139,9 +143,9 @@ class Consumer(Watermarked):
         raises: AlreadyClosed, InvalidArgument, SubscriptionNotFound (deleted); Corruption, after
                 everything readable was returned; PartitionUnavailable, if no partition is available
         """
-        return receive_batch(self.session, self.batching, max_messages, timeout_ms)
+        return receive_batch(self.session, self.batching, max_messages, duration_ms(timeout_ms))
 
-    def receive(self, timeout_ms: int | None = 0) -> Message | None:
+    def receive(self, timeout_ms: DurationLike | None = 0) -> Message | None:
         """The next message; None if none came within timeout_ms (None: wait forever).
 
         The consumer leases several messages ahead, depending on the application's pace, at most
@@ -151,7 +155,7 @@ class Consumer(Watermarked):
         raises: as receive_batch
         """
         session = self.session
-        received = until(session.store, session.next, timeout_ms, session.rest)
+        received = until(session.store, session.next, duration_ms(timeout_ms), session.rest)
         return None if received is None else received[0]
 
     def has_message_available(self) -> bool:
@@ -222,7 +226,7 @@ class Consumer(Watermarked):
         return self.session.acknowledge_cumulative(what, txn)
 
     def negative_acknowledge(
-        self, what: Acknowledgeable, delay_ms: int | None = None
+        self, what: Acknowledgeable, delay_ms: DurationLike | None = None
     ) -> ReturnResult:
         """Return received messages; they come again after a delay, counted as redelivered.
 
@@ -232,12 +236,12 @@ class Consumer(Watermarked):
         returns:  returned: how many came back; missed: how many were skipped
         raises:   AlreadyClosed, InvalidArgument, MessageNotFound
         """
-        return self.session.negative_acknowledge(what, delay_ms)
+        return self.session.negative_acknowledge(what, duration_ms(delay_ms))
 
     def reconsume_later(
         self,
         message: Message | MessageId,
-        delay_ms: int = 0,
+        delay_ms: DurationLike = 0,
         properties: dict[str, str] | None = None,
     ) -> MoveResult:
         """Postpone a message: copy it to the retry topic and acknowledge it, in one frame.
@@ -250,7 +254,7 @@ class Consumer(Watermarked):
         raises:   InvalidMessage (a delay above the maximum of the retry topic), and nothing is
                   moved; NotAllowed (a subscription in memory)
         """
-        return self.session.reconsume_later(message, delay_ms, properties)
+        return self.session.reconsume_later(message, duration_ms(delay_ms), properties)
 
     def redeliver_unacknowledged_messages(self) -> ReturnResult:
         """Return all received and unacknowledged messages; they come again at once, counted."""
@@ -278,6 +282,25 @@ class Consumer(Watermarked):
         effect when that call has ended.
         """
         self.session.close()
+
+    def __iter__(self) -> Iterator[Message]:
+        """Receive for ever: wait for the next message, and end when the consumer is closed.
+
+        The loop does not acknowledge, and a new watermark does not end it.
+        raises: as receive; AlreadyClosed if the consumer was closed before the loop
+        """
+        self.session.check_open()
+        while True:
+            try:
+                message = self.receive(None)
+            except AlreadyClosed:
+                return
+            if message is not None:
+                yield message
+
+    def __repr__(self) -> str:
+        topics = ", ".join(self.topics)
+        return f"<txlog.Consumer of {topics}, subscription {self.subscription!r}>"
 
     def __enter__(self) -> Consumer:
         return self

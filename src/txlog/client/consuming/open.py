@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
+from txlog.base.choices import Isolation, SubscriptionType
 from txlog.base.ids import TopicName, check_name
 from txlog.base.settings import QUEUE_SIZE
+from txlog.base.times import DurationLike, duration_ms
 from txlog.client.consuming.batches import BatchReceivePolicy
 from txlog.client.consuming.consumer import Consumer
 from txlog.client.consuming.in_memory import MemorySession
@@ -25,16 +27,16 @@ from txlog.errors import InvalidArgument, NotAllowed
 class ConsumerOptions(TypedDict, total=False):
     """The options of `Client.consumer`."""
 
-    type: str | None
+    type: SubscriptionType | None
     name: str | None
-    isolation: str | None
+    isolation: Isolation | None
     position: Where | None
     create: bool
     partitions: Sequence[int] | None
     priority: int
     receiver_queue_size: int
-    ack_timeout_ms: int | None
-    nack_delay_ms: int | None
+    ack_timeout_ms: DurationLike | None
+    nack_delay_ms: DurationLike | None
     enable_watermarking: bool
     batch_receive_policy: BatchReceivePolicy | None
     read_compacted: bool
@@ -89,8 +91,8 @@ def open_consumer(
             options.get("type"),
             options.get("priority", 0),
             options.get("receiver_queue_size", QUEUE_SIZE),
-            options.get("ack_timeout_ms"),
-            options.get("nack_delay_ms"),
+            duration_ms(options.get("ack_timeout_ms")),
+            duration_ms(options.get("nack_delay_ms")),
             options.get("partitions"),
             enable_watermarking=watermarks and isinstance(topics, str),
         )

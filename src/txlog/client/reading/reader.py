@@ -19,6 +19,8 @@ from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import Bound, Range
 from txlog.base.settings import RECEIVE_BYTES_MAX
+from txlog.base.times import DurationLike, duration_ms
+from txlog.client.reading.preview import newest_html
 from txlog.engine.door import integrity as quarantine
 from txlog.engine.door.catalog import Topic, check_partition, live_topic, number_of, numbers
 from txlog.engine.door.catalog import topic as find_topic
@@ -305,7 +307,7 @@ class Reader(Watermarked):
             self.is_settled = places.keys() <= stops.keys()
 
     def receive_batch(
-        self, max_messages: int = BATCH_MESSAGES, timeout_ms: int | None = 0
+        self, max_messages: int = BATCH_MESSAGES, timeout_ms: DurationLike | None = 0
     ) -> pa.Table:
         """The next messages, at most max_messages, with the columns of RECEIVED.
 
@@ -336,7 +338,8 @@ class Reader(Watermarked):
             empty = table
             return table if table.num_rows or has_moved else None
 
-        rows = until(self._store, look, 0 if self._is_bounded else timeout_ms, self._rest)
+        limit_ms = 0 if self._is_bounded else duration_ms(timeout_ms)
+        rows = until(self._store, look, limit_ms, self._rest)
         return empty if rows is None else rows
 
     def _some(self, limit: int, marked: Callable[[pa.Table], pa.Table]) -> pa.Table | None:
@@ -608,7 +611,7 @@ class Reader(Watermarked):
             ) from error
         return plan(view, number, place, limit, skip, stop)
 
-    def read_next(self, timeout_ms: int | None = 0) -> Message | None:
+    def read_next(self, timeout_ms: DurationLike | None = 0) -> Message | None:
         """The next message; None if none came within timeout_ms (None: wait for ever).
 
         At the end of a range it returns None without waiting. With watermarks it also returns None
@@ -628,7 +631,7 @@ class Reader(Watermarked):
                 unread = self._unread
                 return message is not None or has_moved or None
 
-            until(self._store, look, timeout_ms, self._rest)
+            until(self._store, look, duration_ms(timeout_ms), self._rest)
         except BaseException:  # an interrupt, too: the caller does not get the message
             self._put_back(unread, message)
             raise
@@ -800,6 +803,16 @@ class Reader(Watermarked):
                 yield message
             elif not has_moved:
                 return
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self._is_closed else ""
+        return f"<txlog.Reader of {self.topic}{closed}>"
+
+    def _repr_html_(self) -> str:
+        def newest(last: Range) -> Reader:
+            return Reader(self._store, str(self.topic), last, self._partitions, is_led=True)
+
+        return newest_html(self._store, f"{self!r}: the newest messages", newest)
 
     def close(self) -> None:
         """Stop reading. A thread that waits in this reader gets AlreadyClosed."""

@@ -11,6 +11,7 @@ highest LSN is the newest. Source: Pulsar's TableView.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from types import TracebackType
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ import pyarrow as pa
 from txlog.base.arguments import checked
 from txlog.base.ids import TopicName
 from txlog.base.startup import compute as pc
+from txlog.base.text.html import ROWS_SHOWN, html_table
+from txlog.base.times import DurationLike, duration_ms
 from txlog.engine.door.catalog import check_partition, live_topic, number_of
 from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.consuming import covers
@@ -121,6 +124,15 @@ class TableView:
     def __iter__(self) -> Iterator[bytes]:
         return iter(self.keys())
 
+    def __repr__(self) -> str:
+        closed = ", closed" if self._is_closed else ""
+        return f"<txlog.TableView of {self.short}: {len(self)} keys{closed}>"
+
+    def _repr_html_(self) -> str:
+        rows = [*islice(self._held.items(), ROWS_SHOWN)]
+        first = f", {len(rows)} of them" if len(self) > len(rows) else ""
+        return html_table(f"{self!r}{first}", ("key", "value"), rows)
+
     def keys(self) -> list[bytes]:
         """The keys that have a value, in no order."""
         return list(self._held)
@@ -155,14 +167,14 @@ class TableView:
         """
         return self._take(self._look())
 
-    def wait(self, timeout_ms: int | None = None) -> int:
+    def wait(self, timeout_ms: DurationLike | None = None) -> int:
         """Refresh until at least one key gets another value.
 
         timeout_ms: None: wait for ever
         returns:    how many keys got another value; 0: time ran out
         raises:     as refresh
         """
-        return until(self._store, lambda _: self.refresh() or None, timeout_ms) or 0
+        return until(self._store, lambda _: self.refresh() or None, duration_ms(timeout_ms)) or 0
 
     def _look(self) -> News:
         """Read the news without changing the view, so another thread may do it.

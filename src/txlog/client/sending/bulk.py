@@ -136,6 +136,9 @@ class Bulk:
         self.key = plan.key
         self.batch = plan.batch
 
+    def __repr__(self) -> str:
+        return f"<txlog bulk {self.batch!r} of {self.plan.topic}, key {self.key!r}>"
+
     @property
     def stored(self) -> BulkStored | None:
         """The answer of the commit that stored this batch; None: no commit has.
@@ -151,11 +154,19 @@ class Bulk:
             return []
         return _staged(Stager(self._store.disk, self.plan, task), rows)
 
-    def commit(self, staged: Sequence[Staged], *, rows_if_small: bool = False) -> BulkStored:
+    def commit(
+        self,
+        staged: Sequence[Staged],
+        *,
+        rows_if_small: bool = False,
+        after: int | None = None,
+    ) -> BulkStored:
         """Store the whole batch in one frame, durably. Without files it stores nothing.
 
         rows_if_small: a batch of up to 20,000 messages and 1 MiB becomes rows of the open ledgers,
                  without files of its own: `files` is 0, and its txn has no messages
+        after:   the number of the batch that must be the last one under the key, -1: none is;
+                 TryAgain if it is not, because another process was faster. None: any
         returns: {topic, key, batch, already, messages, size_bytes, files, lsn, time, txn,
                  partitions}; partitions: {partition, ledger (the first), messages}; a number below
                  the last one gets only the first four
@@ -176,7 +187,7 @@ class Bulk:
         already = answer is not None
         if answer is None and staged:
             try:
-                batch = (store, plan.number, self.key, self.batch, staged, plan.query)
+                batch = (store, plan.number, self.key, self.batch, staged, plan.query, after)
                 is_new = None
                 if rows_if_small and plan.producer is None:
                     is_new = append_rows(*batch)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from txlog.base.arguments import checked
 from txlog.base.ids import Position, TopicName, TxnId
+from txlog.base.times import DurationLike, InstantLike, duration_ms, instant_ms
 from txlog.engine.door import transactions as transaction
 from txlog.errors import InvalidArgument, TxlogError
 
@@ -37,9 +38,9 @@ class SendOptions(TypedDict, total=False):
     key: bytes | str | None
     ordering_key: bytes | str | None
     properties: Mapping[str, str] | None
-    event_time: int | None
-    deliver_at: int | None
-    deliver_after: int | None
+    event_time: InstantLike | None
+    deliver_at: InstantLike | None
+    deliver_after: DurationLike | None
     sequence_id: int | None
     partition: int | None
 
@@ -67,6 +68,10 @@ class Producer:
 
     def __init__(self, session: ProducerSession) -> None:
         self.session = session
+
+    def __repr__(self) -> str:
+        name = "" if self.producer_name is None else f", name {self.producer_name!r}"
+        return f"<txlog.Producer of {self.topic}{name}>"
 
     @property
     def topic(self) -> TopicName:
@@ -99,9 +104,9 @@ class Producer:
         key: bytes | str | None = None,
         ordering_key: bytes | str | None = None,
         properties: Mapping[str, str] | None = None,
-        event_time: int | None = None,
-        deliver_at: int | None = None,
-        deliver_after: int | None = None,
+        event_time: InstantLike | None = None,
+        deliver_at: InstantLike | None = None,
+        deliver_after: DurationLike | None = None,
         sequence_id: int | None = None,
         partition: int | None = None,
         txn: Transaction | TxnId | None = None,
@@ -114,9 +119,10 @@ class Producer:
         value, key:    a str becomes its UTF-8
         ordering_key:  Key_Shared keeps messages of an ordering key in order; the key still chooses
                        the partition. A property of the message (ORDERING_KEY)
-        event_time:    ms since 1970 UTC
-        deliver_at:    deliver no earlier, ms since 1970 UTC; a past instant is no delay
-        deliver_after: deliver no earlier than this many ms after the message was stored
+        event_time:    an instant: ms since 1970 UTC, a datetime, a date or a text
+        deliver_at:    deliver no earlier than this instant; a past one is no delay
+        deliver_after: deliver no earlier than this long after the message was stored: ms, a
+                       timedelta or a text
         raises: InvalidMessage, InvalidArgument, LimitExceeded, ProducerFenced,
                 TransactionNotFound, ...
         """
@@ -125,9 +131,9 @@ class Producer:
             key,
             ordering_key,
             properties,
-            event_time,
-            deliver_at,
-            deliver_after,
+            instant_ms(event_time),
+            instant_ms(deliver_at),
+            duration_ms(deliver_after),
             sequence_id,
             partition,
             txn,
@@ -159,9 +165,9 @@ class Producer:
         key: bytes | str | None = None,
         ordering_key: bytes | str | None = None,
         properties: Mapping[str, str] | None = None,
-        event_time: int | None = None,
-        deliver_at: int | None = None,
-        deliver_after: int | None = None,
+        event_time: InstantLike | None = None,
+        deliver_at: InstantLike | None = None,
+        deliver_after: DurationLike | None = None,
         sequence_id: int | None = None,
         partition: int | None = None,
     ) -> SendFuture | Later[SendReceipt]:
@@ -192,9 +198,9 @@ class Producer:
             key,
             ordering_key,
             properties,
-            event_time,
-            deliver_at,
-            deliver_after,
+            instant_ms(event_time),
+            instant_ms(deliver_at),
+            duration_ms(deliver_after),
             sequence_id,
             partition,
             txn,
@@ -311,6 +317,9 @@ class MessageBuilder:
         self._properties: dict[str, str] = {}
         self._fields: dict[str, Any] = {"txn": txn}
 
+    def __repr__(self) -> str:
+        return f"<txlog.MessageBuilder of {self._producer.topic}>"
+
     def value(self, value: Value | str | None) -> MessageBuilder:
         """The payload: bytes; with chunking also a binary file or an iterable of bytes."""
         self._value = value
@@ -336,19 +345,19 @@ class MessageBuilder:
         self._properties.update(properties)
         return self
 
-    def event_time(self, event_time: int | None) -> MessageBuilder:
-        """When it happened, ms since 1970 UTC."""
-        self._fields["event_time"] = event_time
+    def event_time(self, event_time: InstantLike | None) -> MessageBuilder:
+        """When it happened: ms since 1970 UTC, a datetime, a date or a text."""
+        self._fields["event_time"] = instant_ms(event_time)
         return self
 
-    def deliver_at(self, deliver_at: int | None) -> MessageBuilder:
-        """Deliver no earlier than this, ms since 1970 UTC; a past instant is no delay."""
-        self._fields["deliver_at"] = deliver_at
+    def deliver_at(self, deliver_at: InstantLike | None) -> MessageBuilder:
+        """Deliver no earlier than this instant; a past one is no delay."""
+        self._fields["deliver_at"] = instant_ms(deliver_at)
         return self
 
-    def deliver_after(self, deliver_after: int | None) -> MessageBuilder:
-        """Deliver no earlier than this many ms after the message was stored."""
-        self._fields["deliver_after"] = deliver_after
+    def deliver_after(self, deliver_after: DurationLike | None) -> MessageBuilder:
+        """Deliver no earlier than this long after the message was stored: ms, or a timedelta."""
+        self._fields["deliver_after"] = duration_ms(deliver_after)
         return self
 
     def sequence_id(self, sequence_id: int | None) -> MessageBuilder:
@@ -438,12 +447,15 @@ class WatermarkBuilder:
         self._event_time: int | None = None
         self._is_idle = False
 
-    def event_time(self, event_time: int) -> WatermarkBuilder:
+    def __repr__(self) -> str:
+        return f"<txlog.WatermarkBuilder of {self._session.topic}>"
+
+    def event_time(self, event_time: InstantLike) -> WatermarkBuilder:
         """Promise that later messages of this producer are not older than this, ms since 1970 UTC.
 
         A time below its last one changes nothing. 2^63 - 1 is the end of its stream.
         """
-        self._event_time = event_time
+        self._event_time = instant_ms(event_time)
         return self
 
     def mark_idle(self) -> WatermarkBuilder:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from txlog.base.arguments import checked
+from txlog.base.choices import SchemaType
 from txlog.base.ids import TopicName
 from txlog.base.schemas import classes
 from txlog.base.schemas.schema import Schema
@@ -49,6 +50,9 @@ class TopicSchemas:
         self._store = store
         self._name = name
 
+    def __repr__(self) -> str:
+        return f"<txlog schemas of {self._name}>"
+
     def list(self, *, deleted: bool = False) -> list[SchemaRow]:
         """The versions, oldest first.
 
@@ -76,7 +80,7 @@ class TopicSchemas:
             topic=self._name.topic.short,
         )
 
-    def add(self, schema: object, *, type: str = "json") -> int:
+    def add(self, schema: object, *, type: SchemaType = "json") -> int:
         """Add a version; returns its number. If the topic has the schema already, adds nothing.
 
         schema: a Schema, a dataclass, msgspec.Struct or pydantic model, or a pyarrow.Schema
@@ -96,7 +100,7 @@ class TopicSchemas:
         version = self._store.write(decide)
         return version
 
-    def test(self, schema: object, *, type: str = "json") -> None:
+    def test(self, schema: object, *, type: SchemaType = "json") -> None:
         """Check whether a schema would be accepted; raises IncompatibleSchema if not."""
         candidate = classes.schema_of(schema, type)
 

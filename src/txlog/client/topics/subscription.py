@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TopicName, TxnId
+from txlog.base.times import DurationLike, duration_ms
 from txlog.client.answers import backlog_groups
 from txlog.client.answers.lag import LagReader
 from txlog.clock import Instant
@@ -119,6 +120,9 @@ class SubscriptionHandle:
         self.name = name
         store.ask(self._find)
 
+    def __repr__(self) -> str:
+        return f"<txlog subscription {self.name!r} of {self._asked}>"
+
     def _find(self, view: View) -> tuple[Topic, Subscription]:
         topic = find_topic(view, self._asked)
         return topic, find_subscription(view, topic, self.name)
@@ -195,7 +199,7 @@ class SubscriptionHandle:
         messages: int | None = None,
         *,
         all: bool = False,
-        older_than_ms: int | None = None,
+        older_than_ms: DurationLike | None = None,
         dry_run: bool = False,
     ) -> Skipped:
         """Acknowledge messages without delivering them; the fields of `sub skip`.
@@ -208,19 +212,23 @@ class SubscriptionHandle:
             raise InvalidArgument("skip a number of messages, all, or what is older: one of them")
         if messages is not None and messages < 1:
             raise InvalidArgument(f"{messages} messages to skip, at least 1", code=203)
-        return self._skip(ALL if messages is None else messages, older_than_ms, dry_run=dry_run)
+        return self._skip(
+            ALL if messages is None else messages, duration_ms(older_than_ms), dry_run=dry_run
+        )
 
     def clear_backlog(self, *, dry_run: bool = False) -> Skipped:
         """Acknowledge all messages that no transaction holds."""
         return self.skip(all=True, dry_run=dry_run)
 
-    def expire(self, older_than_ms: int | None = None, *, dry_run: bool = False) -> Skipped:
+    def expire(
+        self, older_than_ms: DurationLike | None = None, *, dry_run: bool = False
+    ) -> Skipped:
         """Acknowledge messages older than this; None: older than the topic's time to live.
 
         raises: InvalidArgument when the topic has no time to live
         """
         if older_than_ms is not None:
-            return self._skip(ALL, older_than_ms, dry_run=dry_run)
+            return self._skip(ALL, duration_ms(older_than_ms), dry_run=dry_run)
         store = self._store
 
         def ttl(view: View, now: Instant) -> SkipLimit:
@@ -289,7 +297,11 @@ class SubscriptionHandle:
         return {"acked": answer.acked, "already": answer.already, "dropped": answer.dropped}
 
     def negative_acknowledge(
-        self, ids: Sequence[MessageId], delay_ms: int | None = None, *, dry_run: bool = False
+        self,
+        ids: Sequence[MessageId],
+        delay_ms: DurationLike | None = None,
+        *,
+        dry_run: bool = False,
     ) -> NegativelyAcknowledged:
         """Redeliver messages that a consumer holds, counted; the fields of `sub nack`.
 
@@ -297,14 +309,15 @@ class SubscriptionHandle:
         delay_ms: None: that of the subscription, doubled with each redelivery
         raises:   MessageNotFound, PartitionUnavailable, InvalidArgument
         """
-        if delay_ms is not None and delay_ms < 0:
-            raise InvalidArgument(f"delay_ms is {delay_ms}, it must not be negative", code=203)
+        wait_ms = duration_ms(delay_ms)
+        if wait_ms is not None and wait_ms < 0:
+            raise InvalidArgument(f"delay_ms is {wait_ms}, it must not be negative", code=203)
         runs, store = runs_of_ids(list(ids)), self._store
 
         def decide(view: View, now: Instant) -> Decision[ReturnResult]:
             return _durable(
                 negative_acknowledge(
-                    view, store.settings, now, self._find, runs, delay_ms, seen=self._seen(view)
+                    view, store.settings, now, self._find, runs, wait_ms, seen=self._seen(view)
                 )
             )
 

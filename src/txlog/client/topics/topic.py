@@ -13,9 +13,13 @@ import pyarrow as pa
 
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TopicName
+from txlog.base.ranges import Range
 from txlog.base.settings import DAY_MS, HOUR_MS, Settings
+from txlog.base.times import DurationLike, InstantLike, duration_ms, instant_ms
 from txlog.client.answers import dead_letters as letters_report
 from txlog.client.answers import delayed as delayreport
+from txlog.client.reading.preview import newest_html
+from txlog.client.reading.reader import Reader
 from txlog.client.topics import dead_letters as letters
 from txlog.client.topics import delayed_index
 from txlog.client.topics import schemas as of_schemas
@@ -88,6 +92,15 @@ class TopicHandle:
         self.short = self._asked.topic.short
         store.ask(self._topic, up_to_damage=True)
 
+    def __repr__(self) -> str:
+        return f"<txlog topic {self._asked}>"
+
+    def _repr_html_(self) -> str:
+        def newest(last: Range) -> Reader:
+            return Reader(self._store, str(self._asked), last, None, is_led=True)
+
+        return newest_html(self._store, f"{self!r}: the newest messages", newest)
+
     def _topic(self, view: View) -> Topic:
         return find_topic(view, self._asked)
 
@@ -102,18 +115,21 @@ class TopicHandle:
             return [self._asked.partition]
         return list(range(topic.partitions))
 
-    def stats(self, by_ms: int = HOUR_MS, since_ms: int | None = None) -> list[Throughput]:
+    def stats(
+        self, by_ms: DurationLike = HOUR_MS, since_ms: InstantLike | None = None
+    ) -> list[Throughput]:
         """The messages that became visible, by time span; the fields of `txlog topic stats`.
 
         by_ms:    the length of a span
         since_ms: an instant in the first span (ms since 1970 UTC); None: a day ago
         raises:   InvalidArgument, LimitExceeded; as a reader
         """
-        if since_ms is None:
-            since_ms = self._store.clock.now().wall_ms - DAY_MS
+        since = instant_ms(since_ms)
+        if since is None:
+            since = self._store.clock.now().wall_ms - DAY_MS
         partition = self._asked.partition
         only = None if partition is None else [partition]
-        return of_throughput.throughput(self._store, self.short, only, since_ms, by_ms)
+        return of_throughput.throughput(self._store, self.short, only, since, duration_ms(by_ms))
 
     @property
     def numbers(self) -> list[int]:
@@ -140,7 +156,7 @@ class TopicHandle:
     def delayed(
         self,
         subscription: str | None = None,
-        before: int | None = None,
+        before: InstantLike | None = None,
         limit: int | None = None,
         *,
         key: bytes | str | None = None,
@@ -175,7 +191,7 @@ class TopicHandle:
         return self._store.ask(first)
 
     def histogram(
-        self, subscription: str | None = None, before: int | None = None
+        self, subscription: str | None = None, before: InstantLike | None = None
     ) -> list[DueWithin]:
         """How many messages are due within a minute, ten minutes, an hour, a day, and later.
 
@@ -208,12 +224,17 @@ class TopicHandle:
         return self._store.ask(lambda view: delayreport.buckets(view, self._scope(view, None)))
 
     def _scope(
-        self, view: View, subscription: str | None, before: int | None = None
+        self, view: View, subscription: str | None, before: InstantLike | None = None
     ) -> delayreport.Scope:
         topic, record = self._find(view, subscription)
         store = self._store
         return delayreport.Scope(
-            topic, self._indexes(topic), store.clock.now().wall_ms, store.note, record, before
+            topic,
+            self._indexes(topic),
+            store.clock.now().wall_ms,
+            store.note,
+            record,
+            instant_ms(before),
         )
 
     # --- deciding ----------------------------------------------------------------------------
@@ -222,7 +243,7 @@ class TopicHandle:
         self,
         ids: Sequence[MessageId] | None = None,
         *,
-        before: int | None = None,
+        before: InstantLike | None = None,
         all: bool = False,
         subscription: str | None = None,
         dry_run: bool = False,
@@ -239,7 +260,7 @@ class TopicHandle:
                           one of the messages), MessageNotFound, PartitionUnavailable; then nothing
                           is changed
         """
-        answer = self._change(promote, ids, before, all, subscription, dry_run=dry_run)
+        answer = self._change(promote, ids, instant_ms(before), all, subscription, dry_run=dry_run)
         return {
             "topic": self.short,
             "subscription": subscription,
@@ -253,7 +274,7 @@ class TopicHandle:
         self,
         ids: Sequence[MessageId] | None = None,
         *,
-        before: int | None = None,
+        before: InstantLike | None = None,
         all: bool = False,
         subscription: str | None = None,
         dry_run: bool = False,
@@ -264,7 +285,7 @@ class TopicHandle:
         returns:      as promote, with `cancelled` instead of `promoted`
         raises:       as promote, but any subscription type is allowed
         """
-        answer = self._change(cancel, ids, before, all, subscription, dry_run=dry_run)
+        answer = self._change(cancel, ids, instant_ms(before), all, subscription, dry_run=dry_run)
         return {
             "topic": self.short,
             "subscription": subscription,

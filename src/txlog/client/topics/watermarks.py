@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, Position, TopicName, TxnId, check_name
+from txlog.base.times import InstantLike, instant_ms
 from txlog.client.answers import watermarks
 from txlog.clock import Instant
 from txlog.engine.door import watermarks as watermark
@@ -62,6 +63,9 @@ class TopicWatermarks:
         self._store = store
         self._asked = topic
         self.short = topic.topic.short
+
+    def __repr__(self) -> str:
+        return f"<txlog watermarks of {self._asked}>"
 
     def _topic(self, view: View) -> Topic:
         return find_topic(view, self._asked)
@@ -137,7 +141,7 @@ class TopicWatermarks:
         *,
         partition: int | None = None,
         producer: str | None = None,
-        since: int | None = None,
+        since: InstantLike | None = None,
         limit: int | None = None,
     ) -> list[WatermarkRow]:
         """The rows that moved the watermarks, oldest first, as far back as the log goes.
@@ -150,10 +154,10 @@ class TopicWatermarks:
         """
         if limit is not None and limit < 0:
             raise InvalidArgument(f"limit is {limit}, it must not be negative", code=203)
-        name = None if producer is None else _name(producer)
+        name, from_ms = None if producer is None else _name(producer), instant_ms(since)
         return self._store.ask(
             lambda view: watermarks.history(
-                view, self._topic(view), self._indexes(view, partition), name, since, limit
+                view, self._topic(view), self._indexes(view, partition), name, from_ms, limit
             ),
         )
 
@@ -172,7 +176,7 @@ class TopicWatermarks:
     # --- asserting ---------------------------------------------------------------------------
 
     def set(
-        self, event_time: int, producer: str, *, txn: Transaction | TxnId | None = None
+        self, event_time: InstantLike, producer: str, *, txn: Transaction | TxnId | None = None
     ) -> WatermarkSet:
         """Assert a time on behalf of a producer, in every partition.
 
@@ -180,13 +184,14 @@ class TopicWatermarks:
                  is below the producer's last one, so it has no effect
         raises:  as WatermarkBuilder.send
         """
+        asserted_ms = instant_ms(event_time)
         placed, regressed = self._write(
-            Assertion(_name(producer), check_event_time(event_time)), txn
+            Assertion(_name(producer), check_event_time(asserted_ms)), txn
         )
         return {
             "topic": self.short,
             "producer": producer,
-            "event_time": event_time,
+            "event_time": asserted_ms,
             "regressed": regressed,
             "txn": placed.txn,
             "partition_list": _places(placed),

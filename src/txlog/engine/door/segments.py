@@ -13,6 +13,7 @@ from txlog.engine.storage.segment import (
     DICTIONARY_BYTES,
     RECORD,
     FileRef,
+    Records,
     arrow_module,
     gathered,
     piece_rows,

@@ -1,6 +1,6 @@
 """Sending: sessions of producers, routing, and the decisions that store messages."""
 
-from txlog.engine.decide.sending.producers import SHARED, epoch_of
+from txlog.engine.decide.sending.producers import epoch_of
 from txlog.engine.decide.sending.send import OutgoingBatch, SliceReceipt, send_together
 from txlog.engine.plan.route import (
     COLUMNS,

@@ -44,4 +44,4 @@ from txlog.engine.decide.topics.policies import (
 )
 from txlog.engine.decide.topics.policies import Value as PolicyValue
 from txlog.engine.plan.policies import delay_policy
-from txlog.engine.plan.records import ValueSchema, records_as, schema_in, typing_of
+from txlog.engine.plan.records import ValueSchema, records_as, records_for, schema_in, typing_of

@@ -407,18 +407,22 @@ def _load(data: bytes) -> Cursor:
     dumped = read_dump(data)
     state = Cursor()
     state.mark_delete = dumped.mark_delete
-    state.acked = IdSet.load(dumped.acked, dumped.inner)
+    if dumped.acked or dumped.inner:
+        state.acked = IdSet.load(dumped.acked, dumped.inner)
     for coordinator, sequence, pending in dumped.pending:
         state.pending[(coordinator, sequence)] = pending
         for run in pending.runs:
             state.held.add(run)
-    state.set_counts({(a, b, c): count for a, b, c, count in dumped.redelivered})
-    state.leases = Leases.load(dumped.leases, dumped.waiting)
+    if dumped.redelivered:
+        state.set_counts({(a, b, c): count for a, b, c, count in dumped.redelivered})
+    if dumped.leases or dumped.waiting:
+        state.leases = Leases.load(dumped.leases, dumped.waiting)
     state.rewinds = dumped.rewinds
     state.round, state.acked_count = dumped.round, dumped.acked_count
     state.last_ack_ms = dumped.last_ack_ms
     state.figures, state.epoch = dumped.figures, dumped.epoch
-    state.released = IdSet.load(*dumped.released)
+    if any(dumped.released):
+        state.released = IdSet.load(*dumped.released)
     return state
 
 

@@ -10,7 +10,7 @@ Source: PIP-31 "Acknowledgement", spec/transactions 9.2.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from operator import attrgetter
@@ -21,6 +21,7 @@ from pyroaring import BitMap, BitMap64
 from txlog.base.ids import MessageId
 from txlog.base.startup import compute as pc
 from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds.buffer import Marker
 from txlog.engine.folds.cursor import PendingAcks
 from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.model.idset import IdSet, covers, runs_of_bitmap, runs_of_inner
@@ -424,9 +425,14 @@ def backlog_by_ledger(
     cursor = view.cursor(subscription, partition)
     mark, acked = cursor.mark_delete, cursor.acked
     of_markers: dict[int, int] = {}
-    for (ledger, _), bits in acked.inner.items():
-        of_markers[ledger] = of_markers.get(ledger, 0) + len(bits)
-    silent, markers = view.watermark(partition).silent, view.buffer(partition).markers
+    for (ledger, _), indexes in acked.inner.items():
+        of_markers[ledger] = of_markers.get(ledger, 0) + len(indexes)
+    silent: Mapping[int, BitMap64] = {}
+    markers: Mapping[int, list[Marker]] = {}
+    if view.exists(("watermark", partition, 0)):  # looking does not create the state of others
+        silent = view.watermark(partition).silent
+    if view.exists(("buffer", partition, 0)):
+        markers = view.buffer(partition).markers
     ends = view.topic(partition).ledgers
     for end in islice(ends, _place_of(ends, mark[0]), None):
         ledger = end.ledger

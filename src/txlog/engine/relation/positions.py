@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
 from typing import TYPE_CHECKING, TypeAlias
 
+from txlog.base.choices import Start
 from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import END, START, Bound
+from txlog.base.times import instant_ms
 from txlog.engine.decide.consuming import position
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.plan.lookup import check_partition
@@ -18,12 +21,12 @@ from txlog.errors import InvalidArgument, NotAllowed
 if TYPE_CHECKING:
     from txlog.engine.decide.consuming.acknowledge import Find
 
-Where: TypeAlias = Bound | MessageId | int | str
+Where: TypeAlias = Bound | MessageId | int | datetime | date | Start
 _WORDS = {"earliest": START, "latest": END}
 
 
 def bound_of(position: Where | None) -> Bound:
-    """A position as a bound: an id, an instant in ms, `earliest`, `latest`; None: the start.
+    """A position as a bound: an id, an instant in ms, a date, a word; None: the start.
 
     raises: InvalidArgument
     """
@@ -35,12 +38,14 @@ def bound_of(position: Where | None) -> Bound:
         return Bound("id", position)
     if isinstance(position, int) and not isinstance(position, bool):
         return Bound("time", position)
+    if isinstance(position, date):
+        return Bound("time", instant_ms(position))
     bound = _WORDS.get(position) if isinstance(position, str) else None
     if bound is None:
         raise InvalidArgument(
             f"{position!r} is not a position",
             code=203,
-            hint="a Bound, a MessageId, an instant in ms, 'earliest' or 'latest'",
+            hint="a Bound, a MessageId, an instant in ms, a datetime, 'earliest' or 'latest'",
         )
     return bound
 

@@ -10,7 +10,8 @@ piece and writes none twice:
 
 The order is that of the log, one partition after another. A message has one of these forms:
 
-    parquet, arrow   COLUMNS: key and value are bytes, instants UTC in milliseconds
+    parquet, arrow   COLUMNS, of a typed topic `record` before them: key and value are bytes,
+                     instants UTC in milliseconds
     csv, tsv         the same as text, instants outside the years 1 to 9999 as epoch ms; key and
                      value with their encoding: utf8, base64, or empty for null
     ndjson           the envelope of FORMAT records, which `produce --in envelope` accepts
@@ -47,12 +48,13 @@ from txlog.base.text.messages import Messages
 from txlog.base.times import INSTANT_MS_MIN
 from txlog.client.client import Client
 from txlog.client.reading.reader import Reader
+from txlog.client.reading.record_columns import RecordColumns
 from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.consuming import covers
 from txlog.engine.door.disk import PosixDisk, make_directory, remove_files, replace_file, replacing
 from txlog.engine.door.facts import Mark, schema_of
-from txlog.engine.door.reading import ReadRange, is_settled, resolve_range
-from txlog.engine.door.segments import gathered
+from txlog.engine.door.reading import RECEIVED, ReadRange, is_settled, resolve_range
+from txlog.engine.door.segments import RECORD, gathered
 from txlog.engine.door.store import View, check_whole
 from txlog.errors import (
     AlreadyExists,
@@ -78,12 +80,6 @@ _NOWHERE: Final = "__HIVE_DEFAULT_PARTITION__"
 
 # --- the form of a message -------------------------------------------------------------------
 
-_CSV: Final = [
-    name
-    for column in EXPORTED
-    for name in ((column, f"{column}_encoding") if column in ("key", "value") else (column,))
-]
-
 
 class Writer(Protocol):
     """Writes the messages of one file."""
@@ -98,25 +94,55 @@ class Writer(Protocol):
         """Write nothing more, not even the end; after `close` it does nothing."""
 
 
-def exported(received: pa.Table) -> pa.Table:
-    """Rows that a reader received, converted to COLUMNS."""
-    messages = Messages(received)
-    converted = {
-        "message_id": messages.column("message_id"),
-        "txn": messages.column("txn"),
-        "txn_index": received.column("index"),
-    }
-    columns = [converted[n] if n in converted else received.column(n) for n in COLUMNS.names]
-    return pa.table(columns, schema=COLUMNS)
+class Shape:
+    """How the received messages of a topic become rows of files: COLUMNS, and records before them.
+
+    schema: of the rows; `record` is its first column if the topic is or was typed
+    """
+
+    def __init__(self, client: Client, topic: str) -> None:
+        self.topic = TopicName.parse(topic, allow_partition=True).topic.short
+        self._records = RecordColumns(client.store).of(self.topic)
+        fields = [] if self._records is None else [pa.field(RECORD, self._records.kind)]
+        self.schema = pa.schema([*fields, *COLUMNS])
+
+    def rows(self, received: pa.Table) -> pa.Table:
+        """Rows that a reader received, with the columns of the schema.
+
+        raises: TryAgain for a message of a schema that the topic got after the export began
+        """
+        messages = Messages(received)
+        converted = {
+            "message_id": messages.column("message_id"),
+            "txn": messages.column("txn"),
+            "txn_index": received.column("index"),
+        }
+        columns = [converted[n] if n in converted else received.column(n) for n in COLUMNS.names]
+        if self._records is None:
+            return pa.table(columns, schema=self.schema)
+        newest = pc.max(received.column("schema_version")).as_py()
+        if newest is not None and newest > self._records.version:
+            raise TryAgain(
+                f"{self.topic} got another schema during the export", hint="export again"
+            )
+        return pa.table([self._records.of(received), *columns], schema=self.schema)
 
 
-def writer(form: str, sink: BinaryIO, without: Sequence[str] = (), *, seeks: bool = True) -> Writer:
+def writer(
+    form: str,
+    sink: BinaryIO,
+    columns: pa.Schema = COLUMNS,
+    without: Sequence[str] = (),
+    *,
+    seeks: bool = True,
+) -> Writer:
     """Return the writer of a file in a form.
 
+    columns: of the rows, from Shape
     without: columns to leave out, because the names of directories have them
     seeks:   the sink is a file; False: arrow is written as a stream
     """
-    schema = pa.schema([field for field in COLUMNS if field.name not in without])
+    schema = pa.schema([field for field in columns if field.name not in without])
     if form == "parquet":
         return _Arrow(
             schema,
@@ -134,7 +160,7 @@ def writer(form: str, sink: BinaryIO, without: Sequence[str] = (), *, seeks: boo
     if form == "arrow":
         arrow_writer = pa.ipc.new_file(sink, schema) if seeks else pa.ipc.new_stream(sink, schema)
         return _Arrow(schema, arrow_writer)
-    return _Text(form, sink, without)
+    return _Text(form, sink, schema.names)
 
 
 @contextmanager
@@ -165,11 +191,16 @@ class _Arrow:
 
 
 class _Text:
-    def __init__(self, form: str, sink: BinaryIO, without: Sequence[str]) -> None:
+    def __init__(self, form: str, sink: BinaryIO, columns: Sequence[str]) -> None:
         self._sink: BinaryIO | None = sink
-        left_out = {*without, *(f"{name}_encoding" for name in without)}
         self._form = form
-        self._names = [name for name in _CSV if name not in left_out]
+        self._names = [
+            name
+            for column in columns
+            for name in (
+                (column, f"{column}_encoding") if column in ("key", "value") else (column,)
+            )
+        ]
         if form == "csv":
             sink.write(",".join(f'"{name}"' for name in self._names).encode() + b"\n")
         elif form == "tsv":
@@ -294,9 +325,9 @@ def export_stream(
     _check_form(form)
     counts = Counts()
     counts.files = 1
-    with dropping(writer(form, sink, seeks=False)) as writer_:
-        tables = client.read(topic, range=message_range, batch_messages=_AT_ONCE)
-        _write(writer_, tables, topic, form, counts, tell)
+    shape = Shape(client, topic)
+    with dropping(writer(form, sink, shape.schema, seeks=False)) as writer_:
+        _write(writer_, _tables(client, topic, message_range), shape, form, counts, tell)
     return _answer(topic, "-", counts)
 
 
@@ -320,27 +351,32 @@ def export_file(
     if Path(path).exists() and not force:
         raise AlreadyExists(f"{path} exists", hint="--force replaces it", path=path)
     counts = Counts()
-    tables = client.read(topic, range=message_range, batch_messages=_AT_ONCE)
+    shape = Shape(client, topic)
     with (
         replacing(path, only_new=not force) as file,
         packed(file, path) as sink,
-        dropping(writer(form, sink)) as writer_,
+        dropping(writer(form, sink, shape.schema)) as writer_,
     ):
-        _write(writer_, tables, topic, form, counts, tell)
+        _write(writer_, _tables(client, topic, message_range), shape, form, counts, tell)
     counts.files = 1
     return _answer(topic, path, counts)
 
 
+def _tables(client: Client, topic: str, message_range: Range | None) -> Iterator[pa.Table]:
+    names = RECEIVED.names  # Shape makes the records
+    return client.read(topic, range=message_range, batch_messages=_AT_ONCE, columns=names)
+
+
 def _write(
-    writer_: Writer, tables: Iterable[pa.Table], topic: str, form: str, counts: Counts, tell: Tell
+    writer_: Writer, tables: Iterable[pa.Table], shape: Shape, form: str, counts: Counts, tell: Tell
 ) -> None:
     """Write all rows of one file, and its end."""
 
     def rows() -> Iterator[pa.Table]:
         for received in tables:
             counts.add(received)
-            tell(f"{topic}: {counts.messages:,} messages")
-            yield exported(received)
+            tell(f"{shape.topic}: {counts.messages:,} messages")
+            yield shape.rows(received)
 
     for batch in gathered(rows()) if form == "parquet" else rows():
         writer_.write(batch)
@@ -513,7 +549,7 @@ class _Directory:
 
     def _piece(self, reader: Reader, partition: int, most: int) -> int:
         """Write at most `most` messages, whose files get their names together; returns how many."""
-        done = 0
+        done, shape = 0, Shape(self._client, self._topic)
         with ExitStack() as files:
             writers: dict[str, Writer] = {}
             name = ""
@@ -522,9 +558,9 @@ class _Directory:
                 if not rows.num_rows:
                     break
                 name = name or _name(rows, partition, self.state.form)
-                for folder, part in by_place(exported(rows), self.state.partition_by):
+                for folder, part in by_place(shape.rows(rows), self.state.partition_by):
                     if folder not in writers:
-                        writers[folder] = self._opened(files, folder, name)
+                        writers[folder] = self._opened(files, folder, name, shape.schema)
                     writers[folder].write(part)
                 done += rows.num_rows
                 self.counts.add(rows)
@@ -533,13 +569,13 @@ class _Directory:
             self.counts.files += len(writers)
         return done
 
-    def _opened(self, files: ExitStack, folder: str, name: str) -> Writer:
+    def _opened(self, files: ExitStack, folder: str, name: str, columns: pa.Schema) -> Writer:
         below = self._root / folder
         if folder:
             make_directory(str(below))
         sink = files.enter_context(replacing(str(below / name)))
         without = [column for column in self.state.partition_by if not column.endswith("_date")]
-        return files.enter_context(dropping(writer(self.state.form, sink, without)))
+        return files.enter_context(dropping(writer(self.state.form, sink, columns, without)))
 
     def _bounds(self, message_range: Range) -> tuple[dict[str, Mark], dict[str, Mark]]:
         """(starts, stops) of a range by partition, in the log as of now; a stop may be missing."""

@@ -32,6 +32,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from txlog.base.arguments import StrPath
 from txlog.client.open import open_store
 from txlog.client.sending.bulk import stage
 from txlog.engine.door.segments import RECORD
@@ -59,7 +60,7 @@ _COLUMNS: Final = ("value", "key", *_CASTS)
 
 def bulk_load(
     frame: DataFrame,
-    store: str,
+    store: StrPath,
     topic: str,
     *,
     txn_key: str,

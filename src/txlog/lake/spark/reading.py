@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import reduce
 from pathlib import PurePath
-from typing import Final
+from typing import Final, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,6 +30,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 
+from txlog.base.arguments import StrPath
+from txlog.base.choices import Isolation
 from txlog.base.message_columns import PLACED
 from txlog.base.ranges import START, Bound, Range, parse_bound
 from txlog.base.startup import compute as pc
@@ -78,14 +80,14 @@ _LOCAL_LOCK: Final = threading.Lock()
 
 def read(
     spark: SparkSession,
-    store: str,
+    store: StrPath,
     topic: str | Sequence[str],
     *,
     partitions: Sequence[int] | None = None,
-    start: Where | None = None,
-    end: Where | None = None,
+    start: Where | str | None = None,
+    end: Where | str | None = None,
     at_lsn: int | None = None,
-    isolation: str = "committed",
+    isolation: Isolation = "committed",
     skip_unavailable: bool = False,
 ) -> DataFrame:
     """Return the messages of a topic, or several, as of now; the columns are those of `messages`.
@@ -119,11 +121,11 @@ def read(
 
 def frames(
     spark: SparkSession,
-    store: str,
+    store: StrPath,
     topics: Sequence[str],
     selection: RelationFilter | None = None,
     *,
-    isolation: str = "committed",
+    isolation: Isolation = "committed",
     skip_unavailable: bool = False,
 ) -> list[DataFrame]:
     """A frame for each topic, all at one LSN; otherwise as `read`."""
@@ -156,13 +158,13 @@ def frames(
     raise SnapshotExpired("the store moved on faster than it could be read")
 
 
-def _bound(position: Where | None) -> Bound | None:
+def _bound(position: Where | str | None) -> Bound | None:
     """A position as a bound; it may be a bound of the command line."""
     if position is None:
         return None
     if isinstance(position, str) and position not in ("earliest", "latest"):
         return parse_bound(position, SystemClock().now().wall_ms)
-    return bound_of(position)
+    return bound_of(cast(Where, position))
 
 
 def _warn(relation: Relation) -> None:

@@ -18,6 +18,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
+from txlog.base.arguments import StrPath
 from txlog.client.client import Client
 from txlog.client.open import open_store
 from txlog.errors import InvalidArgument, NotAllowed, ReadOnlyStore
@@ -189,7 +190,7 @@ def _text(value: str | int | bool) -> str:
 # --- the store -------------------------------------------------------------------------------
 
 
-def opened(store: str) -> Client:
+def opened(store: StrPath) -> Client:
     """A client that can pin files; if this user must not write the store, one that cannot.
 
     raises: StoreNotFound, FormatMismatch, Corruption, NoResources

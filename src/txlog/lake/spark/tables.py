@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from txlog.base.arguments import StrPath
 from txlog.base.ids import TopicName
 from txlog.client.open import open_store
 from txlog.engine.door.segments import RECORD
@@ -39,7 +40,7 @@ _JSON_TYPES: Final[Mapping[str, object]] = {
 
 def register(
     spark: SparkSession,
-    store: str,
+    store: StrPath,
     *,
     topics: Sequence[str] | Mapping[str, str] | None = None,
     database: str = "txlog",

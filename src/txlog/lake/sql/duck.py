@@ -15,6 +15,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
@@ -139,7 +140,9 @@ class Session:
             # By SET: as an option of connect, the zone would be looked up before it is loaded.
             self._connection.execute("SET TimeZone = 'UTC'")
             # After some seconds DuckDB would draw it on standard output, amid data for programs.
-            self._connection.execute("SET enable_progress_bar = false")
+            # A notebook without ipywidgets has no bar, and DuckDB refuses to change the setting.
+            with suppress(duckdb.InvalidInputException):
+                self._connection.execute("SET enable_progress_bar = false")
             self._connection.execute(f"SET streaming_buffer_size = '{_AHEAD}'")
             _fit(self._connection, descriptor_limit() // 2)
             if memory_bytes is not None:
@@ -183,15 +186,15 @@ class Session:
         """
         if "->" not in query and "json_" not in query.casefold():
             return query
-        [text] = self._connection.execute(_PARSE, {"query": query}).fetchone() or [""]
-        tree = json.loads(text)
+        [row] = self._connection.execute(_PARSE, {"query": query}).fetchall()
+        tree = json.loads(row[0])
         if tree["error"] or not macros.as_json(tree):
             return query
         try:
-            written = self._connection.execute(_WRITE, {"tree": json.dumps(tree)}).fetchone()
+            [written] = self._connection.execute(_WRITE, {"tree": json.dumps(tree)}).fetchall()
         except duckdb.Error as error:
             raise SqlError("value is bytes, not JSON", hint="write json(value)->>'id'") from error
-        return str(written[0]) if written else query
+        return str(written[0])
 
     def fields_of(self, queries: Sequence[str], column: str) -> set[str] | None:
         """Fields of a struct column that SELECTs name, in lower case; None: perhaps all of them.

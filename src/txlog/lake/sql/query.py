@@ -39,6 +39,8 @@ LISTS: Final = frozenset(
     "topics subscriptions transactions transaction_keys acks pending_acks delayed delayed_buckets"
     " watermarks segments frames transaction_key_log cursor_log catalog_log".split()
 )
+# Of a typed topic, `SELECT *` begins with the record and ends with these.
+_PLACES: Final = "topic, partition, message_id, ledger, entry, txn_index, lsn"
 _TRIES: Final = 5
 
 
@@ -268,7 +270,8 @@ class SqlQuery:
         )
         messages.register(session)
         is_all = self._isolation == "uncommitted"
-        return messages.uncommitted() if is_all else messages.committed()
+        rows = messages.uncommitted() if is_all else messages.committed()
+        return f"SELECT {RECORD}, * EXCLUDE ({RECORD}, {_PLACES}), {_PLACES} FROM ({rows})"  # noqa: S608
 
     def _is_overtaken(self) -> bool:
         """Whether a file of this query's contents is missing, as after a checkpoint."""

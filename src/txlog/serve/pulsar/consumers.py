@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
+from txlog.base.choices import SubscriptionType
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.ranges import END, START, Bound, Range
 from txlog.client.client import Client
@@ -70,7 +71,7 @@ ROOM: Final = "consumers"
 STICKY: Final = 1  # a value of KeySharedMode
 # Ids that are as much work as a command: to acknowledge, or to compare with a cumulative one.
 IDS, IDS_LOOKED_AT = 3, 50
-KINDS: Final = ("exclusive", "shared", "failover", "key-shared")
+KINDS: Final[tuple[SubscriptionType, ...]] = ("exclusive", "shared", "failover", "key-shared")
 
 
 class StoreConsumers:
@@ -303,7 +304,9 @@ async def _join_store_consumer(
     return store_consumer
 
 
-async def _durable(connection: Connection, topic: Topic, body: Proto, kind: str) -> StoreConsumer:
+async def _durable(
+    connection: Connection, topic: Topic, body: Proto, kind: SubscriptionType
+) -> StoreConsumer:
     if _ranges_of(body):
         raise NotAllowed(
             "durable subscriptions split the hashes of keys evenly: no consumer chooses ranges",

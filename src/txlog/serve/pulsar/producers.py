@@ -30,6 +30,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
+from txlog.base.choices import AccessMode
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.schemas.schema import Schema
 from txlog.engine.door.catalog import Topic, number_of
@@ -80,7 +81,7 @@ if TYPE_CHECKING:
     from txlog.client.client import Client
 
 ROOM: Final = "producers"
-MODES: Final = (SHARED, EXCLUSIVE, WAITING, FENCING)
+MODES: Final[tuple[AccessMode, ...]] = (SHARED, EXCLUSIVE, WAITING, FENCING)
 ACCESS: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
 NAME_MAX: Final = 128  # characters of a producer's name in the store
 CHUNKED_BYTES_MAX: Final = 256 << 20  # of one chunked message, held in memory
@@ -469,7 +470,8 @@ async def _open_store_producer(
 
 
 def _waits(body: Proto) -> bool:
-    return MODES[body.producer_access_mode] == WAITING
+    mode: AccessMode = MODES[body.producer_access_mode]
+    return mode == WAITING
 
 
 def _tell_waiting(connection: Connection, body: Proto, name: str) -> None:

@@ -49,7 +49,7 @@ from txlog.engine.plan.route import Routed
 from txlog.engine.plan.staging import Staged
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.view import View
-from txlog.errors import InvalidArgument, LimitExceeded, NotAllowed
+from txlog.errors import InvalidArgument, LimitExceeded, NotAllowed, TryAgain
 
 NAMES_MAX = 10_000
 NAME_BYTES_MAX = 1_024
@@ -75,6 +75,7 @@ class Adoption:
     """What to adopt: files in the order of their ledgers, with their final names.
 
     topic: its number; query: the id of the stream's checkpoint, empty without a stream
+    after: the number of the batch that must be the last one under the key, -1: none is; None: any
     """
 
     topic: int
@@ -83,6 +84,7 @@ class Adoption:
     staged: Sequence[Staged]
     files: Sequence[FileRef]
     query: str = ""
+    after: int | None = None
 
 
 def check_token(key: str, batch: int | str) -> None:
@@ -130,6 +132,32 @@ def recorded(
     if key_record.last is None or batch > key_record.batch:
         return None
     return StoredBatch(number, key_record.last if batch == key_record.batch else None)
+
+
+def last_number(view: View, settings: Settings, caller: Owner, topic: int, key: str) -> int | None:
+    """The number of the last batch under a key for this topic; None: no batch has a number.
+
+    raises: NotAllowed: the key belongs to another topic
+    """
+    uid, _ = find_owner(view, caller, None)
+    key_record = keys.find(view.keys(home(view, settings, uid, key)), uid, key)
+    if key_record is None or key_record.last is None:
+        return None
+    _check_key(view, key_record, topic, key, key_record.batch)
+    return key_record.batch
+
+
+def _check_after(view: View, settings: Settings, caller: Owner, adoption: Adoption) -> None:
+    """Refuse a batch that does not follow the last one: its rows may be in a batch in between."""
+    if adoption.after is None:
+        return
+    last = last_number(view, settings, caller, adoption.topic, adoption.key)
+    if (-1 if last is None else last) != adoption.after:
+        raise TryAgain(
+            f"another process has stored a batch under key {adoption.key}: nothing was stored",
+            hint="go on behind the last batch",
+            transaction_key=adoption.key,
+        )
 
 
 def _check_key(view: View, key_record: keys.Key, topic: int, key: str, batch: int | str) -> None:
@@ -202,6 +230,7 @@ def adopt(
     key, batch = adoption.key, adoption.batch
     if recorded(view, settings, caller, adoption.topic, key, batch, adoption.query) is not None:
         return Decision([], None, True, BEFORE)
+    _check_after(view, settings, caller, adoption)
     topic = _checked(view, adoption.topic, adoption.staged)
     places: dict[int, tuple[int, int]] = {}  # by partition: first ledger, messages
     for staged, file in zip(adoption.staged, adoption.files, strict=True):
@@ -285,6 +314,7 @@ def append(
     key, batch = adoption.key, adoption.batch
     if recorded(view, settings, caller, adoption.topic, key, batch, adoption.query) is not None:
         return Decision([], None, True, BEFORE)
+    _check_after(view, settings, caller, adoption)
     topic = _checked(view, adoption.topic, adoption.staged)
     draft = Draft(view, settings, now.wall_ms)
     sent = send_into(draft, now, OutgoingBatch(topic, routed, None), 0)

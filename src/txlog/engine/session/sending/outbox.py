@@ -46,6 +46,7 @@ from txlog.base.settings import (
     PROPERTIES_MAX,
     TXN_MESSAGES_MAX,
 )
+from txlog.base.times import DurationLike
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import send as storing
 from txlog.engine.session.sending.message import (
@@ -92,7 +93,7 @@ _REFUSE_ROWS: Final = (*storing.REFUSALS, pa.ArrowException, TypeError, ValueErr
 class ProducerOptions(TypedDict, total=False):
     """The options of `Client.producer` for `send_async`, by Pulsar's names."""
 
-    batching_max_publish_delay_ms: int
+    batching_max_publish_delay_ms: DurationLike
     batching_max_messages: int
     batching_max_allowed_size_in_bytes: int
     max_pending_messages: int

@@ -9,12 +9,13 @@ take the lock once instead of three times.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from txlog.base.arguments import checked
 from txlog.base.ids import TxnId
+from txlog.base.text.html import html_table
+from txlog.base.times import DurationLike, duration_ms
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending.send import REFUSALS
@@ -161,6 +162,17 @@ class Transaction:
         self._takers: dict[Call, object] = {}
         self._failed: Call | None = None  # the first refusal not yet reported
         self.outcome: EndAnswer | None = None
+
+    def __repr__(self) -> str:
+        return f"<txlog.Transaction {self._id_if_any()} {self._status}>"
+
+    def _repr_html_(self) -> str:
+        rows = [("id", self._id_if_any()), ("state", self._status), ("deferred", len(self._queue))]
+        return html_table("txlog.Transaction", (), rows)
+
+    def _id_if_any(self) -> str:
+        """The id, without assigning one as `id` does."""
+        return str(self.use) if isinstance(self.use, TxnId) else "without an id yet"
 
     @property
     def id(self) -> TxnId:
@@ -554,11 +566,12 @@ class TransactionBuilder:
         self._timeout_ms: int | None = None
         self._coordinator: int | None = None
 
-    def with_timeout(self, timeout: int | timedelta) -> TransactionBuilder:
+    def __repr__(self) -> str:
+        return f"<txlog.TransactionBuilder, timeout_ms {self._timeout_ms}>"
+
+    def with_timeout(self, timeout: DurationLike) -> TransactionBuilder:
         """Abort it if it stays open longer than this: milliseconds, or a timedelta."""
-        if isinstance(timeout, timedelta):
-            timeout = timeout // timedelta(milliseconds=1)
-        self._timeout_ms = timeout
+        self._timeout_ms = duration_ms(timeout)
         return self
 
     def with_coordinator(self, number: int) -> TransactionBuilder:

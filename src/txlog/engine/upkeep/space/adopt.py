@@ -59,12 +59,14 @@ def adopt_files(
     batch: int | str,
     staged: Sequence[Staged],
     query: str = "",
+    after: int | None = None,
 ) -> bool:
     """Make staged files messages of a topic, once for this key and batch; durable when it returns.
 
     topic:   its number
     staged:  each file once
     query:   of a stream: its id
+    after:   as in Adoption
     returns: False when the batch was stored before
     raises: StoreLocked, Corruption (a file differs from what its task wrote), NotAllowed (a file is
             missing, partitions were added, the key is of another topic or stream), TopicNotFound,
@@ -78,7 +80,7 @@ def adopt_files(
     with maintenance(store, wait=True):
         _with_stage(lambda: _check(store.disk, ordered))
         for _ in range(TRIES_MAX):
-            done = _adopt(store, Adoption(topic, key, batch, ordered, (), query))
+            done = _adopt(store, Adoption(topic, key, batch, ordered, (), query, after))
             if done != AGAIN:
                 return done == DONE
         raise TryAgain(f"the topic grew faster than {len(ordered)} files could be named")
@@ -91,6 +93,7 @@ def append_rows(
     batch: int | str,
     staged: Sequence[Staged],
     query: str = "",
+    after: int | None = None,
 ) -> bool | None:
     """Append the rows of staged files to a topic, once for this key and batch; durable then.
 
@@ -119,7 +122,7 @@ def append_rows(
     routed = route(rows, ordered[0].partitions, 0, store.settings.max_message_bytes)
     written = ordered[0].file.record or None  # Avro must not be read with another version
     routed = stamped(routed, store.read(lambda view: _typing(view, store.settings, topic, written)))
-    adoption = Adoption(topic, key, batch, ordered, [], query)
+    adoption = Adoption(topic, key, batch, ordered, [], query, after)
     caller = store.disk.owner()
 
     def decide(view: View, now: Instant) -> Decision[str]:

@@ -12,6 +12,7 @@ from typing import Final
 
 import txlog
 from txlog.base.ids import NAMESPACE_DEFAULT, TENANT_DEFAULT, TopicName, check_name
+from txlog.base.rows.consuming import LagRow
 from txlog.client.client import Client
 from txlog.engine.door.store import View
 from txlog.errors import NotFound, StillInUse, SubscriptionNotFound
@@ -162,6 +163,12 @@ def create_tenant(client: Client, tenant: str, body: object = None) -> None:
 def delete_tenant(client: Client, tenant: str, force: bool = False) -> None:
     """Delete a tenant without topics; force: with its topics."""
     _empty(client, [name for name in names(client) if name.tenant == tenant], tenant, force)
+
+
+@endpoint("GET", "/admin/v2/lag", LOOK, is_aside=True)
+def lag(client: Client, sees: Sees) -> list[LagRow]:
+    """How far each subscription is behind; the rows of `txlog sub list`."""
+    return [row for row in client.lag() if sees(TopicName.parse(row["topic"]))]
 
 
 # --- namespaces ------------------------------------------------------------------------------

@@ -421,6 +421,33 @@ def _consumers(
         }
 
 
+@endpoint("GET", f"{TOPIC}/lag", LOOK, is_aside=True)
+def lag(
+    client: Client, topic: TopicName, subscribers: Sequence[ConsumerStats]
+) -> list[dict[str, Any]]:
+    """How far each subscription of a topic is behind, and its consumers with their addresses."""
+    return [
+        {
+            **(described := client.subscription(str(topic.topic), row["subscription"]).describe()),
+            "consumer_list": [
+                each for row in described["consumer_list"] for each in _addressed(row, subscribers)
+            ],
+        }
+        for row in client.subscriptions(str(topic.topic))
+    ]
+
+
+def _addressed(
+    row: ConsumerRow, subscribers: Sequence[ConsumerStats]
+) -> Iterator[dict[str, object]]:
+    """A consumer of the store, or a row for each client that is connected as this consumer."""
+    clients = [client for client in subscribers if client.consumer == row["consumer"]]
+    if not clients:
+        yield {**row}
+    for client in clients:
+        yield {**row, "name": client.name, "leased": client.unacked, "address": client.peer}
+
+
 @endpoint("GET", f"{TOPIC}/internalStats", LOOK, is_aside=True)
 def internal_stats(client: Client, topic: TopicName) -> dict[str, object]:
     """The ledgers and cursors of a topic or a partition."""

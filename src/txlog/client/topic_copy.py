@@ -1,0 +1,188 @@
+"""Copying a topic to another store: each message once, in order in its partition.
+
+    partition by partition:  read the source after the last message that is stored
+                             store the next messages in the other store as one batch
+
+The batch and its number are one frame of the other store (see `bulk`). The number is the position
+of its last message in the source, under a key of this topic and partition. So after a kill at any
+moment the next call continues behind what is stored. A batch ends with a whole entry, as a number
+has no room for the index within a transaction. Two copies at once would cut their batches at other
+positions, so a batch names the number that it follows: the slower copy stores nothing and stops.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from txlog.base.ids import MessageId, TopicName
+from txlog.base.ranges import START, Bound, Range
+from txlog.base.startup import compute as pc
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.door.staging import last_number
+from txlog.errors import InvalidArgument, MessageNotFound, NotAllowed
+
+if TYPE_CHECKING:
+    from txlog.base.rows.topics import TopicCopied
+    from txlog.client.client import Client
+    from txlog.engine.door.store import View
+
+Tell = Callable[[int], None]
+BATCH_MESSAGES: Final = 20_000
+_ENTRY_BITS: Final = 30  # ledger_entries_max is at most a billion
+_KEPT: Final = ("key", "value", "properties", "event_time", "deliver_at")
+
+
+def silent(messages: int) -> None:
+    """Ignore the progress."""
+
+
+def copy_topic(
+    source: Client,
+    target: Client,
+    topic: str,
+    name: str | None = None,
+    *,
+    range: Range | None = None,
+    tell: Tell = silent,
+) -> TopicCopied:
+    """Copy a topic to another store, each message once, in order in its partition.
+
+    Call it again to go on, after an interruption or for newer messages. Key, value, properties,
+    event and delivery time and the schema are kept; ids, producers and sequences are not. Exported
+    as txlog.copy_topic.
+    target: a client of the other store; the topic is made there if it is missing
+    name:   its name there, by default the same
+    range:  only these messages, of those that are not copied yet
+    tell:   called with the number of messages copied so far
+    raises: NotAllowed (other partitions there, several Avro schemas), TopicNotFound, TryAgain
+            (another copy at the same time), InvalidMessage (larger than the store takes)
+    """
+    short = TopicName.parse(topic).short
+    dest = TopicName.parse(name or topic).short
+    span = range or Range()
+    _check_range(span)
+    count = _prepare(source, target, short, dest)
+    # by numbers: a topic that was deleted and made again is another one
+    stem = f"copy:{source.uuid}:{_number_of(source, short)}:{_number_of(target, dest)}"
+    copied = already = 0
+    for partition in builtins.range(count):
+        key = f"{stem}:{partition}"
+        last = _last(target, dest, key)
+        already += last >= 0
+        for table in _whole(_rows(source, short, partition, span, last)):
+            bulk = target.bulk(dest, key=key, batch=_number(table))
+            answer = bulk.commit(bulk.stage([_sent(table)]), rows_if_small=True, after=last)
+            last = _number(table)
+            copied += 0 if answer["already"] else table.num_rows  # by another copy, which is ahead
+            tell(copied)
+    return {"topic": short, "to": dest, "messages": copied, "continued": already > 0}
+
+
+def _check_range(span: Range) -> None:
+    stop = None if span.stop is None else span.stop.value
+    if span.kind != "range" or (isinstance(stop, MessageId) and stop.index):
+        raise InvalidArgument(
+            "a copy needs a range that ends between transactions", hint="give the id without :INDEX"
+        )
+
+
+def _prepare(source: Client, target: Client, topic: str, dest: str) -> int:
+    """Create the topic in the other store, with partitions and schemas; returns the partitions.
+
+    raises: TopicNotFound, NotAllowed (other partitions there; values that only their schema reads)
+    """
+    versions = source.topic(topic).schemas.list(deleted=True)
+    if len(versions) > 1 and any(version["type"] == "avro" for version in versions):
+        raise NotAllowed(
+            f"the values of {topic} have several Avro schemas; a batch is checked against one",
+            hint="txlog export keeps the records of all versions",
+            topic=topic,
+        )
+    partitions = int(source.describe_topic(topic)["partitions"])
+    created = target.create_topic(dest, partitions, if_not_exists=True)
+    there = int(target.describe_topic(dest)["partitions"])
+    if there != partitions:
+        raise NotAllowed(
+            f"{dest} has {there} partitions in the other store, {topic} has {partitions}: the "
+            "order would change",
+            hint="txlog topic update --partitions, or another name",
+            topic=dest,
+        )
+    if created:
+        schemas = source.topic(topic).schemas
+        for version in versions:
+            if not version["deleted"]:
+                target.topic(dest).schemas.add(schemas.get(version["version"]))
+    return partitions
+
+
+def _number_of(client: Client, topic: str) -> int:
+    name = TopicName.parse(topic)
+    return client.store.ask(lambda view: find_topic(view, name).number)
+
+
+def _last(target: Client, dest: str, key: str) -> int:
+    """The number of the last entry of the source that is stored; -1: nothing is."""
+    store, name = target.store, TopicName.parse(dest)
+    store.settle()
+
+    def look(view: View) -> int | None:
+        topic = find_topic(view, name).number
+        return last_number(view, store.settings, store.disk.owner(), topic, key)
+
+    number = store.read(look)
+    return -1 if number is None else number
+
+
+def _number(table: pa.Table) -> int:
+    ledger, entry = (table.column(name)[-1].as_py() for name in ("ledger", "entry"))
+    return int(ledger << _ENTRY_BITS | entry)
+
+
+def _rows(source: Client, topic: str, partition: int, span: Range, last: int) -> Iterator[pa.Table]:
+    """The messages of a partition behind a position, up to now or the end of the span."""
+
+    def read(start: Bound) -> Iterator[pa.Table]:
+        wanted = Range(start=start, stop=span.stop)
+        return source.read(
+            topic, range=wanted, partitions=[partition], batch_messages=BATCH_MESSAGES
+        )
+
+    if last < 0:
+        yield from read(span.start)
+        return
+    done = MessageId(last >> _ENTRY_BITS, last & ((1 << _ENTRY_BITS) - 1))
+    try:
+        tables = read(Bound("after", done))
+        first = next(tables, None)
+    except MessageNotFound:  # it was trimmed, so everything that is left comes behind it
+        tables = read(START)
+        first = next(tables, None)
+    if first is not None:
+        yield first
+        yield from tables
+
+
+def _whole(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The same messages, cut behind whole transactions."""
+    held: list[pa.Table] = []
+    for table in tables:
+        rows = pa.concat_tables([*held, table])
+        last = [rows.column(name)[-1] for name in ("ledger", "entry")]
+        places = [rows.column("ledger"), rows.column("entry")]
+        is_last = pc.and_(*(map(pc.equal, places, last)))
+        is_open = pc.and_(is_last, pc.is_valid(rows.column("index")))
+        count = pc.sum(is_open).as_py() or 0
+        held = [rows.slice(len(rows) - count)] if count else []
+        if count < len(rows):
+            yield rows.slice(0, len(rows) - count)
+    if held:
+        yield held[0]
+
+
+def _sent(table: pa.Table) -> pa.Table:
+    return table.select([*_KEPT, "partition"])

@@ -1,0 +1,183 @@
+"""A topic in another store: each message once and in order, whatever interrupts the copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txlog
+from tests.engine_kit import Bench, ids, send, send_txn
+from tests.harness import KILLED, ready, run
+from tests.tiers import graded
+from txlog import Bound, Client, Message, Range
+from txlog.cli.main import main
+from txlog.client import topic_copy
+from txlog.errors import InvalidArgument, NotAllowed, TryAgain
+
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 2}, [])]
+
+
+@pytest.fixture
+def other(tmp_path: Path, bench: Bench) -> Iterator[Client]:
+    """Another store."""
+    txlog.init(str(tmp_path / "other"), clock=bench.clock)
+    with txlog.open(str(tmp_path / "other"), clock=bench.clock) as client:
+        yield client
+
+
+def fill(client: Client) -> None:
+    """Plain messages and transactions, so that batches of three end within transactions."""
+    for round_ in range(3):
+        for partition in (0, 1):
+            send(client, *(b"%d plain %d" % (round_, n) for n in range(4)), partition=partition)
+            name = b"%d in %d, " % (round_, partition)
+            send_txn(client, *(name + b"%d" % n for n in range(5)), partition=partition)
+
+
+def kept(message: Message) -> tuple[Any, ...]:
+    """What a copy keeps of a message."""
+    return (
+        message.value,
+        message.key,
+        message.properties,
+        message.event_time,
+        message.deliver_at,
+        message.partition,
+    )
+
+
+def contents(client: Client, topic: str = "t") -> list[list[tuple[Any, ...]]]:
+    """The messages of each partition, in order."""
+    count = client.describe_topic(topic)["partitions"]
+    return [[kept(m) for m in client.reader(topic, partitions=[p])] for p in range(count)]
+
+
+def test_copy_keeps_messages_order_and_partitions(bench: Bench, other: Client) -> None:
+    fill(bench.client)
+    due = bench.clock.now().wall_ms + 3_600_000
+    bench.client.producer("t").send(
+        None, key=b"k", properties={"a": "1"}, event_time=7, deliver_at=due, partition=1
+    )
+    answer = txlog.copy_topic(bench.client, other, "t")
+    assert answer == {"topic": "t", "to": "t", "messages": 55, "continued": False}
+    assert contents(other) == contents(bench.client)
+    assert other.topic("t").next_delayed() is not None
+
+
+def test_second_copy_adds_only_what_is_new(bench: Bench, other: Client) -> None:
+    fill(bench.client)
+    txlog.copy_topic(bench.client, other, "t", "named")
+    assert txlog.copy_topic(bench.client, other, "t", "named")["messages"] == 0
+    send(bench.client, b"new", partition=1)
+    bench.client.admin.trim("t", Bound("id", ids(bench.client)[-1]), force_unacked=True)
+    answer = txlog.copy_topic(bench.client, other, "t", "named")
+    assert (answer["messages"], answer["continued"]) == (1, True)
+    assert len(contents(other, "named")[1]) == 28
+
+
+def test_records_keep_their_schema(bench: Bench, other: Client) -> None:
+    schema = txlog.Schema(
+        "json",
+        '{"type":"record","name":"Order","fields":[{"name":"who","type":"string"}]}',
+    )
+    bench.client.create_topic("orders", schema=schema)
+    bench.client.producer("orders").send(b'{"who":"ana"}')
+    txlog.copy_topic(bench.client, other, "orders")
+    [message] = other.reader("orders")
+    assert (message.decode(), message.schema_version) == ({"who": "ana"}, 1)
+
+
+@pytest.mark.parametrize("after", range(1, 12))
+def test_interrupted_copy_goes_on(
+    bench: Bench, other: Client, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """Batches end behind whole transactions, so no message is left out or doubled."""
+    monkeypatch.setattr(topic_copy, "BATCH_MESSAGES", 3)
+    fill(bench.client)
+    left = after
+
+    def interrupt(messages: int) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        txlog.copy_topic(bench.client, other, "t", tell=interrupt)
+    txlog.copy_topic(bench.client, other, "t")
+    assert contents(other) == contents(bench.client)
+
+
+def test_of_two_copies_at_once_the_slower_one_stops(
+    bench: Bench, other: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next batch does not follow the last one, so it might have messages of it."""
+    monkeypatch.setattr(topic_copy, "BATCH_MESSAGES", 3)
+    fill(bench.client)
+
+    def overtake(messages: int) -> None:
+        monkeypatch.setattr(topic_copy, "BATCH_MESSAGES", 1)
+        with pytest.raises(KeyboardInterrupt):
+            txlog.copy_topic(bench.client, other, "t", tell=interrupt)
+
+    def interrupt(messages: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(TryAgain):
+        txlog.copy_topic(bench.client, other, "t", tell=overtake)
+    monkeypatch.setattr(topic_copy, "BATCH_MESSAGES", 4)
+
+    def overrun(messages: int) -> None:
+        txlog.copy_topic(bench.client, other, "t")
+
+    txlog.copy_topic(bench.client, other, "t", tell=overrun)
+    assert contents(other) == contents(bench.client)
+
+
+@pytest.mark.parametrize("nth", graded(range(5, 400, 10), (45, 105, 205)))
+def test_copy_that_is_killed_goes_on(bench: Bench, other: Client, nth: int) -> None:
+    fill(bench.client)
+    path = other.store.disk.description
+    child = run(ready("copy_topic", bench.path, path, "t", nth), code=None)
+    assert child.returncode in (0, KILLED), child.stderr
+    txlog.copy_topic(bench.client, other, "t")
+    assert contents(other) == contents(bench.client)
+
+
+def test_range_bounds_what_is_copied(bench: Bench, other: Client) -> None:
+    fill(bench.client)
+    first = [m.message_id for m in bench.client.reader("t", partitions=[0])]
+    stop = Bound("id", first[2])
+    txlog.copy_topic(bench.client, other, "t", range=Range(stop=stop))
+    assert contents(other)[0] == contents(bench.client)[0][:2]
+    within = next(id_ for id_ in first if id_ is not None and id_.index == 2)
+    with pytest.raises(InvalidArgument, match="transactions"):
+        txlog.copy_topic(bench.client, other, "t", range=Range(stop=Bound("id", within)))
+    txlog.copy_topic(bench.client, other, "t")
+    assert contents(other) == contents(bench.client)
+
+
+def test_topic_that_was_made_again_is_copied_anew(bench: Bench, other: Client) -> None:
+    send(bench.client, b"x")
+    txlog.copy_topic(bench.client, other, "t")
+    other.admin.delete_topic("t", force=True)
+    assert txlog.copy_topic(bench.client, other, "t")["messages"] == 1
+    assert contents(other) == contents(bench.client)
+
+
+def test_topic_with_other_partitions_is_refused(bench: Bench, other: Client) -> None:
+    other.create_topic("t", 3)
+    with pytest.raises(NotAllowed, match="order"):
+        txlog.copy_topic(bench.client, other, "t")
+
+
+def test_command_copies(bench: Bench, other: Client, capfd: pytest.CaptureFixture[str]) -> None:
+    fill(bench.client)
+    path = other.store.disk.description
+    assert main(["topic", "copy", "t", "--to-store", path, "-S", bench.path]) == 0
+    assert "copied 54 messages of t to t" in capfd.readouterr().err
+    assert main(["topic", "copy", "t", "--to-store", path, "-S", bench.path, "--json"]) == 0
+    assert '"messages":0,"continued":true' in capfd.readouterr().out
