@@ -26,6 +26,7 @@ from txlog.errors import InvalidArgument, TxlogError
 from txlog.page import forms, views
 from txlog.page import live as drawing
 from txlog.page.views import View
+from txlog.serve.http.admin.topics import addressed
 from txlog.serve.http.core.answers import response_for
 from txlog.serve.http.core.context import Grant, HttpContext
 from txlog.serve.http.core.declared import CONSUME, LOOK, PRODUCE, STORE, Action
@@ -97,9 +98,8 @@ class Fragments:
         return handle
 
     def _subscription(self, client: Store, where: Mapping[str, str], *, acts: bool) -> View:
-        rows = self._serving.subscribers()
-        addresses = {row.consumer: row.peer for row in rows if row.consumer is not None}
-        return views.subscription(client, where, acts=acts, addresses=addresses)
+        clients_of = partial(addressed, subscribers=self._serving.subscribers())
+        return views.subscription(client, where, acts=acts, clients_of=clients_of)
 
     async def _answered(self, request: Request, read: Callable[[], Awaitable[View]]) -> Response:
         async def answer() -> Response:
@@ -127,6 +127,7 @@ class Fragments:
             producers=serving.publishers(),
             consumers=serving.subscribers(),
             streams=[stream.described() for stream in serving.long_requests],
+            clients_of=partial(addressed, subscribers=serving.subscribers()),
         )
         return await self._answered(request, lambda: serving.look(draw))
 
