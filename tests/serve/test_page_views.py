@@ -14,6 +14,7 @@ from tests.serve.http_kit import Talk, serving
 from txlog.client.search import SearchBudget
 from txlog.errors import NotAllowed
 from txlog.page.values import pretty_json, preview, value_block
+from txlog.serve.core.service import ConsumerStats, ProducerStats
 from txlog.serve.http.core.context import Grant
 from txlog.serve.http.core.declared import Action
 from txlog.serve.http.page import fragments
@@ -157,6 +158,28 @@ def test_clients_of_streams_are_listed(path: str) -> None:
         await talk.close()
 
     serving(path, program)
+
+
+def test_clients_of_pulsar_are_listed_with_their_addresses(path: str) -> None:
+    topic = "public/default/orders"
+    producers = [ProducerStats(topic, 0, 1, "till", "10.0.0.7:1", "Go", "Shared", 5, 12, 2048)]
+    consumers = list[ConsumerStats]()
+
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        await filled(client)
+        async with client.consumer("orders", "billing") as consumer:
+            number = consumer.sync.id
+            one = ConsumerStats(
+                topic, 0, "billing", number, HOSTILE, "10.0.0.8:2", "J", 5, 9, 3, {}
+            )
+            consumers.append(one)
+            clients = await shown(http, "clients")
+            assert "10.0.0.7:1" in clients and "2.0 KiB" in clients and "<script" not in clients
+            assert clients.count("10.0.0.8:2") == 2  # of the protocol, and of the store
+            billing = await shown(http, "subscription", topic="orders", subscription="billing")
+            assert "10.0.0.8:2" in billing and "<script" not in billing
+
+    serving(path, program, publishers=lambda: producers, subscribers=lambda: consumers)
 
 
 # --- rights ----------------------------------------------------------------------------------
