@@ -14,6 +14,7 @@ from tests.serve.http_kit import Talk, serving
 from txlog.client.search import SearchBudget
 from txlog.errors import NotAllowed
 from txlog.page.values import pretty_json, preview, value_block
+from txlog.serve.core.service import ConsumerStats, ProducerStats
 from txlog.serve.http.core.context import Grant
 from txlog.serve.http.core.declared import Action
 from txlog.serve.http.page import fragments
@@ -159,6 +160,28 @@ def test_clients_of_streams_are_listed(path: str) -> None:
     serving(path, program)
 
 
+def test_clients_of_pulsar_are_listed_with_their_addresses(path: str) -> None:
+    topic = "public/default/orders"
+    producers = [ProducerStats(topic, 0, 1, "till", "10.0.0.7:1", "Go", "Shared", 5, 12, 2048)]
+    consumers = list[ConsumerStats]()
+
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        await filled(client)
+        async with client.consumer("orders", "billing") as consumer:
+            number = consumer.sync.id
+            one = ConsumerStats(
+                topic, 0, "billing", number, HOSTILE, "10.0.0.8:2", "J", 5, 9, 3, {}
+            )
+            consumers.append(one)
+            clients = await shown(http, "clients")
+            assert "10.0.0.7:1" in clients and "2.0 KiB" in clients and "<script" not in clients
+            assert clients.count("10.0.0.8:2") == 2  # of the protocol, and of the store
+            billing = await shown(http, "subscription", topic="orders", subscription="billing")
+            assert "10.0.0.8:2" in billing and "<script" not in billing
+
+    serving(path, program, publishers=lambda: producers, subscribers=lambda: consumers)
+
+
 # --- rights ----------------------------------------------------------------------------------
 
 
@@ -206,6 +229,23 @@ def test_actions_are_shown_to_those_who_may_use_them(path: str) -> None:
 
 
 # --- actions ---------------------------------------------------------------------------------
+
+
+def test_rights_are_judged_before_the_query(path: str) -> None:
+    """Kills: a caller without rights who learns from an error what the server has."""
+
+    async def refuse(connection: HTTPConnection, action: Action) -> Grant | None:
+        raise NotAllowed("role idle may not", role="idle")
+
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        views = ("topic", "subscription", "message", "search", "letters", "changes", "actions")
+        for view in (*views, "history", "transaction", "transactions", "clients"):
+            for query in ("", "?topic=a/b", "?topic=orders&id=x"):
+                assert (await http.get(f"/page/{view}{query}")).status_code == 403, view
+        answer = await http.post("/page/act/publish", content=b"{", headers=OWN)
+        assert answer.status_code == 403
+
+    serving(path, program, gate=refuse)
 
 
 async def acted(http: httpx.AsyncClient, name: str, **fields: str) -> str:

@@ -8,7 +8,7 @@ once, and keeps it while the view around it changes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from txlog.base.ids import MessageId, TopicName, TxnId
@@ -43,6 +43,13 @@ LETTERS_MAX: Final = 50
 LISTS_MAX: Final = 50  # subscriptions whose consumers the view of clients shows
 SEARCHED: Final = ("key", "text", "from", "to")  # the fields of a search
 _TONES: Final = {"TxnOpened": 3, "to COMMITTED": 1, "to ABORTED": 5}
+
+
+ClientsOf = Callable[[Any], Iterable[Mapping[str, Any]]]
+
+
+def _itself(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [row]
 
 
 class View(NamedTuple):
@@ -338,11 +345,11 @@ def _value(row: Message) -> str:
 
 
 def subscription(
-    client: Client, where: Where, *, acts: bool = False, addresses: Mapping[int, str] | None = None
+    client: Client, where: Where, *, acts: bool = False, clients_of: ClientsOf = _itself
 ) -> View:
     """A subscription: figures, consumers, partitions, changes; acts: and its actions.
 
-    addresses: of the clients of this server, by the number of their consumer
+    clients_of: returns a row for each client of this server that is connected as a consumer
     """
     handle = client.subscription(where["topic"], where["subscription"])
     row, now_ms = handle.describe(), _now_ms(client)
@@ -363,7 +370,7 @@ def subscription(
         head(name, _topic(topic), note=note)
         + tiles(figures)
         + _rates(row)
-        + section("Consumers", _consumers([(None, row["consumer_list"])], addresses, now_ms))
+        + section("Consumers", _consumers([(None, row["consumer_list"])], clients_of, now_ms))
         + _cursors(topic, row["partition_list"])
         + _policies(row)
         + (later("actions", about) if acts else "")
@@ -388,11 +395,11 @@ def _rates(row: Mapping[str, Any]) -> str:
 
 def _consumers(
     lists: Sequence[tuple[Link | None, Sequence[Mapping[str, Any]]]],
-    addresses: Mapping[int, str] | None,
+    clients_of: ClientsOf,
     now_ms: int,
 ) -> str:
     """The consumers of some subscriptions; None: of the one that the view is about."""
-    rows = [(link, row) for link, rows in lists for row in rows]
+    rows = [(link, client) for link, rows in lists for row in rows for client in clients_of(row)]
     if not rows:
         return empty("no consumer is connected")
     shown = [
@@ -401,7 +408,7 @@ def _consumers(
             row["name"] or str(row["consumer"]),
             "" if row["pid"] is None else str(row["pid"]),
             row["command"] or "",
-            (addresses or {}).get(row["consumer"]) or row["address"] or row["host"] or "",
+            row["address"] or row["host"] or "",
             count(row["leased"]),
             ago(now_ms, row["since_time"]),
             "alive" if row["alive"] else "ended; a peer takes over its messages",
@@ -626,11 +633,13 @@ def clients(
     producers: Sequence[Any],
     consumers: Sequence[Any],
     streams: Sequence[tuple[str, str, str, int]],
+    clients_of: ClientsOf = _itself,
 ) -> View:
     """The connected clients.
 
     producers, consumers: of Pulsar's protocol, as the server has them
     streams: (peer, role, path, since) of each request of HTTP that does not end
+    clients_of: as for `subscription`
     """
     now_ms = _now_ms(client)
     behind = [row for row in client.lag() if row["consumers"]]
@@ -641,7 +650,6 @@ def clients(
         )
         for row in behind[:LISTS_MAX]
     ]
-    addresses = {row.consumer: row.peer for row in consumers if row.consumer is not None}
     figures = [
         (count(len({row.peer for row in (*producers, *consumers)})), "clients of Pulsar"),
         (count(len(producers)), "producers of Pulsar"),
@@ -657,7 +665,7 @@ def clients(
         + section("Consumers of Pulsar", _stock_consumers(consumers, now_ms))
         + section(
             "Consumers of the store",
-            _consumers(lists, addresses, now_ms)
+            _consumers(lists, clients_of, now_ms)
             + left_out(len(behind) - LISTS_MAX, "subscription with consumers"),
         )
         + section("Streams of HTTP", _streams(streams, now_ms)),

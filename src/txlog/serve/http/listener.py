@@ -44,8 +44,9 @@ GRACE_SECONDS: Final = 3  # for streams, which never end by themselves
 MESSAGE_MAX: Final = 12 << 20  # bytes of a message of a WebSocket: 8 MiB in base64
 
 
-# Endpoints of the whole store without secrets: any role may use them.
-PUBLIC: Final = frozenset(["openapi", "clusters", "cluster", "brokers"])
+# Endpoints of the whole store without secrets: any role may use them. An action of the live page
+# passes the gate as `act` first, and then with the topic in its body.
+PUBLIC: Final = frozenset(["openapi", "clusters", "cluster", "brokers", "act"])
 # Questions about the transaction coordinators, which belong to no topic.
 LOOKUPS: Final = frozenset(["partitions", "lookup"])
 # Only the owner may use these; the store checks it.

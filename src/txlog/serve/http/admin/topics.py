@@ -430,14 +430,14 @@ def lag(
         {
             **(described := client.subscription(str(topic.topic), row["subscription"]).describe()),
             "consumer_list": [
-                each for row in described["consumer_list"] for each in _addressed(row, subscribers)
+                each for row in described["consumer_list"] for each in addressed(row, subscribers)
             ],
         }
         for row in client.subscriptions(str(topic.topic))
     ]
 
 
-def _addressed(
+def addressed(
     row: ConsumerRow, subscribers: Sequence[ConsumerStats]
 ) -> Iterator[dict[str, object]]:
     """A consumer of the store, or a row for each client that is connected as this consumer."""

@@ -27,9 +27,17 @@ from txlog.page.views import is_of_dead_letters
 from txlog.serve.http.admin.transactions import abort_transaction
 from txlog.serve.http.core.answers import read_json, response_for
 from txlog.serve.http.core.context import Grant, HttpContext
-from txlog.serve.http.core.declared import ADMIN, CONSUME, PRODUCE, STORE, Action, members
+from txlog.serve.http.core.declared import (
+    ADMIN,
+    CONSUME,
+    LOOK,
+    PRODUCE,
+    STORE,
+    Action,
+    members,
+)
 from txlog.serve.http.data.messages import produce
-from txlog.serve.http.page.fragments import needed, topic_in
+from txlog.serve.http.page.fragments import needed, permitted, topic_in
 
 IDS_MAX: Final = 1_000
 Fields = Mapping[str, str]
@@ -131,6 +139,7 @@ def _handler(
     serving: HttpContext, name: str, action: PageAction
 ) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
+        await serving.gate(request, Action(LOOK, STORE, "act"))  # who it is, and no more
         if not serving.allows_actions:
             raise NotAllowed(
                 "this server allows no actions on its page",
@@ -144,8 +153,10 @@ def _handler(
             **{word: fields[word][:200] for word in _AUDITED if fields.get(word)},
         }
         try:
-            resource = STORE if name == "abort" else topic_in(fields).full
-            right = await serving.gate(request, Action(action.operation, resource, action.name))
+            if name == "abort":
+                right = await serving.gate(request, Action(action.operation, STORE, action.name))
+            else:
+                right = await permitted(serving, request, action.operation, fields, action.name)
             facts["role"] = getattr(getattr(request.state, "slot", None), "holder", None)
 
             def act(client: Store) -> str:

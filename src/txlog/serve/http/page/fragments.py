@@ -26,6 +26,7 @@ from txlog.errors import InvalidArgument, TxlogError
 from txlog.page import forms, views
 from txlog.page import live as drawing
 from txlog.page.views import View
+from txlog.serve.http.admin.topics import addressed
 from txlog.serve.http.core.answers import response_for
 from txlog.serve.http.core.context import Grant, HttpContext
 from txlog.serve.http.core.declared import CONSUME, LOOK, PRODUCE, STORE, Action
@@ -86,18 +87,19 @@ class Fragments:
 
         async def handle(request: Request) -> Response:
             where = dict(request.query_params)
+            if "topic" in words:
+                await permitted(self._serving, request, LOOK, where, "view")
+            else:
+                await self._serving.gate(request, Action(LOOK, STORE, "view"))
             needed(where, *words)
-            resource = topic_in(where).full if "topic" in words else STORE
-            await self._serving.gate(request, Action(LOOK, resource, "view"))
             act = partial(draw, where=where, acts=self._serving.allows_actions)
             return await self._answered(request, lambda: self._serving.look(act))
 
         return handle
 
     def _subscription(self, client: Store, where: Mapping[str, str], *, acts: bool) -> View:
-        rows = self._serving.subscribers()
-        addresses = {row.consumer: row.peer for row in rows if row.consumer is not None}
-        return views.subscription(client, where, acts=acts, addresses=addresses)
+        clients_of = partial(addressed, subscribers=self._serving.subscribers())
+        return views.subscription(client, where, acts=acts, clients_of=clients_of)
 
     async def _answered(self, request: Request, read: Callable[[], Awaitable[View]]) -> Response:
         async def answer() -> Response:
@@ -109,7 +111,7 @@ class Fragments:
     async def message(self, request: Request) -> Response:
         """A message."""
         where = dict(request.query_params)
-        await self._serving.gate(request, Action(CONSUME, topic_in(where).full, "message"))
+        await permitted(self._serving, request, CONSUME, where, "message")
         needed(where, "id")
         return await self._answered(
             request,
@@ -125,15 +127,15 @@ class Fragments:
             producers=serving.publishers(),
             consumers=serving.subscribers(),
             streams=[stream.described() for stream in serving.long_requests],
+            clients_of=partial(addressed, subscribers=serving.subscribers()),
         )
         return await self._answered(request, lambda: serving.look(draw))
 
     async def search(self, request: Request) -> Response:
         """The newest messages of a topic, or those that a search finds."""
         where = dict(request.query_params)
-        topic = topic_in(where)
-        await self._serving.gate(request, Action(CONSUME, topic.full, "search"))
-        name = topic.short
+        await permitted(self._serving, request, CONSUME, where, "search")
+        name = topic_in(where).short
         try:
             act = self._search_in(name, where)
         except InvalidArgument as error:
@@ -164,7 +166,7 @@ class Fragments:
     async def letters(self, request: Request) -> Response:
         """The dead letters of a topic."""
         where = dict(request.query_params)
-        await self._serving.gate(request, Action(CONSUME, topic_in(where).full, "letters"))
+        await permitted(self._serving, request, CONSUME, where, "letters")
         return await self._answered(
             request,
             lambda: self._serving.work(
@@ -175,7 +177,7 @@ class Fragments:
     async def changes(self, request: Request) -> Response:
         """The changes of a subscription."""
         where = dict(request.query_params)
-        await self._serving.gate(request, Action(LOOK, topic_in(where).full, "changes"))
+        await permitted(self._serving, request, LOOK, where, "changes")
         needed(where, "subscription")
         return await self._answered(
             request,
@@ -187,9 +189,12 @@ class Fragments:
     async def history(self, request: Request) -> Response:
         """Messages by time, of a topic or the whole store."""
         where = dict(request.query_params)
-        topic = topic_in(where) if where.get("topic") else None
-        resource = STORE if topic is None else topic.full
-        await self._serving.gate(request, Action(LOOK, resource, "history"))
+        topic = None
+        if where.get("topic"):
+            await permitted(self._serving, request, LOOK, where, "history")
+            topic = topic_in(where)
+        else:
+            await self._serving.gate(request, Action(LOOK, STORE, "history"))
         return await self._answered(request, partial(self._history, topic, where.get("span", "")))
 
     async def _history(self, topic: TopicName | None, span: str) -> View:
@@ -225,8 +230,10 @@ class Fragments:
     async def actions(self, request: Request) -> Response:
         """The forms of the actions that the caller may use there."""
         serving, where = self._serving, dict(request.query_params)
-        resource = STORE if where.get("id") else topic_in(where).full
-        right = await serving.gate(request, Action(LOOK, resource, "actions"))
+        if where.get("id"):
+            right = await serving.gate(request, Action(LOOK, STORE, "actions"))
+        else:
+            right = await permitted(serving, request, LOOK, where, "actions")
         html = ""
         if serving.allows_actions:
             html = await serving.look(lambda client: self._forms(client, where, right))
@@ -245,6 +252,23 @@ class Fragments:
         if CONSUME in may and views.is_of_dead_letters(client, topic.short):
             html = forms.of_dead_letters(topic.short)
         return html + (forms.of_topic(topic.short) if PRODUCE in may else "")
+
+
+async def permitted(
+    serving: HttpContext, request: Request, operation: str, where: Mapping[str, str], name: str
+) -> Grant | None:
+    """Pass the gate for the topic of a query.
+
+    A query that names no topic is judged as one about the store, before its error is told.
+
+    raises: InvalidArgument; the errors of the gate
+    """
+    try:
+        resource = topic_in(where).full
+    except TxlogError:
+        await serving.gate(request, Action(operation, STORE, name))
+        raise
+    return await serving.gate(request, Action(operation, resource, name))
 
 
 def needed(where: Mapping[str, str], *names: str) -> None:
