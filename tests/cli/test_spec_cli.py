@@ -311,6 +311,7 @@ config show
 config get durability
 config set ttl_ms 1000
 copy {copy} --verify
+restore {copy} {store}-again
 report --out {page}
 demo {demo} --small
 spark submit-args

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from posixpath import basename, splitext
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 import pyarrow as pa
@@ -37,15 +37,15 @@ def suffix_form(path: str) -> str | None:
 
     raises: InvalidArgument (201) for a compressed file of a format that is compressed inside
     """
-    name = Path(path)
-    packing = PACKINGS.get(name.suffix)
+    stem, suffix = splitext(path)
+    packing = PACKINGS.get(suffix)
     if packing is not None:
-        name = name.with_suffix("")
-    form = SUFFIXES.get(name.suffix)
+        suffix = splitext(stem)[1]
+    form = SUFFIXES.get(suffix)
     if packing is not None and form is not None and form not in TEXTS:
         raise InvalidArgument(
             f"{path}: {form} is compressed inside, not as a whole",
-            hint=f"name it {name.name}, or choose {', '.join(TEXTS)}",
+            hint=f"name it {basename(stem)}, or choose {', '.join(TEXTS)}",
             path=path,
         )
     return form
@@ -96,7 +96,7 @@ def check_form(path: str, form: str | None, forms: Sequence[str], instead: str) 
 
 def packing_of(path: str) -> str | None:
     """The compression that the name of a file implies; None: none."""
-    return PACKINGS.get(Path(path).suffix)
+    return PACKINGS.get(splitext(path)[1])
 
 
 def is_packed(path: str) -> bool:
@@ -136,7 +136,7 @@ def unpacked(path: str, is_foreign: Callable[[BaseException], bool]) -> Iterator
     raises:     BadRecord: it ends too early, or cannot be unpacked; with the place
     """
     packing, place = packing_of(path), 0
-    with Path(path).open("rb") as file:
+    with open(path, "rb") as file:
         if packing is None:
             while block := file.read(BLOCK_BYTES):
                 yield block

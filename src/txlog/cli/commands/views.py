@@ -206,7 +206,6 @@ def _complete(
 
     written: paths that earlier attempts wrote; this attempt adds its own
     """
-    completing = importlib.import_module("txlog.lake.sql.views_complete")
     scripts = importlib.import_module("txlog.lake.sql.views_script")
     storage = importlib.import_module("txlog.engine.door.segments")
     parquet = importlib.import_module("pyarrow.parquet")
@@ -217,7 +216,7 @@ def _complete(
         path = os.path.join(folder, scripts.file_of(content))
         may_replace = force or path in written
         _check_new(path, may_replace)
-        tables = completing.resolved(client, content, uncommitted=uncommitted)
+        tables = scripts.resolved(client, content, uncommitted=uncommitted)
         first: Any = next((table for table in tables if table.num_rows), None)
         if first is None:
             continue
@@ -244,7 +243,7 @@ def _database(
         if relative:
             os.chdir(client.path)  # DuckDB opens the files when a view is created
         try:
-            importlib.import_module("txlog.lake.sql.views_complete").write_database(
+            importlib.import_module("txlog.lake.sql.views_script").write_database(
                 temporary, statements
             )
         finally:

@@ -11,6 +11,7 @@ Contents:
     man_pages    the man pages
     markup       the small markup of help topics: parsed once, shown as text or as mdoc
     page         pages of help drawn by rich on a terminal
+    prompt       lines and statements at a terminal, by prompt_toolkit
     shell        `txlog shell`: many commands in one process
     topics       the help topics: texts from texts/, tables from the program
 """

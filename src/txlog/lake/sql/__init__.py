@@ -13,6 +13,5 @@ Contents:
     segments         the files of a topic: their columns, row groups and rows
     spark_script     `views --spark`: a script for PySpark without txlog
     this             `this`: the relation for an inspected object, or the rows of a file
-    views_complete   `views --complete`: messages that the Parquet files lack, resolved
     views_script     `views`: committed messages as plain SQL over files, without txlog
 """

@@ -9,9 +9,11 @@ topic has the column `record`, but `messages` does not.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import pyarrow as pa
@@ -26,7 +28,9 @@ from txlog.engine.door.relation import FileSource, RelationContent
 from txlog.engine.door.segments import piece_rows
 from txlog.engine.door.store import View
 from txlog.errors import NotAllowed
-from txlog.lake.sql.messages import Messages, files_of, name, text
+from txlog.lake.sql import duck
+from txlog.lake.sql import parts as journal_parts
+from txlog.lake.sql.messages import Messages, files_of, name, text, unglobbed
 from txlog.lake.sql.messages import path_below as path_below
 
 RELATIONS: Final = (
@@ -222,3 +226,39 @@ def _value(value: object) -> str:
     if value is None:
         return "NULL"
     return text(value) if isinstance(value, str) else str(value).lower()
+
+
+# --- the files of `views --complete` --------------------------------------------------------------
+
+
+def resolved(client: Client, content: RelationContent, *, uncommitted: bool) -> Iterator[pa.Table]:
+    """Yield a topic's messages that are not covered, with the columns of Messages.plain.
+
+    raises: Corruption; MissingFile when a checkpoint has removed files meanwhile
+    """
+    for part in not_covered(content):
+        sources = list(files_of([part]))
+        client.check_files(sources)
+        path = path_below(client.path)
+        paths = [path(source) for source in sources]
+        with duck.Session(paths=sorted({*paths, *map(unglobbed, paths)})) as session:
+            is_typed = part.relation.record > 0
+            parts = journal_parts.parts_for(session, [part], client.open, is_typed=is_typed)
+            messages = Messages([part], path, parts, is_typed=is_typed)
+            messages.register(session)
+            for batch in session.stream(messages.plain(uncommitted=uncommitted)):
+                yield pa.Table.from_batches([batch])
+
+
+def write_database(path: str, statements: Sequence[str]) -> None:
+    """Write a DuckDB file of views; a path with a backslash, which DuckDB misreads, gets a copy.
+
+    raises: SqlError, OSError
+    """
+    with TemporaryDirectory(prefix="txlog-") as folder:
+        plain_path = str(Path(folder, "views.duckdb")) if "\\" in path else path
+        with duck.Session.in_file(plain_path) as session:
+            for statement in statements:
+                session.execute(statement)
+        if plain_path != path:
+            shutil.copyfile(plain_path, path)
