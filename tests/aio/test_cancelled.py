@@ -332,7 +332,7 @@ def test_message_that_no_task_received_is_not_counted_as_delivered(
         await Cancelled(consumer.receive(0), 1, late=True)  # type: ignore[arg-type]
 
     def subscribed(client: txlog.Client, topic: str) -> None:
-        client.create_subscription(topic, "u", type=kind)
+        client.create_subscription(topic, "u", type=kind)  # type: ignore[arg-type]
         client.subscription(topic, "u").set_policies(max_redeliver_count=1)
 
     async def main() -> list[tuple[bytes | None, int | None]]:

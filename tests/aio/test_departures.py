@@ -18,6 +18,7 @@ import pytest
 import txlog
 import txlog.aio
 from tests.engine_kit import begin, kill, lock_of
+from txlog.base.choices import SubscriptionType
 from txlog.client.aio.waits import Found, Waits
 from txlog.engine.plan.consuming.choice import slot_of, slots_of
 from txlog.engine.session.consuming.membership import Membership
@@ -38,7 +39,7 @@ def path(tmp_path: Path) -> str:
         for topic in ("t", "elsewhere"):
             client.create_topic(topic)
             for kind in KINDS:
-                client.create_subscription(topic, kind, type=kind)
+                client.create_subscription(topic, kind, type=kind)  # type: ignore[arg-type]
     return store_path
 
 
@@ -72,7 +73,9 @@ class Scene:
         self.here, self.there = here, there
         self._fence = there.producer("fence")
 
-    async def waiting(self, topic: str, kind: str, **options: Any) -> asyncio.Task[Any]:
+    async def waiting(
+        self, topic: str, kind: SubscriptionType, **options: Any
+    ) -> asyncio.Task[Any]:
         consumer = await self.here.consumer(topic, kind, **options)
         return asyncio.ensure_future(consumer.receive())
 
@@ -136,7 +139,7 @@ def took(consumer: Any) -> txlog.Message:
 @pytest.mark.parametrize("leave", [lambda one: one.close(), kill], ids=["leaves", "dies"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_peers_get_the_messages_of_a_consumer_that_leaves(
-    path: str, looks: list[str], kind: str, leave: Callable[[Any], None]
+    path: str, looks: list[str], kind: SubscriptionType, leave: Callable[[Any], None]
 ) -> None:
     """They get them at once, even if the departure is not flushed yet.
 
@@ -147,8 +150,8 @@ def test_peers_get_the_messages_of_a_consumer_that_leaves(
         peer = scene.there.consumer("t", kind, name="a")
         scene.there.producer("t").send(b"m", key=b"k")
         assert took(peer).value == b"m"
-        others = [await scene.waiting("elsewhere", other) for other in KINDS]
-        others += [await scene.waiting("t", other) for other in KINDS if other != kind]
+        others = [await scene.waiting("elsewhere", other) for other in KINDS]  # type: ignore[arg-type]
+        others += [await scene.waiting("t", other) for other in KINDS if other != kind]  # type: ignore[arg-type]
         heir = await scene.waiting("t", kind, name="b")
         # each of these subscriptions gets the message too
         for one in others[3:]:
@@ -176,7 +179,7 @@ def test_consumer_without_messages_leaves_without_waking_others(
 
     async def main(scene: Scene) -> None:
         tasks = [await scene.waiting("t", "shared") for _ in range(3)]
-        tasks += [await scene.waiting("elsewhere", kind) for kind in KINDS]
+        tasks += [await scene.waiting("elsewhere", kind) for kind in KINDS]  # type: ignore[arg-type]
         await scene.at_rest(6)
         looks.clear()
         for _ in range(3):
@@ -266,7 +269,7 @@ def test_standby_takes_over_when_the_previous_consumer_has_acknowledged(path: st
 
 
 @pytest.mark.parametrize("kind", ["shared", "key-shared"])
-def test_delayed_nack_is_received_when_its_time_has_come(path: str, kind: str) -> None:
+def test_delayed_nack_is_received_when_its_time_has_come(path: str, kind: SubscriptionType) -> None:
     """Waiting tasks are woken when the delayed nack is made, so that they know when to
     check again.
     """
@@ -344,7 +347,9 @@ def test_task_that_checked_during_the_lookup_of_a_death_is_looked_up_again(path:
 
 
 @pytest.mark.parametrize("kind", ["failover", "key-shared"])
-def test_standby_whose_check_counted_the_death_takes_over(path: str, kind: str) -> None:
+def test_standby_whose_check_counted_the_death_takes_over(
+    path: str, kind: SubscriptionType
+) -> None:
     """The standby checked for a message and did not ask whether a peer had died; the checks that
     follow have to ask.
 
@@ -427,7 +432,7 @@ def test_death_reported_during_a_check_is_looked_up_again(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_death_is_found_when_the_lock_is_free_only_after_the_file_event(
-    path: str, monkeypatch: pytest.MonkeyPatch, kind: str
+    path: str, monkeypatch: pytest.MonkeyPatch, kind: SubscriptionType
 ) -> None:
     """The kernel reports the closed file first.
 
@@ -523,7 +528,7 @@ def test_no_task_misses_a_departure(path: str, seed: int) -> None:
     chance = random.Random(seed)
     count = 40
 
-    async def drain(scene: Scene, kind: str, done: set[bytes]) -> None:
+    async def drain(scene: Scene, kind: SubscriptionType, done: set[bytes]) -> None:
         consumer = await scene.here.consumer("t", kind)
         while len(done) < count:
             message = await consumer.receive()
@@ -531,7 +536,7 @@ def test_no_task_misses_a_departure(path: str, seed: int) -> None:
             await consumer.acknowledge(message)
             done.add(value(message))
 
-    async def visit(scene: Scene, kind: str, done: set[bytes]) -> None:
+    async def visit(scene: Scene, kind: SubscriptionType, done: set[bytes]) -> None:
         rng = random.Random(f"{seed} {kind}")
         while len(done) < count:
             if rng.random() < 0.5:
@@ -558,8 +563,8 @@ def test_no_task_misses_a_departure(path: str, seed: int) -> None:
         tasks = []
         for kind in KINDS:
             done: set[bytes] = set()
-            drains = [asyncio.ensure_future(drain(scene, kind, done)) for _ in range(3)]
-            visits = asyncio.ensure_future(visit(scene, kind, done))
+            drains = [asyncio.ensure_future(drain(scene, kind, done)) for _ in range(3)]  # type: ignore[arg-type]
+            visits = asyncio.ensure_future(visit(scene, kind, done))  # type: ignore[arg-type]
             tasks.append((drains, visits))
         producer = await scene.here.producer("t")
         for number in range(count):

@@ -120,7 +120,7 @@ def test_init_and_open(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFound):
         txlog.open(str(tmp_path / "nowhere"))
     with pytest.raises(InvalidArgument):
-        txlog.open(path, durability="maybe")
+        txlog.open(path, durability="maybe")  # type: ignore[arg-type]
     with txlog.open(path) as client:
         assert client.settings.coordinators == 3
 

@@ -16,6 +16,7 @@ from tests.engine_kit import Bench, kill, send, send_txn, session_of
 from tests.harness import KILLED, python, run
 from tests.source_tree import ROOT
 from txlog import Client, Consumer, Message, MessageId
+from txlog.base.choices import SubscriptionType
 from txlog.base.ranges import START
 from txlog.clock import ManualClock
 from txlog.engine.store.store import Store
@@ -141,7 +142,9 @@ def test_the_queue_size_is_the_most_that_is_taken(bench: Bench) -> None:
 
 @pytest.mark.parametrize("kind", ["exclusive", "failover", "shared", "key-shared"])
 @pytest.mark.parametrize("received", [1, 2, 3, 5, 7, 8, 20])
-def test_a_death_counts_what_the_application_got(bench: Bench, kind: str, received: int) -> None:
+def test_a_death_counts_what_the_application_got(
+    bench: Bench, kind: SubscriptionType, received: int
+) -> None:
     """K10: one more for each received and unacknowledged message, none for messages ahead."""
     numbered(bench.client, 30)
     victim = bench.another().consumer("t", "s", type=kind)
@@ -394,7 +397,9 @@ def test_a_consumer_that_hung_and_has_nothing_left_costs_no_lock(
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "failover"])
-def test_a_returned_message_does_not_wait_behind_what_is_ahead(bench: Bench, kind: str) -> None:
+def test_a_returned_message_does_not_wait_behind_what_is_ahead(
+    bench: Bench, kind: SubscriptionType
+) -> None:
     ids = numbered(bench.client, 300)
     with bench.client.consumer("t", "s", type=kind) as consumer:
         assert values_of(consumer, 20) == [*range(20)]  # eleven more are leased ahead
@@ -425,7 +430,7 @@ def test_a_cumulative_acknowledgement_follows_the_application(bench: Bench) -> N
 
 
 @pytest.mark.parametrize("kind", ["shared", "key-shared"])
-def test_returned_messages_come_before_messages_ahead(bench: Bench, kind: str) -> None:
+def test_returned_messages_come_before_messages_ahead(bench: Bench, kind: SubscriptionType) -> None:
     numbered(bench.client, 60)
     with bench.client.consumer("t", "s", type=kind) as consumer:
         values_of(consumer, 20)
@@ -457,7 +462,7 @@ def test_what_came_back_in_another_partition_comes_first(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", ["shared", "exclusive"])
 @pytest.mark.parametrize("run", range(3))
-def test_counts_follow_what_was_received(tmp_path: Path, kind: str, run: int) -> None:
+def test_counts_follow_what_was_received(tmp_path: Path, kind: SubscriptionType, run: int) -> None:
     """I-22: over deaths, nacks, closes, checkpoints: one for each return of a received message."""
     seed = SEED + run
     print("seed", seed)

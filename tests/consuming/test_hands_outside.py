@@ -8,13 +8,14 @@ import pytest
 
 from tests.engine_kit import Bench, begin, send
 from txlog import Consumer, MessageId
+from txlog.base.choices import SubscriptionType
 from txlog.base.ranges import END, START
 from txlog.errors import InvalidArgument, MessageNotFound
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
-def bench_of(folder: Path, type: str = "shared") -> tuple[Bench, list[MessageId]]:
+def bench_of(folder: Path, type: SubscriptionType = "shared") -> tuple[Bench, list[MessageId]]:
     bench = Bench(folder / "store", coordinators=1)
     bench.client.create_topic("t")
     bench.client.create_subscription("t", "s", type=type)
@@ -28,7 +29,7 @@ def taken(consumer: Consumer, limit: int = 100) -> list[tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("type", ["shared", "exclusive"])
-def test_a_nack_by_id_touches_what_is_in_hand(tmp_path: Path, type: str) -> None:
+def test_a_nack_by_id_touches_what_is_in_hand(tmp_path: Path, type: SubscriptionType) -> None:
     """Spec 9.1: on any consumer; ids that are not leased, or pending in a transaction, are
     ignored.
     """
@@ -71,7 +72,7 @@ def test_everything_in_hand_comes_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("type", ["shared", "exclusive", "failover", "key-shared"])
-def test_a_seek_empties_hands_and_waiting(tmp_path: Path, type: str) -> None:
+def test_a_seek_empties_hands_and_waiting(tmp_path: Path, type: SubscriptionType) -> None:
     """Leases, counts and delays are void in both directions; consumers stay attached."""
     bench, message_ids = bench_of(tmp_path, type)
     handle = bench.another().subscription("t", "s")

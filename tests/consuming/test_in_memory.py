@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 2})
 
 
 def opened(bench: Bench, start: Bound | MessageId | str | int | None = None) -> NonDurableConsumer:
-    return bench.client.consumer("t", "s", durable=False, start=start)
+    return bench.client.consumer("t", "s", durable=False, start=start)  # type: ignore[arg-type]
 
 
 def taken(consumer: NonDurableConsumer) -> list[tuple[bytes | None, int | None]]:

@@ -177,7 +177,7 @@ def test_the_type_changes_only_without_living_consumers(bench: Bench) -> None:
         assert other.kind == "key-shared"
     assert bench.client.subscriptions("t")[0]["type"] == "key-shared"
     with pytest.raises(InvalidArgument):
-        bench.client.consumer("t", "s", type="round-robin")
+        bench.client.consumer("t", "s", type="round-robin")  # type: ignore[arg-type]
 
 
 def test_unacked_max_stops_a_consumer_and_says_why(tmp_path: Path) -> None:

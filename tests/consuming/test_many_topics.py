@@ -232,7 +232,7 @@ def test_consumer_makes_its_subscription_at_a_position(
 ) -> None:
     send(bench.client, b"1", b"2", topic="a")
     for _ in range(2):  # an existing subscription keeps its position
-        with bench.client.consumer("a", "s", create=True, position=position) as consumer:
+        with bench.client.consumer("a", "s", create=True, position=position) as consumer:  # type: ignore[arg-type]
             assert values_of(rows([consumer.receive_batch()])) == left
 
 

@@ -25,6 +25,7 @@ from tests.disk.memory import MemoryDisk
 from tests.harness import SEED, Child, ready
 from tests.tiers import graded
 from txlog import Client, Producer
+from txlog.base.choices import AccessMode
 from txlog.clock import ManualClock
 from txlog.engine.decide.sending.producers import EXCLUSIVE, FENCING, WAITING
 from txlog.engine.store.liveness import CONSUMERS_DIR
@@ -56,7 +57,7 @@ class Work:
         self.producer: Producer | None = None
         self.fenced: list[Producer] = []
 
-    def take(self, mode: str = EXCLUSIVE) -> None:
+    def take(self, mode: AccessMode = EXCLUSIVE) -> None:
         """Open a producer."""
         producer = self.client.producer("t", access_mode=mode)
         self.epoch, self.producer = producer.access.epoch, producer

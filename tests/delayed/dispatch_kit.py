@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tests.engine_kit import START_MS, Bench, open_client, rows, session_of
 from txlog import Client, MessageId
+from txlog.base.choices import SubscriptionType
 from txlog.client.consuming.consumer import Consumer
 from txlog.clock import ManualClock
 from txlog.engine.plan.standing import ReadPosition
@@ -56,7 +57,7 @@ class Shop(Bench):
         return [MessageId(ledger, entry, index + 1) for index in range(count)]
 
     def consumer(
-        self, name: str = "s", client: Client | None = None, type: str = "shared"
+        self, name: str = "s", client: Client | None = None, type: SubscriptionType = "shared"
     ) -> Consumer:
         """A consumer of a subscription that starts at the earliest message."""
         new_consumer = (client or self.client).consumer(

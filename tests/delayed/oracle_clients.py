@@ -64,7 +64,7 @@ class Clients(Model):
         self.partitions = rng.choice((1, 1, 2))
         self.clients[0].create_topic("t", self.partitions)
         for sub in self.subs:
-            self.clients[0].create_subscription("t", sub.name, type=sub.kind)
+            self.clients[0].create_subscription("t", sub.name, type=sub.kind)  # type: ignore[arg-type]
         self.sent = 0
 
     def _client(self, who: int) -> Client:
@@ -191,7 +191,10 @@ class Clients(Model):
         if len(sub.hands) >= 3:
             return sub.hands[0]
         real = self.clients[who].consumer(
-            "t", sub.name, type=sub.kind, ack_timeout_ms=timeout_ms or None
+            "t",
+            sub.name,
+            type=sub.kind,
+            ack_timeout_ms=timeout_ms or None,  # type: ignore[arg-type]
         )
         assert isinstance(real, Consumer)
         hand = Hand(who, real, timeout_ms=timeout_ms)

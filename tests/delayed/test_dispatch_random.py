@@ -75,7 +75,7 @@ class World:
 
     def start(self, process: Process) -> None:
         for name in self.subs:
-            process.consumers[name] = self.shop.consumer(name, process.client, self.type)
+            process.consumers[name] = self.shop.consumer(name, process.client, self.type)  # type: ignore[arg-type]
 
     # --- what happens ------------------------------------------------------------------------
 

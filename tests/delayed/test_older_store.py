@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine_kit import Bench, rows
+from txlog.base.choices import SubscriptionType
 from txlog.base.settings import Settings
 from txlog.engine.decide.sending import send
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 @pytest.mark.parametrize("kind", ["shared", "key-shared"])
 @pytest.mark.parametrize("is_checkpointed", [False, True])
 def test_delayed_messages_without_an_op_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, is_checkpointed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: SubscriptionType, is_checkpointed: bool
 ) -> None:
     """A missing index costs time, and never makes a message due."""
     mapping = Settings().to_mapping()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.engine_kit import Bench, rows
+from txlog.base.choices import SubscriptionType
 from txlog.client.consuming.consumer import Consumer
 
 pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 1})]
@@ -19,7 +20,7 @@ def taken(consumer: Consumer) -> list[bytes]:
 
 
 @pytest.mark.parametrize("type", ["shared", "key-shared"])
-def test_a_message_put_off_comes_when_it_is_due(bench: Bench, type: str) -> None:
+def test_a_message_put_off_comes_when_it_is_due(bench: Bench, type: SubscriptionType) -> None:
     """9.1 with delayed delivery 2: every time it is put off, also after a restart."""
     client = bench.client
     client.create_subscription("t", "s", type=type)

@@ -260,7 +260,7 @@ def test_a_lost_bucket_costs_time_only(
     instead.
     """
     shop, ids, path = sealed
-    consumer = shop.consumer(type=type)
+    consumer = shop.consumer(type=type)  # type: ignore[arg-type]
     harm(path)
     lock = shop.client.store.disk.lock_file(MAINTENANCE_PATH)
     if not is_free:

@@ -34,7 +34,7 @@ from txlog.errors import (
     TopicNotFound,
     TryAgain,
 )
-from txlog.lake.jobs.export_files import exported
+from txlog.lake.jobs.export_files import Shape
 from txlog.lake.jobs.mirrors import hive
 from txlog.lake.jobs.mirrors.hive import STATE
 from txlog.lake.jobs.mirrors.mirror import mirror, rows_after
@@ -102,7 +102,7 @@ def in_mirror(form: str, path: Path) -> list[tuple[object, ...]]:
 
 def in_topic(client: Client) -> list[tuple[object, ...]]:
     """The messages that a reader of the store gets."""
-    return rows_of(pa.concat_tables([exported(rows) for rows in client.read("t")]))
+    return rows_of(pa.concat_tables([Shape(client, "t").rows(rows) for rows in client.read("t")]))
 
 
 @pytest.mark.parametrize("form", FORMS)

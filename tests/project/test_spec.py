@@ -20,6 +20,7 @@ from tests.source_tree import ROOT, SOURCE
 from tests.transactions import test_end_table as ends
 from txlog import Client, MessageId
 from txlog.base import settings
+from txlog.base.choices import SubscriptionType
 from txlog.base.settings import BOUNDS, Settings
 from txlog.cli.line import catalogue, dispatch
 from txlog.client.answers.metric_family import Family
@@ -131,7 +132,7 @@ CITED = {"I-": 24, "R": 34, "Law ": 8}  # the highest number of each
 
 
 @pytest.mark.parametrize("kind", CITED)
-def test_cited_invariants_rules_and_laws_exist(kind: str) -> None:
+def test_cited_invariants_rules_and_laws_exist(kind: SubscriptionType) -> None:
     numbers = [int(n) for n in re.findall(r"^(\d+)\. ", section(TRANSACTIONS, "17"), re.M)]
     assert numbers == list(range(1, CITED["I-"] + 1))
     cited = {
@@ -361,20 +362,20 @@ def test_frames_of_an_end_name_ops() -> None:
 def test_types_of_subscriptions(bench: Bench) -> None:
     client = bench.client
     with pytest.raises(InvalidArgument) as caught:
-        client.create_subscription("t", "x", type="none")
+        client.create_subscription("t", "x", type="none")  # type: ignore[arg-type]
     rows = table(TRANSACTIONS, "9.1", "type")
     hint = caught.value.hint or ""
     assert {row["type"] for row in rows} == set(hint.split(", "))
     (message,) = send(client, b"m")
     for row in rows:
         kind = row["type"]
-        client.create_subscription("t", kind, type=kind)
-        with client.consumer("t", kind, type=kind):
+        client.create_subscription("t", kind, type=kind)  # type: ignore[arg-type]
+        with client.consumer("t", kind, type=kind):  # type: ignore[arg-type]
             if row["consumers"].startswith("one; a second gets ConsumerBusy"):
                 with pytest.raises(ConsumerBusy):
-                    client.consumer("t", kind, type=kind)
+                    client.consumer("t", kind, type=kind)  # type: ignore[arg-type]
             else:
-                client.consumer("t", kind, type=kind).close()
+                client.consumer("t", kind, type=kind).close()  # type: ignore[arg-type]
         if row["cumulative acknowledgement"] == "NotAllowed":
             with pytest.raises(NotAllowed):
                 client.acknowledge("t", kind, [message], cumulative=True)

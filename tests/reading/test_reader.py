@@ -11,6 +11,7 @@ import pytest
 
 from tests.engine_kit import START_MS, Bench, begin, pending, read, rows, send, send_txn
 from txlog import Bound, Client, Message, MessageId, Range, Reader, messages
+from txlog.base.choices import Isolation
 from txlog.errors import (
     InvalidArgument,
     MessageNotFound,
@@ -191,7 +192,7 @@ def test_seek_refuses_what_is_no_position(bench: Bench) -> None:
         reader.seek(MessageId(99, 0))
     for wrong in ("first", True):
         with pytest.raises(InvalidArgument, match="not a position"):
-            reader.seek(wrong)
+            reader.seek(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +252,7 @@ def two(bench: Bench) -> Bench:
 
 
 @pytest.mark.parametrize("isolation", ["committed", "uncommitted"])
-def test_several_topics_are_read_as_of_one_moment(two: Bench, isolation: str) -> None:
+def test_several_topics_are_read_as_of_one_moment(two: Bench, isolation: Isolation) -> None:
     """Spec 8: a commit during the read appears in none of the topics, not even in later ones."""
     other = two.another()
     both(other, b"before")

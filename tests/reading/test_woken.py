@@ -91,7 +91,7 @@ class TestTold:
     def test_a_peer_that_dies(self, path: str, rests: threading.Semaphore, kind: str) -> None:
         """The kernel closes the peer's lock file and notifies us; a standby takes over."""
         with txlog.open(path) as own_client, txlog.open(path) as other:
-            other.create_subscription("t", "f", type=kind)
+            other.create_subscription("t", "f", type=kind)  # type: ignore[arg-type]
             peer = other.consumer("t", "f")
             consumer = own_client.consumer("t", "f")
             other.producer("t").send(b"1")

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Queue
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
@@ -36,7 +36,9 @@ from txlog.errors import (
 )
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-EXCLUSIVE, FENCING, WAITING = producers.EXCLUSIVE, producers.FENCING, producers.WAITING
+EXCLUSIVE: Final = producers.EXCLUSIVE
+FENCING: Final = producers.FENCING
+WAITING: Final = producers.WAITING
 
 
 @pytest.fixture
@@ -389,7 +391,7 @@ def test_an_epoch_is_never_forgotten(client: Client, other: Client, path: str) -
 
 def test_what_cannot_be_is_refused(client: Client, path: str) -> None:
     with pytest.raises(InvalidArgument, match="access_mode is 'alone', it must be one of shared"):
-        client.producer("t", access_mode="alone")
+        client.producer("t", access_mode="alone")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument):
         client.producer("t", producers.SEAT)
     holder = client.producer("t", access_mode=EXCLUSIVE)

@@ -117,7 +117,7 @@ def test_messages_without_a_key_go_round_or_to_one_partition(client: Client) -> 
 
 def test_other_modes_and_routers_without_a_call_are_refused(client: Client) -> None:
     with pytest.raises(InvalidArgument, match="must be one of round-robin, single-partition"):
-        client.producer("t", message_routing_mode="custom")
+        client.producer("t", message_routing_mode="custom")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="message_router is int"):
         client.producer("t", message_router=1)  # type: ignore[arg-type]
 

@@ -274,7 +274,7 @@ def test_enforced_validation_refuses_bad_records(scope: str, tmp_path: Path) -> 
                 place_of = (
                     {"topic": "orders"} if scope == "topic" else {"namespace": "public/default"}
                 )
-                client.admin.set_schema_policies(**place_of, validation="enforce")
+                client.admin.set_schema_policies(**place_of, validation="enforce")  # type: ignore[arg-type]
         await raw.ask("producer", request_id=1, topic=TOPIC, producer_id=1, schema=schema_of_client)
         assert await sent(raw, b"{}", 0) == "send_error"
 

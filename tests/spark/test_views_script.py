@@ -17,6 +17,7 @@ import txlog
 from tests.engine_kit import relation_of
 from tests.sql.test_querying import STEPS, History
 from txlog import MessageId
+from txlog.base.choices import Isolation
 from txlog.base.ranges import Bound
 from txlog.cli.main import main
 from txlog.lake.sql.client_query import Query
@@ -40,7 +41,7 @@ def ran(spark: SparkSession, program: str, sql: str) -> list[dict[str, Any]]:
     return rows
 
 
-def read(client: txlog.Client, isolation: str = "committed") -> Counter[tuple[object, ...]]:
+def read(client: txlog.Client, isolation: Isolation = "committed") -> Counter[tuple[object, ...]]:
     """Return the messages that a reader gives."""
     tables = list(client.read("t", isolation=isolation))
     return Counter(

@@ -21,6 +21,7 @@ from tests.harness import run as run_child
 from tests.sql.test_querying import FIRST, History, asked
 from tests.tiers import graded
 from txlog import Schema
+from txlog.base.choices import Isolation
 from txlog.base.ranges import Bound
 from txlog.cli.main import main
 from txlog.lake.sql.client_query import Query
@@ -68,7 +69,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     return call
 
 
-def read(client: txlog.Client, topic: str, isolation: str = "committed") -> list[dict[str, Any]]:
+def read(
+    client: txlog.Client, topic: str, isolation: Isolation = "committed"
+) -> list[dict[str, Any]]:
     """Return the messages that a reader gives."""
     tables = list(client.read(topic, isolation=isolation))
     return pa.concat_tables(tables).to_pylist() if tables else []
@@ -393,7 +396,7 @@ def test_the_script_is_made_without_duckdb(tmp_path: Path) -> None:
     ],
 )
 def test_typed_topics_have_their_records(
-    tmp_path: Path, run: Run, bare: Bare, isolation: str, price: float | None
+    tmp_path: Path, run: Run, bare: Bare, isolation: Isolation, price: float | None
 ) -> None:
     """Of two versions, sealed, joined with markers, adopted, in parts and in the journal; a
     transaction over two topics is not there twice."""

@@ -23,6 +23,7 @@ import pytest
 import txlog
 from tests.engine_kit import Bench
 from txlog import Bound, Client
+from txlog.base.choices import SubscriptionType
 from txlog.engine.storage import columns, segment_reader
 
 pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 1}, durability="sync")]
@@ -86,7 +87,7 @@ def receive(client: Client) -> Step:
     return step
 
 
-def backlog(client: Client, together: int, kind: str) -> None:
+def backlog(client: Client, together: int, kind: SubscriptionType) -> None:
     """Messages for a subscription s of a type, in frames of ten batches."""
     for _ in range((WARM + COUNTED) // 10 + 1):
         client.producer("t").send_batch(rows(10 * together))

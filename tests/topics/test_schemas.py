@@ -385,7 +385,7 @@ def test_dead_letters_are_checked_and_counted_and_never_refused(
     client.producer("t").send(b"bad")
     client.producer("t").send(None)
     for name in ("dead", "other"):
-        client.admin.set_schema_policies(name, validation=mode)
+        client.admin.set_schema_policies(name, validation=mode)  # type: ignore[arg-type]
     client.subscription("t", "s").set_policies(max_redeliver_count=0, dead_letter_topic="dead")
     with client.consumer("t", "s", type="shared") as consumer:
         consumer.negative_acknowledge(consumer.receive_batch(10))
@@ -439,7 +439,7 @@ def test_records_are_staged_as_they_are(
     """
     bench = Bench(tmp_path / "store", coordinators=1)
     client = bench.client
-    client.create_topic("t", partitions=3, schema=Order, schema_type=kind)
+    client.create_topic("t", partitions=3, schema=Order, schema_type=kind)  # type: ignore[arg-type]
     schema = client.topic("t").schemas.get()
     records = [{"cups": number, "who": 'a"\n'} for number in range(40)]
     given_column = pa.array([*records, None], schema.arrow)
@@ -685,4 +685,4 @@ def test_the_policies_of_schemas_are_inherited(tmp_path: Path) -> None:
     with pytest.raises(TxlogError):
         bench.client.producer("t").send(b"anything")
     with pytest.raises(InvalidArgument, match="enforce, record or off"):
-        admin.set_schema_policies("t", validation="strict")
+        admin.set_schema_policies("t", validation="strict")  # type: ignore[arg-type]

@@ -170,9 +170,9 @@ def test_isolation_is_a_property_of_the_subscription(bench: Bench) -> None:
     with pytest.raises(NotAllowed, match="u is uncommitted, not committed"):
         client.consumer("t", "u", isolation="committed")
     with pytest.raises(InvalidArgument, match="isolation 'dirty'"):
-        client.create_subscription("t", "v", isolation="dirty")
+        client.create_subscription("t", "v", isolation="dirty")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="isolation 'dirty'"):
-        client.reader("t", isolation="dirty")
+        client.reader("t", isolation="dirty")  # type: ignore[arg-type]
     client.consumer("t", "u").close()
 
 
@@ -191,7 +191,7 @@ def test_isolation_changes_only_while_no_consumer_lives(bench: Bench) -> None:
     with client.consumer("t", "u", isolation="uncommitted") as consumer:
         assert seen(list(messages(consumer.receive_batch(10)))) == [(b"x", "open", False)]
     with pytest.raises(InvalidArgument):
-        client.admin.set_isolation("t", "u", "dirty")
+        client.admin.set_isolation("t", "u", "dirty")  # type: ignore[arg-type]
 
 
 def test_every_batch_of_a_preview_goes_on_where_the_last_one_ended(

@@ -14,6 +14,7 @@ import pytest
 from tests.engine_kit import Bench, begin, kill, say
 from tests.watermarks.test_examples import drain, post, times, values
 from txlog import Client, Consumer, messages
+from txlog.base.choices import SubscriptionType
 from txlog.base.ranges import START
 from txlog.engine.decide.consuming.watermark_offer import WatermarkOffer
 from txlog.engine.session.consuming.receive import Guard, Receiving
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 1})
 TYPES = ("exclusive", "failover", "shared", "key-shared")
 
 
-def watch(client: Client, kind: str = "exclusive", name: str = "s") -> Consumer:
+def watch(client: Client, kind: SubscriptionType = "exclusive", name: str = "s") -> Consumer:
     return client.consumer("t", name, type=kind, create=True, enable_watermarking=True)
 
 
@@ -59,7 +60,9 @@ def test_without_the_flag_nothing_changes(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_every_type_gets_values_and_judges_its_messages(bench: Bench, kind: str) -> None:
+def test_every_type_gets_values_and_judges_its_messages(
+    bench: Bench, kind: SubscriptionType
+) -> None:
     client = bench.client
     with watch(client, kind) as consumer:
         assert consumer.receive() is None
@@ -77,7 +80,9 @@ def test_every_type_gets_values_and_judges_its_messages(bench: Bench, kind: str)
 
 
 @pytest.mark.parametrize("kind", ("shared", "key-shared"))
-def test_every_consumer_of_a_subscription_ends_at_the_same_value(bench: Bench, kind: str) -> None:
+def test_every_consumer_of_a_subscription_ends_at_the_same_value(
+    bench: Bench, kind: SubscriptionType
+) -> None:
     """Section 9: for every type; a slow consumer skips values.
 
     One leased message stops all of them.

@@ -152,9 +152,9 @@ class Follower:
         self.client, self.kind, self.chance = client, kind, chance
         where = chance.choice(("earliest", "latest"))
         self.handle: Reader | NonDurableConsumer = (
-            client.reader("t", where, enable_watermarking=True)
+            client.reader("t", where, enable_watermarking=True)  # type: ignore[arg-type]
             if kind == "reader"
-            else client.consumer("t", "m", durable=False, start=where, enable_watermarking=True)
+            else client.consumer("t", "m", durable=False, start=where, enable_watermarking=True)  # type: ignore[arg-type]
         )
         self.done: dict[int, set[MessageId]] = {}
         if where == "latest":
@@ -211,7 +211,7 @@ class Follower:
             self.clamps.pop(("t", index), None)
         else:
             where = self.chance.choice(("earliest", "latest"))
-            self.handle.seek(where)
+            self.handle.seek(where)  # type: ignore[arg-type]
             self.done = everything(self.client, "t") if where == "latest" else {}
             self.clamps = {}
         self.last, self.held = None, []
@@ -332,7 +332,11 @@ class Several:
 
     def open(self) -> None:
         self.consumer: MultiTopicsConsumer = self.client.consumer(
-            re.compile("t[0-9]"), "s", type=self.kind, create=True, enable_watermarking=True
+            re.compile("t[0-9]"),
+            "s",
+            type=self.kind,
+            create=True,
+            enable_watermarking=True,  # type: ignore[arg-type]
         )
         self.last: int | None = None
         self.number = 0

@@ -16,6 +16,7 @@ import pytest
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client
 from tests.engine_kit import Bench, begin, kill, say
 from txlog import Client, Consumer, Message, MessageId, TxnId, messages
+from txlog.base.choices import SubscriptionType
 from txlog.base.ranges import Bound
 from txlog.base.settings import Settings
 from txlog.clock import ManualClock
@@ -78,7 +79,9 @@ class Watched:
     most: by epoch, the greatest value that any consumer has delivered; it never falls
     """
 
-    def __init__(self, client: Client, kind: str, name: str, most: dict[int, int]) -> None:
+    def __init__(
+        self, client: Client, kind: SubscriptionType, name: str, most: dict[int, int]
+    ) -> None:
         self.client, self.most = client, most
         self.consumer: Consumer = client.consumer(
             "t", "s", type=kind, name=name, enable_watermarking=True
@@ -133,7 +136,9 @@ def ids(some_messages: list[Message]) -> list[MessageId]:
 
 @pytest.mark.parametrize("kind", ["exclusive", "shared", "key-shared"])
 @pytest.mark.parametrize("number", range(HISTORIES))
-def test_no_message_of_an_honest_producer_is_late(tmp_path: Path, kind: str, number: int) -> None:
+def test_no_message_of_an_honest_producer_is_late(
+    tmp_path: Path, kind: SubscriptionType, number: int
+) -> None:
     print("seed", SEED, kind, number)
     chance = random.Random(f"{SEED} {kind} {number}")
     bench = Bench(

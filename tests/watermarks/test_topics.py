@@ -13,6 +13,7 @@ import pytest
 
 from tests.engine_kit import Bench, say
 from txlog import Client, Message, MultiTopicsConsumer, messages
+from txlog.base.choices import SubscriptionType
 from txlog.base.ranges import START
 from txlog.engine.session.consuming.receive import Guard, Receiving
 from txlog.engine.session.reading.watermark_session import Watermark
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"one": 2
 
 
 def watch(
-    client: Client, *topics: str, pattern: str | None = None, kind: str = "exclusive"
+    client: Client, *topics: str, pattern: str | None = None, kind: SubscriptionType = "exclusive"
 ) -> MultiTopicsConsumer:
     return client.consumer(
         [*topics] if pattern is None else re.compile(pattern),
@@ -252,7 +253,7 @@ def test_partitions_by_name_count_alone(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("kind", ("failover", "shared", "key-shared"))
-def test_every_consumer_ends_at_the_same_value(bench: Bench, kind: str) -> None:
+def test_every_consumer_ends_at_the_same_value(bench: Bench, kind: SubscriptionType) -> None:
     client = bench.client
     for topic in ("one", "two"):
         say(client, "A", 10, topic=topic)

@@ -12,6 +12,7 @@ import pytest
 
 import txlog
 from txlog import Message, functions
+from txlog.base.choices import SubscriptionType
 from txlog.base.ranges import START
 from txlog.errors import (
     CommandFailed,
@@ -38,7 +39,7 @@ def client(tmp_path: Path) -> Iterator[txlog.Client]:
         yield opened
 
 
-def made(client: txlog.Client, type: str = "exclusive") -> None:
+def made(client: txlog.Client, type: SubscriptionType = "exclusive") -> None:
     """Create the topics and subscriptions."""
     for topic, partitions in (("in", 2), ("other", 1), ("out", 1), ("late", 1), ("bad", 1)):
         client.create_topic(topic, partitions)
