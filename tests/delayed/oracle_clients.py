@@ -193,8 +193,8 @@ class Clients(Model):
         real = self.clients[who].consumer(
             "t",
             sub.name,
-            type=sub.kind,
-            ack_timeout_ms=timeout_ms or None,  # type: ignore[arg-type]
+            type=sub.kind,  # type: ignore[arg-type]
+            ack_timeout_ms=timeout_ms or None,
         )
         assert isinstance(real, Consumer)
         hand = Hand(who, real, timeout_ms=timeout_ms)

@@ -334,9 +334,9 @@ class Several:
         self.consumer: MultiTopicsConsumer = self.client.consumer(
             re.compile("t[0-9]"),
             "s",
-            type=self.kind,
+            type=self.kind,  # type: ignore[arg-type]
             create=True,
-            enable_watermarking=True,  # type: ignore[arg-type]
+            enable_watermarking=True,
         )
         self.last: int | None = None
         self.number = 0

@@ -65,7 +65,6 @@ PidOption = Annotated[
     "serve clients of Apache Pulsar, and HTTP",
     examples=(
         "txlog serve",
-        "txlog serve --pulsar 127.0.0.1:6651 --http off",
         "txlog serve --pulsar 0.0.0.0:6651 --tls-cert cert.pem --tls-key key.pem --auth rules.toml",
         "txlog serve --allow-actions",
         "txlog serve --no-topic-creation --limit connections=100 --limit memory_bytes=64MiB",

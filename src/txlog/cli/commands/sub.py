@@ -158,7 +158,7 @@ def top(
     """Show the lag of each subscription on the whole screen, and look again every 2 seconds.
 
     Keys: b backlog, a age, i rate in, o rate out, c catch-up time and n name sort; r reverses; the
-    arrows scroll; q ends. Off a terminal, `txlog sub list --watch` prints the same rows.
+    arrows scroll; q ends. Without a terminal, watch `sub list` instead.
     """
     if not call.output.look.human:
         raise Usage("top needs a terminal", hint="txlog sub list --watch prints the same rows")

@@ -54,7 +54,8 @@ class RecordColumns:
         if topic not in self._topics or (records is not None and records.version < newest):
             try:
                 records = self._store.ask(
-                    lambda view: records_for(find_topic(view, TopicName.parse(topic).topic))
+                    lambda view: records_for(find_topic(view, TopicName.parse(topic).topic)),
+                    up_to_damage=True,  # the messages before a damage are read, too
                 )
             except TopicNotFound:  # it was deleted after the read
                 records = None
