@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,36 @@ def test_places_that_cannot_be_are_refused(bench: Bench, backup: str, tmp_path: 
     (tmp_path / "empty").mkdir()
     txlog.restore(backup, str(tmp_path / "empty"))
     check(str(tmp_path / "empty"))
+
+
+def test_name_that_a_restore_works_under_is_never_removed(
+    bench: Bench, backup: str, tmp_path: Path
+) -> None:
+    """A copy or a store that a user named so stays as it is."""
+    named = str(tmp_path / "new.restoring")
+    for source in (named, backup):
+        bench.client.copy(named)
+        before = contents(named)
+        with pytest.raises((InvalidArgument, AlreadyExists), match="restoring"):
+            txlog.restore(source, str(tmp_path / "new"), clock=bench.clock)
+        assert contents(named) == before
+        shutil.rmtree(named)
+
+
+@pytest.mark.parametrize("nth", graded(range(1, 40, 2), (5, 9)))
+def test_restore_goes_on_wherever_the_second_try_was_killed(
+    bench: Bench, backup: str, nth: int
+) -> None:
+    """The first try died just before the exchange, when its directory was no copy any more."""
+    stage = Path(f"{bench.path}.restoring")
+    for first in range(320, 400, 2):
+        run(ready("restore_store", backup, bench.path, first), code=KILLED)
+        if (stage / "restored").exists() and not (stage / "copied").exists():
+            break
+    assert not (stage / "copied").exists()
+    run(ready("restore_store", backup, bench.path, nth), code=None)
+    txlog.restore(backup, bench.path, replace=True, clock=bench.clock)
+    check(bench.path)
 
 
 @pytest.mark.parametrize("is_there", [False, True])
