@@ -8,7 +8,7 @@ from tests.consuming.test_dead_letters import abort, receive, set_policies, unac
 from tests.engine_kit import Bench, begin, pending, read, send, send_txn, values
 from txlog import Client, MessageId
 from txlog.engine.session.consuming import dead_letters
-from txlog.errors import InvalidArgument, MessageNotFound, TopicNotFound
+from txlog.errors import InvalidArgument, MessageNotFound, PartitionUnavailable, TopicNotFound
 
 pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 2}, [("t", "s")])]
 DLQ = "t-s-DLQ"
@@ -157,6 +157,27 @@ def test_what_cannot_go_back_stays_and_says_why(bench: Bench) -> None:
     ]
     assert retry(client, all=True, all_subscriptions=True)[0] == 1
     assert (values(client), values(client, "u")) == ([b"5"], [b"3"])
+
+
+def test_partition_that_went_offline_after_its_letters_were_read_is_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No acknowledgement goes to a partition that is unavailable."""
+    from txlog.engine.session.consuming import dead_letter_retry
+
+    bury(bench.client, *send(bench.client, b"x"))
+    read = dead_letter_retry.fetch
+
+    def reads_and_goes(*arguments: object) -> object:
+        table = read(*arguments)  # type: ignore[arg-type]
+        bench.another().admin.set_offline(DLQ)
+        return table
+
+    monkeypatch.setattr(dead_letter_retry, "fetch", reads_and_goes)
+    with pytest.raises(PartitionUnavailable):
+        retry(bench.client)
+    bench.client.admin.set_online(DLQ)
+    assert len(bench.client.topic(DLQ).dead_letters()) == 1
 
 
 @pytest.mark.parametrize("options", [{}, {"all": True, "ids": []}, {"count": 0}])

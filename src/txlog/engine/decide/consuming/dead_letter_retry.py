@@ -95,10 +95,11 @@ def retry(
     find:    the dead-letter topic and its subscription RETRIED; None: a rehearsal, before it exists
     rows:    a partition of it (its store-wide number) and messages as RECEIVED
     for_all: all subscriptions of the topic get the message again, not only the one that gave it up
-    raises:  PartitionUnavailable (of the topic), InvalidMessage (its policies refuse the delay)
+    raises:  PartitionUnavailable (of either topic), InvalidMessage (its policies refuse the delay)
     """
     dead, subscription = find(view)
     number, table = rows
+    check_available(view, dead, number)
     left: dict[str, list[MessageId]] = {}
     groups: dict[int, list[tuple[int, _Origin]]] = {}
     all_properties = table.column("properties").to_pylist()
