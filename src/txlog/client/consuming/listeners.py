@@ -3,7 +3,8 @@
 One thread serves all consumers of the client that have a listener, one message of each in turn. The
 first listener starts it, and it ends with the client. Between messages it waits like any waiting
 call. If a listener raises, the thread logs the error, and the message comes again after the delay
-of the consumer or the subscription, else LISTENER_NACK_DELAY_MS. As in Pulsar, the listener acknowledges its messages itself.
+of the consumer or the subscription, else LISTENER_NACK_DELAY_MS. As in Pulsar, the listener
+acknowledges its messages itself.
 """
 
 from __future__ import annotations

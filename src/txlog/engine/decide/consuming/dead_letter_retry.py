@@ -36,7 +36,7 @@ from txlog.engine.model.schema import PROPERTY_MAP
 from txlog.engine.plan.ack_sets import acked_outcome, merged, messages_in, runs_of_table
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.reading.dispatch import still_pending
-from txlog.engine.plan.records import stamped_copies
+from txlog.engine.plan.records import stamped_back, stamped_copies
 from txlog.engine.plan.route import Routed, partition_of_key, route
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument
@@ -48,6 +48,7 @@ MARKS: Final = (
     dead_letters.REAL_TOPIC,
     dead_letters.REAL_SUBSCRIPTION,
     dead_letters.ORIGIN_MESSAGE_ID,
+    dead_letters.SCHEMA,
     dead_letters.RECONSUMETIMES,
     dead_letters.DELAY_TIME,
     dead_letters.REDELIVERY_COUNT,
@@ -182,9 +183,11 @@ def _append(
     draft, view, target = frame.draft, frame.draft.view, origins[0].topic
     routed = route(copies(view, target, table), target.partitions, 0, dead_letters.NO_LIMIT)
     delays = DeliveryTimes(view, frame.settings, target, draft.now_ms)
-    routed = delays.resolved(
-        stamped_copies(view, frame.settings, frame.dead, target, table, routed)
-    )
+    routed = stamped_copies(view, frame.settings, frame.dead, target, table, routed)
+    schemas = [
+        dict(row or ()).get(dead_letters.SCHEMA) for row in table.column("properties").to_pylist()
+    ]
+    routed = delays.resolved(stamped_back(target, schemas, routed))
     at = row_start
     for part in routed.slices:
         number = number_of(target, part.partition)
