@@ -16,7 +16,7 @@ from tests.upkeep.test_copy import bench as bench
 from tests.upkeep.test_copy import check
 from txlog import Bound, Client
 from txlog.cli.main import main
-from txlog.errors import AlreadyExists, Corruption, InvalidArgument, StoreNotFound
+from txlog.errors import AlreadyExists, Corruption, InvalidArgument, NotAllowed, StoreNotFound
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -93,9 +93,30 @@ def test_places_that_cannot_be_are_refused(bench: Bench, backup: str, tmp_path: 
         txlog.restore(backup, str(Path(backup) / "inside"))
     with pytest.raises(StoreNotFound):
         txlog.restore(str(tmp_path / "full"), str(tmp_path / "new"))
+    with pytest.raises(NotAllowed, match="mounted"):
+        txlog.restore(backup, "/proc")
+    assert not Path("/proc.restoring").exists()
     (tmp_path / "empty").mkdir()
     txlog.restore(backup, str(tmp_path / "empty"))
     check(str(tmp_path / "empty"))
+
+
+def test_link_leads_to_the_new_store(bench: Bench, backup: str, tmp_path: Path) -> None:
+    """The store is replaced where it is, which may be another file system than that of the link."""
+    link, empty = tmp_path / "links" / "store", tmp_path / "links" / "empty"
+    link.parent.mkdir()
+    for path, target in ((link, bench.path), (empty, tmp_path / "disk" / "new")):
+        path.symlink_to(target)
+    (tmp_path / "disk" / "new").mkdir(parents=True)
+    answer = txlog.restore(backup, str(link), replace=True, clock=bench.clock)
+    assert (answer["path"], answer["replaced"]) == (bench.path, f"{bench.path}.replaced")
+    txlog.restore(backup, str(empty), clock=bench.clock)
+    for path in (link, empty):
+        assert path.is_symlink()
+        check(str(path))
+        with opened(str(path), bench) as client:
+            assert b"after the backup" not in values(client)
+    assert sorted(link.parent.iterdir()) == [empty, link]
 
 
 def test_name_that_a_restore_works_under_is_never_removed(

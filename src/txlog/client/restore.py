@@ -35,6 +35,7 @@ from txlog.errors import (
     InvalidArgument,
     MissingFile,
     NameTaken,
+    NotAllowed,
     StoreLocked,
     StoreNotFound,
 )
@@ -64,9 +65,12 @@ def restore(
     verify:  read all of the new store before it takes the place
     tell:    called with (bytes copied so far, bytes in all)
     raises:  StoreNotFound (`copy` is no store), AlreadyExists, InvalidArgument, StoreLocked,
-             Corruption, NotAllowed (the file system cannot exchange two directories)
+             Corruption, NotAllowed (`dest` is a mount point, or its file system cannot exchange two
+             directories)
     """
     source, place = absolute(path_text(copy)), absolute(path_text(dest))
+    if Path(place).is_symlink():  # the link leads to the new store as it led to the old one
+        place = str(Path(place).resolve())
     _check_apart(source, place)
     done = _ended(source, place)
     if done is not None:
@@ -101,7 +105,13 @@ def restore(
 
 
 def _check_place(place: str, *, replace: bool) -> bool:
-    """Whether a store is there that this restore replaces. Raises AlreadyExists."""
+    """Whether a store is there that this restore replaces. Raises AlreadyExists, NotAllowed."""
+    if Path(place).is_mount():
+        raise NotAllowed(
+            f"{place} is where a file system is mounted, so no other directory can get its name",
+            hint="restore to a directory below it",
+            path=place,
+        )
     is_there = posix.is_there(place, identity.IDENTITY_PATH)
     if is_there and not replace:
         raise AlreadyExists(
