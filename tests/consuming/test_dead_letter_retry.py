@@ -10,6 +10,7 @@ import pytest
 import txlog
 from tests.consuming.test_dead_letters import abort, receive, set_policies, unacked
 from tests.engine_kit import Bench, begin, pending, read, send, send_txn, values
+from tests.harness import python, run
 from txlog import Client, MessageId
 from txlog.engine.plan.reading.dispatch import fetch
 from txlog.engine.session.consuming import dead_letters
@@ -153,6 +154,19 @@ def test_message_in_the_hand_of_a_consumer_or_a_transaction_stays(bench: Bench) 
     assert retry(client) == (1, [])
     client.flush()
     assert {row["backlog"] for row in client.subscriptions(DLQ)} == {0}
+
+
+def test_message_of_a_consumer_that_was_killed_goes_back(bench: Bench) -> None:
+    """No other consumer may come there that would take it from the dead one."""
+    client = bench.client
+    bury(client, *send(client, b"a", b"b"))
+    client.create_subscription(DLQ, "alerts", type="shared")
+    run(python("dead_consumer", bench.path, DLQ, "alerts"), code=7)
+    assert retry(client) == (2, [])
+    client.flush()
+    assert {row["backlog"] for row in client.subscriptions(DLQ)} == {0}
+    with client.consumer(DLQ, "alerts") as consumer:
+        assert consumer.receive() is None
 
 
 def test_key_and_rehearsal(bench: Bench) -> None:
