@@ -15,7 +15,7 @@ from tests.tiers import graded
 from txlog import Bound, Client, Message, Range
 from txlog.cli.main import main
 from txlog.client import topic_copy
-from txlog.errors import InvalidArgument, NotAllowed, TryAgain
+from txlog.errors import InvalidArgument, NotAllowed, SnapshotExpired, TryAgain
 
 pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 2}, [])]
 
@@ -81,6 +81,27 @@ def test_second_copy_adds_only_what_is_new(bench: Bench, other: Client) -> None:
     answer = txlog.copy_topic(bench.client, other, "t", "named")
     assert (answer["messages"], answer["continued"]) == (1, True)
     assert len(contents(other, "named")[1]) == 28
+
+
+def test_copy_goes_on_behind_what_was_trimmed_before_it_was_copied(
+    bench: Bench, other: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy that was running says so; the next one takes what is left."""
+    monkeypatch.setattr(topic_copy, "BATCH_MESSAGES", 2)
+    bench.client.admin.set_setting("ledger_entries_max", 5)
+    send(bench.client, *(b"%d" % n for n in range(20)), partition=0)
+    middle = Bound("id", ids(bench.client)[15])
+
+    def trim(messages: int) -> None:
+        if messages == 4:
+            bench.client.admin.trim("t", middle, force_unacked=True)
+
+    with pytest.raises(SnapshotExpired):
+        txlog.copy_topic(bench.client, other, "t", tell=trim)
+    txlog.copy_topic(bench.client, other, "t")
+    left = contents(bench.client)[0]
+    assert contents(other)[0] == [kept_of(b"%d" % n) for n in range(4)] + left
+    assert len(left) < 16
 
 
 def test_records_keep_their_schema(bench: Bench, other: Client) -> None:

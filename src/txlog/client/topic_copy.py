@@ -25,7 +25,7 @@ from txlog.base.startup import compute as pc
 from txlog.engine.door.catalog import number_of
 from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.staging import last_number
-from txlog.errors import InvalidArgument, MessageNotFound, NotAllowed
+from txlog.errors import InvalidArgument, MessageNotFound, NotAllowed, SnapshotExpired
 
 if TYPE_CHECKING:
     from txlog.base.rows.topics import TopicCopied
@@ -228,7 +228,7 @@ def _rows(source: Client, topic: str, partition: int, span: Range, last: int) ->
     try:
         tables = read(Bound("after", done))
         first = next(tables, None)
-    except MessageNotFound:  # it was trimmed, so everything that is left comes behind it
+    except (MessageNotFound, SnapshotExpired):  # trimmed: all that is left comes behind it
         tables = read(START)
         first = next(tables, None)
     if first is not None:
