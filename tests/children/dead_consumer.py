@@ -1,4 +1,4 @@
-"""Receive a message, and end without a trace."""
+"""Receive a message, and end without a trace: STORE [TOPIC SUBSCRIPTION]."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ import sys
 import txlog
 
 client = txlog.open(sys.argv[1])
-message = client.consumer("t", "s").receive()
+message = client.consumer(*sys.argv[2:] or ("t", "s")).receive()
 assert message is not None and message.value == b"a"
 os._exit(7)

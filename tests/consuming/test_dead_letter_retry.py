@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pyarrow as pa
 import pytest
 
+import txlog
 from tests.consuming.test_dead_letters import abort, receive, set_policies, unacked
 from tests.engine_kit import Bench, begin, pending, read, send, send_txn, values
+from tests.harness import python, run
 from txlog import Client, MessageId
+from txlog.engine.plan.reading.dispatch import fetch
 from txlog.engine.session.consuming import dead_letters
-from txlog.errors import InvalidArgument, MessageNotFound, TopicNotFound
+from txlog.errors import InvalidArgument, MessageNotFound, PartitionUnavailable, TopicNotFound
 
 pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 2}, [("t", "s")])]
 DLQ = "t-s-DLQ"
@@ -52,6 +58,32 @@ def test_dead_letter_goes_back_as_it_was_and_is_no_longer_listed(bench: Bench) -
     assert message.properties == {"a": "1", "DLQ_RETRIES": "1"}
     assert (message.producer, message.sequence_id, message.deliver_at) == (None, None, None)
     assert (message.redelivery_count, message.partition) == (0, sent.partition)
+
+
+def test_avro_value_goes_back_with_the_schema_that_wrote_it(bench: Bench) -> None:
+    """Also if the topic has a newer one; a forged text or another schema makes bytes of it."""
+    client = bench.client
+    record = '{"type":"record","name":"Order","fields":[%s]}'
+    first = txlog.Schema("avro", record % '{"name":"who","type":"string"}')
+    more = '{"name":"who","type":"string"},{"name":"n","type":"long","default":7}'
+    client.topic("t").schemas.add(first)
+    sent = client.producer("t").send(b"\x06ana")
+    assert sent.message_id is not None
+    bury(client, sent.message_id)
+    client.topic("t").schemas.add(txlog.Schema("avro", record % more))
+    [letter] = client.reader(DLQ)
+    for value in (b"\x06anaX", None):
+        client.producer(DLQ).send(value, properties=letter.properties)
+    client.producer(DLQ).send(
+        b"\x06ana", properties={**(letter.properties or {}), "REAL_SCHEMA": "of another"}
+    )
+    assert retry(client) == (4, [])
+    back = [m for m in client.reader("t") if m.message_id != sent.message_id]
+    assert [(message.value, message.schema_version) for message in back] == [
+        (b"\x06ana", 1), (b"\x06anaX", None), (None, None), (b"\x06ana", None),
+    ]  # fmt: skip
+    assert back[0].decode() == {"who": "ana", "n": 7}
+    assert {*(back[0].properties or {})} == {"DLQ_RETRIES"}
 
 
 def test_messages_without_key_go_to_the_partition_that_they_came_from(bench: Bench) -> None:
@@ -124,6 +156,19 @@ def test_message_in_the_hand_of_a_consumer_or_a_transaction_stays(bench: Bench) 
     assert {row["backlog"] for row in client.subscriptions(DLQ)} == {0}
 
 
+def test_message_of_a_consumer_that_was_killed_goes_back(bench: Bench) -> None:
+    """No other consumer may come there that would take it from the dead one."""
+    client = bench.client
+    bury(client, *send(client, b"a", b"b"))
+    client.create_subscription(DLQ, "alerts", type="shared")
+    run(python("dead_consumer", bench.path, DLQ, "alerts"), code=7)
+    assert retry(client) == (2, [])
+    client.flush()
+    assert {row["backlog"] for row in client.subscriptions(DLQ)} == {0}
+    with client.consumer(DLQ, "alerts") as consumer:
+        assert consumer.receive() is None
+
+
 def test_key_and_rehearsal(bench: Bench) -> None:
     client = bench.client
     producer = client.producer("t")
@@ -157,6 +202,26 @@ def test_what_cannot_go_back_stays_and_says_why(bench: Bench) -> None:
     ]
     assert retry(client, all=True, all_subscriptions=True)[0] == 1
     assert (values(client), values(client, "u")) == ([b"5"], [b"3"])
+
+
+def test_partition_that_went_offline_after_its_letters_were_read_is_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No acknowledgement goes to a partition that is unavailable."""
+    from txlog.engine.session.consuming import dead_letter_retry
+
+    bury(bench.client, *send(bench.client, b"x"))
+
+    def reads_and_goes(*arguments: Any) -> pa.Table:
+        table = fetch(*arguments)
+        bench.another().admin.set_offline(DLQ)
+        return table
+
+    monkeypatch.setattr(dead_letter_retry, "fetch", reads_and_goes)
+    with pytest.raises(PartitionUnavailable):
+        retry(bench.client)
+    bench.client.admin.set_online(DLQ)
+    assert len(bench.client.topic(DLQ).dead_letters()) == 1
 
 
 @pytest.mark.parametrize("options", [{}, {"all": True, "ids": []}, {"count": 0}])

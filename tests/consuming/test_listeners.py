@@ -78,6 +78,33 @@ def test_an_error_of_a_listener_is_logged_and_its_message_comes_again(
     client.close()
 
 
+@pytest.mark.parametrize("where", ["consumer", "subscription", "topics", "memory"])
+def test_the_delay_of_a_message_that_failed_is_that_of_its_consumer(
+    client: Client, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """The delay of a listener, here an hour, is only for consumers without one."""
+    monkeypatch.setattr(listeners, "LISTENER_NACK_DELAY_MS", 1 if where == "memory" else 3_600_000)
+    got: Queue[int | None] = Queue()
+
+    def listener(consumer: Consumer, message: Message) -> None:
+        got.put(message.redelivery_count)
+        if not message.redelivery_count:
+            raise ValueError("not now")
+        consumer.acknowledge(message)
+
+    options: dict[str, Any] = {"message_listener": listener}
+    if where == "subscription":
+        client.subscription("a", "s").set_policies(nack_delay_ms=1)
+    elif where == "memory":
+        options["durable"] = False
+    else:
+        options["nack_delay_ms"] = 1
+    client.consumer(["a"] if where == "topics" else "a", "s", **options)
+    client.producer("a").send(b"1")
+    assert [got.get(timeout=30) for _ in range(2)] == [0, 1]
+    client.close()
+
+
 def test_a_consumer_that_is_closed_by_its_listener_is_left(client: Client) -> None:
     """The same for a client: close does not wait for its own caller."""
     done = threading.Event()

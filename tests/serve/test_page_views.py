@@ -347,6 +347,8 @@ def test_actions_are_refused(path: str) -> None:
         for headers in (
             {},
             {"Origin": "null"},
+            {"Origin": "null", "Host": ""},
+            {"Origin": "http://here:81"},
             {"Origin": "http://evil"},
             {"Origin": "http://here.evil"},
             {**OWN, "Sec-Fetch-Site": "cross-site"},

@@ -15,6 +15,7 @@ from tests.source_tree import ROOT
 from txlog import Client, Consumer, Message
 from txlog.errors import TxlogError
 from txlog.testing import Crashed, TemporaryStore, assert_exactly_once
+from txlog.testing.platter import Platter, Write
 
 INPUT = [b"%d" % number for number in range(6)]
 
@@ -100,6 +101,39 @@ def test_mistakes_are_named_with_the_line_and_the_message(pipeline: object, word
     text = str(failure.value)
     assert f"out {word}" in text and "b'out of " in text
     assert "test_testing.py:" in text and "killed before call " in text
+
+
+def forgets_to_commit(client: Client) -> None:
+    """A mistake: nobody sees the output, so it is the same wherever the program dies."""
+    txn = client.transaction()
+    with client.consumer("in", "work") as consumer:
+        while message := consumer.receive(timeout_ms=0):
+            client.producer("out").send(billed(message), txn=txn)
+            consumer.acknowledge(message, txn=txn)
+
+
+def test_a_pipeline_without_output_proves_nothing() -> None:
+    """Also if there was output before it."""
+
+    def with_old_output(client: Client) -> None:
+        prepare(client)
+        client.producer("out").send(b"old")
+
+    for first in (prepare, with_old_output):
+        with pytest.raises(AssertionError, match="writes no message to out"):
+            assert_exactly_once(first, forgets_to_commit, ["out"], places=1)
+
+
+def test_a_flush_covers_only_what_was_written_before_it() -> None:
+    """What another thread writes while a flush runs is lost with the power."""
+    platter = Platter()
+    first, second = (Write(at, b"x", b"", at) for at in (0, 1))
+    platter.note("journal", first)
+    covered = platter.unflushed("journal")
+    platter.note("journal", second)
+    platter.flushed("journal", covered)
+    platter.flushed("journal", covered)
+    assert platter.unflushed("journal") == [second]
 
 
 def test_a_crash_frees_locks_and_keeps_what_was_written() -> None:

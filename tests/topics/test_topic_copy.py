@@ -15,7 +15,7 @@ from tests.tiers import graded
 from txlog import Bound, Client, Message, Range
 from txlog.cli.main import main
 from txlog.client import topic_copy
-from txlog.errors import InvalidArgument, NotAllowed, TryAgain
+from txlog.errors import InvalidArgument, NotAllowed, SnapshotExpired, TryAgain
 
 pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 2}, [])]
 
@@ -49,6 +49,11 @@ def kept(message: Message) -> tuple[Any, ...]:
     )
 
 
+def kept_of(value: bytes) -> tuple[Any, ...]:
+    """What a copy keeps of a message with nothing but a value."""
+    return (value, None, {}, None, None, 0)
+
+
 def contents(client: Client, topic: str = "t") -> list[list[tuple[Any, ...]]]:
     """The messages of each partition, in order."""
     count = client.describe_topic(topic)["partitions"]
@@ -76,6 +81,27 @@ def test_second_copy_adds_only_what_is_new(bench: Bench, other: Client) -> None:
     answer = txlog.copy_topic(bench.client, other, "t", "named")
     assert (answer["messages"], answer["continued"]) == (1, True)
     assert len(contents(other, "named")[1]) == 28
+
+
+def test_copy_goes_on_behind_what_was_trimmed_before_it_was_copied(
+    bench: Bench, other: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy that was running says so; the next one takes what is left."""
+    monkeypatch.setattr(topic_copy, "BATCH_MESSAGES", 2)
+    bench.client.admin.set_setting("ledger_entries_max", 5)
+    send(bench.client, *(b"%d" % n for n in range(20)), partition=0)
+    middle = Bound("id", ids(bench.client)[15])
+
+    def trim(messages: int) -> None:
+        if messages == 4:
+            bench.client.admin.trim("t", middle, force_unacked=True)
+
+    with pytest.raises(SnapshotExpired):
+        txlog.copy_topic(bench.client, other, "t", tell=trim)
+    txlog.copy_topic(bench.client, other, "t")
+    left = contents(bench.client)[0]
+    assert contents(other)[0] == [kept_of(b"%d" % n) for n in range(4)] + left
+    assert len(left) < 16
 
 
 def test_records_keep_their_schema(bench: Bench, other: Client) -> None:
@@ -158,6 +184,79 @@ def test_range_bounds_what_is_copied(bench: Bench, other: Client) -> None:
         txlog.copy_topic(bench.client, other, "t", range=Range(stop=Bound("id", within)))
     txlog.copy_topic(bench.client, other, "t")
     assert contents(other) == contents(bench.client)
+
+
+def test_range_of_a_copy_that_goes_on_is_kept(bench: Bench, other: Client) -> None:
+    send(bench.client, *(b"%d" % n for n in range(10)), partition=0)
+    place = [Bound("id", id_) for id_ in ids(bench.client)]
+    copied = []
+    for span in (
+        Range(stop=place[2]),
+        Range(start=place[6], stop=place[7]),
+        Range(start=place[1], stop=place[8]),
+        Range(),
+    ):
+        txlog.copy_topic(bench.client, other, "t", range=span)
+        copied.append([message[0] for message in contents(other)[0]])
+    assert [b"".join(values) for values in copied] == [b"01", b"016", b"0167", b"016789"]
+
+
+@pytest.mark.parametrize("stop", [Bound("last", 2), Bound("skip", 3)])
+def test_range_that_ends_within_a_transaction_is_refused(
+    bench: Bench, other: Client, stop: Bound
+) -> None:
+    """The next copy would go on behind the transaction, without its rest."""
+    send_txn(bench.client, *(b"%d" % n for n in range(5)), partition=0)
+    with pytest.raises(InvalidArgument, match="transaction"):
+        txlog.copy_topic(bench.client, other, "t", range=Range(stop=stop))
+    txlog.copy_topic(bench.client, other, "t", range=Range(stop=Bound("skip", 5)))
+    assert contents(other) == contents(bench.client)
+
+
+def test_copy_onto_itself_is_refused(bench: Bench, tmp_path: Path) -> None:
+    send(bench.client, b"x", partition=0)
+    (tmp_path / "link").symlink_to(bench.path)
+    with (
+        txlog.open(str(tmp_path / "link"), clock=bench.clock) as same,
+        pytest.raises(NotAllowed, match="itself"),
+    ):
+        txlog.copy_topic(bench.client, same, "t")
+    txlog.copy_topic(bench.client, bench.client, "t", "again")
+    assert contents(bench.client, "again") == contents(bench.client) == [[kept_of(b"x")], []]
+
+
+def test_source_that_was_restored_from_an_older_copy_is_refused(
+    bench: Bench, other: Client, tmp_path: Path
+) -> None:
+    """Its new messages get the positions of messages that were copied already."""
+    send(bench.client, b"0", partition=0)
+    bench.client.copy(str(tmp_path / "backup"))
+    send(bench.client, b"1", b"2", partition=0)
+    txlog.copy_topic(bench.client, other, "t")
+    txlog.restore(str(tmp_path / "backup"), str(tmp_path / "restored"), clock=bench.clock)
+    with txlog.open(str(tmp_path / "restored"), clock=bench.clock) as restored:
+        send(restored, b"other", partition=0)
+        with pytest.raises(NotAllowed, match="restored"):
+            txlog.copy_topic(restored, other, "t")
+        txlog.copy_topic(restored, other, "t", "anew")
+        assert contents(other, "anew") == contents(restored)
+
+
+def test_copy_that_was_killed_before_the_schemas_adds_them(bench: Bench, other: Client) -> None:
+    record = '{"type":"record","name":"Order","fields":[%s]}'
+    first = txlog.Schema("json", record % '{"name":"who","type":"string"}')
+    more = '{"name":"who","type":"string"},{"name":"n","type":"int","default":0}'
+    bench.client.create_topic("orders", schema=first)
+    bench.client.topic("orders").schemas.add(txlog.Schema("json", record % more))
+    bench.client.producer("orders").send(b'{"who":"ana","n":1}')
+    for name, schema in (("none", None), ("one", first)):
+        other.create_topic(name, schema=schema)
+        txlog.copy_topic(bench.client, other, "orders", name)
+        assert [message.schema_version for message in other.reader(name)] == [2]
+    other.create_topic("bytes")
+    other.producer("bytes").send(b"of another program")
+    txlog.copy_topic(bench.client, other, "orders", "bytes")
+    assert other.topic("bytes").schemas.list() == []
 
 
 def test_topic_that_was_made_again_is_copied_anew(bench: Bench, other: Client) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.upkeep.test_copy import bench as bench
 from tests.upkeep.test_copy import check
 from txlog import Bound, Client
 from txlog.cli.main import main
-from txlog.errors import AlreadyExists, Corruption, InvalidArgument, StoreNotFound
+from txlog.errors import AlreadyExists, Corruption, InvalidArgument, NotAllowed, StoreNotFound
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -92,9 +93,60 @@ def test_places_that_cannot_be_are_refused(bench: Bench, backup: str, tmp_path: 
         txlog.restore(backup, str(Path(backup) / "inside"))
     with pytest.raises(StoreNotFound):
         txlog.restore(str(tmp_path / "full"), str(tmp_path / "new"))
+    with pytest.raises(NotAllowed, match="mounted"):
+        txlog.restore(backup, "/proc")
+    assert not Path("/proc.restoring").exists()
     (tmp_path / "empty").mkdir()
     txlog.restore(backup, str(tmp_path / "empty"))
     check(str(tmp_path / "empty"))
+
+
+def test_link_leads_to_the_new_store(bench: Bench, backup: str, tmp_path: Path) -> None:
+    """The store is replaced where it is, which may be another file system than that of the link."""
+    link, empty = tmp_path / "links" / "store", tmp_path / "links" / "empty"
+    link.parent.mkdir()
+    for path, target in ((link, bench.path), (empty, tmp_path / "disk" / "new")):
+        path.symlink_to(target)
+    (tmp_path / "disk" / "new").mkdir(parents=True)
+    answer = txlog.restore(backup, str(link), replace=True, clock=bench.clock)
+    assert (answer["path"], answer["replaced"]) == (bench.path, f"{bench.path}.replaced")
+    txlog.restore(backup, str(empty), clock=bench.clock)
+    for path in (link, empty):
+        assert path.is_symlink()
+        check(str(path))
+        with opened(str(path), bench) as client:
+            assert b"after the backup" not in values(client)
+    assert sorted(link.parent.iterdir()) == [empty, link]
+
+
+def test_name_that_a_restore_works_under_is_never_removed(
+    bench: Bench, backup: str, tmp_path: Path
+) -> None:
+    """A copy or a store that a user named so stays as it is."""
+    named = str(tmp_path / "new.restoring")
+    for source in (named, backup):
+        bench.client.copy(named)
+        before = contents(named)
+        with pytest.raises((InvalidArgument, AlreadyExists), match="restoring"):
+            txlog.restore(source, str(tmp_path / "new"), clock=bench.clock)
+        assert contents(named) == before
+        shutil.rmtree(named)
+
+
+@pytest.mark.parametrize("nth", graded(range(1, 40, 2), (5, 9)))
+def test_restore_goes_on_wherever_the_second_try_was_killed(
+    bench: Bench, backup: str, nth: int
+) -> None:
+    """The first try died just before the exchange, when its directory was no copy any more."""
+    stage = Path(f"{bench.path}.restoring")
+    for first in range(320, 400, 2):
+        run(ready("restore_store", backup, bench.path, first), code=KILLED)
+        if (stage / "restored").exists() and not (stage / "copied").exists():
+            break
+    assert not (stage / "copied").exists()
+    run(ready("restore_store", backup, bench.path, nth), code=None)
+    txlog.restore(backup, bench.path, replace=True, clock=bench.clock)
+    check(bench.path)
 
 
 @pytest.mark.parametrize("is_there", [False, True])

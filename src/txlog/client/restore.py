@@ -35,6 +35,7 @@ from txlog.errors import (
     InvalidArgument,
     MissingFile,
     NameTaken,
+    NotAllowed,
     StoreLocked,
     StoreNotFound,
 )
@@ -64,9 +65,12 @@ def restore(
     verify:  read all of the new store before it takes the place
     tell:    called with (bytes copied so far, bytes in all)
     raises:  StoreNotFound (`copy` is no store), AlreadyExists, InvalidArgument, StoreLocked,
-             Corruption, NotAllowed (the file system cannot exchange two directories)
+             Corruption, NotAllowed (`dest` is a mount point, or its file system cannot exchange two
+             directories)
     """
     source, place = absolute(path_text(copy)), absolute(path_text(dest))
+    if Path(place).is_symlink():  # the link leads to the new store as it led to the old one
+        place = str(Path(place).resolve())
     _check_apart(source, place)
     done = _ended(source, place)
     if done is not None:
@@ -101,7 +105,13 @@ def restore(
 
 
 def _check_place(place: str, *, replace: bool) -> bool:
-    """Whether a store is there that this restore replaces. Raises AlreadyExists."""
+    """Whether a store is there that this restore replaces. Raises AlreadyExists, NotAllowed."""
+    if Path(place).is_mount():
+        raise NotAllowed(
+            f"{place} is where a file system is mounted, so no other directory can get its name",
+            hint="restore to a directory below it",
+            path=place,
+        )
     is_there = posix.is_there(place, identity.IDENTITY_PATH)
     if is_there and not replace:
         raise AlreadyExists(
@@ -118,9 +128,15 @@ def _check_place(place: str, *, replace: bool) -> bool:
 
 
 def _check_apart(source: str, place: str) -> None:
-    first, second = Path(source).resolve(), Path(place).resolve()
-    if first.is_relative_to(second) or second.is_relative_to(first):
-        raise InvalidArgument(f"{place} and the copy {source} contain each other", path=place)
+    first = Path(source).resolve()
+    for name in (place, f"{place}.restoring"):  # a restore removes what it finds in the second
+        second = Path(name).resolve()
+        if first.is_relative_to(second) or second.is_relative_to(first):
+            raise InvalidArgument(
+                f"{name} and the copy {source} contain each other",
+                hint=None if name == place else f"give the copy another name than {name}",
+                path=place,
+            )
     if not posix.is_there(source, identity.IDENTITY_PATH):
         raise StoreNotFound(
             f"{source} is no copy of a store: it has no {identity.IDENTITY_PATH}",
@@ -155,6 +171,7 @@ def _begun(source: str, stage: str, resources: ExitStack) -> PosixDisk:
     """The directory of an earlier try for the same copy, or a new one, under its lock.
 
     Another restore may have held the lock, and have given the directory the name of the store.
+    raises: AlreadyExists (a store that no restore of this copy has made)
     """
     uuid = _uuid(source)
     names = {identity.COPIED, identity.RESTORED}
@@ -165,14 +182,18 @@ def _begun(source: str, stage: str, resources: ExitStack) -> PosixDisk:
     lock.acquire(0)
     if disk.fate() != "there":
         raise StoreLocked(f"another process has just restored into {stage}", path=stage)
-    for name in (identity.RESTORED, identity.IDENTITY_PATH):  # it is no store before its end
-        disk.unlink(name)
     wanted = copying.mark(source, uuid)
-    if not (disk.exists(identity.COPIED) and disk.read(identity.COPIED) == wanted):
-        copying.clear(disk, "")  # of another copy
+    is_ours = disk.exists(identity.COPIED) and disk.read(identity.COPIED) == wanted
+    if disk.exists(identity.IDENTITY_PATH) and not (is_ours or disk.exists(identity.RESTORED)):
+        raise AlreadyExists(
+            f"{stage} is a store, and a restore needs that name", hint="rename it", path=stage
+        )
+    disk.unlink(identity.IDENTITY_PATH)  # it is no store before its end
+    if not is_ours:
+        copying.clear(disk, "", {identity.RESTORED})  # of another copy
         disk.unlink(identity.COPIED)
-    with suppress(NameTaken):
         disk.write_fresh(identity.COPIED, wanted)
+    disk.unlink(identity.RESTORED)  # last: until here it tells whose directory this is
     return disk
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -21,9 +22,10 @@ import pyarrow as pa
 from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import START, Bound, Range
 from txlog.base.startup import compute as pc
+from txlog.engine.door.catalog import number_of
 from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.staging import last_number
-from txlog.errors import InvalidArgument, MessageNotFound, NotAllowed
+from txlog.errors import InvalidArgument, MessageNotFound, NotAllowed, SnapshotExpired
 
 if TYPE_CHECKING:
     from txlog.base.rows.topics import TopicCopied
@@ -54,17 +56,22 @@ def copy_topic(
     Call it again to go on, after an interruption or for newer messages. Key, value, properties,
     event and delivery time and the schema are kept; ids, producers and sequences are not. Exported
     as txlog.copy_topic.
-    target: a client of the other store; the topic is made there if it is missing
+    target: a client of the other store; the topic is made there if it is missing. What was copied
+            is recorded for this user: a copy by another user begins anew
     name:   its name there, by default the same
-    range:  only these messages, of those that are not copied yet
+    range:  only these messages, of those behind the last that is copied: messages that a range
+            leaves out are not copied later either
     tell:   called with the number of messages copied so far
-    raises: NotAllowed (other partitions there, several Avro schemas), TopicNotFound, TryAgain
-            (another copy at the same time), InvalidMessage (larger than the store takes)
+    raises: NotAllowed (onto itself, other partitions there, several Avro schemas, messages there
+            that the source does not have), TopicNotFound, TryAgain (another copy at the same time),
+            InvalidMessage (larger than the store takes), InvalidArgument (a range that ends within
+            a transaction)
     """
     short = TopicName.parse(topic).short
     dest = TopicName.parse(name or topic).short
     span = range or Range()
     _check_range(span)
+    _check_other(source, target, short, dest)
     count = _prepare(source, target, short, dest)
     # by numbers: a topic that was deleted and made again is another one
     stem = f"copy:{source.uuid}:{_number_of(source, short)}:{_number_of(target, dest)}"
@@ -73,13 +80,64 @@ def copy_topic(
         key = f"{stem}:{partition}"
         last = _last(target, dest, key)
         already += last >= 0
+        _check_has(source, short, partition, last)
         for table in _whole(_rows(source, short, partition, span, last)):
+            _check_end(source, short, partition, span, table)
             bulk = target.bulk(dest, key=key, batch=_number(table))
             answer = bulk.commit(bulk.stage([_sent(table)]), rows_if_small=True, after=last)
             last = _number(table)
             copied += 0 if answer["already"] else table.num_rows  # by another copy, which is ahead
             tell(copied)
     return {"topic": short, "to": dest, "messages": copied, "continued": already > 0}
+
+
+def _check_other(source: Client, target: Client, topic: str, dest: str) -> None:
+    """Raises NotAllowed for a copy onto itself, which would double each message."""
+    if topic == dest and Path(source.path).resolve() == Path(target.path).resolve():
+        raise NotAllowed(
+            f"a copy of {topic} onto itself would double its messages",
+            hint="another store, or another name: --as, name=",
+            topic=topic,
+        )
+
+
+def _check_has(source: Client, topic: str, partition: int, last: int) -> None:
+    """Raises NotAllowed if the source does not reach what is copied: a copy of it was restored.
+
+    Its new messages have the positions of others that were copied, and would be left out.
+    """
+    name = TopicName.parse(topic)
+
+    def look(view: View) -> tuple[int, int]:
+        state = view.topic(number_of(find_topic(view, name), partition))
+        return state.last_message[:2] if state.last_message else (state.ledgers[-1].ledger, -1)
+
+    ledger, entry = source.store.ask(look)
+    if last > (ledger << _ENTRY_BITS) + entry:
+        raise NotAllowed(
+            f"messages of partition {partition} of {topic} were copied that it no longer has: "
+            "an older copy of its store was restored",
+            hint="copy it under another name: --as, name=",
+            topic=topic,
+        )
+
+
+def _check_end(source: Client, topic: str, partition: int, span: Range, table: pa.Table) -> None:
+    """Raises InvalidArgument if the span ends within a transaction, before its rest is left out."""
+    ledger, entry, index = (table.column(name)[-1].as_py() for name in ("ledger", "entry", "index"))
+    if span.stop is None or not index:
+        return
+    rest = Range(start=Bound("after", MessageId(ledger, entry, index)))
+    tables = source.read(topic, range=rest, partitions=[partition], batch_messages=1)
+    following = next(tables, None)
+    if following is not None and (ledger, entry) == (
+        following.column("ledger")[0].as_py(),
+        following.column("entry")[0].as_py(),
+    ):
+        raise InvalidArgument(
+            f"the range ends within the transaction at {ledger}:{entry}",
+            hint=f"a copy takes whole transactions: end it with after={ledger}:{entry}",
+        )
 
 
 def _check_range(span: Range) -> None:
@@ -104,7 +162,8 @@ def _prepare(source: Client, target: Client, topic: str, dest: str) -> int:
         )
     partitions = int(source.describe_topic(topic)["partitions"])
     created = target.create_topic(dest, partitions, if_not_exists=True)
-    there = int(target.describe_topic(dest)["partitions"])
+    shown = target.describe_topic(dest)
+    there = int(shown["partitions"])
     if there != partitions:
         raise NotAllowed(
             f"{dest} has {there} partitions in the other store, {topic} has {partitions}: the "
@@ -112,11 +171,14 @@ def _prepare(source: Client, target: Client, topic: str, dest: str) -> int:
             hint="txlog topic update --partitions, or another name",
             topic=dest,
         )
-    if created:
-        schemas = source.topic(topic).schemas
-        for version in versions:
-            if not version["deleted"]:
-                target.topic(dest).schemas.add(schemas.get(version["version"]))
+    schemas = source.topic(topic).schemas
+    wanted = [schemas.get(row["version"]) for row in versions if not row["deleted"]]
+    there_schemas = target.topic(dest).schemas
+    begun = [there_schemas.get(row["version"]) for row in there_schemas.list(deleted=True)]
+    # a copy that was killed has made the topic, and perhaps some of the versions
+    if created or (not int(shown["messages"]) and begun == wanted[: len(begun)]):
+        for schema in wanted[len(begun) :]:
+            there_schemas.add(schema)
     return partitions
 
 
@@ -155,11 +217,18 @@ def _rows(source: Client, topic: str, partition: int, span: Range, last: int) ->
     if last < 0:
         yield from read(span.start)
         return
+    if span.start != START:  # it may begin before the position or behind it
+        for table in read(span.start):
+            numbers = pc.add(
+                pc.shift_left(table.column("ledger"), _ENTRY_BITS), table.column("entry")
+            )
+            yield table.filter(pc.greater(numbers, last))
+        return
     done = MessageId(last >> _ENTRY_BITS, last & ((1 << _ENTRY_BITS) - 1))
     try:
         tables = read(Bound("after", done))
         first = next(tables, None)
-    except MessageNotFound:  # it was trimmed, so everything that is left comes behind it
+    except (MessageNotFound, SnapshotExpired):  # trimmed: all that is left comes behind it
         tables = read(START)
         first = next(tables, None)
     if first is not None:
@@ -172,6 +241,8 @@ def _whole(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     held: list[pa.Table] = []
     for table in tables:
         rows = pa.concat_tables([*held, table])
+        if not rows.num_rows:
+            continue
         last = [rows.column(name)[-1] for name in ("ledger", "entry")]
         places = [rows.column("ledger"), rows.column("entry")]
         is_last = pc.and_(*(map(pc.equal, places, last)))

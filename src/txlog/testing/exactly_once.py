@@ -46,7 +46,8 @@ def assert_exactly_once(
               At every second place the power fails too, and what was not flushed is lost
     settings: of the store, as of txlog.init
     returns:  how many times the pipeline died
-    raises:   AssertionError naming the first place where a message was lost or doubled, the line
+    raises:   AssertionError: undisturbed it writes nothing to the outputs, so nothing is proved; or
+              naming the first place where a message was lost or doubled, the line
               of the program that ran, and the messages
 
     Between a death and the next start the clock moves by an hour, so that transactions left open
@@ -57,7 +58,10 @@ def assert_exactly_once(
         store = TemporaryStore(f"{folder}/prepared", **(settings or {}))
         with store, store.open() as client:
             prepare(client)
+            prepared = _messages(client, outputs)
         before, calls, wanted = _undisturbed(folder, pipeline, outputs)
+        if wanted == prepared:
+            raise AssertionError(f"the pipeline writes no message to {', '.join(outputs)}")
         chance = random.Random(seed)
         span = range(before + 1, calls + 1)
         chosen = sorted(chance.sample(span, min(places, len(span))))
@@ -118,10 +122,14 @@ def _dies(
 
 def _written(store: TemporaryStore, outputs: Sequence[str]) -> Output:
     with store.open() as client:
-        return {
-            topic: Counter((message.key, message.value) for message in client.reader(topic))
-            for topic in outputs
-        }
+        return _messages(client, outputs)
+
+
+def _messages(client: Client, outputs: Sequence[str]) -> Output:
+    return {
+        topic: Counter((message.key, message.value) for message in client.reader(topic))
+        for topic in outputs
+    }
 
 
 def _line(crash: Crashed | None) -> str:

@@ -69,8 +69,17 @@ class Platter:
         """Keep a write until its file is flushed."""
         self._writes.setdefault(path, []).append(write)
 
-    def flushed(self, path: str) -> None:
-        """Forget the writes of a file that is durable now, or gone."""
+    def unflushed(self, path: str) -> list[Write]:
+        """The writes of a file that the next flush makes durable."""
+        return [*self._writes.get(path, ())]
+
+    def flushed(self, path: str, writes: Sequence[Write]) -> None:
+        """Forget writes that are durable now; another thread may have written since."""
+        covered = {*map(id, writes)}
+        self._writes[path] = [w for w in self._writes.get(path, ()) if id(w) not in covered]
+
+    def gone(self, path: str) -> None:
+        """Forget a file that was removed."""
         self._writes.pop(path, None)
 
     def cut_power(self, root: str, chance: Random | None) -> None:
@@ -130,7 +139,7 @@ class CrashDisk:
         inner = [each.target if isinstance(each, _Part) else each for each in arguments]
         answer = act(*inner, **options)
         if call == "unlink":
-            self._platter.flushed(path)
+            self._platter.gone(path)
         return answer
 
     def __getattr__(self, name: str) -> Any:
@@ -170,8 +179,9 @@ class _Part:
 
     def datasync(self) -> None:
         """Flush the file; from now on no power cut takes its writes back."""
+        writes = self._platter.unflushed(self._path)
         self._disk._reach("datasync", self._path, self.target.datasync)
-        self._platter.flushed(self._path)
+        self._platter.flushed(self._path, writes)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.target, name)

@@ -422,9 +422,11 @@ class MemorySession:
             del self._counts[key]
         return AckAnswer(acked, already, 0)
 
-    def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None) -> ReturnResult:
-        """Return received messages, counted; they come again after the delay (None: at once)."""
-        delay_ms = delay_ms or 0
+    def negative_acknowledge(
+        self, what: Acknowledgeable, delay_ms: int | None, default_ms: int = 0
+    ) -> ReturnResult:
+        """Return received messages, counted; they come again after the delay."""
+        delay_ms = default_ms if delay_ms is None else delay_ms
         if delay_ms < 0:
             raise InvalidArgument(f"delay_ms is {delay_ms}, it is negative", code=203)
         self.check_open()

@@ -2,8 +2,9 @@
 
 One thread serves all consumers of the client that have a listener, one message of each in turn. The
 first listener starts it, and it ends with the client. Between messages it waits like any waiting
-call. If a listener raises, the thread logs the error, and the message comes again after
-LISTENER_NACK_DELAY_MS. As in Pulsar, the listener acknowledges its messages itself.
+call. If a listener raises, the thread logs the error, and the message comes again after the delay
+of the consumer or the subscription, else LISTENER_NACK_DELAY_MS. As in Pulsar, the listener
+acknowledges its messages itself.
 """
 
 from __future__ import annotations
@@ -41,9 +42,6 @@ class Listens(Protocol):
     @property
     def session(self) -> Session:
         """The session that messages are received from."""
-
-    def negative_acknowledge(self, what: Message, delay_ms: int, /) -> object:
-        """Return a message."""
 
 
 class Listening:
@@ -150,7 +148,7 @@ def _call(consumer: Listens, listener: Listener, message: Message) -> None:
     except Exception as error:  # the listener is the application's code: it may raise anything
         _log("a listener failed on %s: %r", message.message_id, error)
         try:
-            consumer.negative_acknowledge(message, LISTENER_NACK_DELAY_MS)
+            consumer.session.negative_acknowledge(message, None, LISTENER_NACK_DELAY_MS)
         except (
             TxlogError
         ) as refused:  # the listener closed the consumer, or the message was trimmed

@@ -190,6 +190,33 @@ def stamped_copies(
     return msgspec.structs.replace(routed, rows=routed.batch.append_column(_VERSION, versions))
 
 
+def stamped_back(target: Topic, fingerprints: Sequence[str | None], routed: Routed) -> Routed:
+    """Routed copies of messages that go back to their topic, with the Avro schemas that wrote them.
+
+    A text in a message is no proof, so a version is given only to values that its schema reads.
+    fingerprints: of these schemas, in the order of the messages before they were routed
+    """
+    versions = {
+        schema_in(version).fingerprint: version
+        for version in target.schemas
+        if version.kind == "avro" and not version.deleted
+    }
+    batch = routed.batch
+    at = batch.schema.get_field_index(_VERSION)
+    if at < 0 or not versions.keys() & {*fingerprints}:
+        return routed
+    order = range(batch.num_rows) if routed.order is None else routed.order.to_pylist()
+    stamps, column = batch.column(at), batch.column("value")
+    for fingerprint, version in versions.items():
+        is_written = pa.array([fingerprints[row] == fingerprint for row in order])
+        written = pc.if_else(pc.and_(is_written, column.is_valid()), column, _NO_VALUE)
+        bad = pa.array([row for row, _ in values.invalid(schema_in(version), written)], pa.int64())
+        is_bad = pc.is_in(pa.arange(0, batch.num_rows), value_set=bad)
+        is_good = pc.and_not(written.is_valid(), is_bad)
+        stamps = pc.if_else(is_good, pa.scalar(version.version, pa.int32()), stamps)
+    return msgspec.structs.replace(routed, rows=batch.set_column(at, _VERSION, stamps))
+
+
 def unchecked(rows: pa.RecordBatch | pa.Table) -> int:
     """How many rows have a value that no writer has checked against a schema."""
     count: int = rows.num_rows - rows.column("value").null_count

@@ -5,7 +5,7 @@ after any crash, and with any number of processes at once, it is in exactly one 
 
 One subscription of the dead-letter topic, RETRIED, records which dead letters were dealt with.
 Other subscriptions there lose the message, too: their consumers might move it once more. A message
-that a consumer or a transaction has in hand, on any of them, stays.
+that a live consumer or a transaction has in hand, on any of them, stays.
 
 The message goes back for the subscription that gave it up. The same frame acknowledges it on the
 other subscriptions of its topic, because these have processed it already.
@@ -16,7 +16,7 @@ properties of its sender are those of the original. Its redelivery count begins 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -29,14 +29,14 @@ from txlog.engine.decide.consuming import dead_letters
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.send import DeliveryTimes, count_mismatched, times_of
 from txlog.engine.folds import catalog as catalogs
-from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of
+from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of, numbers
 from txlog.engine.model.idset import Id, covers
 from txlog.engine.model.ops import Acked, Appended, Run
 from txlog.engine.model.schema import PROPERTY_MAP
 from txlog.engine.plan.ack_sets import acked_outcome, merged, messages_in, runs_of_table
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.reading.dispatch import still_pending
-from txlog.engine.plan.records import stamped_copies
+from txlog.engine.plan.records import stamped_back, stamped_copies
 from txlog.engine.plan.route import Routed, partition_of_key, route
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument
@@ -48,6 +48,7 @@ MARKS: Final = (
     dead_letters.REAL_TOPIC,
     dead_letters.REAL_SUBSCRIPTION,
     dead_letters.ORIGIN_MESSAGE_ID,
+    dead_letters.SCHEMA,
     dead_letters.RECONSUMETIMES,
     dead_letters.DELAY_TIME,
     dead_letters.REDELIVERY_COUNT,
@@ -89,22 +90,25 @@ def retry(
     rows: tuple[int, pa.Table],
     *,
     for_all: bool,
+    gone: Collection[int] = (),
 ) -> Decision[RetryAnswer]:
     """Decide to move dead letters back; durable.
 
     find:    the dead-letter topic and its subscription RETRIED; None: a rehearsal, before it exists
     rows:    a partition of it (its store-wide number) and messages as RECEIVED
     for_all: all subscriptions of the topic get the message again, not only the one that gave it up
-    raises:  PartitionUnavailable (of the topic), InvalidMessage (its policies refuse the delay)
+    gone:    consumers that are dead, whose leases count no more
+    raises:  PartitionUnavailable (of either topic), InvalidMessage (its policies refuse the delay)
     """
     dead, subscription = find(view)
     number, table = rows
+    check_available(view, dead, number)
     left: dict[str, list[MessageId]] = {}
     groups: dict[int, list[tuple[int, _Origin]]] = {}
     all_properties = table.column("properties").to_pylist()
     ids = message_ids(table)
     for at, (message_id, properties) in enumerate(zip(ids, all_properties, strict=True)):
-        origin: _Origin | str | None = staying(view, dead, subscription, number, message_id)
+        origin: _Origin | str | None = staying(view, dead, subscription, number, message_id, gone)
         origin = origin or origin_of(view, dict(properties or ()), for_all=for_all)
         if isinstance(origin, str):
             left.setdefault(origin, []).append(message_id)
@@ -135,8 +139,23 @@ def message_ids(table: pa.Table) -> list[MessageId]:
     return [MessageId(ledger, entry, index or 0) for ledger, entry, index in places]
 
 
+def holders(view: View, dead: Topic) -> set[int]:
+    """The consumers, alive or dead, that have messages of a dead-letter topic in hand."""
+    return {
+        consumer
+        for subscription in dead.subscriptions
+        for number in numbers(dead)
+        for consumer in view.cursor(subscription, number).leases.by_consumer
+    }
+
+
 def staying(
-    view: View, dead: Topic, retried: Subscription | None, number: int, message_id: MessageId
+    view: View,
+    dead: Topic,
+    retried: Subscription | None,
+    number: int,
+    message_id: MessageId,
+    gone: Collection[int],
 ) -> str | None:
     """Why a dead letter cannot be moved now; None: it can."""
     letter: Id = (message_id.ledger, message_id.entry, message_id.index)
@@ -146,9 +165,11 @@ def staying(
             return SETTLED
     for subscription in dead.subscriptions:
         cursor = view.cursor(subscription, number)
-        leases = cursor.leases.by_consumer.values()
-        if letter in cursor.held or any(letter in lease.ids for lease in leases):
+        if letter in cursor.held:
             return IN_HAND
+        for consumer, lease in cursor.leases.by_consumer.items():
+            if letter in lease.ids and consumer not in gone:
+                return IN_HAND
     return None
 
 
@@ -181,9 +202,11 @@ def _append(
     draft, view, target = frame.draft, frame.draft.view, origins[0].topic
     routed = route(copies(view, target, table), target.partitions, 0, dead_letters.NO_LIMIT)
     delays = DeliveryTimes(view, frame.settings, target, draft.now_ms)
-    routed = delays.resolved(
-        stamped_copies(view, frame.settings, frame.dead, target, table, routed)
-    )
+    routed = stamped_copies(view, frame.settings, frame.dead, target, table, routed)
+    schemas = [
+        dict(row or ()).get(dead_letters.SCHEMA) for row in table.column("properties").to_pylist()
+    ]
+    routed = delays.resolved(stamped_back(target, schemas, routed))
     at = row_start
     for part in routed.slices:
         number = number_of(target, part.partition)

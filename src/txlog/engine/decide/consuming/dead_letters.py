@@ -49,7 +49,7 @@ from txlog.engine.plan.reading.dispatch import (
     visible_end,
     without,
 )
-from txlog.engine.plan.records import stamped_copies
+from txlog.engine.plan.records import schema_in, stamped_copies
 from txlog.engine.plan.route import route
 from txlog.engine.view import View
 from txlog.errors import LimitExceeded
@@ -58,6 +58,7 @@ DEAD, RETRY = "DLQ", "RETRY"
 REAL_TOPIC, REAL_SUBSCRIPTION = "REAL_TOPIC", "REAL_SUBSCRIPTION"
 ORIGIN_MESSAGE_ID, RECONSUMETIMES, DELAY_TIME = "ORIGIN_MESSAGE_ID", "RECONSUMETIMES", "DELAY_TIME"
 REDELIVERY_COUNT = "REDELIVERY_COUNT"  # of a dead letter: how often it was redelivered
+SCHEMA = "REAL_SCHEMA"  # the fingerprint of the Avro schema of the value, if it was checked
 EXCEPTION = "EXCEPTION"  # of a dead letter of a function: what the function raised
 NO_LIMIT = 1 << 62  # a stored message is moved even if it exceeds the limit for new ones
 Find = Callable[[View], tuple[Topic, Subscription]]
@@ -384,10 +385,15 @@ def _copies(
 ) -> pa.RecordBatch:
     """The rows to append: the same key, value and event time, and properties with their source."""
     is_retried = source[0].number != base[0].number
-    names = ("properties", "ledger", "entry", "index", "redelivery_count")
+    schemas = {
+        version.version: schema_in(version).fingerprint
+        for version in source[0].schemas
+        if version.kind == "avro"
+    }
+    names = ("properties", "ledger", "entry", "index", "redelivery_count", "schema_version")
     columns = [table.column(name).to_pylist() for name in names]
     properties: list[list[tuple[str, str]]] = []
-    for row, ledger, entry, index, count in zip(*columns, strict=True):
+    for row, ledger, entry, index, count, version in zip(*columns, strict=True):
         new = dict(row or ())
         from_here = {
             REAL_TOPIC: TopicName.parse(source[0].name).short,
@@ -396,6 +402,8 @@ def _copies(
         }
         if is_retried and ORIGIN_MESSAGE_ID in new:  # it already names its first topic
             from_here = {}
+        elif version in schemas:
+            from_here[SCHEMA] = schemas[version]
         if kind == DEAD and count is not None:
             from_here[REDELIVERY_COUNT] = str(count)
         if how is not None:

@@ -356,13 +356,14 @@ def negative_acknowledge(
     *,
     consumer: int = 0,
     nack_delay_ms: int | None = None,
+    default_ms: int = 0,
     seen: Mapping[int, Seen] = NOBODY,
 ) -> Decision[ReturnResult]:
     """Decide that leased messages come again after a delay, and count as redelivered.
 
     delay_ms:      for all; None: nack_delay_ms, doubled per redelivery up to nack_backoff_max_ms
     consumer:      return only leases of this consumer; 0: of all consumers
-    nack_delay_ms: None: the policy of the subscription
+    nack_delay_ms: None: the policy of the subscription; default_ms: if it has none
     seen:          how far each application has got in the messages that its consumer took ahead;
                    messages that no application received come again at once, uncounted
     raises:        MessageNotFound, PartitionUnavailable, as find
@@ -370,7 +371,7 @@ def negative_acknowledge(
     topic, subscription = find(view)
     base = nack_delay_ms
     if base is None:
-        base = int(subscription.policies.get("nack_delay_ms", 0))
+        base = int(subscription.policies.get("nack_delay_ms", default_ms))
     most = int(subscription.policies.get("nack_backoff_max_ms", 0))
     ops: list[Op] = []
     total = requested = 0

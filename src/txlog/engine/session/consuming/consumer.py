@@ -345,7 +345,9 @@ class ConsumerSession:
             self.store, receiving.target, self._runs(what), txn, receiving.standing
         )
 
-    def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None) -> ReturnResult:
+    def negative_acknowledge(
+        self, what: Acknowledgeable, delay_ms: int | None, default_ms: int = 0
+    ) -> ReturnResult:
         """Return received messages, counted as redelivered; see Consumer.negative_acknowledge."""
         if delay_ms is not None and delay_ms < 0:
             raise InvalidArgument(f"delay_ms is {delay_ms}, it must not be negative", code=203)
@@ -365,6 +367,7 @@ class ConsumerSession:
                 delay_ms,
                 consumer=self.member.number,
                 nack_delay_ms=self._nack_delay_ms,
+                default_ms=default_ms,
                 seen={self.member.number: self._ahead.seen},
             )
             return decision

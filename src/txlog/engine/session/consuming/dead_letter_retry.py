@@ -46,6 +46,7 @@ from txlog.engine.session.consuming.dead_letters import (
     send_large,
 )
 from txlog.engine.session.transactions.transaction import Transaction
+from txlog.engine.store.liveness import dead_consumers
 from txlog.engine.store.store import Store
 from txlog.engine.view import View
 from txlog.errors import TransactionConflict
@@ -68,6 +69,15 @@ class RetryOptions(NamedTuple):
     dry_run: bool = False
 
 
+class _Calling(NamedTuple):
+    """What all frames of a call share; gone: the consumers that were dead when it began."""
+
+    store: Store
+    find: decisions.Find
+    options: RetryOptions
+    gone: list[int]
+
+
 def retry(
     store: Store, topic: TopicName, selection: Selection, options: RetryOptions
 ) -> RetryAnswer:
@@ -81,6 +91,8 @@ def retry(
         dead = find_topic(view, topic)
         return dead, subscription_of_name(view.catalog, dead, RETRIED)
 
+    consumers = store.read(lambda view: decisions.holders(view, find(view)[0]))
+    calling = _Calling(store, find, options, dead_consumers(store.disk, consumers))
     moved, left = 0, dict[str, list[MessageId]]()
     for number, runs in store.read(lambda view: _chosen(view, find(view), selection)).items():
         room = None if selection.limit is None else selection.limit - moved
@@ -89,7 +101,7 @@ def retry(
                 table = table.slice(0, room)
             if not table.num_rows:
                 continue
-            answer = _moved(store, find, number, table, options)
+            answer = _moved(calling, number, table)
             moved += answer.moved
             room = None if room is None else room - answer.moved
             for reason, ids in answer.left.items():
@@ -147,32 +159,32 @@ def _tables(
         yield table
 
 
-def _moved(
-    store: Store, find: decisions.Find, number: int, table: pa.Table, options: RetryOptions
-) -> RetryAnswer:
+def _moved(calling: _Calling, number: int, table: pa.Table) -> RetryAnswer:
+    store, find, options, gone = calling
     if table.num_rows == 1 and table.nbytes > FRAME_BYTES_MOST:
-        return _moved_large(store, find, number, table, options)
+        return _moved_large(calling, number, table)
 
     def decide(view: View, now: Instant) -> Decision[RetryAnswer]:
         rows = (number, table)
-        return decisions.retry(view, store.settings, now, find, rows, for_all=options.for_all)
+        return decisions.retry(
+            view, store.settings, now, find, rows, for_all=options.for_all, gone=gone
+        )
 
     if options.dry_run:
         return store.read(lambda view: decide(view, store.clock.now()).answered())
     return store.write(decide)
 
 
-def _moved_large(
-    store: Store, find: decisions.Find, number: int, table: pa.Table, options: RetryOptions
-) -> RetryAnswer:
+def _moved_large(calling: _Calling, number: int, table: pa.Table) -> RetryAnswer:
     """Move a large message in chunks, in one transaction with its acknowledgements."""
+    store, find, options, gone = calling
     [message_id] = decisions.message_ids(table)
     runs = runs_of_table(table)
 
     def look(view: View) -> tuple[Topic, pa.RecordBatch, list[str]] | str:
         dead, retried = find(view)
         properties = dict(table.column("properties")[0].as_py() or ())
-        staying = decisions.staying(view, dead, retried, number, message_id)
+        staying = decisions.staying(view, dead, retried, number, message_id, gone)
         origin = staying or decisions.origin_of(view, properties, for_all=options.for_all)
         if isinstance(origin, str):
             return origin

@@ -383,11 +383,13 @@ class TopicsSession:
         """Move a message to the retry topic of its topic."""
         return self._of(message).reconsume_later(message, delay_ms, properties)
 
-    def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None) -> ReturnResult:
+    def negative_acknowledge(
+        self, what: Acknowledgeable, delay_ms: int | None, default_ms: int = 0
+    ) -> ReturnResult:
         """Return received messages, counted as redelivered."""
         return _together(
             [
-                session.negative_acknowledge(part, delay_ms)
+                session.negative_acknowledge(part, delay_ms, default_ms)
                 for session, part in self._by_consumer(what)
             ]
         )

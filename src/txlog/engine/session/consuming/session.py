@@ -100,8 +100,13 @@ class Session(Protocol):
     ) -> AckAnswer:
         """Acknowledge everything up to and including a message of its partition."""
 
-    def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None) -> ReturnResult:
-        """Return received messages, counted as redelivered; they come again after the delay."""
+    def negative_acknowledge(
+        self, what: Acknowledgeable, delay_ms: int | None, default_ms: int = 0
+    ) -> ReturnResult:
+        """Return received messages, counted as redelivered; they come again after the delay.
+
+        delay_ms: None: that of the consumer or the subscription; default_ms: if neither has one
+        """
 
     def reconsume_later(
         self, message: Message | MessageId, delay_ms: int, properties: dict[str, str] | None
