@@ -32,7 +32,6 @@ _SELECT: Final = re.compile(r"(SELECT|FROM|WITH)\b", re.IGNORECASE)
         'txlog query "SELECT text(key), count(*) FROM orders GROUP BY 1"',
         "txlog query \"SELECT * FROM messages WHERE topic = 'orders' LIMIT 5\" --json",
         'txlog query "FROM orders" --out orders.parquet',
-        'txlog query "DESCRIBE orders"',
         "txlog query --file report.sql --param day=2026-11-20",
     ),
     more=lambda: fields.relations(),
