@@ -330,7 +330,7 @@ def set_retention(
     "txlog policy schema set --topic trips --compatibility BACKWARD",
     "txlog policy schema set --namespace public/default --validation record",
     "txlog policy schema set --compatibility full_transitive",
-    "txlog policy schema get -t trips --json | txlog policy schema set - -t rides",
+    "txlog policy schema get -t trips --json | txlog policy schema set - -t users",
 )
 def set_schema(
     call: Call,

@@ -45,7 +45,7 @@ class _Sink(io.RawIOBase):
     "export",
     "write messages to files, each once",
     examples=(
-        "txlog export orders orders.csv.gz --where 'amount > 100'",
+        "txlog export orders orders.csv.gz --where \"text(key) = 'ana'\"",
         "txlog export orders - --to ndjson -o @-1h.. | txlog produce again --in envelope",
         "txlog export orders /data/days --to csv --partition-by publish_date --resume",
         "txlog export orders /data/lake --to hive   # again: adds newer messages",

@@ -100,7 +100,7 @@ def _choose(request: Request) -> None:
         "txlog peek orders",
         "txlog peek orders --at 17:4",
         "txlog peek orders -s billing",
-        "txlog peek orders --last 3 --where 'amount > 100'",
+        "txlog peek orders --last 3 --where \"text(key) = 'ana'\"",
     ),
     rows="consuming.Record",
     records=True,
