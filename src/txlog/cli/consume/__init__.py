@@ -3,6 +3,7 @@
 Contents:
 
     command   the two commands: which options go together
+    ends      a count from the end, -o -N, as one of messages that are due
     peek      the ends of a topic, or the neighbours of a message; changes nothing
     request   the options: for each its flag, its help and its value
     work      tables from a reader or consumer: filtered, printed, acknowledged
