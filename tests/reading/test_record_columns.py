@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -16,6 +17,7 @@ import txlog
 from txlog.base.text.structs import json_of
 from txlog.cli.main import main
 from txlog.client.client import Client
+from txlog.errors import SqlError
 
 
 class Order(msgspec.Struct):
@@ -91,6 +93,91 @@ def test_where_takes_fields_of_records(client: Client, capsys: pytest.CaptureFix
         assert [row["key"] for row in rows] == ["k3", "k4"]
     followed = lines(capsys, "consume", "orders", "-F", "-n", "1", "--where", "amount > 4")
     assert followed[0]["key"] == "k3"
+
+
+def test_reads_take_the_same_condition(client: Client) -> None:
+    def keys(topic: str, where: str, **options: Any) -> list[bytes]:
+        tables = [*client.read(topic, where=where, **options)]
+        return [key for table in tables for key in table["key"].to_pylist()]
+
+    assert keys("orders", "record.amount > 2 AND text(key) <> 'k3'") == [b"k2", b"k4"]
+    assert keys("orders/0", "amount > 2", limit=2, batch_messages=1) == [b"k2", b"k3"]
+    [table] = client.read("orders", where="id = 3")
+    assert table["record"].to_pylist() == [{"id": 3, "amount": 4.5, "key": "f"}]
+    [table] = client.read("orders", where="id = 3", columns=["key"])
+    assert "record" not in table.column_names
+    followed = client.read("orders", where="id = 4", follow=True, batch_messages=1)
+    assert next(followed)["key"].to_pylist() == [b"k4"]  # and no table without rows before it
+    assert next(followed).num_rows == 0
+    with pytest.raises(SqlError, match='no column or field "nope"'):
+        next(client.read("orders", where="nope"))
+
+
+def test_peek_takes_conditions(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    def keys(*words: str) -> list[object]:
+        return [row["key"] for row in lines(capsys, "peek", "orders", *words)]
+
+    client.create_subscription("orders", "s")
+    assert keys("--where", "amount > 4") == ["k3", "k4"]
+    assert keys("--last", "1", "--where", "record.amount < 4") == ["k2"]
+    assert keys("--first", "1", "--where", "amount > 4") == ["k3"]
+    assert keys("--random", "9", "--where", "id IN (1, 4)") == ["k1", "k4"]
+    assert len(keys("--random", "2", "--where", "id < 4")) == 2
+    assert keys("--read-compacted", "--last", "1", "--where", "id < 4") == ["k3"]
+    consumer = client.consumer("orders", "s")
+    consumer.acknowledge(consumer.receive_batch(2, 0))
+    assert keys("-s", "s", "--where", "id <> 4") == ["k3"]
+    assert main(["peek", "orders", "--at", "1:0", "--where", "true"]) == 2
+    assert "exclude each other" in capsys.readouterr().err
+
+
+def test_peek_finds_the_last_matches_far_from_the_end(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.create_topic("long", partitions=2)
+    for partition in (0, 1):
+        numbers = pa.array([str(number).encode() for number in range(12_000)], pa.binary())
+        client.producer(f"long/{partition}").send_batch(pa.table({"value": numbers}))
+    rows = lines(capsys, "peek", "long", "--last", "3", "--where", "text(value) IN ('1', '11999')")
+    assert [(row["partition"], row["value"]) for row in rows] == [
+        (0, "11999"), (1, "1"), (1, "11999"),
+    ]  # fmt: skip
+
+
+def test_exports_take_conditions(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    for suffix in ("csv", "tsv", "ndjson", "parquet", "arrow", "csv.gz", "ndjson.zst"):
+        assert main(["export", "orders", f"o.{suffix}", "--where", "amount > 4", "-q"]) == 0
+        assert main(["import", f"o.{suffix}", f"into-{suffix}", "--create", "-q"]) == 0
+        rows = lines(capsys, "consume", f"into-{suffix}")
+        assert len(rows) == 2, suffix
+    assert pq.read_table("o.parquet")["key"].to_pylist() == [b"k3", b"k4"]
+    assert main(["export", "orders", "-", "--to", "tsv", "--where", "id = 2"]) == 0
+    assert capsys.readouterr().out.count("\n") == 2
+    assert main(["export", "orders", "lake", "--to", "hive", "--where", "id = 2"]) == 2
+    assert "--where" in capsys.readouterr().err
+
+
+def test_a_directory_keeps_its_condition(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def export(*words: str) -> int:
+        return main(["export", "orders", "days/", *words])
+
+    def ids() -> list[int]:
+        files = sorted(Path("days").rglob("*.parquet"))
+        return [row["id"] for path in files for row in pq.read_table(path)["record"].to_pylist()]
+
+    assert export("--append", "--where", "id > 3") == 0
+    assert ids() == [4]
+    client.producer("orders").send(Order(3, 1.0, "f"))
+    assert export("--append", "--where", "id > 3") == 0  # no message, and no file for it
+    assert ids() == [4]
+    client.producer("orders").send(Order(5, 1.0, "f"))
+    assert export("--append", "--where", "id > 3") == 0
+    assert ids() == [4, 5]
+    capsys.readouterr()
+    assert export("--append") == 4
+    assert "another where: id > 3" in capsys.readouterr().err
 
 
 def test_a_column_of_messages_wins_over_a_field_of_its_name(

@@ -47,6 +47,29 @@ def test_pandas_is_asked_for_only_when_it_is_wanted(client: Client) -> None:
         assert result.df()["x"].tolist() == [1]
 
 
+def test_pandas_keeps_integers_nulls_and_instants(client: Client) -> None:
+    """Tried with pandas 2.3 and 3.1, which differ only in the type of texts: object, and str.
+
+    Instants are datetime64 with UTC up to the year 9999; bytes, decimals, dates and lists objects.
+    """
+    pytest.importorskip("pandas", reason="the extra `spark` has pandas")
+    big = 2**53 + 1
+    sql = f"""SELECT * FROM (VALUES ({big}::BIGINT, 1::UTINYINT,
+        TIMESTAMPTZ '9999-12-31 23:59:59+00',
+        '\\xff'::BLOB, 'é', 12.30::DECIMAL(9, 2)), (NULL, NULL, NULL, NULL, NULL, NULL))
+        AS v(i, small, moment, bytes, text, price)"""
+    frame = client.sql(sql).df()
+    kinds = [str(kind) for kind in frame.dtypes]
+    assert kinds[:4] == ["Int64", "UInt8", "datetime64[us, UTC]", "object"]
+    assert frame["i"][0] == big and frame["small"].isna().tolist() == [False, True]
+    assert (frame["moment"][0].year, frame["bytes"][0], frame["text"][0]) == (9999, b"\xff", "é")
+    assert str(frame["price"][0]) == "12.30"
+    twice = client.sql("SELECT 1 AS x, NULL::INT AS x").df()
+    assert [str(kind) for kind in twice.dtypes] == ["int32", "Int32"]
+    messages = client.sql("FROM orders").df()
+    assert len(messages) == 12 and str(messages["publish_time"].dtype) == "datetime64[us, UTC]"
+
+
 def test_a_result_is_as_of_the_call(client: Client) -> None:
     result = client.sql("SELECT count(*) AS n FROM orders")
     client.producer("orders").send(b"{}")

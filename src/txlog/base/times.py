@@ -20,10 +20,12 @@ from __future__ import annotations
 
 import importlib
 import re
+import warnings
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from types import ModuleType
 from typing import Final, TypeAlias, cast, overload
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from txlog.base.settings import (
     DAY_MS,
@@ -260,6 +262,22 @@ def _placed(wall: datetime, zone: tzinfo | None, text: str, *, later: bool = Fal
             first, second = (moment.astimezone().isoformat()[-6:] for moment in moments)
             raise _bad("time", text, f"the local clocks show it twice: add {first} or {second}")
     return (moments[later] - _EPOCH) // _MILLISECOND
+
+
+def local_zone_name() -> str | None:
+    """The name of the local zone in the database of zones, for engines that convert columns.
+
+    None: it has none, as with TZ=CET-1CEST, or the clocks of this process follow another zone.
+    """
+    tzlocal: ModuleType = importlib.import_module("tzlocal")
+    now = _EPOCH + SystemClock().now().wall_ms * _MILLISECOND
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            zone = tzlocal.reload_localzone()
+        zone = ZoneInfo(str(zone))
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return None
+    return zone.key if now.astimezone(zone).utcoffset() == now.astimezone().utcoffset() else None
 
 
 # --- values to text --------------------------------------------------------------------------

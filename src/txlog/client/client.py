@@ -122,7 +122,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 READ_MESSAGES = 10_000
-# The one call into a room above: DuckDB has its own room, and loads when the first SQL runs.
+# The one way into a room above: DuckDB has its own room, and loads when the first SQL runs. It is
+# named, not registered: nothing below would have loaded the room that registers itself.
 _SQL_ENGINE = "txlog.lake.sql.client_query"
 
 
@@ -647,6 +648,7 @@ class Client(RelationReader):
         isolation: Isolation = "committed",
         follow: bool = False,
         columns: Sequence[str] | None = None,
+        where: str | None = None,
     ) -> Iterator[pa.Table]:
         """The messages of a range of one or more topics, as of one LSN.
 
@@ -658,9 +660,11 @@ class Client(RelationReader):
                    come with the same LSN. Yields a table without rows when there is nothing new
         columns:   read only these columns (key, value, properties, event_time, …, record); other
                    columns may be null
+        where:     read only messages for which this SQL is true, as `consume --where`: `amount > 4`
+                   or `record.amount > 4` on records, `value->>'id' = '7'`, `text(key) = 'a'`
         returns:   tables with the columns of RECEIVED, each of one topic. If that is typed, with
                    `record` as well: the values as structs, null for one that nobody checked
-        raises:    TopicNotFound, InvalidArgument; Corruption, after everything readable;
+        raises:    TopicNotFound, InvalidArgument, SqlError; Corruption, after everything readable;
                    SnapshotExpired: messages were trimmed before they were read
         """
         if batch_messages <= 0 or (limit is not None and limit < 0):
@@ -671,23 +675,31 @@ class Client(RelationReader):
         if follow and not bounds.is_endless:
             raise InvalidArgument("follow never ends, but the range has an end", code=203)
         topics = [topic] if isinstance(topic, str) else list(topic)
-        records = None
-        if columns is None or RECORD in columns:
-            records = record_columns.RecordColumns(self.store)
+        typed = record_columns.RecordColumns(self.store)
+        adds_records = columns is None or RECORD in columns
+        condition = None
         stored = columns and [name for name in columns if name != RECORD]
-        if columns is not None and records is not None:
+        if columns is not None and adds_records:
             stored = [*(stored or ()), *record_columns.SOURCES]
+        if where is not None:  # it may name any column
+            stored = None
+            condition = importlib.import_module(_SQL_ENGINE).Where(where, topics, typed)
         reader = readers.Readers(self.store, topics, bounds, partitions, isolation, stored)
         room = limit
         while room is None or room > 0:
-            table = reader.receive_batch(
-                batch_messages if room is None else min(room, batch_messages)
-            )
+            most = batch_messages if room is None or condition else min(room, batch_messages)
+            table = reader.receive_batch(most)
             if not table.num_rows and not follow:
                 return
+            if condition is not None and table.num_rows:
+                table = condition.filtered(table).slice(0, room)
+                if not table.num_rows:
+                    continue  # without rows it would say that there is nothing new
+                if not adds_records and RECORD in table.column_names:
+                    table = table.drop_columns(RECORD)
             if room is not None:
                 room -= table.num_rows
-            yield table if records is None else records.added(table)
+            yield typed.added(table) if adds_records else table
         reader.stop()
 
     def sql(

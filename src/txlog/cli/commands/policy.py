@@ -6,12 +6,15 @@ A table has one row per kind: its flags, their names in the API, and their parse
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
 
 from txlog.base.ranges import parse_size
 from txlog.base.settings import SCHEMA_COMPATIBILITIES, SCHEMA_VALIDATIONS, UNLIMITED
 from txlog.base.times import parse_duration
 from txlog.cli.call.call import Call
+from txlog.cli.input.names import stdin_row
 from txlog.cli.line.command import Argument, Command, Duration, Option, command, exclusive
 from txlog.errors import InvalidArgument, Usage
 
@@ -29,6 +32,34 @@ TtlFrom = Annotated[
 ]
 Read = Callable[[Any], object]
 _CHECKS: Final = ("count", "refuse", "off")
+
+
+Copied = Annotated[
+    str | None,
+    Argument(
+        metavar="[-]",
+        show_default=False,
+        help="from stdin: the rows of get --json, those not inherited",
+    ),
+]
+
+
+class Scope(NamedTuple):
+    """What policies are for: a subscription of a topic, a topic, a namespace, or the store."""
+
+    topic: str | None = None
+    namespace: str | None = None
+    subscription: str | None = None
+
+
+class _Row(msgspec.Struct):
+    """A row of `policy KIND get --json`."""
+
+    policies: dict[str, bool | int | str | None]
+    origins: dict[str, str]
+    topic: str | None = None
+    namespace: str | None = None
+    subscription: str | None = None
 
 
 def _as_given(value: object) -> object:
@@ -112,6 +143,7 @@ Sub = Annotated[
         "txlog policy alert set --backlog-age 5m --backlog 10000",
         "txlog policy alert set --topic orders --no-consumer-for 10m",
         "txlog policy alert set --topic orders --subscription billing --backlog-age off",
+        "txlog policy alert get -t orders --json | txlog policy alert set - -t users",
     ),
     rows="topics.AlertPoliciesChanged",
     changes=True,
@@ -119,6 +151,7 @@ Sub = Annotated[
 )
 def set_alert(
     call: Call,
+    copied: Copied = None,
     topic: Topic = None,
     namespace: Namespace = None,
     subscription: Sub = None,
@@ -149,7 +182,8 @@ def set_alert(
     subscription, topic, namespace, store.
     """
     values = (backlog_age, backlog, backlog_bytes, no_consumer_for)
-    _set(call, "alert", topic, namespace, values, "--backlog-age, --backlog, …", subscription)
+    hint = "--backlog-age, --backlog, …"
+    _set(call, "alert", copied, Scope(topic, namespace, subscription), values, hint)
 
 
 @command(
@@ -198,9 +232,11 @@ def remove_alert(
     "txlog policy delayed set --topic orders --max-delay 7d",
     "txlog policy delayed set --namespace public/default --no-active",
     "txlog policy delayed set --tick-time 5s --no-strict",
+    "txlog policy delayed get -t orders --json | txlog policy delayed set - -t users",
 )
 def set_delayed(
     call: Call,
+    copied: Copied = None,
     topic: Topic = None,
     namespace: Namespace = None,
     active: Annotated[
@@ -226,7 +262,7 @@ def set_delayed(
     """
     values = (active, tick_time, max_delay, fixed_delay, strict, ttl_from)
     hint = "--active, --tick-time, --max-delay, --fixed-delay, …"
-    _set(call, "delayed", topic, namespace, values, hint)
+    _set(call, "delayed", copied, Scope(topic, namespace), values, hint)
 
 
 @_setter(
@@ -234,11 +270,12 @@ def set_delayed(
     "which messages are kept, how long",
     "txlog policy retention set --topic orders --time 7d --bytes 1GiB",
     "txlog policy retention set --namespace public/default --acked --ttl 30d",
-    "txlog policy retention set --topic orders --time unlimited",
+    "txlog policy retention get -t orders --json | txlog policy retention set - -t users",
     "txlog policy retention set --topic users --compaction-threshold 64MiB",
 )
 def set_retention(
     call: Call,
+    copied: Copied = None,
     topic: Topic = None,
     namespace: Namespace = None,
     time: Annotated[
@@ -284,7 +321,7 @@ def set_retention(
     """
     values = (time, size, acked, ttl, ttl_from, compaction_threshold)
     hint = "--time, --bytes, --acked, --ttl, --ttl-from or --compaction-threshold"
-    _set(call, "retention", topic, namespace, values, hint)
+    _set(call, "retention", copied, Scope(topic, namespace), values, hint)
 
 
 @_setter(
@@ -293,9 +330,11 @@ def set_retention(
     "txlog policy schema set --topic trips --compatibility BACKWARD",
     "txlog policy schema set --namespace public/default --validation record",
     "txlog policy schema set --compatibility full_transitive",
+    "txlog policy schema get -t trips --json | txlog policy schema set - -t users",
 )
 def set_schema(
     call: Call,
+    copied: Copied = None,
     topic: Topic = None,
     namespace: Namespace = None,
     compatibility: Annotated[
@@ -325,7 +364,8 @@ def set_schema(
     for (flag, choices), word in zip(allowed.items(), (compatibility, validation), strict=True):
         call.check_choice(flag, None if word is None else word.lower(), choices)
     values = (compatibility, validation)
-    _set(call, "schema", topic, namespace, values, "--compatibility or --validation")
+    hint = "--compatibility or --validation"
+    _set(call, "schema", copied, Scope(topic, namespace), values, hint)
 
 
 @_setter(
@@ -334,9 +374,11 @@ def set_schema(
     "txlog policy watermark set --topic orders --idle-timeout 10m",
     "txlog policy watermark set --namespace public/default --open-transaction-check refuse",
     "txlog policy watermark set --snapshot-bytes 1MiB --snapshot-markers 500",
+    "txlog policy watermark get -t orders --json | txlog policy watermark set - -t users",
 )
 def set_watermark(
     call: Call,
+    copied: Copied = None,
     topic: Topic = None,
     namespace: Namespace = None,
     snapshot_bytes: Annotated[
@@ -376,7 +418,8 @@ def set_watermark(
         snapshot_bytes, snapshot_entries, snapshot_markers, producers_max, idle_timeout,
         open_transaction_check, emit_interval,
     )  # fmt: skip
-    _set(call, "watermark", topic, namespace, values, "--idle-timeout, --open-transaction-check, …")
+    hint = "--idle-timeout, --open-transaction-check, …"
+    _set(call, "watermark", copied, Scope(topic, namespace), values, hint)
 
 
 def _getter(kind: str, text: str) -> Command:
@@ -456,29 +499,71 @@ def _remove(
 def _set(
     call: Call,
     kind: str,
-    topic: str | None,
-    namespace: str | None,
+    copied: str | None,
+    scope: Scope,
     flag_values: tuple[object, ...],
     hint: str,
-    subscription: str | None = None,
 ) -> None:
-    """Set the given policies of a kind: their values, in the order of the table."""
-    exclusive(topic=topic, namespace=namespace)
-    scope = {} if subscription is None else {"subscription": subscription}
-    values = {
-        name: None if value is None else read(value)
-        for (name, read), value in zip(_POLICIES[kind].values(), flag_values, strict=True)
-    }
-    if all(value is None for value in flag_values):
-        raise Usage(f"the policies to set are missing: {hint}")
+    """Set the given policies of a kind: their values, in the order of the table, or stdin's.
+
+    raises: Usage; InvalidArgument (203) for a row that is not one of `policy KIND get`
+    """
+    exclusive(topic=scope.topic, namespace=scope.namespace)
+    is_given = any(value is not None for value in flag_values)
+    if copied is None:
+        if not is_given:
+            raise Usage(f"the policies to set are missing: {hint}")
+        values = {
+            name: None if value is None else read(value)
+            for (name, read), value in zip(_POLICIES[kind].values(), flag_values, strict=True)
+        }
+    else:
+        if is_given or copied != "-":
+            raise Usage("- alone has the policies: give no other", hint=f"or without -: {hint}")
+        source, values = _copied(kind)
+        if not values:
+            call.summary("the policies on standard input are all inherited: nothing to do")
+            return
+        if scope.topic is None and scope.namespace is None:
+            scope = source._replace(subscription=scope.subscription or source.subscription)
     change = getattr(call.client(write=True).admin, f"set_{kind}_policies")
-    answer = change(topic, namespace, **scope, **values)
+    of_topic = {} if scope.subscription is None else {"subscription": scope.subscription}
+    answer = change(scope.topic, scope.namespace, **of_topic, **values)
     done = "policies of {place} are set"
     _report(
         call,
         answer,
         done if answer["changed"] else "the policies of {place} had these values already",
     )
+
+
+def _copied(kind: str) -> tuple[Scope, dict[str, object]]:
+    """The scope on stdin and the policies that it has itself; the inherited stay inherited there.
+
+    A null of a topic, a namespace or a subscription ends the search for a bound.
+    """
+    row = stdin_row("policies", "origins")
+    try:
+        policies = msgspec.convert(row, _Row)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"standard input: {error}", code=203) from error
+    of_kind = {name for name, _ in _POLICIES[kind].values()}
+    for name in policies.policies:
+        if name not in of_kind:
+            raise InvalidArgument(f"standard input: {kind} has no policy {name}", code=203)
+    scope = Scope(policies.topic, policies.namespace, policies.subscription)
+    levels = {
+        "subscription": scope.subscription,
+        "topic": scope.topic,
+        "namespace": scope.namespace,
+    }
+    level = next((level for level, name in levels.items() if name is not None), "store")
+    own: dict[str, object] = {
+        name: UNLIMITED if value is None else value
+        for name, value in policies.policies.items()
+        if policies.origins.get(name) == level and (value is not None or level != "store")
+    }
+    return scope, own
 
 
 def _report(call: Call, answer: Mapping[str, Any], template: str) -> None:

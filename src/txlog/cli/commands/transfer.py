@@ -13,6 +13,7 @@ from txlog.base.ranges import parse_range, parse_size
 from txlog.base.text import formats
 from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Words
+from txlog.cli.consume.request import Condition
 from txlog.cli.line.command import Argument, Option, command, exclusive
 from txlog.cli.terminal.tables import counted, duration, size
 from txlog.errors import Usage
@@ -44,7 +45,7 @@ class _Sink(io.RawIOBase):
     "export",
     "write messages to files, each once",
     examples=(
-        "txlog export orders orders.csv.gz",
+        "txlog export orders orders.csv.gz --where \"text(key) = 'ana'\"",
         "txlog export orders - --to ndjson -o @-1h.. | txlog produce again --in envelope",
         "txlog export orders /data/days --to csv --partition-by publish_date --resume",
         "txlog export orders /data/lake --to hive   # again: adds newer messages",
@@ -70,6 +71,7 @@ def export(
     range_: Annotated[
         str | None, Option("--offset", "-o", metavar="RANGE", help="default: all of it")
     ] = None,
+    where: Condition = None,
     partition_by: Annotated[
         str | None,
         Option(
@@ -102,11 +104,11 @@ def export(
         call.check_choice("--to", word, (*_FORMS, *_TABLES))
     exclusive(resume=resume, append=append, force=force)
     if word in _TABLES:
-        has_other = range_ is not None or partition_by is not None or resume or append or force
+        has_other = {range_, where, partition_by} != {None} or resume or append or force
         if path in (None, "-") or has_other or to not in (None, word):
             raise Usage(
-                f"--to {word} needs a directory, and none of -o, --partition-by, --resume, "
-                "--append, --force"
+                f"--to {word} needs a directory, and none of -o, --where, --partition-by, "
+                "--resume, --append, --force"
             )
         assert path is not None
         _mirror(call, topic, path, word)
@@ -116,26 +118,33 @@ def export(
     name = TopicName.parse(topic, allow_partition=True).short
     places = [column.strip() for column in (partition_by or "").split(",") if column.strip()]
     grows = bool(resume or append or places)
-    where = path if path is not None else name.replace("/", ".") + ("" if grows else f".{form}")
-    if where == "-" and (grows or call.output.as_json or force):
+    target = path if path is not None else name.replace("/", ".") + ("" if grows else f".{form}")
+    if target == "-" and (grows or call.output.as_json or force):
         raise Usage("- is one stream: without --partition-by, --resume, --append, --force, --json")
     _lean()
     exporter = importlib.import_module("txlog.lake.jobs.export_files")
     client = call.client()
-    with Words(call, prints=where == "-") as tell:
-        if where == "-":
+    with Words(call, prints=target == "-") as tell:
+        if target == "-":
             sink = io.BufferedWriter(_Sink(call), 1 << 16)
             answer = exporter.export_stream(
-                client, topic, sink, form=form, message_range=message_range, tell=tell
+                client,
+                topic,
+                sink,
+                form=form,
+                message_range=message_range,
+                where=where,
+                tell=tell,
             )
             sink.flush()
-        elif grows or where.endswith("/") or os.path.isdir(where):
+        elif grows or target.endswith("/") or os.path.isdir(target):
             answer = exporter.export_directory(
                 client,
                 topic,
-                where,
+                target,
                 form=form,
                 message_range=message_range,
+                where=where,
                 partition_by=places,
                 resume=resume,
                 append=append,
@@ -144,9 +153,16 @@ def export(
             )
         else:
             answer = exporter.export_file(
-                client, topic, where, form=form, message_range=message_range, force=force, tell=tell
+                client,
+                topic,
+                target,
+                form=form,
+                message_range=message_range,
+                where=where,
+                force=force,
+                tell=tell,
             )
-    _print_exported(call, answer, where)
+    _print_exported(call, answer, target)
 
 
 def _form(path: str | None, to: str | None) -> str:
@@ -181,10 +197,10 @@ def _mirror(call: Call, topic: str, path: str, form: str) -> None:
     _print_exported(call, answer, path)
 
 
-def _print_exported(call: Call, answer: Exported, where: str) -> None:
+def _print_exported(call: Call, answer: Exported, target: str) -> None:
     took = call.elapsed_ms()
     call.summary(
-        f"exported {counted(answer['messages'], 'message')} of {answer['topic']} to {where}"
+        f"exported {counted(answer['messages'], 'message')} of {answer['topic']} to {target}"
         f" ({counted(answer['files'], 'file')}, {size(answer['size_bytes'])}, {duration(took)})"
     )
     call.output.result({**answer, "elapsed_ms": took})

@@ -6,6 +6,5 @@ Contents:
     ends      where the last messages that a reader sees begin
     peek      the ends of a topic, or the neighbours of a message; changes nothing
     request   the options: for each its flag, its help and its value
-    where     the condition of --where, on columns and fields of records, by DuckDB
     work      tables from a reader or consumer: filtered, printed, acknowledged
 """

@@ -9,7 +9,7 @@ from txlog.base.ranges import Bound, Range
 from txlog.cli.call.call import Call
 from txlog.cli.consume import peek as peeking
 from txlog.cli.consume import work
-from txlog.cli.consume.request import Request, targets
+from txlog.cli.consume.request import Condition, Request, targets
 from txlog.cli.help import fields
 from txlog.cli.line.command import Argument, Option, command, exclusive
 from txlog.cli.output import percent
@@ -96,7 +96,12 @@ def _choose(request: Request) -> None:
 @command(
     "peek",
     "look at a few messages and change nothing",
-    examples=("txlog peek orders", "txlog peek orders --at 17:4", "txlog peek orders -s billing"),
+    examples=(
+        "txlog peek orders",
+        "txlog peek orders --at 17:4",
+        "txlog peek orders -s billing",
+        "txlog peek orders --last 3 --where \"text(key) = 'ana'\"",
+    ),
     rows="consuming.Record",
     records=True,
     more=lambda: fields.verbs(),
@@ -112,6 +117,7 @@ def peek(
     context: Annotated[int, Option("--context", "-C", min=0, metavar="N")] = 3,
     subscription: Annotated[str | None, Option("--subscription", "-s", metavar="SUB")] = None,
     partition: Annotated[list[int] | None, Option("--partition", "-p", min=0, metavar="N…")] = None,
+    where: Condition = None,
     read_compacted: Annotated[
         bool, Option("--read-compacted", help="of compacted messages only the newest of each key")
     ] = False,
@@ -129,6 +135,7 @@ def peek(
         check_name("subscription", subscription)
     exclusive(read_compacted=read_compacted, subscription=subscription)
     exclusive(read_compacted=read_compacted, around=around)
+    exclusive(where=where, at=at, around=around)
     [target] = targets([topic], partition)
     if around is not None:
         peeking.around(call, target, MessageId.parse(around), context, raw_strings)
@@ -137,7 +144,14 @@ def peek(
     else:
         which, count = next(((k, n) for k, n in counts.items() if n is not None), ("last", 10))
         peeking.some(
-            call, target, which, count, subscription, raw_strings, is_compacted=read_compacted
+            call,
+            target,
+            which,
+            count,
+            subscription,
+            raw_strings,
+            is_compacted=read_compacted,
+            where=where,
         )
 
 

@@ -36,16 +36,22 @@ def some(
     raw: bool,
     *,
     is_compacted: bool = False,
+    where: str | None = None,
 ) -> None:
     """Print the first, the last or random messages.
 
     which:        `first`, `last` (by visible time, in a partition by id) or `random`
     is_compacted: read as with --read-compacted; `last` and `random` then read all messages
+    where:        only messages for which this SQL is true; `random` then reads all messages
     """
     client = call.client()
     failed: list[Corruption] = []
-    if is_compacted:
-        tables = list(_of_compacted(client, target, which, count, failed))
+    if is_compacted or where is not None:
+        kind = "range" if subscription is None else "unacked"
+        every = Range(
+            START, END, kind="compacted" if is_compacted else kind, subscription=subscription
+        )
+        tables = list(_scanned(client, target, every, which, count, where, failed))
     elif which == "random":
         _print(call, client, _random(client, target, count, subscription), raw)
         return
@@ -59,7 +65,7 @@ def some(
             return
         tables = [table for table in tables_read if len(table)]
     if which == "random":
-        tables = [_picked(tables, count)]
+        tables = _drawn(tables, count)
     whole = pa.concat_tables(tables) if tables else None
     if whole is not None and len(whole) > count:
         order = pc.sort_indices(whole["visible_time"])  # stable: ids keep their order
@@ -80,18 +86,8 @@ def _is_one_partition(client: Client, target: Target) -> bool:
 
 def _random(client: Client, target: Target, count: int, subscription: str | None) -> list[pa.Table]:
     """Return random messages; it reads only the ranges around them."""
-    if subscription is None:
-        kind, listed = "range", client.describe_topic(target.topic)["partition_list"]
-        counts = [(row["partition"], row["messages"]) for row in listed]
-    else:
-        unacked_rows = client.subscription(target.topic, subscription).describe()["partition_list"]
-        kind, counts = "unacked", [(row["partition"], row["backlog"]) for row in unacked_rows]
-    partitions = target.partitions
-    sizes = [
-        (partition, size)
-        for partition, size in counts
-        if partitions is None or partition in partitions
-    ]
+    kind = "range" if subscription is None else "unacked"
+    sizes = _sizes(client, target, subscription)
     picked = _sample(sum(size for _, size in sizes), count)
     samples: list[pa.Table] = []
     base = 0
@@ -114,29 +110,92 @@ def _random(client: Client, target: Target, count: int, subscription: str | None
     return samples
 
 
-def _of_compacted(
-    client: Client, target: Target, which: str, count: int, failed: list[Corruption]
+def _sizes(client: Client, target: Target, subscription: str | None) -> list[tuple[int, int]]:
+    """The partitions to read, each with its messages, or those that a subscription lacks."""
+    if subscription is None:
+        listed = client.describe_topic(target.topic)["partition_list"]
+        counts = [(row["partition"], row["messages"]) for row in listed]
+    else:
+        unacked_rows = client.subscription(target.topic, subscription).describe()["partition_list"]
+        counts = [(row["partition"], row["backlog"]) for row in unacked_rows]
+    partitions = target.partitions
+    return [
+        (partition, size)
+        for partition, size in counts
+        if partitions is None or partition in partitions
+    ]
+
+
+def _scanned(
+    client: Client,
+    target: Target,
+    every: Range,
+    which: str,
+    count: int,
+    where: str | None,
+    failed: list[Corruption],
 ) -> Iterator[pa.Table]:
-    """The first, last or random messages of each partition, from compacted and newer messages."""
-    chosen = target.partitions
-    if chosen is None:
-        chosen = list(range(client.describe_topic(target.topic)["partitions"]))
-    for partition in chosen:
+    """The first, last or random messages of each partition, of those that a range and SQL choose.
+
+    A table at a time is in memory, and the messages picked so far.
+    """
+    for partition, messages in _sizes(client, target, every.subscription):
         single = Target(target.topic, [partition])
-        limit = count if which == "first" else None
-        tail: list[pa.Table] = []
-        for table in _read(client, single, Range(START, END, kind="compacted"), failed, limit):
-            tail.append(table)
-            if which == "last":
-                rows = pa.concat_tables(tail)
-                tail = [rows.slice(max(0, len(rows) - count))]
-        yield from tail
+        if which == "first":
+            yield from _read(client, single, every, failed, count, where)
+        elif which == "random":
+            yield from _drawn(_read(client, single, every, failed, None, where), count)
+        elif every.kind == "compacted":
+            yield from _tail(_read(client, single, every, failed, None, where), count)
+        else:
+            yield from _last(client, single, every, messages, count, where, failed)
 
 
-def _picked(tables: list[pa.Table], count: int) -> pa.Table:
-    """Random rows of tables, in order."""
-    whole = pa.concat_tables([RECEIVED.empty_table(), *tables])
-    return whole.take(pa.array(_sample(len(whole), count), pa.int64()))
+def _last(
+    client: Client,
+    target: Target,
+    every: Range,
+    messages: int,
+    count: int,
+    where: str | None,
+    failed: list[Corruption],
+) -> list[pa.Table]:
+    """The last messages of one partition for which SQL is true: it reads ever longer ends of it.
+
+    messages: how many the range has
+    """
+    depth = _STRETCH
+    while True:
+        depth *= 10
+        corrupt: list[Corruption] = []
+        start = START if depth >= messages else Bound("last", depth)
+        end = Range(start, END, kind=every.kind, subscription=every.subscription)
+        tail = _tail(_read(client, target, end, corrupt, None, where), count)
+        if start is START or sum(map(len, tail)) >= count:
+            failed += corrupt
+            return tail
+
+
+def _tail(tables: Iterable[pa.Table], count: int) -> list[pa.Table]:
+    """The last rows of tables, in order."""
+    tail = RECEIVED.empty_table()
+    for table in tables:
+        rows = pa.concat_tables([tail, table])
+        tail = rows.slice(max(0, len(rows) - count))
+    return [tail]
+
+
+def _drawn(tables: Iterable[pa.Table], count: int) -> list[pa.Table]:
+    """Random rows of tables, in order: those with the lowest random numbers so far."""
+    drawn, numbers = RECEIVED.empty_table(), pa.array([], pa.uint64())
+    for table in tables:
+        rows, size = pa.concat_tables([drawn, table]), len(table)
+        new = pa.Array.from_buffers(pa.uint64(), size, [None, pa.py_buffer(os.urandom(8 * size))])
+        numbers = pa.concat_arrays([numbers, new])
+        lowest = pc.array_sort_indices(numbers)[:count]
+        lowest = lowest.take(pc.array_sort_indices(lowest))
+        drawn, numbers = rows.take(lowest), numbers.take(lowest)
+    return [drawn]
 
 
 def _sample(total: int, count: int) -> list[int]:
@@ -222,6 +281,7 @@ def _read(
     chosen: Range,
     failed: list[Corruption],
     limit: int | None = None,
+    where: str | None = None,
 ) -> Iterator[pa.Table]:
     """Yield the tables of a range; add a Corruption to `failed` instead of raising it."""
     try:
@@ -231,6 +291,7 @@ def _read(
             partitions=target.partitions,
             limit=limit,
             columns=RECEIVED.names,
+            where=where,
         )
     except Corruption as error:
         failed.append(error)

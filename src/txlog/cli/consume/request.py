@@ -16,6 +16,16 @@ from txlog.errors import InvalidArgument, Usage
 
 TYPES = ("exclusive", "shared", "failover", "key-shared")
 
+Condition = Annotated[
+    str | None,
+    Option(
+        "--where",
+        metavar="SQL",
+        help="a condition on columns, and fields of a typed topic's records",
+        reads=lambda condition: utf8(condition, "--where"),
+    ),
+]
+
 
 class Target(msgspec.Struct):
     """A topic to read and its partitions; None means all of them."""
@@ -109,15 +119,7 @@ class Request(msgspec.Struct, kw_only=True):
         dict[str, str], Option("--prop", "-H", metavar="K=V…", many=True, reads=properties)
     ] = {}
     grep: Annotated[bytes | None, Option("--grep", metavar="RE", reads=os.fsencode)] = None
-    where: Annotated[
-        str | None,
-        Option(
-            "--where",
-            metavar="SQL",
-            help="a condition on columns, and fields of a typed topic's records",
-            reads=lambda condition: utf8(condition, "--where"),
-        ),
-    ] = None
+    where: Condition = None
     targets: list[Target] = []
     range: Range = Range()
 

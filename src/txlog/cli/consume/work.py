@@ -20,7 +20,6 @@ from txlog.cli.call import progress
 from txlog.cli.call.call import Call, is_terminal
 from txlog.cli.consume import ends
 from txlog.cli.consume.request import Request, Target
-from txlog.cli.consume.where import Where
 from txlog.cli.output import records
 from txlog.cli.output.records import Records
 from txlog.cli.terminal.signals import Interrupted, shielded
@@ -38,6 +37,7 @@ from txlog.errors import (
     SubscriptionNotFound,
     TxlogError,
 )
+from txlog.lake.sql.where import Where
 
 if TYPE_CHECKING:
     from txlog.base.ids import TxnId

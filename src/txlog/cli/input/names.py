@@ -42,6 +42,14 @@ def names(call: Call, words: Sequence[str], field: str, noun: str) -> list[str]:
     return list(dict.fromkeys(str(row[field]) for row in rows_named(call, words, field, noun)))
 
 
+def stdin_row(*fields: str) -> Row:
+    """The one row of stdin, as `--json` prints it; raises InvalidArgument (203)."""
+    row = _parsed(_text(_stdin()), 1)
+    if not isinstance(row, dict) or not set(fields) <= row.keys():
+        raise InvalidArgument(f"standard input is no row with {', '.join(fields)}", code=203)
+    return row
+
+
 def _stdin() -> bytes:
     if sys.stdin is None:
         return b""
@@ -51,10 +59,7 @@ def _stdin() -> bytes:
 
 
 def _rows(data: bytes, field: str) -> Iterable[Row]:
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise InvalidArgument("standard input is not UTF-8", code=203) from error
+    text = _text(data)
     if text.lstrip().startswith("["):
         listing = _parsed(text, 1)
         for number, row in enumerate(listing, start=1):
@@ -66,6 +71,13 @@ def _rows(data: bytes, field: str) -> Iterable[Row]:
             yield _checked(_parsed(word, number), field, where)
         elif word:
             yield {field: word}
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument("standard input is not UTF-8", code=203) from error
 
 
 def _parsed(text: str, number: int) -> Any:

@@ -62,7 +62,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
     },
     "export": {
         "Files": "--to --partition-by --force",
-        "Which messages": "--offset",
+        "Which messages": "--offset --where",
         "Once": "--resume --append",
     },
     "serve": {

@@ -94,9 +94,18 @@ class SqlResult:
         return self._table
 
     def df(self) -> pd.DataFrame:
-        """All rows as a DataFrame of pandas. Raises MissingExtra without pandas."""
-        _library("pandas")
-        return self.arrow().to_pandas()
+        """All rows as a DataFrame of pandas. Raises MissingExtra without pandas.
+
+        Integers with nulls are pandas' Int64 and the like; as floats they would lose digits.
+        """
+        pandas, table = _library("pandas"), self.arrow()
+        frame: pd.DataFrame = table.to_pandas()
+        for at, column in enumerate(table.columns):
+            if pa.types.is_integer(column.type) and column.null_count:
+                name = str(column.type).replace("uint", "UInt").replace("int", "Int")
+                kind = getattr(pandas, f"{name}Dtype")()
+                frame.isetitem(at, column.to_pandas(types_mapper=lambda _, kind=kind: kind))
+        return frame
 
     def pl(self) -> pl.DataFrame:
         """All rows as a DataFrame of polars. Raises MissingExtra without polars."""

@@ -65,6 +65,7 @@ from txlog.errors import (
     TxlogError,
 )
 from txlog.lake.jobs.engine import Tell, silent
+from txlog.lake.sql.where import Where
 
 if TYPE_CHECKING:
     from txlog.base.rows.jobs import Exported
@@ -111,21 +112,27 @@ class Shape:
 
         raises: TryAgain for a message of a schema that the topic got after the export began
         """
-        messages = Messages(received)
-        converted = {
-            "message_id": messages.column("message_id"),
-            "txn": messages.column("txn"),
-            "txn_index": received.column("index"),
-        }
-        columns = [converted[n] if n in converted else received.column(n) for n in COLUMNS.names]
+        rows = exported(received)
         if self._records is None:
-            return pa.table(columns, schema=self.schema)
+            return rows
         newest = pc.max(received.column("schema_version")).as_py()
         if newest is not None and newest > self._records.version:
             raise TryAgain(
                 f"{self.topic} got another schema during the export", hint="export again"
             )
-        return pa.table([self._records.of(received), *columns], schema=self.schema)
+        return pa.table([self._records.of(received), *rows.columns], schema=self.schema)
+
+
+def exported(received: pa.Table) -> pa.Table:
+    """Rows that a reader received, with the columns of COLUMNS."""
+    messages = Messages(received)
+    converted = {
+        "message_id": messages.column("message_id"),
+        "txn": messages.column("txn"),
+        "txn_index": received.column("index"),
+    }
+    columns = [converted[n] if n in converted else received.column(n) for n in COLUMNS.names]
+    return pa.table(columns, schema=COLUMNS)
 
 
 def writer(
@@ -314,20 +321,23 @@ def export_stream(
     *,
     form: str = "ndjson",
     message_range: Range | None = None,
+    where: str | None = None,
     tell: Tell = silent,
 ) -> Exported:
     """Write the committed messages of a topic to an open file, which need not seek.
 
     message_range: by default everything up to the current end of the log
+    where:   only messages for which this SQL is true, as in Client.read
     returns: {topic, path, files, messages, size_bytes}; size_bytes: of payload
-    raises:  TopicNotFound, InvalidArgument, PartitionUnavailable, Corruption; errors of the sink
+    raises:  TopicNotFound, InvalidArgument, SqlError, PartitionUnavailable, Corruption; errors of
+             the sink
     """
     _check_form(form)
     counts = Counts()
     counts.files = 1
     shape = Shape(client, topic)
     with dropping(writer(form, sink, shape.schema, seeks=False)) as writer_:
-        _write(writer_, _tables(client, topic, message_range), shape, form, counts, tell)
+        _write(writer_, _tables(client, topic, message_range, where), shape, form, counts, tell)
     return _answer(topic, "-", counts)
 
 
@@ -338,6 +348,7 @@ def export_file(
     *,
     form: str = "parquet",
     message_range: Range | None = None,
+    where: str | None = None,
     force: bool = False,
     tell: Tell = silent,
 ) -> Exported:
@@ -357,14 +368,21 @@ def export_file(
         packed(file, path) as sink,
         dropping(writer(form, sink, shape.schema)) as writer_,
     ):
-        _write(writer_, _tables(client, topic, message_range), shape, form, counts, tell)
+        _write(writer_, _tables(client, topic, message_range, where), shape, form, counts, tell)
     counts.files = 1
     return _answer(topic, path, counts)
 
 
-def _tables(client: Client, topic: str, message_range: Range | None) -> Iterator[pa.Table]:
-    names = RECEIVED.names  # Shape makes the records
-    return client.read(topic, range=message_range, batch_messages=_AT_ONCE, columns=names)
+def _tables(
+    client: Client, topic: str, message_range: Range | None, where: str | None
+) -> Iterator[pa.Table]:
+    return client.read(
+        topic,
+        range=message_range,
+        batch_messages=_AT_ONCE,
+        columns=RECEIVED.names,  # Shape makes the records
+        where=where,
+    )
 
 
 def _write(
@@ -390,6 +408,7 @@ def export_directory(
     *,
     form: str = "parquet",
     message_range: Range | None = None,
+    where: str | None = None,
     partition_by: Sequence[str] = (),
     resume: bool = False,
     append: bool = False,
@@ -400,6 +419,7 @@ def export_directory(
     """Write the committed messages of a topic as files of a directory, each message once.
 
     message_range: a range of the log; not allowed when a directory is continued
+    where:   as export_stream; a directory is continued with the same condition
     partition_by: columns of PLACES: files are below name=value/…, and lack these columns, except
              that a date leaves its time in the files
     resume:  continue after a killed export of the same store and topic, or begin
@@ -422,7 +442,7 @@ def export_directory(
     with closing(PosixDisk(path, allow_unsafe=True)) as disk, closing(disk.lock_file(LOCK)) as lock:
         if not lock.try_acquire():
             raise TryAgain(f"another export is writing to {path}", path=path)
-        export = _Directory(client, topic, Path(path), form, partition_by)
+        export = _Directory(client, topic, Path(path), form, partition_by, where)
         try:
             export.begin(message_range, resume=resume or append, add=append, force=force)
         except TxlogError:
@@ -447,6 +467,7 @@ class _State:
     places: dict[str, Mark] = field(default_factory=dict)
     stops: dict[str, Mark] = field(default_factory=dict)
     is_done: bool = False
+    where: str | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> _State:
@@ -460,11 +481,20 @@ class _Directory:
     """An export in progress."""
 
     def __init__(
-        self, client: Client, topic: str, root: Path, form: str, partition_by: Sequence[str]
+        self,
+        client: Client,
+        topic: str,
+        root: Path,
+        form: str,
+        partition_by: Sequence[str],
+        where: str | None,
     ) -> None:
         name = TopicName.parse(topic, allow_partition=True)
         self.counts = Counts()
-        self.state = _State(client.uuid, name.full, form, list(partition_by))
+        self.state = _State(client.uuid, name.full, form, list(partition_by), where=where)
+        self._condition: Where | None = None
+        if where is not None:  # imports DuckDB only now
+            self._condition = Where(where, [topic], RecordColumns(client.store))
         self._client = client
         self._topic = topic
         self._root = root
@@ -497,7 +527,7 @@ class _Directory:
                 hint="--append adds to it, --resume finishes it, --force starts over",
                 path=str(self._root),
             )
-        for name in ("store", "topic", "form", "partition_by"):
+        for name in ("store", "topic", "form", "partition_by", "where"):
             if getattr(saved, name) != getattr(self.state, name):
                 raise NotAllowed(
                     f"{self._root} is an export with another {name}: {getattr(saved, name)}",
@@ -548,7 +578,10 @@ class _Directory:
             self._save()
 
     def _piece(self, reader: Reader, partition: int, most: int) -> int:
-        """Write at most `most` messages, whose files get their names together; returns how many."""
+        """Write what is wanted of at most `most` messages; returns how many were read.
+
+        The files get their names together.
+        """
         done, shape = 0, Shape(self._client, self._topic)
         with ExitStack() as files:
             writers: dict[str, Writer] = {}
@@ -558,11 +591,15 @@ class _Directory:
                 if not rows.num_rows:
                     break
                 name = name or _name(rows, partition, self.state.form)
+                done += rows.num_rows
+                if self._condition is not None:
+                    rows = self._condition.filtered(rows)
+                    if not rows.num_rows:
+                        continue
                 for folder, part in by_place(shape.rows(rows), self.state.partition_by):
                     if folder not in writers:
                         writers[folder] = self._opened(files, folder, name, shape.schema)
                     writers[folder].write(part)
-                done += rows.num_rows
                 self.counts.add(rows)
             for writer_ in writers.values():
                 writer_.close()
@@ -617,7 +654,10 @@ class _Directory:
             ) from error
 
     def _save(self) -> None:
-        text = json.dumps(asdict(self.state), indent=1)
+        state = asdict(self.state)
+        if state["where"] is None:  # as versions before wrote it
+            del state["where"]
+        text = json.dumps(state, indent=1)
         replace_file(str(self._root / STATE), text.encode() + b"\n")
 
 

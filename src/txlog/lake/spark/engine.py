@@ -19,6 +19,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegralType, StringType
 from txlog.base.ids import TopicName
 from txlog.base.message_columns import STORED, spark_schema
 from txlog.base.startup import compute as pc
+from txlog.base.times import local_zone_name
 from txlog.client.client import Client
 from txlog.engine.door.catalog import number_of
 from txlog.engine.door.catalog import topic as find_topic
@@ -41,9 +42,13 @@ from txlog.errors import CommandFailed, InvalidArgument
 from txlog.lake.jobs.sources.loads import (
     BASE64,
     KEPT,
+    LOCAL,
     MILLISECONDS,
+    NO_NAME,
     PROPERTY,
     SECONDS,
+    SHOWN_TWICE,
+    SKIPPED,
     Files,
     Transform,
     encoded,
@@ -338,12 +343,43 @@ def _shaped(name: str, column: Column, kind: DataType) -> Column:
             return (
                 F.when(_is(SECONDS, column), F.timestamp_seconds(column.cast("bigint")))
                 .when(_is(MILLISECONDS, column), F.timestamp_millis(column.cast("bigint")))
+                .when(_is(LOCAL, column), _local_instant(column, local_zone_name()))
                 .otherwise(column.cast("timestamp"))
             )
         return column.cast("timestamp")
     if name in ("key", "value"):
         return column if isinstance(kind, BinaryType) else column.cast("string").cast("binary")
     return column
+
+
+def _local_instant(text: Column, zone: str | None) -> Column:
+    """The instant of a text without an offset, with the rules that `jobs.sources.rows` has."""
+
+    def wrong(reason: str) -> Column:
+        said = F.concat(F.lit('not a time: "'), text, F.lit(f'": {reason}'))
+        return F.raise_error(said).cast("timestamp_ntz")
+
+    if zone is None:
+        return wrong(NO_NAME).cast("timestamp")
+    wall, name, utc = text.cast("timestamp_ntz"), F.lit(zone), F.lit("UTC")
+
+    def shown(moment: Column) -> Column:
+        return F.convert_timezone(utc, name, moment)
+
+    def by(near: Column) -> Column:
+        return wall - (shown(near) - near)
+
+    day = F.expr("INTERVAL 1 DAY")
+    first, second = by(wall - day), by(wall + day)
+    is_first, is_second = shown(first) == wall, shown(second) == wall
+    moment = (
+        F.when(is_first & ((first == second) | ~is_second), first)
+        .when(~is_first & is_second, second)
+        .when(is_first, wrong(SHOWN_TWICE))
+        .otherwise(F.when(wall.isNotNull(), wrong(SKIPPED)))
+    )
+    epoch = F.lit("1970-01-01 00:00:00").cast("timestamp_ntz")
+    return F.timestamp_micros(F.timestamp_diff("MICROSECOND", epoch, moment))
 
 
 def _is(pattern: str, text: Column) -> Column:

@@ -4,6 +4,7 @@ Contents:
 
     client_query     Query: SQL over the store of a client
     duck             DuckDB itself: the only module that imports it
+    faults           errors of JSON, with the message that is to blame
     lists            relations other than messages: the lists, as Arrow tables
     macros           bytes in SQL: text, JSON, and the message that is not JSON
     messages         a Relation written as SQL
@@ -14,4 +15,5 @@ Contents:
     spark_script     `views --spark`: a script for PySpark without txlog
     this             `this`: the relation for an inspected object, or the rows of a file
     views_script     `views`: committed messages as plain SQL over files, without txlog
+    where            the condition of --where, on columns and fields of records
 """

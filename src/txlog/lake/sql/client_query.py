@@ -1,4 +1,4 @@
-"""Owns Query: SQL over the store of a client."""
+"""Owns Query: SQL over the store of a client. The client takes Query and Where from here."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from txlog.client.client import Client
 from txlog.lake.sql.lists import listed
 from txlog.lake.sql.query import SqlQuery
+from txlog.lake.sql.where import Where
+
+__all__ = ["Query", "Where"]
 
 
 class Query(SqlQuery):

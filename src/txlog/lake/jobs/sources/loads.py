@@ -36,6 +36,11 @@ BASE64: Final = "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 # Text of an instant as a number, in the form of `parse_stored`.
 SECONDS: Final = "[0-9]{9,10}"
 MILLISECONDS: Final = "[0-9]{1,19}|-[0-9]{14,19}"
+# Text of an instant without an offset: it is local time.
+LOCAL: Final = "[0-9]+[-/][0-9]+[-/][0-9]+([T ]+[0-9:.]*)? *"
+SKIPPED: Final = "the local clocks skip it: add an offset, as in 02:30Z"
+SHOWN_TWICE: Final = "the local clocks show it twice: add an offset, as in 02:30Z"
+NO_NAME: Final = "the local zone has no name: set TZ, as in TZ=Europe/Berlin, or add an offset"
 # The columns that a replayed message keeps, and the property that names its source, TOPIC:ID.
 KEPT: Final = ("key", "value", "properties", "event_time", "deliver_at")
 PROPERTY: Final = "replay_of"

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
 
+from txlog.base.times import local_zone_name
 from txlog.engine.door.segments import RECORD
 from txlog.engine.door.sending import COLUMNS
 from txlog.errors import InvalidArgument
 from txlog.lake.jobs.sources.loads import (
     BASE64,
     BLOCK_BYTES,
+    LOCAL,
     MILLISECONDS,
+    NO_NAME,
     SECONDS,
+    SHOWN_TWICE,
+    SKIPPED,
     Files,
     encoded,
     no_objects,
@@ -184,7 +189,43 @@ def check_lines(session: Session, source: Files, user_source: Files) -> None:
         raise no_objects(user_source, row["n"])
 
 
+def _local_instants(zone: str | None) -> Iterator[str]:
+    """The macros behind local_instant(text, wall): the instant of a wall time in the local zone.
+
+    The offsets of a day before and a day after are the two that a wall time can have. DuckDB alone
+    takes one of them without a word where the clocks change.
+    """
+    if zone is None:
+        yield f"CREATE OR REPLACE MACRO local_instant(text, wall) AS {_error(NO_NAME)}"
+        return
+    if zone.removeprefix("Etc/") == "UTC":
+        yield ("CREATE OR REPLACE MACRO local_instant(text, wall) AS CAST(text AS TIMESTAMPTZ)")
+        return
+    yield (
+        "CREATE OR REPLACE MACRO local_wall(utc) AS"
+        f" timezone({_text(zone)}, utc AT TIME ZONE 'UTC')"
+    )
+    yield "CREATE OR REPLACE MACRO local_by(wall, near) AS wall - (local_wall(near) - near)"
+    yield (
+        "CREATE OR REPLACE MACRO local_choice(text, wall, a, b) AS CASE"
+        " WHEN local_wall(a) = wall AND (a = b OR local_wall(b) <> wall) THEN a"
+        " WHEN local_wall(a) <> wall AND local_wall(b) = wall THEN b"
+        f" WHEN local_wall(a) = wall THEN {_error(SHOWN_TWICE)} ELSE {_error(SKIPPED)} END"
+    )
+    yield (
+        "CREATE OR REPLACE MACRO local_instant(text, wall) AS local_choice(text, wall,"
+        " local_by(wall, wall - INTERVAL 1 DAY), local_by(wall, wall + INTERVAL 1 DAY))"
+        " AT TIME ZONE 'UTC'"
+    )
+
+
+def _error(reason: str) -> str:
+    return f"error('not a time: \"' || text || '\": ' || {_text(reason)})"
+
+
 def _selected(session: Session, source: Files) -> str:
+    for macro in _local_instants(local_zone_name()):
+        session.execute(macro)
     return f"SELECT {_columns(session, source)} FROM {_scan(source)}"
 
 
@@ -251,6 +292,8 @@ def _shaped(name: str, column: str, kind: pa.DataType) -> str:
             return (
                 f"CASE WHEN regexp_full_match({column}, '{SECONDS}') THEN {_instant(seconds)}"
                 f" WHEN regexp_full_match({column}, '{MILLISECONDS}') THEN {_instant(column)}"
+                f" WHEN regexp_full_match({column}, '{LOCAL}')"
+                f" THEN local_instant({column}, CAST({column} AS TIMESTAMP))"
                 f" ELSE CAST({column} AS TIMESTAMPTZ) END"
             )
         return f"CAST({column} AS TIMESTAMPTZ)"

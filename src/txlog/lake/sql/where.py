@@ -1,4 +1,4 @@
-"""Owns Where, the condition of --where: SQL over the columns of messages and fields of records."""
+"""Owns Where, a condition in SQL on the columns of messages and fields of records (`--where`)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from txlog.base.ids import TopicName
 from txlog.client.reading.record_columns import RecordColumns
 from txlog.engine.door import reading
 from txlog.engine.door.segments import RECORD, Records
@@ -34,6 +35,7 @@ class Where:
     `key`, the short form means that column. key and value are BLOB: `text(value)` decodes them, and
     `value->>'id'` reads JSON.
 
+    topics: TOPIC or TOPIC/PARTITION
     raises: SqlError, before anything is read
     """
 
@@ -46,7 +48,8 @@ class Where:
         self._session = duck.Session()
         for macro in macros.MACROS:
             self._session.execute(macro)
-        for topic in topics:
+        for name in topics:
+            topic = TopicName.parse(name, allow_partition=True).topic.short
             records = typed.of(topic)
             empty = reading.RECEIVED.empty_table()
             if records is not None:
@@ -54,7 +57,7 @@ class Where:
             self._kept(empty, topic, records)
 
     def filtered(self, table: pa.Table) -> pa.Table:
-        """The rows of RECEIVED for which the condition is true."""
+        """The rows of RECEIVED for which the condition is true, perhaps with their records."""
         pieces = []
         for rows in self._typed.runs(table):
             topic = rows.column("topic")[0].as_py()
@@ -82,7 +85,7 @@ class Where:
             column = _UNKNOWN.search(error.message)
             if column is None:
                 raise
-            message = f'--where: {topic} has no column or field "{column[1]}"'
+            message = f'{topic} has no column or field "{column[1]}"'
             raise SqlError(message, hint=_hint(topic, records, column[1])) from error
 
     def _query(self, records: Records | None) -> str:
