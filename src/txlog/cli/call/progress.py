@@ -183,6 +183,27 @@ class Amount(Bar):
         return amount(self._name, int(self.read * share), self.total, done, elapsed_s)
 
 
+class Count(Bar):
+    """A counter of messages, and their rate; a call of the object sets how many are done."""
+
+    def __init__(self, call: Call, name: str) -> None:
+        super().__init__(call, lambda: messages(name, self._done, time.monotonic() - self._since))
+        self._since = time.monotonic()
+        self._done = 0
+
+    def __call__(self, done: int) -> None:
+        """Set the number of messages that are done."""
+        self._done = done
+
+
+def messages(name: str, done: int, elapsed_s: float) -> Sight:
+    """The content of a counter: messages done, and how many a second."""
+    if not done:
+        return Sight(name)
+    rate = int(done / elapsed_s) if elapsed_s > 0 else 0
+    return Sight(name, f"{counted(done, 'message')}, {rate:,}/s")
+
+
 def amount(name: str, done_bytes: int, total: int | None, messages: int, elapsed_s: float) -> Sight:
     """The content of a bar for an amount: bytes done, rate, and with a total also the time left.
 
