@@ -241,7 +241,7 @@ def test_a_message_is_the_record_that_consume_gives(run: Run) -> None:
     where = json.loads(record)["message_id"]
     code, out, err = run("inspect", f"msg:{where}", "--json")
     assert code == 0, err
-    assert out.startswith(record.replace('"size_bytes":24}', '"size_bytes":24,'))
+    assert out.startswith(record.removesuffix("}"))
     assert json.loads(out)["acknowledged_list"] == []
     narrow = run("inspect", f"msg:{where}", "--json", "--columns", "value,kind")[1]
     assert narrow == '{"value":{"id": 1.10, "n": 1.0e3},"kind":"message"}\n'

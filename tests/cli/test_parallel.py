@@ -18,6 +18,7 @@ import pytest
 
 import txlog
 from tests.harness import CHILDREN, KILLED, Child, Children
+from tests.screen import Screen
 from tests.tiers import graded
 from txlog import functions
 from txlog.cli.main import main
@@ -230,6 +231,54 @@ def test_a_command_in_parallel(tool: Tool) -> None:
     code = main(["-S", str(tool.path), *words, *formats, "--", "cat"])
     out, _ = tool.capfd.readouterr()
     assert (code, json.loads(out)["consumed"]) == (0, COUNT)
+    tool.check(in_order=True)
+
+
+NOISY = """
+import os
+import time
+from pathlib import Path
+
+
+def noisy(message, context):
+    time.sleep(0.01)  # the bars need half a second
+    number = int(message.value)
+    if number % 100 == 0:
+        print(f"printed {number}" + "." * 30)
+        context.logger.warning("warned of %d", number)
+    mark = Path(__file__).with_name("killed")
+    if number == 300 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), 9)
+    return message.value
+"""
+
+
+def test_a_terminal_has_a_bar_for_each_worker(tool: Tool) -> None:
+    """Lines of workers stand above the bars, whole and once; at the end the bars are gone."""
+    (tool.folder / "noisy.py").write_text(NOISY)
+    options = ["-S", str(tool.path), "run", f"{tool.folder}/noisy.py:noisy", "--input", "in"]
+    options += ["--output", "out", "-s", "s", "--create", "--txn-size", "10", "--parallelism", "3"]
+    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    argv = [sys.executable, "-m", "txlog", *options]
+    with Screen(argv, {**env, "TERM": "xterm-256color"}, columns=80, lines=40) as screen:
+
+        def has_bars() -> bool:
+            names = [line.split()[:2] for line in screen.lines if "━" in line]
+            workers = [["worker", str(number)] for number in range(3)]
+            return len(names) == 4 and names[0][0] == "noisy@in/s" and names[1:] == workers
+
+        screen.wait(has_bars)
+        code = screen.end()
+        lines = screen.text.splitlines()
+    assert code == 0, lines
+    assert "━" not in screen.text
+    assert lines[-1].startswith("noisy@in/s: finished: 400 in, 400 out")
+    for number in (0, 100, 200):
+        assert lines.count(f"printed {number}" + "." * 30) == 1
+        assert lines.count(f"warning: noisy@in/s: warned of {number}") == 1
+    assert sum("restarted" in line for line in lines) == 1
+    assert all(line.startswith(("noisy@in/s: ", "warning: ", "printed ")) for line in lines), lines
     tool.check(in_order=True)
 
 

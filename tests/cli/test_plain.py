@@ -6,6 +6,8 @@ import random
 import re
 from typing import Any
 
+import pytest
+
 from txlog.cli.line import catalogue, dispatch, typer
 from txlog.cli.line.command import (
     GLOBAL_FLAGS,
@@ -14,6 +16,7 @@ from txlog.cli.line.command import (
     declared,
     hidden_times,
     parse,
+    spelled_out,
 )
 from txlog.errors import Usage
 
@@ -135,3 +138,27 @@ def test_field_help_needs_no_arguments() -> None:
             assert by_plain(command, ["-fhelp"]) is not None, path
             fields = command.row_fields
             assert [field.name for field in fields if field.meaning == field.name] == [], path
+
+
+@pytest.mark.parametrize(
+    ("line", "topic", "pause"),
+    [
+        ("--watch", None, "2s"),
+        ("--watch orders", "orders", "2s"),
+        ("orders --watch", "orders", "2s"),
+        ("--watch 5s", None, "5s"),
+        ("--watch 5s orders", "orders", "5s"),
+        ("--watch=1m30s orders", "orders", "1m30s"),
+        ("--watch --json", None, "2s"),
+        ("--watch -- 5s", "5s", "2s"),
+        ("-- --watch", "--watch", None),
+    ],
+)
+def test_a_value_of_watch_may_be_left_out(line: str, topic: str | None, pause: str | None) -> None:
+    """The next word is the pause only if it is a duration, for both parsers."""
+    command = dispatch.load("sub list")
+    args = spelled_out(command, line.split())
+    values = by_plain(command, args)
+    assert values is not None
+    assert (values["topic"], values["pause_ms"]) == (topic, pause)
+    assert values == by_typer(command, args)

@@ -176,6 +176,15 @@ def test_line_shows_amount_and_speed() -> None:
     assert "left" not in grown.words
 
 
+def test_a_counter_shows_messages_and_their_rate() -> None:
+    """Kills: `topic copy` that shows a number of messages as bytes."""
+    assert bars.messages("copy", 0, 1.0) == ("copy", "", None)
+    assert bars.messages("copy", 100_000, 2.0).words == "100,000 messages, 50,000/s"
+    counter = bars.Count(calling(), "copy")
+    counter(3)
+    assert counter._sight().words.startswith("3 messages, ")
+
+
 def test_a_line_is_no_wider_than_the_terminal() -> None:
     """The bar is as long as its share, if it fits; it has colours only on request."""
     words = " 50% 512 B of 1.0 KiB, 512 B/s, 1s left"

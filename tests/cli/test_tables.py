@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
@@ -19,8 +22,8 @@ from tests.terminal import shown
 from txlog.cli.commands import status
 from txlog.cli.line.command import Command
 from txlog.cli.output.output import Output
+from txlog.cli.terminal import say, tables
 from txlog.cli.terminal import screen as terminal
-from txlog.cli.terminal import tables
 
 PERSON = tables.Look(human=True, color=False, utc=True, width=0)
 
@@ -118,8 +121,12 @@ def test_colours_are_used_only_on_request() -> None:
 
 def test_an_object_on_a_terminal_has_a_line_a_field() -> None:
     lines = tables.pairs(ROWS[0], screen(20)).splitlines()
-    assert [line[:10].rstrip() for line in lines] == ["topic", "messages", "note", "size"]
-    assert [line[10:] for line in lines] == ["orders", "1,200", "[red]:smi…", "2.0 KiB"]
+    names, values = zip(*((line[:10].rstrip(), line[10:]) for line in lines), strict=True)
+    assert names == ("topic", "messages", "note", "", "size")  # a long value goes on below
+    assert values == ("orders", "1,200", "[red]:smil", "e:[/red]", "2.0 KiB")
+    [_, *more] = tables.pairs({"value": "v" * 1000}, screen(20)).splitlines()
+    assert len(more) == 9
+    assert more[-1].endswith("…")
     assert tables.pairs({}, screen(20)) in ("", "\n")
 
 
@@ -155,8 +162,8 @@ def test_nested_values_are_lines_and_tables() -> None:
     text = tables.pairs(row, screen(80))
     lines = [re.split(r"  +", line.strip()) for line in text.splitlines()]
     assert lines == [
-        ["topic", "orders"], ["policies ttl", "1m"], ["policies origins ttl", "topic"], ["emptys"],
-        [""], ["parts"], ["PARTITION", "SIZE"], ["0", "2.0 KiB"], ["1", "3 B"],
+        ["topic", "orders"], ["policies ttl", "1m"], ["policies origins ttl", "topic"],
+        ["emptys", "-"], [""], ["parts"], ["PARTITION", "SIZE"], ["0", "2.0 KiB"], ["1", "3 B"],
     ]  # fmt: skip
     assert "k=1" in tables.table(["a"], [{"a": {"k": 1}}], screen(80))
     plain = tables.Look(human=False, color=False, utc=True, width=0)
@@ -333,3 +340,42 @@ def test_a_listing_in_batches_is_the_listing(
     written.clear()
     output.listing(batches)
     assert "".join(written) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "colors"),
+    [
+        ("topic list --json", {"cyan", "default"}),
+        ("consume orders -n 1 -f ndjson", {"cyan", "default"}),
+        ("query 'SELECT 1 AS a' --json", {"cyan", "default"}),
+        ("topic list --json --no-color", {"default"}),
+        ("topic list --json --color never", {"default"}),
+    ],
+)
+def test_keys_of_json_are_in_colour_on_a_terminal(
+    line: str, colors: set[str], tmp_path: Path
+) -> None:
+    """A text with a quote and a colon in it stays one text; a pipe gets no colour in any case."""
+    txlog.init(str(tmp_path / "s"))
+    with txlog.open(str(tmp_path / "s")) as client:
+        client.create_topic("orders")
+        client.producer("orders").send(b'say "amount": 3')
+    argv = [sys.executable, "-m", "txlog", "-S", str(tmp_path / "s"), *shlex.split(line)]
+    env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    env |= {"TERM": "xterm-256color"}
+    with Screen(argv, env, columns=2000, lines=5) as shown:
+        assert shown.end() == 0, shown.text
+        assert shown.colors() == colors
+    forced = {**env, "FORCE_COLOR": "1", "CLICOLOR_FORCE": "1"}
+    piped = subprocess.run(argv, env=forced, capture_output=True, text=True, check=True).stdout
+    assert "\x1b" not in piped
+    assert piped.rstrip() == shown.text
+    with Screen(argv, {**env, "NO_COLOR": "1"}, columns=2000, lines=5) as plain:
+        assert plain.end() == 0
+        assert (plain.colors(), plain.text) == ({"default"}, shown.text)
+
+
+def test_only_keys_of_json_are_in_colour() -> None:
+    text = b'{"a":"b\\":","c":[{"d":"e"}],"f":"\\\\"}'
+    marked = re.findall(rb"\x1b\[36m(.*?)\x1b\[0m", say.with_colored_keys(text))
+    assert marked == [b'"a"', b'"c"', b'"d"', b'"f"']

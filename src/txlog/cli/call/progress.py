@@ -1,4 +1,4 @@
-"""Owns progress bars: on the last line of a terminal's stderr, removed when the command ends.
+"""Owns progress bars: on the last lines of a terminal's stderr, removed when the command ends.
 
     files   orders ━━━━━━━━━━━━━━━━━━───────────── 58% 15.7 MiB of 27.0 MiB, 3.1 MiB/s, 4s left
     pipes   orders 1,204,000 messages, 12.3 MiB, 2.1 MiB/s
@@ -48,7 +48,7 @@ class Sight(NamedTuple):
 
 
 class Line:
-    """The last line of stderr, with the bar on it; other output must not run into it.
+    """The last lines of stderr, with a bar on each; other output must not run into them.
 
     prints: the command also writes to stdout; then a bar appears only if stdout is a file, because
             the reader of a pipe may print on the same screen
@@ -60,33 +60,42 @@ class Line:
         # a dumb terminal cannot erase the bar
         can = is_terminal(2) and os.environ.get("TERM") != "dumb"
         self.shows = not silent and not call.output.as_json and can
-        self._color = is_colored(flags.color or "auto", can, os.environ)
+        self.color = is_colored(flags.color or "auto", can, os.environ)
         if prints and not _is_file(1):
             self.shows = False
         self._lock = threading.Lock()
-        self._drawn = ""
+        self._drawn: list[str] = []
 
-    def draw(self, sight: Sight) -> None:
-        """Replace the drawing, cut to the width of the terminal."""
+    @property
+    def _erase(self) -> str:
+        """What removes the drawing: the cursor is at the end of its last line."""
+        above = len(self._drawn) - 1
+        return ERASE if above < 1 else f"\r\x1b[{above}A\x1b[J"
+
+    def draw(self, *sights: Sight) -> None:
+        """Replace the drawing, a line for each sight, cut to the width and height of the screen."""
         screen = importlib.import_module("txlog.cli.terminal.screen")
-        name, caption = printable(sight.name), printable(sight.words)
-        drawing = screen.progress(
-            name, caption, sight.share, (columns_of(2, os.environ) or 80) - 1, self._color
-        )
+        columns = (columns_of(2, os.environ) or 80) - 1
+        drawing = [
+            screen.progress(
+                printable(each.name), printable(each.words), each.share, columns, self.color
+            )
+            for each in sights[: max(1, _lines_of(2) - 1)]
+        ]
         with self._lock:
             if drawing != self._drawn:
-                self._drawn = drawing
-                _write(f"{ERASE}{drawing}")
-                signals.parting(ERASE)
+                before, self._drawn = self._erase, drawing
+                _write(before + "\n".join(drawing))
+                signals.parting(self._erase)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Remove the line, and keep it away while the block runs."""
+        """Remove the drawing, and keep it away while the block runs."""
         with signals.shielded(), self._lock:
             if self._drawn:
-                self._drawn = ""
+                before, self._drawn = self._erase, []
                 signals.parting("")
-                _write(ERASE)
+                _write(before)
             yield
 
 
@@ -174,6 +183,27 @@ class Amount(Bar):
         return amount(self._name, int(self.read * share), self.total, done, elapsed_s)
 
 
+class Count(Bar):
+    """A counter of messages, and their rate; a call of the object sets how many are done."""
+
+    def __init__(self, call: Call, name: str) -> None:
+        super().__init__(call, lambda: messages(name, self._done, time.monotonic() - self._since))
+        self._since = time.monotonic()
+        self._done = 0
+
+    def __call__(self, done: int) -> None:
+        """Set the number of messages that are done."""
+        self._done = done
+
+
+def messages(name: str, done: int, elapsed_s: float) -> Sight:
+    """The content of a counter: messages done, and how many a second."""
+    if not done:
+        return Sight(name)
+    rate = int(done / elapsed_s) if elapsed_s > 0 else 0
+    return Sight(name, f"{counted(done, 'message')}, {rate:,}/s")
+
+
 def amount(name: str, done_bytes: int, total: int | None, messages: int, elapsed_s: float) -> Sight:
     """The content of a bar for an amount: bytes done, rate, and with a total also the time left.
 
@@ -209,6 +239,14 @@ def size_of(paths: Sequence[str]) -> int | None:
     except OSError:
         return None
     return total or None
+
+
+def _lines_of(descriptor: int) -> int:
+    """The height of a descriptor's terminal, 24 if it does not say."""
+    try:
+        return os.get_terminal_size(descriptor).lines or 24
+    except OSError:
+        return 24
 
 
 def _is_file(number: int) -> bool:

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
-from txlog.base.times import parse_duration
 from txlog.cli.call.call import Call
-from txlog.errors import InvalidArgument
 
-_CLEAR = "\x1b[H\x1b[2J"
-
-
-def pause_of(text: str) -> int:
-    """A pause in ms; raises InvalidArgument (203) for none."""
-    pause_ms = parse_duration(text)
-    if pause_ms == 0:
-        raise InvalidArgument("--watch needs a time above 0", code=203)
-    return pause_ms
+_CLEAR: Final = "\x1b[H\x1b[2J"
 
 
 def repeat(call: Call, pause_ms: int | None, show: Callable[[], None]) -> None:

@@ -60,4 +60,4 @@ def _text(call: Call, answer: Mapping[str, Any]) -> str:
     lines += [f"problem: {printable(p['message'])}" for p in answer["problem_list"]]
     rows = [fields.select(row, _TOPIC_FIELDS) for row in answer["topic_list"]]
     text = "".join(f"{line}\n" for line in lines)
-    return text + (tables.table(_TOPIC_FIELDS, rows, look) if rows else "")
+    return text + (tables.table(_TOPIC_FIELDS, rows, look, importance={}) if rows else "")

@@ -8,9 +8,8 @@ from typing import Annotated
 
 from txlog.base.ranges import parse_size
 from txlog.cli.call.call import STORE_DEFAULT, Call
-from txlog.cli.call.repetition import pause_of
 from txlog.cli.help import fields
-from txlog.cli.line.command import Argument, Duration, Option, command
+from txlog.cli.line.command import Argument, Duration, Option, Watch, command
 from txlog.cli.terminal import tables
 from txlog.errors import InvalidArgument, ReadOnlyStore
 
@@ -158,14 +157,12 @@ def restore(
 @command(
     "status",
     "contents of the store, and its health",
-    examples=("txlog status", "txlog status --json"),
+    examples=("txlog status", "txlog status --json", "txlog status --watch=5s"),
     rows="store.Status",
 )
 def status(
     call: Call,
-    pause_ms: Annotated[
-        int | None, Duration("--watch", reads=pause_of, help="repeat every DUR")
-    ] = None,
+    pause_ms: Watch = None,
 ) -> None:
     """Show the contents of the store, and its health."""
 

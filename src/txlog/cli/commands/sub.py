@@ -15,20 +15,25 @@ from txlog.base.ids import MessageId, TopicName, check_name
 from txlog.base.ranges import Bound, parse_bound
 from txlog.base.suggest import suggestion
 from txlog.cli.call.call import Call, confirm, each_target
-from txlog.cli.call.repetition import pause_of, repeat
+from txlog.cli.call.repetition import repeat
 from txlog.cli.input.names import names, rows_named
-from txlog.cli.line.command import Argument, Duration, Option, command
+from txlog.cli.line.command import Argument, Duration, Option, Watch, command, pause_of
 from txlog.cli.terminal.tables import counted
 from txlog.client.topics.subscription import moved_partitions, seek_effect, undo_of
-from txlog.errors import InvalidArgument, SubscriptionNotFound, Usage
+from txlog.errors import InvalidArgument, SubscriptionNotFound, TopicNotFound, Usage
 
 if TYPE_CHECKING:
-    from txlog.base.rows.consuming import Skipped
+    from txlog.base.rows.consuming import LagRow, Skipped
     from txlog.client.client import Client
     from txlog.client.topics.subscription import SubscriptionHandle
 
 TYPES = ("exclusive", "shared", "failover", "key-shared")
 Type = Annotated[SubscriptionType, Option("--type", metavar="|".join(TYPES), reads=str)]
+Sub = Annotated[str, Argument(metavar="SUB", show_default=False)]
+Topic = Annotated[str | None, Option("--topic", "-t", metavar="T")]
+OfTopic = Annotated[
+    str | None, Argument(metavar="TOPIC", help="only this topic", show_default=False)
+]
 Position = Annotated[
     Bound, Option("--position", metavar="BOUND", reads_now=parse_bound, default="start")
 ]
@@ -112,44 +117,54 @@ def create(
 @command(
     "sub list",
     "list subscriptions with their backlog",
-    examples=("txlog sub list", "txlog sub list -t orders --json", "txlog sub list --watch 5s"),
+    examples=("txlog sub list", "txlog sub list orders --json", "txlog sub list --watch 5s"),
     rows="consuming.LagRow",
     until="catch_up_ms",
 )
 def list_subscriptions(
-    call: Call,
-    every_ms: Annotated[
-        int | None,
-        Argument(metavar="[DUR]", help="the pause of --watch", show_default=False, reads=pause_of),
-    ] = None,
-    topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
-    watch: Annotated[bool, Option("--watch", help="repeat every DUR, 2s if it is missing")] = False,
+    call: Call, topic: OfTopic = None, same_topic: Topic = None, pause_ms: Watch = None
 ) -> None:
     """List subscriptions and how far they are behind: backlog, age, rates, time to catch up.
 
     Rates are messages a second over the last minute. They come from the journal and are empty for
     time that it no longer has; --watch remembers what it saw. `txlog top` has the whole screen.
     """
-    if every_ms is not None and not watch:
-        raise Usage("a pause needs --watch", hint="-t TOPIC lists one topic")
-    client = call.client()
-    repeat(
-        call,
-        (every_ms or 2_000) if watch else None,
-        lambda: call.output.rows(client.lag(topic)),
-    )
+    client, short = call.client(), _one_topic(topic, same_topic)
+    repeat(call, pause_ms, lambda: call.output.rows(_lag(client, short)))
+
+
+def _one_topic(topic: str | None, same_topic: str | None) -> str | None:
+    """The topic that a line names as its argument or with -t."""
+    if topic is not None and same_topic not in (None, topic):
+        raise Usage(f"two topics, {topic} and {same_topic}: give one, as TOPIC or with -t")
+    return topic or same_topic
+
+
+def _lag(client: Client, topic: str | None) -> list[LagRow]:
+    """The rows of `Client.lag`; where the topic is in truth a subscription, the error says so."""
+    try:
+        return client.lag(topic)
+    except TopicNotFound as error:
+        topics = [row["topic"] for row in client.subscriptions() if row["subscription"] == topic]
+        if topics:
+            error.hint = (
+                f"{topic} is a subscription of {', '.join(topics[:3])}: "
+                f"txlog sub describe {topic} -t {topics[0]}"
+            )
+        raise
 
 
 @command(
     "top",
     "watch who is behind, on the whole screen",
-    examples=("txlog top", "txlog top --topic orders --every 5s"),
+    examples=("txlog top", "txlog top orders --every 5s"),
     rows="consuming.LagRow",
     until="catch_up_ms",
 )
 def top(
     call: Call,
-    topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
+    topic: OfTopic = None,
+    same_topic: Topic = None,
     every_ms: Annotated[
         int | None,
         Duration("--every", reads=pause_of, help="between two looks, 2s if it is missing"),
@@ -162,10 +177,11 @@ def top(
     """
     if not call.output.look.human:
         raise Usage("top needs a terminal", hint="txlog sub list --watch prints the same rows")
-    client = call.client()
+    client, short = call.client(), _one_topic(topic, same_topic)
+    _lag(client, short)  # a wrong topic must fail before the screen is taken
     screen = importlib.import_module("txlog.cli.terminal.top")
     pause_ms = every_ms or 2_000
-    screen.Top(lambda: client.lag(topic), call.store_path(), pause_ms, call.output.look).run()
+    screen.Top(lambda: client.lag(short), call.store_path(), pause_ms, call.output.look).run()
 
 
 @command(
@@ -231,9 +247,6 @@ def topic_of(client: Client, subscription: str) -> str:
 
 
 # --- show one --------------------------------------------------------------------------------
-
-Sub = Annotated[str, Argument(metavar="SUB", show_default=False)]
-Topic = Annotated[str | None, Option("--topic", "-t", metavar="T")]
 
 
 @command(

@@ -320,15 +320,14 @@ def copy(
     wanted = None if range_ is None else parse_range(range_, call.now_ms())
     bars = importlib.import_module("txlog.cli.call.progress")
     open_store = importlib.import_module("txlog.client.open").open_store
-    bar = bars.Amount(call, "copy", None)
-    with open_store(to_store, clock=call.clock) as target, bar:
+    with open_store(to_store, clock=call.clock) as target, bars.Count(call, "copy") as tell:
         answer = importlib.import_module("txlog.client.topic_copy").copy_topic(
             call.client(),
             target,
             topic,
             name,
             range=wanted,
-            tell=lambda done: bar.count(done - bar.read),
+            tell=tell,
         )
     verb = "continued: copied" if answer["continued"] else "copied"
     messages = counted(answer["messages"], "message")

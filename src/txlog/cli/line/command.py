@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import msgspec
 
 from txlog.base.times import parse_duration, parse_time
-from txlog.errors import Usage
+from txlog.errors import InvalidArgument, Usage
 
 if TYPE_CHECKING:
     from txlog.base.rows.fields import Field
@@ -70,10 +70,11 @@ class Option:
     reads_now: the same; its second argument is the time of the call, in ms
     many:      the flag may be repeated; the hint of a flag without `reads` says so
     default:   the text to read if the flag is missing
+    alone:     the text to read if the flag has no value; the next word is one if it is a duration
     """
 
     __slots__ = (
-        *("choices", "default", "help", "hidden", "many", "max", "metavar", "min"),
+        *("alone", "choices", "default", "help", "hidden", "many", "max", "metavar", "min"),
         *("reads", "reads_now", "show_default", "words"),
     )
 
@@ -91,8 +92,9 @@ class Option:
         reads_now: Callable[[str, int], object] | None = None,
         many: bool = False,
         default: str | None = None,
+        alone: str | None = None,
     ) -> None:
-        self.words = words
+        self.words, self.alone = words, alone
         self.metavar, self.help, self.hidden = metavar or "|".join(choices) or None, help, hidden
         self.min, self.max, self.choices = min, max, choices
         self.show_default, self.default = show_default, default
@@ -134,6 +136,22 @@ class Argument:
 # The flags whose value is a duration or an instant, in ms: no command parses such a text itself.
 Duration = partial(Option, metavar="DUR", reads=parse_duration)
 Time = partial(Option, metavar="TIME", reads_now=parse_time)
+
+
+def pause_of(text: str) -> int:
+    """A pause between two looks, in ms; raises InvalidArgument (203) for none."""
+    pause_ms = parse_duration(text)
+    if pause_ms == 0:
+        raise InvalidArgument("a pause must be longer than 0", code=203)
+    return pause_ms
+
+
+Watch = Annotated[
+    int | None,
+    Duration(
+        "--watch", metavar="[DUR]", reads=pause_of, alone="2s", help="repeat every DUR (alone: 2s)"
+    ),
+]
 
 
 def declared(option: Option) -> tuple[str, ...]:
@@ -376,6 +394,40 @@ def as_given(value: object) -> object:
 def as_told(message: str) -> str:
     """A text of Typer's with words as before hidden_times; Typer may have escaped the mark."""
     return message.replace(_HIDING, "").replace(repr(_HIDING)[1:-1], "")
+
+
+def spelled_out(command: Command, args: list[str]) -> list[str]:
+    """Write the value of each flag that may be alone: `--watch` becomes `--watch=2s`.
+
+    Both parsers then see a flag with a value. The next word is its value only if it is a duration,
+    so that `--watch orders` and `--watch 5s orders` both name a topic.
+    """
+    texts = {
+        word: option.alone
+        for option in (hint.__metadata__[0] for hint in command.hints.values())
+        if isinstance(option, Option) and option.alone is not None
+        for word in option.words
+    }
+    stop = args.index("--") if "--" in args else len(args)
+    written: list[str] = []
+    for word in args[:stop]:
+        before = written[-1] if written else ""
+        if before in texts:
+            written[-1] = f"{before}={word if _is_duration(word) else texts[before]}"
+            if _is_duration(word):
+                continue
+        written.append(word)
+    if written and written[-1] in texts:
+        written[-1] += f"={texts[written[-1]]}"
+    return [*written, *args[stop:]]
+
+
+def _is_duration(word: str) -> bool:
+    try:
+        parse_duration(word)
+    except InvalidArgument:
+        return False
+    return True
 
 
 SWITCH, COUNT, TEXT, NUMBER, TEXTS, NUMBERS = range(6)

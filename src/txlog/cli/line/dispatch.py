@@ -15,7 +15,14 @@ from txlog import errors
 from txlog.cli.call import version
 from txlog.cli.call.call import Call, Globals, find_store, user_settings
 from txlog.cli.line import catalogue
-from txlog.cli.line.command import Command, as_given, check_numbers, hidden_times, parse
+from txlog.cli.line.command import (
+    Command,
+    as_given,
+    check_numbers,
+    hidden_times,
+    parse,
+    spelled_out,
+)
 from txlog.cli.output.output import PipeGone, Stdout, silence_stdout, stdout_is_terminal
 from txlog.cli.terminal import say, signals
 
@@ -168,6 +175,7 @@ def invoke(command: Command, args: list[str], report: say.Report) -> int:
             values = {name: as_given(value) for name, value in values.items()}
         return Call(command, flags, report, dry_run=dry_run).run(values)
 
+    args = spelled_out(command, args)
     if command.times:
         args = hidden_times(args)
     values = parse(command, args)

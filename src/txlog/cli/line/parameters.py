@@ -91,7 +91,8 @@ SPECIAL: Final[dict[str, str]] = {
     "produce --partition": "write to this partition",
     "produce --producer": "name of the producer; stores a sequence once, in each transaction anew",
     "sub create --topic": "the topic",
-    "sub list --topic": "only of this topic",
+    "sub list --topic": "the same as TOPIC",
+    "top --topic": "the same as TOPIC",
     "txn begin --coordinator": "begin it there",
     "txn begin --timeout": "it is aborted after this long (60s)",
     "txn begin --transaction-key": "name of a series of transactions; fences its previous holder",
@@ -102,6 +103,7 @@ SPECIAL: Final[dict[str, str]] = {
 }
 
 ARGUMENTS: Final[dict[str, str]] = {
+    "COPY": "a copy of a store",
     "CMD": "the command and its arguments",
     "COPY": "a copy of a store, made by `txlog copy`",
     "DEST": "the destination",
@@ -117,6 +119,7 @@ ARGUMENTS: Final[dict[str, str]] = {
     "OUT": "the topic to write",
     "PAGE": "a command, a noun, a help topic; none: txlog",
     "PATH": "a directory",
+    "STORE": "the directory of the store to make",
     "SQL|-": "one SELECT; - reads it from stdin",
     "SRC": "a file or a directory of files",
     "STORE": "the directory of the store",
@@ -250,5 +253,8 @@ def flag_meaning(path: str, flag: str) -> str:
 
 
 def argument_meaning(path: str, metavar: str) -> str:
-    """Meaning of a command's argument; empty if it has none."""
-    return _SPECIAL_ARGUMENTS.get(f"{path} {metavar}") or ARGUMENTS.get(metavar, "")
+    """Meaning of a command's argument; empty if it has none. `ID|-` means what ID means."""
+    if meaning := _SPECIAL_ARGUMENTS.get(f"{path} {metavar}") or ARGUMENTS.get(metavar, ""):
+        return meaning
+    word = metavar.removesuffix("|-")
+    return argument_meaning(path, word) if word != metavar else ""

@@ -33,7 +33,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "Speed": "--batch --flush-every --rate --durability --chunking",
     },
     "consume": {
-        "Which messages": "--offset -n --follow --until --partition --max-wait",
+        "Which messages": "--offset --since -n --follow --until --partition --max-wait",
         "Filter": ("--key --where --grep --prop --include-delayed --isolation --read-compacted"),
         "Subscription": (
             "--subscription --create --type --ack --position --consumer --txn-id --no-join"
@@ -67,7 +67,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
     },
     "serve": {
         "Addresses": "--pulsar --http --pidfile",
-        "Who may connect": "--auth --tls-cert --tls-key --tls-client-ca --insecure",
+        "Who may connect": "--auth --tls-cert --tls-key --tls-client-ca --insecure --allow-actions",
         "Topics and space": "--topic-creation --limit --offload-to",
     },
     "query": {

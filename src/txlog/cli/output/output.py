@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from txlog.cli.output import percent
 from txlog.cli.terminal import fields, tables
-from txlog.cli.terminal.say import as_json, safe_bytes
+from txlog.cli.terminal.say import as_json, safe_bytes, with_colored_keys
 from txlog.errors import OutcomeUnknown, Usage
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ _CSV_EMPTY: Final = '""'  # a line of one empty cell
 _TSV_ESCAPED: Final = re.compile(r"\\[\\tnr]")
 LISTING_FORMS: Final = ("json", "ndjson", "table", "wide", "md", "tsv", "csv", "names", "help")
 RECORD_FORMS: Final = ("json", "ndjson", "tsv", "csv", "raw", "lines", "envelope", "help")
+_JSON_FORMS: Final = ("json", "ndjson", "envelope")
 RESULT_FORMS: Final = ("json", "ndjson", "help")
 _NUMBERS: Final = ("ledger", "coordinator", "lsn")  # numbers that identify a row, like a name
 _BLOCK_BYTES: Final = 1 << 16
@@ -43,12 +44,14 @@ class Stdout:
     """The bytes of stdout, written in blocks.
 
     On a terminal, control characters are escaped (terminal/say).
-    allowed: sequences to write unescaped, because the user's own format contains them
+    allowed:      sequences to write unescaped, because the user's own format contains them
+    colored_json: the output is JSON for a person: its keys are in colour, on a terminal only
     """
 
     def __init__(self) -> None:
         self._is_terminal = stdout_is_terminal()
         self.allowed: list[str] = []
+        self.colored_json = False
         self._parts: list[bytes] = []
         self._bytes = 0
         self.each = False
@@ -62,6 +65,8 @@ class Stdout:
         """
         if self._is_terminal and not is_drawn:
             data = safe_bytes(bytes(data), self.allowed)
+            if self.colored_json:
+                data = with_colored_keys(data)
         self.taken += len(data)
         if len(data) >= _BLOCK_BYTES:
             self.flush()
@@ -338,6 +343,7 @@ def output_for(command: Described, flags: _Flags, environ: Mapping[str, str]) ->
         if command.fields:  # without declared fields, the answer checks them
             check_columns(names, [*command.fields, *command.other_fields])
         output.shown = output.fields = output.asked = names
+    output.out.colored_json = look.color and form in _JSON_FORMS
     if command.records and "%" in form:
         output.out.allowed = percent.controls(form)
     return output

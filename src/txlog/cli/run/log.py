@@ -42,6 +42,7 @@ class JobLog(logging.Handler):
         # The bar is drawn at commits, not by a thread, because functions may fork.
         self._bar = call.line = bars.Line(call)
         self._since = self._last = time.monotonic()
+        self.total: int | None = None  # messages to read, if that is known
 
     def attach(self) -> None:
         """Become the only handler of the logger `txlog.function`."""
@@ -75,15 +76,43 @@ class JobLog(logging.Handler):
         if self._bar.shows:
             if now - self._since >= bars.AFTER_S and now - self._last >= bars.EVERY_S:
                 self._last = now
-                each = "".join(
-                    f" | {number}: {count:,}" for number, count in (shares or {}).items()
-                )
-                self._bar.draw(bars.Sight(f"{self._name}: {figures(summary)}{each}"))
+                self._bar.draw(*self._sights(summary, shares or {}))
         elif now - self._last >= _LINE_EVERY_S:
             self._last = now
             self._say(
                 "info", f"progress: {figures(summary)}", {"event": "progress"} | counts(summary)
             )
+
+    def _sights(self, summary: Summary, shares: Mapping[int, int]) -> list[bars.Sight]:
+        """A bar for all, and with --parallelism one below for each worker's part of the whole."""
+        if not shares:
+            return [bars.Sight(f"{self._name}: {figures(summary)}")]
+        workers = {f"  worker {number}": count for number, count in sorted(shares.items())}
+        width = max(len(self._name), *map(len, workers))
+        parts = [
+            bars.Sight(name.ljust(width), f"{count:,} in", self._share(count))
+            for name, count in workers.items()
+        ]
+        whole = bars.Sight(self._name.ljust(width), figures(summary), self._share(summary.consumed))
+        return [whole, *parts]
+
+    def _share(self, count: int) -> float | None:
+        return min(1.0, count / self.total) if self.total else None
+
+    @property
+    def draws(self) -> bool:
+        """Whether there are bars, which lines of other processes must not run into."""
+        return self._bar.shows and self._instance is None
+
+    @property
+    def color(self) -> str:
+        """The --color of processes whose lines this one prints."""
+        return "always" if self._bar.color else "never"
+
+    def relay(self, lines: bytes) -> None:
+        """Print lines of another process away from the bars."""
+        with self._bar.aside():
+            self._write(lines.decode("utf-8", "surrogateescape"))
 
     def ended(self, word: str, summary: Summary) -> None:
         """Print how the run ended, with its figures."""

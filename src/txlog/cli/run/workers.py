@@ -5,18 +5,23 @@
     it is done                the others continue; after the last, some run again for the backlog
     a signal                  all are stopped, then this process
 
-An instance reports through a pipe after each commit, one JSON object a line. When the reader of the
-pipe dies, the instance stops by itself: no instance outlives the process that watches it.
+An instance reports through a pipe after each commit, one JSON object a line. While this process
+draws bars, it also reads what instances print on stderr, and prints whole lines above the bars.
+When the reader of the pipe dies, the instance stops by itself: no instance outlives the process
+that watches it.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
     from txlog.client.client import Client
 
 _GRACE_S: Final = 10
+_LOOK_EVERY_MS: Final = 20
 _DEATHS_MAX: Final = 5  # deaths in a row without a commit; after more the run fails
 _COUNTS: Final = {  # fields of a report, and their names in Summary
     **{name: name for name in (
@@ -80,7 +86,9 @@ class Instance:
     number: int
     process: subprocess.Popen[bytes]
     reports: int  # the reading end of its pipe
+    printed: int | None  # the reading end of its stderr, if this process prints its lines
     rest: bytes = b""
+    line: bytes = b""  # the beginning of a line that it has not printed to its end
     said: dict[str, Any] = field(default_factory=dict)
     error: TxlogError | None = None
 
@@ -107,12 +115,15 @@ class Fleet:
         self._log = log
         self._summary = Summary()
         self._deaths: dict[int, int] = {}
+        self._consumed = dict.fromkeys(range(request.parallelism), 0)
         self._selector = selectors.DefaultSelector()
         self._instances: dict[int, Instance] = {}
 
     def run(self) -> tuple[Summary, TxlogError | None]:
         """Run all instances to their end; return the totals, and the first error."""
         error: TxlogError | None = None
+        if self._log.draws and not self._request.follow:
+            self._log.total = self._backlog()
         try:
             for number in range(self._request.parallelism):
                 self._start(number)
@@ -130,7 +141,7 @@ class Fleet:
         error: TxlogError | None = None
         while self._instances and error is None:
             for key, _ in self._selector.select():
-                error = self._hear(key.data) or error
+                error = key.data() or error
         return error
 
     def _unfinished(self) -> range:
@@ -162,6 +173,7 @@ class Fleet:
         arguments = [*self._global_words(), *self._words(number, writing)]
         paths = [_SOURCE, os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+        printed, stderr = os.pipe() if self._log.draws else (None, None)
         try:
             # Its own session: Ctrl-C reaches it only once, through this process.
             process = subprocess.Popen(
@@ -169,17 +181,21 @@ class Fleet:
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                stderr=stderr,
                 pass_fds=(writing,),
                 start_new_session=True,
             )
         except OSError:
-            os.close(reading)
+            _close(reading, printed)
             raise
         finally:
-            os.close(writing)
-        instance = Instance(number, process, reading)
+            _close(writing, stderr)
+        instance = Instance(number, process, reading, printed)
         self._instances[number] = instance
-        self._selector.register(reading, selectors.EVENT_READ, instance)
+        self._selector.register(reading, selectors.EVENT_READ, partial(self._hear, instance))
+        if printed is not None:
+            os.set_blocking(printed, False)
+            self._selector.register(printed, selectors.EVENT_READ, partial(self._relay, instance))
 
     def _words(self, number: int, report_to: int) -> list[str]:
         """The command line of one instance, without --create: topics and subscription exist."""
@@ -200,6 +216,8 @@ class Fleet:
             arguments += ["--log-file", flags.log_file]
         if flags.now is not None:
             arguments += ["--now", flags.now]
+        if self._log.draws:
+            arguments += ["--color", self._log.color]
         quiet = flags.quiet or int(self._call.output.as_json)
         return arguments + ["-q"] * quiet + ["-v"] * flags.verbose
 
@@ -216,14 +234,49 @@ class Fleet:
                 continue
             if facts.get("transactions"):
                 self._deaths[instance.number] = 0
-            self._count(instance.said, facts)
+            self._count(instance, facts)
             instance.said = facts
-        running = sorted(self._instances.items())
-        shares = {number: int(each.said.get("consumed", 0)) for number, each in running}
-        self._log.progress(self._summary, shares)
+        self._log.progress(self._summary, self._consumed)
         return None
 
-    def _count(self, previous: dict[str, Any], facts: dict[str, Any]) -> None:
+    def _relay(self, instance: Instance) -> None:
+        """Print all whole lines that an instance has written on stderr."""
+        while instance.printed is not None:
+            try:
+                data = os.read(instance.printed, 1 << 16)
+            except BlockingIOError:
+                return
+            if not data:
+                self._forget_printed(instance)
+                return
+            lines, end, instance.line = (instance.line + data).rpartition(b"\n")
+            if end:
+                self._log.relay(lines + end)
+
+    def _wait(self, instance: Instance, seconds: float | None = None) -> int:
+        """Wait for the end of a process; no instance must block on a full pipe meanwhile.
+
+        raises: TimeoutExpired
+        """
+        process = instance.process
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while self._log.draws and process.poll() is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(process.args, seconds or 0)
+            waiting = select.poll()
+            if instance.printed is not None:
+                waiting.register(instance.printed, select.POLLIN)
+            waiting.poll(_LOOK_EVERY_MS)
+            for each in [*self._instances.values()]:
+                self._relay(each)
+        code = process.wait(seconds)
+        self._relay(instance)
+        return code
+
+    def _count(self, instance: Instance, facts: dict[str, Any]) -> None:
+        previous, number = instance.said, instance.number
+        more = facts.get("consumed", 0) - previous.get("consumed", 0)
+        self._consumed[number] += more
         for name, attribute in _COUNTS.items():
             more = facts.get(name, 0) - previous.get(name, 0)
             setattr(self._summary, attribute, getattr(self._summary, attribute) + more)
@@ -232,8 +285,8 @@ class Fleet:
             self._summary.last_txn = TxnId.parse(last)
 
     def _ended(self, instance: Instance) -> TxlogError | None:
+        code = self._wait(instance)
         self._forget(instance)
-        code = instance.process.wait()
         if code == 0:
             return None
         if instance.error is not None:
@@ -253,7 +306,17 @@ class Fleet:
     def _forget(self, instance: Instance) -> None:
         self._selector.unregister(instance.reports)
         os.close(instance.reports)
+        self._forget_printed(instance)
         del self._instances[instance.number]
+
+    def _forget_printed(self, instance: Instance) -> None:
+        if instance.printed is not None:
+            self._selector.unregister(instance.printed)
+            os.close(instance.printed)
+            instance.printed = None
+            if instance.line:
+                self._log.relay(instance.line + b"\n")
+                instance.line = b""
 
     def _stop(self) -> None:
         """Ask all running instances to stop, and wait for their end."""
@@ -265,12 +328,18 @@ class Fleet:
                 instance.process.send_signal(signal.SIGCONT)
         for instance in instances:
             try:
-                instance.process.wait(_GRACE_S)
+                self._wait(instance, _GRACE_S)
             except subprocess.TimeoutExpired:
                 instance.process.kill()
-                instance.process.wait()
+                self._wait(instance)
             self._forget(instance)
         self._selector.close()
+
+
+def _close(*descriptors: int | None) -> None:
+    for descriptor in descriptors:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def rebuilt(facts: dict[str, Any]) -> TxlogError:

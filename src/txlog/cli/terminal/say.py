@@ -38,6 +38,8 @@ _UNSAFE: Final = re.compile(
 # Characters that JSON allows but a terminal would obey or cannot show: written as JSON escapes, so
 # that a program reads the original.
 _UNSEEN: Final = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# A text of JSON, and the colon after it where it is a key.
+_STRING: Final = re.compile(rb'("(?:[^"\\]|\\.)*")(:)?', re.DOTALL)
 
 
 def is_colored(choice: str, terminal: bool, environ: Mapping[str, str]) -> bool:
@@ -120,6 +122,17 @@ def safe_bytes(data: bytes, allowed: Collection[str] = ()) -> bytes:
     """Bytes, UTF-8 or not, with control characters escaped, except in allowed sequences."""
     text = data.decode("utf-8", "surrogateescape")
     return safe(text, allowed).encode("utf-8", "surrogateescape")
+
+
+def with_colored_keys(data: bytes) -> bytes:
+    """JSON with the keys of its objects in colour; texts in it are not searched for more keys."""
+    return _STRING.sub(_key, data)
+
+
+def _key(text: re.Match[bytes]) -> bytes:
+    if text[2] is None:
+        return text[0]
+    return b"\x1b[36m" + text[1] + b"\x1b[0m" + text[2]
 
 
 def _written(character: re.Match[str]) -> str:

@@ -24,6 +24,8 @@ _STATES: Final = {
     **dict.fromkeys("open committing aborting warning idle overdue".split(), "yellow"),
     **dict.fromkeys("aborted critical failed Corrupt Error offline damaged".split(), "red"),
 }
+_VALUE_LINES: Final = 10
+MAIN: Final = 3  # the importance of the columns that leave last
 _BAR_MAX, _BAR_MIN, _WORDS_MIN = 40, 8, 46
 
 
@@ -70,23 +72,25 @@ def table(
     """Return rows under their headings; it cuts text to fit, and then leaves out columns.
 
     numeric:    for each column, whether it holds numbers, which are right-aligned
-    importance: of each column: the least important leave first; None: the last ones do
+    importance: of each column: the least important leave first; None: the last ones do.
+                A main one is not cut either
     """
     lists = [[row[number] for row in rows] for number in range(len(headings))]
     widths = [
         max(map(cell_len, [heading, *values]))
         for heading, values in zip(headings, lists, strict=True)
     ]
-    # Numbers are never cut, nor is the first column, up to half of the width.
+    # Numbers are never cut, nor are the first column and names, up to half of the width.
+    ranks = importance or [0] * len(widths)
     whole = [
-        is_number or (not number and widths[0] <= columns // 2)
-        for number, is_number in enumerate(numeric)
+        numeric[number] or (widths[number] <= columns // 2 and (not number or rank >= MAIN))
+        for number, rank in enumerate(ranks)
     ]
     least = [
         width if stays else min(width, _TEXT_MIN)
         for width, stays in zip(widths, whole, strict=True)
     ]
-    kept = _kept(least, columns, importance or [0] * len(least))
+    kept = _kept(least, columns, ranks)
     drawn = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for number in kept:
         justify: JustifyMethod = "right" if numeric[number] else "left"
@@ -123,12 +127,14 @@ def _column(values: Sequence[str]) -> Text:
 
 
 def pairs(rows: Sequence[tuple[str, str]], columns: int, color: bool) -> str:
-    """Return names and their values, one line each."""
+    """Return names and their values; a long value takes up to _VALUE_LINES lines."""
     drawn = Table.grid(padding=(0, _GAP, 0, 0))
     drawn.add_column(no_wrap=True, style="bold")
     drawn.add_column()
-    if rows:
-        drawn.add_row(*(cell("\n".join(part)) for part in zip(*rows, strict=True)))
+    widest = max((cell_len(name) for name, _ in rows), default=0)
+    most = _VALUE_LINES * max(columns - widest - _GAP, 1)
+    for name, value in rows:
+        drawn.add_row(cell(name), Text(cut(value, most), overflow="fold"))
     return rendered(drawn, columns, color)
 
 

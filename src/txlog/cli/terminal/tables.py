@@ -24,6 +24,7 @@ from txlog.cli.terminal.say import as_json, is_colored
 from txlog.errors import printable
 
 _SHORT: Final = {"hidden_messages": "HIDDEN"}  # keeps the table of status within 100 columns
+NOTHING: Final = "-"  # the value of a field without one, for people
 _NORMAL, _MAIN = 2, 3
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
@@ -88,7 +89,8 @@ def table(
     headings = [printable(name) for name in shown]
     cells = [[readable(name, row[name], style) for name in names] for row in rows]
     numeric = [
-        bool(rows) and all(isinstance(row[name], int | None) for row in rows) for name in names
+        bool(rows) and all(isinstance(row[name], int | float | None) for row in rows)
+        for name in names
     ]
     if markdown:
         return _markdown(headings, cells, numeric)
@@ -108,7 +110,7 @@ def table(
 
 def _rank(name: str, rows: Sequence[Mapping[str, object]], importance: Mapping[str, int]) -> int:
     """The importance of a column here: none if it says nothing, unless it is a main one."""
-    declared = importance.get(name, _NORMAL)
+    declared = _MAIN if name == "backlog" else importance.get(name, _NORMAL)
     if declared < _MAIN and all(not row[name] for row in rows):
         return 0
     return declared
@@ -144,7 +146,7 @@ def _readable_pairs(row: Mapping[str, object], style: Look) -> str:
             title = f"{_BOLD}{label}{_PLAIN}" if style.color else label
             below.append(f"\n{title}\n{table(names, rows, style, importance={})}")
         else:
-            lines.append((label, readable(name, value, style)))
+            lines.append((label, readable(name, value, style) or NOTHING))
     if style.width:
         drawn: str = _screen().pairs(lines, style.width, style.color)
     else:
@@ -156,13 +158,13 @@ def _readable_pairs(row: Mapping[str, object], style: Look) -> str:
 def _inner(label: str, row: Mapping[str, object], style: Look) -> list[tuple[str, str]]:
     """The lines of an object in an object, each with the path to its value."""
     lines: list[tuple[str, str]] = []
-    for name, value in row.items():
-        path = f"{label} {printable(heading(name, human=True).lower())}"
+    for (name, value), upper in zip(row.items(), headings_of([*row], human=True), strict=True):
+        path = f"{label} {printable(upper.lower())}"
         if isinstance(value, Mapping):
             lines += _inner(path, value, style)
         else:
-            lines.append((path, readable(name, value, style)))
-    return lines or [(label, "")]
+            lines.append((path, readable(name, value, style) or NOTHING))
+    return lines or [(label, NOTHING)]
 
 
 def cut(line: str, style: Look) -> str:
@@ -191,7 +193,8 @@ def heading(name: str, human: bool) -> str:
     if human:
         for unit in ("_ms", "_bytes", "_list"):
             if name.endswith(unit) and name != unit:
-                name = name.removesuffix(unit) + ("s" if unit == "_list" else "")
+                name = name.removesuffix(unit)
+                name += "s" if unit == "_list" and not name.endswith("ed") else ""
                 break
     return name.replace("_", " ").upper()
 
@@ -204,6 +207,8 @@ def readable(name: str, value: object, style: Look) -> str:
         if name.endswith("_bytes"):
             return size(value)
         return f"{value:,}"
+    if style.human and isinstance(value, float) and name.startswith("rate_"):
+        return f"{value:,.1f}"
     if style.human and isinstance(value, str) and is_instant(name):
         return local_time(value, style.utc)
     if style.human and isinstance(value, dict):
