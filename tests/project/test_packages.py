@@ -15,6 +15,7 @@ LISTS = {  # packages with more modules: plain lists, where a reader looks up on
     "cli/commands": (30, "a noun a module"),
     "engine/door": (21, "a subject a module, each of imports alone"),
     "serve/pulsar": (17, "a subject of the protocol a module"),
+    "lake/sql": (15, "a part of a statement a module: a query loads those that it needs"),
     "lake/spark": (18, "each loads another part of pyspark, which a call pays for"),
 }
 GERUNDS = {  # words of the field, and rooms

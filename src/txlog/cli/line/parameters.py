@@ -103,7 +103,6 @@ SPECIAL: Final[dict[str, str]] = {
 }
 
 ARGUMENTS: Final[dict[str, str]] = {
-    "COPY": "a copy of a store",
     "CMD": "the command and its arguments",
     "COPY": "a copy of a store, made by `txlog copy`",
     "DEST": "the destination",
@@ -122,7 +121,6 @@ ARGUMENTS: Final[dict[str, str]] = {
     "STORE": "the directory of the store to make",
     "SQL|-": "one SELECT; - reads it from stdin",
     "SRC": "a file or a directory of files",
-    "STORE": "the directory of the store",
     "SUB": "the subscription",
     "SUB|-": "the subscription; - reads names, or lines of --json, from stdin",
     "T": "the topic",
