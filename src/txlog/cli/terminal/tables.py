@@ -26,6 +26,8 @@ from txlog.errors import printable
 _SHORT: Final = {"hidden_messages": "HIDDEN"}  # keeps the table of status within 100 columns
 _NORMAL, _MAIN = 2, 3
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+# Last words of fields whose number is a name: nobody counts with it, and people copy it.
+_IDS: Final = ("pid", "port", "id", "ledger", "lsn", "uid", "gid")
 
 
 class Look(msgspec.Struct, frozen=True, gc=False):
@@ -156,8 +158,8 @@ def _readable_pairs(row: Mapping[str, object], style: Look) -> str:
 def _inner(label: str, row: Mapping[str, object], style: Look) -> list[tuple[str, str]]:
     """The lines of an object in an object, each with the path to its value."""
     lines: list[tuple[str, str]] = []
-    for name, value in row.items():
-        path = f"{label} {printable(heading(name, human=True).lower())}"
+    for (name, value), upper in zip(row.items(), headings_of([*row], human=True), strict=True):
+        path = f"{label} {printable(upper.lower())}"
         if isinstance(value, Mapping):
             lines += _inner(path, value, style)
         else:
@@ -203,7 +205,7 @@ def readable(name: str, value: object, style: Look) -> str:
             return duration(value)
         if name.endswith("_bytes"):
             return size(value)
-        return f"{value:,}"
+        return str(value) if name.rpartition("_")[2] in _IDS else f"{value:,}"
     if style.human and isinstance(value, str) and is_instant(name):
         return local_time(value, style.utc)
     if style.human and isinstance(value, dict):
