@@ -68,7 +68,7 @@ def test_restore_over_a_store_names_what_it_replaces_and_who_uses_it(
     for line in ("init shop", "-S shop topic create orders", "-S shop copy backup"):
         assert main(line.split()) == 0
     capfd.readouterr()
-    line = ["restore", "backup", "shop", "--replace", "--json", "--no-input"]
+    words = ["restore", "backup", "shop", "--replace", "--json", "--no-input"]
     holder = [
         sys.executable, "-c",
         "import sys, txlog\n"
@@ -78,7 +78,7 @@ def test_restore_over_a_store_names_what_it_replaces_and_who_uses_it(
     with subprocess.Popen(holder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        code = main(line)
+        code = main(words)
         error = json.loads(capfd.readouterr().err)["error"]
         process.communicate()
     assert (code, error["code"], error["hint"]) == (9, "TXL-901", "run it again with --yes")
@@ -86,9 +86,9 @@ def test_restore_over_a_store_names_what_it_replaces_and_who_uses_it(
     assert len(error["plan"]) == 1
     assert f"process {process.pid}, " in error["plan"][0]
     assert error["plan"][0].endswith("consumer of billing")
-    assert main([*line, "--yes"]) == 0
+    assert main([*words, "--yes"]) == 0
     capfd.readouterr()
-    assert main([*line, "--yes"]) == 4  # shop.replaced is there
+    assert main([*words, "--yes"]) == 4  # shop.replaced is there
     assert "rename it" in json.loads(capfd.readouterr().err)["error"]["hint"]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,14 +38,41 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> Pa
         ("policy alert get orders", "-t orders"),
         ("txn abort", "txlog txn list"),
         ("dlq retry orders 14:00", "message_id of the dead letter"),
-        ("restore nowhere shop", None),
     ],
 )
 @pytest.mark.usefixtures("store")
-def test_a_mistake_names_the_next_step(line: str, hint: str | None, capfd: Capture) -> None:
+def test_a_mistake_names_the_next_step(line: str, hint: str, capfd: Capture) -> None:
     assert main([*line.split(), "--json"]) > 0
     error = json.loads(capfd.readouterr().err)["error"]
-    assert hint is None or hint in error["hint"]
+    assert hint in error["hint"]
+
+
+@pytest.mark.usefixtures("store")
+def test_dead_letter_topic_names_who_filled_it(capfd: Capture) -> None:
+    """A subscription that a letter names may be gone, or be that of a function."""
+    assert main(["topic", "create", "orders-run-DLQ"]) == 0
+    names = ["--prop", "REAL_TOPIC=orders", "--prop", "REAL_SUBSCRIPTION=run"]
+    assert main(["produce", "orders-run-DLQ", "-m", "bad", *names]) == 0
+    capfd.readouterr()
+    assert main(["dlq", "list", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)[0]["origin_list"] == ["orders/run"]
+
+
+def test_transaction_that_somebody_aborted_is_sent_again(store: Path) -> None:
+    line = [sys.executable, "-m", "txlog", "produce", "orders", "--txn", "--json"]
+    pipe = subprocess.PIPE
+    with (
+        txlog.open(store) as client,
+        subprocess.Popen(line, stdin=pipe, stderr=pipe) as process,
+    ):
+        assert process.stdin is not None
+        process.stdin.write(b"a\n")
+        process.stdin.flush()
+        while not (rows := client.transactions()):
+            pass
+        client.abort(rows[0]["txn"])
+        _, told = process.communicate(b"b\n")
+    assert json.loads(told)["error"]["hint"].startswith("run it again")
 
 
 def test_busy_subscription_names_its_consumer(store: Path) -> None:

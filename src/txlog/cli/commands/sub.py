@@ -314,18 +314,18 @@ def _seek(call: Call, handle: SubscriptionHandle, to: Bound, force: bool) -> Non
     except MessageNotFound as error:
         if isinstance(to.value, MessageId) and to.value.ledger < 24 and to.value.entry < 60:
             time_of_day = f"{to.value.ledger}:{to.value.entry:02}"
-            error.hint = f"{time_of_day} is a message id; for a time: --to 'today {time_of_day}'"
+            error.hint = f"this is read as a message id; a time is --to 'today {time_of_day}'"
         raise
     where = f"{handle.name} on {handle.short}"
     lines = [
-        f"{handle.short}/{row['partition']}: {row['from']} → {row['to']}, {seek_effect(row)}"
+        f"{where}/{row['partition']}: {row['from']} → {row['to']}, {seek_effect(row)}"
         for row in plan["partition_list"]
     ]
     if plan["aborted_list"]:
         lines.append(f"aborts {', '.join(map(str, plan['aborted_list']))}")
     if call.dry_run:
         for line in lines:
-            call.summary(f"{handle.name} on {line}")
+            call.summary(line)
     else:
         if moved_partitions(plan) or plan["aborted_list"]:
             confirm(call, f"move {where}", lines)
