@@ -237,14 +237,14 @@ def _place(path: str, listed: list[str]) -> str:
 
 
 def _entry(path: str, written: str, whole: dict[tuple[str, ...], str]) -> list[str]:
-    """The lines of a command; of the written ones it keeps (asks) and the outer brackets."""
+    """The lines of a command; of the written ones it keeps the outer brackets."""
     if path not in catalogue.COMMANDS:
         return []
     command = load(path)
     declared = [each for each in parameters_of(command) if not each.of_all and not each.hidden]
     tokens = [_argument(each) for each in declared if not each.is_flag]
     flags = [flag(each) for each in declared if each.is_flag]
-    flags += ["(asks)"] * (re.search(r"\(asks\)", written) is not None)
+    flags += ["(asks)"] * command.asks
     lines = _wrapped(" ".join(["txlog", path, *tokens]), flags, "  ", "  ")
     shape = written.partition("\n  → ")[2]
     if command.row and not command.records:

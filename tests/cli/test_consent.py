@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import io
+import json
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from txlog.cli.call import call as consent
+from txlog.cli.main import main
 from txlog.errors import Refused
 
 
@@ -52,5 +57,42 @@ def test_anything_else_is_no(
 
 def test_flags_answer_for_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     ask(monkeypatch, "", "orders", yes=True)
-    with pytest.raises(Refused, match="not asked"):
+    with pytest.raises(Refused, match="needs consent to delete everything"):
         ask(monkeypatch, "y\n", no_input=True)
+
+
+def test_restore_over_a_store_names_what_it_replaces_and_who_uses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for line in ("init shop", "-S shop topic create orders", "-S shop copy backup"):
+        assert main(line.split()) == 0
+    capfd.readouterr()
+    words = ["restore", "backup", "shop", "--replace", "--json", "--no-input"]
+    holder = [
+        sys.executable, "-c",
+        "import sys, txlog\n"
+        "consumer = txlog.open('shop').consumer('orders', 'billing', create=True)\n"
+        "print('ready', flush=True)\nsys.stdin.read()",
+    ]  # fmt: skip
+    with subprocess.Popen(holder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        code = main(words)
+        error = json.loads(capfd.readouterr().err)["error"]
+        process.communicate()
+    assert (code, error["code"], error["hint"]) == (9, "TXL-901", "run it again with --yes")
+    assert error["message"].startswith(f"needs consent to replace {tmp_path}/shop")
+    assert len(error["plan"]) == 1
+    assert f"process {process.pid}, " in error["plan"][0]
+    assert error["plan"][0].endswith("consumer of billing")
+    assert main([*words, "--yes"]) == 0
+    capfd.readouterr()
+    assert main([*words, "--yes"]) == 4  # shop.replaced is there
+    assert "rename it" in json.loads(capfd.readouterr().err)["error"]["hint"]
+
+
+def test_help_of_a_command_that_asks_lists_yes(capfd: pytest.CaptureFixture[str]) -> None:
+    for path, asks in (("sub seek", True), ("restore", True), ("sub list", False)):
+        assert main([*path.split(), "-h"]) == 0
+        assert ("--yes" in capfd.readouterr().out) is asks

@@ -66,6 +66,8 @@ def test_a_synonym_that_only_reads_works(
         ("send orders", "did you mean: txlog produce"),
         ("txn rollback", "did you mean: txlog txn abort"),
         ("topic delet", "did you mean: txlog topic delete"),
+        ("topic mv a b", synonyms.RENAME),
+        ("rename a b", synonyms.RENAME),
         ("sub delay", "txlog sub -h lists the commands"),
     ],
 )

@@ -36,6 +36,9 @@ PERSON = tables.Look(human=True, color=False, utc=True, width=0)
         ("size_bytes", 2048, "2.0 KiB"),
         ("age_ms", 240_000, "4m"),
         ("messages", 1_180_002, "1,180,002"),
+        ("pid", 2257, "2257"),
+        ("writer_pid", 2257, "2257"),
+        ("rapid", 2257, "2,257"),
         # A query names its columns as it likes.
         ("start_time", "soon", "soon"),
         ("at_time", "so\x1b[2Jon", "so\\x1b[2Jon"),
@@ -44,6 +47,12 @@ PERSON = tables.Look(human=True, color=False, utc=True, width=0)
 )
 def test_a_value_for_people(name: str, value: object, expected: str) -> None:
     assert tables.readable(name, value, PERSON) == expected
+
+
+def test_time_and_bytes_of_one_policy_have_labels_of_their_own() -> None:
+    row = {"policies": {"retention_ms": 60_000, "retention_bytes": None}}
+    labels = [line.rsplit("  ", 1)[0].strip() for line in tables.pairs(row, PERSON).splitlines()]
+    assert labels == ["policies retention time", "policies retention size"]
 
 
 def test_off_a_terminal_a_value_is_as_in_json() -> None:

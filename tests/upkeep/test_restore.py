@@ -216,5 +216,5 @@ def test_command_restores(backup: str, tmp_path: Path, capfd: pytest.CaptureFixt
     assert main(["restore", backup, place]) == 0
     assert main(["restore", backup, place]) == 4
     assert "--replace" in capfd.readouterr().err
-    assert main(["restore", backup, place, "--replace", "--verify", "--json"]) == 0
+    assert main(["restore", backup, place, "--replace", "--verify", "--yes", "--json"]) == 0
     assert f'"replaced":"{place}.replaced"' in capfd.readouterr().out

@@ -104,6 +104,16 @@ def restore(
     return answer
 
 
+def replaces(copy: StrPath, dest: StrPath) -> bool:
+    """Whether a restore with `replace` gives a store at `dest` another name.
+
+    raises: as restore, for what is known before anything is copied
+    """
+    source, place = absolute(path_text(copy)), absolute(path_text(dest))
+    _check_apart(source, place)
+    return posix.is_there(place, identity.RESTORED) or _check_place(place, replace=True)
+
+
 def _check_place(place: str, *, replace: bool) -> bool:
     """Whether a store is there that this restore replaces. Raises AlreadyExists, NotAllowed."""
     if Path(place).is_mount():
@@ -116,12 +126,17 @@ def _check_place(place: str, *, replace: bool) -> bool:
     if is_there and not replace:
         raise AlreadyExists(
             f"{place} is a store already",
-            hint="restore to a new place, or replace it: --replace, replace=True",
+            hint="restore to a new place, or replace it: replace=True",
             path=place,
         )
     aside = f"{place}.replaced"
     if is_there and (Path(aside).exists() or Path(aside).is_symlink()):
-        raise AlreadyExists(f"{aside} is there already: an earlier restore replaced it", path=aside)
+        raise AlreadyExists(
+            f"{aside} is there already: an earlier restore replaced it",
+            hint="the store from before that restore is there: rename it, or delete it if you do "
+            "not need it; then restore again",
+            path=aside,
+        )
     if not is_there and Path(place).is_dir() and any(Path(place).iterdir()):
         raise AlreadyExists(f"not an empty directory: {place}", path=place)
     return is_there

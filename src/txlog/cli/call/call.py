@@ -266,7 +266,7 @@ class Call:
     def summary(self, text: str) -> None:
         """Print a summary of the change; not with -q, and not with --json."""
         if self.flags.quiet < 1 and not self.output.as_json:
-            self._say("info", text, "dry run: " if self.dry_run else "")
+            self._say("info", text, _rehearsed(text) if self.dry_run else "")
 
     def say(self, text: str) -> None:
         """Print a report that the user requested by an option, on stderr; not with -q."""
@@ -541,9 +541,17 @@ def find_store(flags: Globals, user: UserSettings) -> tuple[str, str]:
 # --- services of several commands -----------------------------------------------------------------
 
 
-def confirm(call: Call, plan: str, *, word: str | None = None) -> None:
+def _rehearsed(text: str) -> str:
+    """What goes before the summary of a rehearsal; `moved 1 message` is not done yet."""
+    is_past = text.partition(" ")[0].endswith("ed")
+    return "dry run: would have " if is_past else "dry run: "
+
+
+def confirm(call: Call, act: str, rows: Sequence[str] = (), *, word: str | None = None) -> None:
     """Return only if the user agrees: by -y, or by y at the question on a terminal.
 
+    act:  what the command would do, beginning with a verb, as `delete topic orders`
+    rows: its parts, such as what it does in each partition
     word: the word to type instead of y
 
     raises: Refused (901) before anything was done
@@ -551,13 +559,16 @@ def confirm(call: Call, plan: str, *, word: str | None = None) -> None:
     if call.flags.yes:
         return
     if call.flags.no_input or not is_terminal(0):
-        raise Refused(f"not asked: {'; '.join(plan.splitlines())}", code=901, hint="--yes does it")
+        raise Refused(
+            f"needs consent to {act}", code=901, hint="run it again with --yes", plan=[*rows]
+        )
+    plan = "\n  ".join([act, *rows])
     question = "go on? [y/N]" if word is None else f"type {word} to continue:"
     sys.stderr.write(f"{plan}\n{question} ")
     sys.stderr.flush()
     answer = sys.stdin.readline().strip()
     if not (answer.lower() in ("y", "yes") if word is None else answer == word):
-        raise Refused("not confirmed, nothing was done", code=901, hint="--yes does not ask")
+        raise Refused("not confirmed, nothing was done", code=901, hint="run it again with --yes")
 
 
 def each_target(names: Sequence[str], act: Callable[[str], None]) -> None:

@@ -184,6 +184,7 @@ def confirm_place(
     rows="space.Trimmed",
     changes=True,
     loses="data",
+    asks=True,
 )
 def trim(
     call: Call,

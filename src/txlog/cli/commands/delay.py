@@ -192,6 +192,7 @@ Every = Annotated[bool, Option("--all", help="everything delayed")]
     without="first_at last_at",
     changes=True,
     dry_run=True,
+    asks=True,
 )
 def promote(
     call: Call,
@@ -222,6 +223,7 @@ def promote(
     changes=True,
     dry_run=True,
     loses="work",
+    asks=True,
 )
 def cancel(
     call: Call,

@@ -7,11 +7,11 @@ import os
 from typing import Annotated
 
 from txlog.base.ranges import parse_size
-from txlog.cli.call.call import STORE_DEFAULT, Call
+from txlog.cli.call.call import STORE_DEFAULT, Call, confirm
 from txlog.cli.help import fields
 from txlog.cli.line.command import Argument, Duration, Option, Watch, command
 from txlog.cli.terminal import tables
-from txlog.errors import InvalidArgument, ReadOnlyStore
+from txlog.errors import AlreadyExists, InvalidArgument, ReadOnlyStore, TxlogError
 
 
 @command(
@@ -103,7 +103,10 @@ def copy(
     with bar:
         answer = client.copy(dest, verify=verify, tell=tell)
     size = importlib.import_module("txlog.cli.terminal.tables").size(int(answer["size_bytes"]))
-    call.summary(f"copied {answer['files']:,} files, {size}, to {answer['path']}")
+    checked = ", and compared each byte" if answer["verified"] else ""
+    call.summary(
+        f"copied {tables.counted(answer['files'], 'file')}, {size}, to {answer['path']}{checked}"
+    )
     if answer["offloaded"]:
         call.note(f"{answer['offloaded']:,} offloaded files are named, not copied")
     call.output.result(answer)
@@ -115,6 +118,7 @@ def copy(
     examples=("txlog restore /backup/shop shop2", "txlog restore /backup/shop shop --replace"),
     rows="store.StoreRestored",
     changes=True,
+    asks=True,
 )
 def restore(
     call: Call,
@@ -131,6 +135,10 @@ def restore(
     on. Transactions that were open when the copy was made are aborted by the first write.
     """
     call.report.store = os.path.abspath(dest)
+    restoring = importlib.import_module("txlog.client.restore")
+    if replace and restoring.replaces(copy, dest):
+        where = os.path.abspath(dest)
+        confirm(call, f"replace {where}, which becomes {where}.replaced", _users(call, where))
     bars = importlib.import_module("txlog.cli.call.progress")
     bar = bars.Amount(call, "restore", None)
 
@@ -139,11 +147,19 @@ def restore(
         bar.count(done_bytes - bar.read)
 
     with bar:
-        answer = importlib.import_module("txlog.client.restore").restore(
-            copy, dest, replace=replace, verify=verify, tell=tell, clock=call.clock
-        )
+        try:
+            answer = restoring.restore(
+                copy, dest, replace=replace, verify=verify, tell=tell, clock=call.clock
+            )
+        except AlreadyExists as error:
+            if error.hint and not replace:
+                error.hint = "restore to a new place, or replace it: --replace"
+            raise
     size = importlib.import_module("txlog.cli.terminal.tables").size(int(answer["size_bytes"]))
-    call.summary(f"restored {answer['path']}: {answer['files']:,} files, {size}")
+    checked = ", all read and good" if answer["verified"] else ""
+    call.summary(
+        f"restored {answer['path']}: {tables.counted(answer['files'], 'file')}, {size}{checked}"
+    )
     if answer["replaced"] is not None:
         call.summary(f"the store that was there is now {answer['replaced']}")
     if answer["offloaded"] and answer["copied"]:
@@ -152,6 +168,23 @@ def restore(
             "until the file `copied` in it is removed"
         )
     call.output.result(answer)
+
+
+def _users(call: Call, path: str) -> list[str]:
+    """Who uses a store now, one row for each lock that a process holds."""
+    library = importlib.import_module("txlog")
+    try:
+        with library.open(path, read_only=True, clock=call.clock) as client:
+            rows = client.admin.locks()
+    except TxlogError as error:  # a damaged store is replaced too
+        return [f"who uses it is unknown: {error.message}"]
+    users = [
+        f"in use by process {row['pid']}, {row['command']}: "
+        + (f"consumer of {row['subscription']}" if row["subscription"] else row["name"])
+        for row in rows
+        if row["held"] and row["pid"] != os.getpid()
+    ]
+    return users or ["no process holds a lock of it now"]
 
 
 @command(
@@ -227,10 +260,17 @@ def du(call: Call) -> None:
 
     The sum of the sizes is that of `du -b` on the store. Offloaded files are not in it.
     """
-    usage = call.client().disk_usage()
+    client = call.client()
+    usage = client.disk_usage()
     call.output.rows(usage["usage_list"])
+    journal = client.status()["journal"]
     away = usage["offloaded_bytes"]
     call.summary(
         f"{tables.size(usage['size_bytes'])} in {usage['path']}"
         + (f", and {tables.size(away)} offloaded" if away else "")
     )
+    if journal["frames"]:
+        call.summary(
+            f"{tables.size(journal['size_bytes'])} of messages and changes are in the journal "
+            "until the next checkpoint: txlog admin checkpoint writes them to their topics now"
+        )

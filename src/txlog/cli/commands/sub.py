@@ -20,7 +20,13 @@ from txlog.cli.input.names import names, rows_named
 from txlog.cli.line.command import Argument, Duration, Option, Watch, command, pause_of
 from txlog.cli.terminal.tables import counted
 from txlog.client.topics.subscription import moved_partitions, seek_effect, undo_of
-from txlog.errors import InvalidArgument, SubscriptionNotFound, TopicNotFound, Usage
+from txlog.errors import (
+    InvalidArgument,
+    MessageNotFound,
+    SubscriptionNotFound,
+    TopicNotFound,
+    Usage,
+)
 
 if TYPE_CHECKING:
     from txlog.base.rows.consuming import LagRow, Skipped
@@ -302,6 +308,7 @@ def backlog(
     changes=True,
     dry_run=True,
     loses="work",
+    asks=True,
 )
 def seek(
     call: Call,
@@ -321,19 +328,26 @@ def seek(
 
 
 def _seek(call: Call, handle: SubscriptionHandle, to: Bound, force: bool) -> None:
-    answer = plan = handle.seek(to, force=force, dry_run=not call.dry_run)
+    try:
+        answer = plan = handle.seek(to, force=force, dry_run=not call.dry_run)
+    except MessageNotFound as error:
+        if isinstance(to.value, MessageId) and to.value.ledger < 24 and to.value.entry < 60:
+            time_of_day = f"{to.value.ledger}:{to.value.entry:02}"
+            error.hint = f"this is read as a message id; a time is --to 'today {time_of_day}'"
+        raise
+    where = f"{handle.name} on {handle.short}"
     lines = [
-        f"{handle.name} on {handle.short}/{row['partition']}: {row['from']} → {row['to']}, "
-        f"{seek_effect(row)}"
+        f"{where}/{row['partition']}: {row['from']} → {row['to']}, {seek_effect(row)}"
         for row in plan["partition_list"]
     ]
     if plan["aborted_list"]:
         lines.append(f"aborts {', '.join(map(str, plan['aborted_list']))}")
     if call.dry_run:
-        call.summary("; ".join(lines))
+        for line in lines:
+            call.summary(line)
     else:
         if moved_partitions(plan) or plan["aborted_list"]:
-            confirm(call, "\n".join(lines))
+            confirm(call, f"move {where}", lines)
         answer = handle.seek(to, force=force)
         moved = moved_partitions(answer)
         call.summary(f"{handle.name} moved" if moved else f"{handle.name} is already there")
@@ -354,6 +368,7 @@ def _seek(call: Call, handle: SubscriptionHandle, to: Bound, force: bool) -> Non
     changes=True,
     dry_run=True,
     loses="work",
+    asks=True,
 )
 def skip(
     call: Call,
@@ -384,6 +399,7 @@ def skip(
     changes=True,
     dry_run=True,
     loses="work",
+    asks=True,
 )
 def clear_backlog(call: Call, subscription: Sub, topic: Topic = None) -> None:
     """Acknowledge everything that no transaction holds: sub skip --all."""
@@ -399,6 +415,7 @@ def clear_backlog(call: Call, subscription: Sub, topic: Topic = None) -> None:
     changes=True,
     dry_run=True,
     loses="work",
+    asks=True,
 )
 def expire(
     call: Call,
@@ -437,6 +454,7 @@ def _skip(call: Call, handle: SubscriptionHandle, act: Callable[[bool], Skipped]
     changes=True,
     dry_run=True,
     loses="data",
+    asks=True,
 )
 def delete(
     call: Call,
@@ -604,17 +622,16 @@ def retry_letters(
     if message_ids == []:
         return
     encoded = None if key is None else key.encode("utf-8", "surrogateescape")
-    answer = (
-        call.client(write=True)
-        .topic(topic)
-        .retry_dead_letters(
-            message_ids,
-            all=all_,
-            count=count,
-            key=encoded,
-            all_subscriptions=all_subscriptions,
+    handle = call.client(write=True).topic(topic)
+    try:
+        answer = handle.retry_dead_letters(
+            message_ids, all=all_, count=count, key=encoded, all_subscriptions=all_subscriptions
         )
-    )
+    except MessageNotFound as error:
+        error.hint = (
+            f"give the message_id of the dead letter, not of its origin: txlog dlq list {topic}"
+        )
+        raise
     call.summary(f"moved {counted(answer['retried'], 'message')} of {answer['topic']} back")
     for row in answer["left_list"]:
         stay = "stays" if row["messages"] == 1 else "stay"

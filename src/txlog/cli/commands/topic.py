@@ -259,6 +259,7 @@ def update(
     changes=True,
     dry_run=True,
     loses="data",
+    asks=True,
 )
 def delete(
     call: Call,
@@ -434,6 +435,7 @@ def test_schema(call: Call, topic: Topic, file: File, schema_type: Type = None) 
     changes=True,
     dry_run=True,
     loses="data",
+    asks=True,
 )
 def delete_schemas(call: Call, topic: Topic) -> None:
     """Delete all schemas of a topic: from then on it takes any bytes.

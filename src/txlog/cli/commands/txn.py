@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from txlog.base.choices import TransactionState
 from txlog.base.ids import TopicName, TxnId
-from txlog.cli.call.call import Call, each_target, of_variable, split_key
+from txlog.cli.call.call import Call, confirm, each_target, of_variable, split_key
 from txlog.cli.input.names import names
 from txlog.cli.line.command import Argument, Duration, Option, Time, command, exclusive
 from txlog.cli.terminal.signals import Interrupted, shielded
 from txlog.cli.terminal.tables import counted, duration
-from txlog.errors import CommandFailed, ConditionNotMet, Refused, TxlogError, Usage
+from txlog.errors import CommandFailed, ConditionNotMet, TxlogError, Usage
 
 if TYPE_CHECKING:
     from txlog.client.client import Client
@@ -205,6 +205,7 @@ def commit(
     changes=True,
     dry_run=True,
     loses="work",
+    asks=True,
 )
 def abort(
     call: Call,
@@ -223,11 +224,9 @@ def abort(
             call.warn(f"already decided to commit, and waiting: {', '.join(decided[:10])}")
         if not rows:
             call.summary("nothing to abort: no transaction is overdue or waits for a partition")
-        if targets and not call.flags.yes and not call.dry_run:
-            raise Refused(
-                f"{len(targets)} transactions would be aborted: {', '.join(targets[:10])}",
-                hint="--yes aborts them",
-            )
+        if targets and not call.dry_run:
+            shown = [*targets[:10], *["…"] * (len(targets) > 10)]
+            confirm(call, f"abort {counted(len(targets), 'transaction')}: {', '.join(shown)}")
     else:
         targets = _targets(call, ids)
 
@@ -335,7 +334,9 @@ def _targets(call: Call, ids: list[str] | None) -> list[str]:
         return names(call, ids, "txn", "transaction")
     joined = os.environ.get("TXLOG_TXN")
     if not joined:
-        raise Usage("no transaction: give an ID or set TXLOG_TXN")
+        raise Usage(
+            "no transaction: give an ID or set TXLOG_TXN", hint="txlog txn list shows open ones"
+        )
     return [str(of_variable("TXLOG_TXN", TxnId.parse))]
 
 

@@ -49,7 +49,7 @@ GLOBAL_FLAGS: Final[dict[str, tuple[tuple[str, ...], str | None, str]]] = {
     "utc": (("--utc",), None, "times on a terminal in UTC"),
     "no_progress": (("--no-progress",), None, "no bars"),
     "no_pager": (("--no-pager",), None, "no pager"),
-    "yes": (("--yes", "-y"), None, "answer yes"),
+    "yes": (("--yes", "-y"), None, "do it without a question"),
     "no_input": (("--no-input",), None, "never ask"),
     "read_only": (("--read-only",), None, "take no lock, write nothing [env: TXLOG_READ_ONLY]"),
     "lock_timeout": (("--lock-timeout",), "DUR", "how long to wait for a lock (the store's, 30s)"),
@@ -174,6 +174,7 @@ class Command:
     dry_run: it can be rehearsed: --dry-run, and `dry_run` in its result
     loses:   what it can lose: `work`, such as acknowledgements and open transactions, or `data`;
              `nothing` for one that writes and has no `changes`
+    asks:    it asks for consent before it acts, unless --yes is given
     times:   an argument is a TIME, so that a word like -3m is not a flag
     options: the struct that the function takes; without it, it takes each parameter by itself
     """
@@ -194,6 +195,7 @@ class Command:
         input_format: bool = False,
         dry_run: bool = False,
         loses: str = "",
+        asks: bool = False,
         times: bool = False,
         options: type[msgspec.Struct] | None = None,
     ) -> None:
@@ -210,6 +212,7 @@ class Command:
         self.input_format = input_format
         self.dry_run = dry_run
         self.loses = loses
+        self.asks = asks
         self.times = times
         self.options = options
 

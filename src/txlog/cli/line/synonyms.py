@@ -147,6 +147,17 @@ FLAGS: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
+# Words for what no command does, with what does it instead.
+RENAME: Final = (
+    "a topic keeps its name; copy it, then delete the old one: "
+    "txlog topic copy OLD --to-store . --as NEW, txlog topic delete OLD "
+    "(subscriptions stay with the old one)"
+)
+ABSENT: Final[dict[str, str]] = {
+    line: RENAME for line in ("rename", "mv", "move", "topic rename", "topic mv", "topic move")
+}
+
+
 class Vocabulary:
     """The words that a user may type, over the commands that exist.
 
@@ -194,7 +205,10 @@ class Vocabulary:
     def hint(self, words: Sequence[str]) -> str:
         """The hint for an unknown word: the last one; those before it are a noun."""
         noun, word = " ".join(words[:-1]), words[-1]
-        targets = self._targets(words) or self._elsewhere(word) or self._alike(noun, word)
+        targets = self._targets(words)
+        if not targets and " ".join(words) in ABSENT:
+            return ABSENT[" ".join(words)]
+        targets = targets or self._elsewhere(word) or self._alike(noun, word)
         if targets:
             return f"did you mean: {', '.join(f'txlog {line}' for line in targets[:_HINTS_MAX])}"
         return f"txlog {noun} -h lists the commands" if noun else "txlog lists the commands"

@@ -84,7 +84,12 @@ def usage(error: typer.TyperException, command: Command) -> Usage:
     message = as_told(error.format_message()).strip().rstrip(".")
     if len(message) > _MESSAGE_CHARS:  # a word of the line can be very long
         message = f"{message[: _MESSAGE_CHARS - 60]}…{message[-59:]}"
-    return Usage(message[:1].lower() + message[1:])
+    hint = None
+    if "unexpected extra argument" in message and " " in command.path:
+        topic = "--topic" in {name for each in parameters_of(command) for name in each.names}
+        word = message.rpartition("(")[2].rstrip(")").split(" ")[0] if topic else ""
+        hint = f"the topic is a flag: -t {word}" if word else None
+    return Usage(message[:1].lower() + message[1:], hint=hint)
 
 
 def _print_help(command: Command, args: list[str]) -> None:

@@ -87,7 +87,7 @@ def text(command: Command, *, full: bool, columns: int, color: bool) -> str:
     lines += [""] if command.examples else []
     for paragraph in (inspect.getdoc(command.function) or "").split("\n\n"):
         lines += [*_wrapped(" ".join(paragraph.split()), width, "  "), ""]
-    for heading, group in _sections(command.path, parameters, full=full):
+    for heading, group in _sections(command, parameters, full=full):
         lines.append(_colored(f"{heading}:", _BOLD, color))
         for each in group:
             lines += _entry(each, width, color)
@@ -109,9 +109,10 @@ def _usage(command: Command, parameters: Sequence[Parameter], color: bool) -> st
 
 
 def _sections(
-    path: str, parameters: Sequence[Parameter], *, full: bool
+    command: Command, parameters: Sequence[Parameter], *, full: bool
 ) -> Iterator[tuple[str, list[Parameter]]]:
     """The headings with their parameters, in the order of the page."""
+    path = command.path
     arguments = [each for each in parameters if not each.is_flag]
     if arguments:
         yield "Arguments", arguments
@@ -123,7 +124,8 @@ def _sections(
             yield heading, group
     if own:
         yield "Other" if path in SECTIONS else "Flags", list(own.values())
-    shared = [each for each in parameters if each.of_all and (full or each.name in _FIRST)]
+    first = [*_FIRST, *["--yes"] * command.asks]
+    shared = [each for each in parameters if each.of_all and (full or each.name in first)]
     yield "All commands", [*shared, _HELP]
 
 

@@ -42,6 +42,7 @@ from txlog.errors import (
     TopicNotFound,
     TxlogError,
     Usage,
+    WrongState,
 )
 
 if TYPE_CHECKING:
@@ -474,6 +475,9 @@ class Job:
             discarded = max(discarded, self.read - self.totals.durable)
             message = f"{message}; {became.told(discarded)}"
             fields["txn"] = became.txn
+            if isinstance(error, WrongState) and self.request.own_txn:  # somebody ended it
+                rest = "send what was not stored" if self.totals.durable else "run it again"
+                error.hint = f"{rest}: the transaction stored nothing"
             if became.state is None:
                 hint = f"ask before anything else: txlog txn show {became.txn}"
                 error = OutcomeUnknown(message, hint=hint)

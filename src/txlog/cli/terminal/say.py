@@ -173,6 +173,8 @@ def _escaped(character: re.Match[str]) -> str:
 
 def _text(fields: dict[str, object], color: str) -> str:
     lines = [f"{marked('error', color, os.environ)}{fields['message']}"]
+    plan = fields.get("plan")
+    lines += [f"  plan   {printable(str(row))}" for row in plan] if isinstance(plan, list) else []
     for label in ("store", "hint"):
         if fields.get(label):
             lines.append(f"  {label:<6} {printable(str(fields[label]))}")

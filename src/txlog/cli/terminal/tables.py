@@ -27,6 +27,8 @@ _SHORT: Final = {"hidden_messages": "HIDDEN"}  # keeps the table of status withi
 NOTHING: Final = "-"  # the value of a field without one, for people
 _NORMAL, _MAIN = 2, 3
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+# Last words of fields whose number is a name: nobody counts with it, and people copy it.
+_IDS: Final = ("pid", "port", "id", "ledger", "lsn", "uid", "gid")
 
 
 class Look(msgspec.Struct, frozen=True, gc=False):
@@ -206,7 +208,7 @@ def readable(name: str, value: object, style: Look) -> str:
             return duration(value)
         if name.endswith("_bytes"):
             return size(value)
-        return f"{value:,}"
+        return str(value) if name.rpartition("_")[2] in _IDS else f"{value:,}"
     if style.human and isinstance(value, float) and name.startswith("rate_"):
         return f"{value:,.1f}"
     if style.human and isinstance(value, str) and is_instant(name):

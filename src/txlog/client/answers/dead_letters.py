@@ -73,23 +73,36 @@ def _topic(view: View, topic: Topic, origins: list[str]) -> DeadLetterTopic:
     retried = _retried(view, topic)
     count = 0
     oldest: int | None = None
+    givers = set(origins)  # and what a letter says: its subscription may be deleted, or a function
     for number in numbers(topic):
         runs = unsettled(view, retried, number)
         count += messages_in(view, number, runs)
         for message in _messages(view, topic, number, first_of(runs, 1)):
             came = _dead_time(message)
             oldest = came if oldest is None else min(oldest, came)
+            letter = _row(message)
+            if letter["origin_topic"] and letter["subscription"]:
+                name = _short(letter["origin_topic"])
+                givers.add(f"{name}/{letter['subscription']}")
     settled = 0
     if retried is not None:
         cursors = [view.cursor(retried.number, number) for number in numbers(topic)]
         settled = sum(cursor.acked_count for cursor in cursors)
     return {
         "topic": TopicName.parse(topic.name).short,
-        "origin_list": sorted(origins),
+        "origin_list": sorted(givers),
         "messages": count,
         "retried": settled,
         "oldest_time": oldest,
     }
+
+
+def _short(name: str) -> str:
+    """The short name of the topic in a property, which anybody can write; a bad one unchanged."""
+    try:
+        return TopicName.parse(name, allow_partition=True).short
+    except InvalidArgument:
+        return name
 
 
 def letters(view: View, topic: Topic, indexes: list[int], limit: int | None) -> list[DeadLetter]:

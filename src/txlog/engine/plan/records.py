@@ -111,7 +111,8 @@ def stamped(routed: Routed, typing: ValueSchema | None) -> Routed:
         which = "the value" if batch.num_rows == 1 else f"the value of row {at}"
         raise InvalidMessage(
             f"{which} does not fit schema {typing.version} of topic {typing.topic}: {why}",
-            hint="txlog schema get shows the schema; policy schema_validation says what is checked",
+            hint=f"txlog schema get {typing.topic} shows the schema; "
+            "policy schema_validation says what is checked",
             topic=typing.topic,
         )
     versions = pa.repeat(pa.scalar(typing.version, pa.int32()), batch.num_rows)
@@ -146,7 +147,8 @@ def with_values(
     except InvalidMessage as error:
         raise InvalidMessage(
             f"a record does not fit schema {typing.version} of topic {typing.topic}: {error}",
-            hint="txlog schema get shows the schema, txlog schema upload adds fields to it",
+            hint=f"txlog schema get {typing.topic} shows the schema, "
+            "txlog schema upload adds fields to it",
             topic=typing.topic,
         ) from error
     at = rows.schema.get_field_index(RECORD)

@@ -10,6 +10,7 @@ Source: spec/transactions 9.1.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from threading import Event
@@ -29,6 +30,7 @@ from txlog.engine.store.appender import Decide
 from txlog.engine.store.liveness import (
     consumer_lock,
     dead_consumers,
+    holder_of,
     read_all_seen,
     read_seen,
     write_seen,
@@ -136,12 +138,26 @@ class Membership:
                     continue  # a peer has died since; the next try removes it
                 break
         how = "exclusive and has" if kind in (None, present) else f"{present}, not {kind}, and has"
+        holders = self._store.read(self._holders)
+        named = f": {', '.join(holders)}" if holders else ""
         raise ConsumerBusy(
-            f"subscription {subscription.name} of {topic} is {how} a live consumer",
-            hint="wait for it to end, or use another subscription",
+            f"subscription {subscription.name} of {topic} is {how} a live consumer{named}",
+            hint="wait for it to end, or use another subscription; "
+            f"txlog sub describe {subscription.name} -t {topic} shows it",
             topic=topic,
             subscription=subscription.name,
         )
+
+    def _holders(self, view: View) -> list[str]:
+        """The live consumers of the subscription in words."""
+        holders = []
+        for consumer in consumers_of(view.catalog, self.subscription):
+            is_alive, pid, _ = holder_of(self._store.disk, consumer_lock(consumer.number))
+            if is_alive:
+                name = consumer.name or f"number {consumer.number}"
+                where = "" if pid is None else f" in process {pid} on {os.uname().nodename}"
+                holders.append(f"{name}{where}")
+        return holders
 
     def _here(self, number: int) -> Membership | None:
         """The consumer with this number, if it belongs to this store handle and is alive."""

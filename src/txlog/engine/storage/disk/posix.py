@@ -820,7 +820,7 @@ def _sync_published(directory: int, path: str) -> None:
 
 
 def absolute(path: str) -> str:
-    """The path from the root, `a//./b/` tidied to `a/b`; `..` stays, as there may be links.
+    """The path from the root, `a//./b/` tidied to `a/b`; before a `..` links are followed.
 
     raises: InvalidArgument
     """
@@ -828,7 +828,12 @@ def absolute(path: str) -> str:
         raise InvalidArgument("a path cannot contain a zero byte")
     # ask for the working directory only if needed: it may have been deleted
     joined = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
-    return "/" + "/".join(part for part in joined.split("/") if part not in ("", "."))
+    parts = [part for part in joined.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        last = len(parts) - parts[::-1].index("..")
+        above = os.path.realpath("/" + "/".join(parts[:last]))
+        parts = [*filter(None, above.split("/")), *parts[last:]]
+    return "/" + "/".join(parts)
 
 
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph"})
