@@ -5,6 +5,12 @@
     it is done                the others continue; after the last, some run again for the backlog
     a signal                  all are stopped, then this process
 
+With failover, partition i belongs to consumer i mod n of those attached. If instances came and left
+at different times, the first would lease messages of all partitions, and later ones would find none
+and end. So there are two gates, `joined` and `drained`. An instance reports that it is at a gate
+and reads from a pipe into which nobody writes. This process closes the writing end when all are there.
+If it dies, the kernel closes it. An instance that is restarted later passes an open gate at once.
+
 An instance reports through a pipe after each commit, one JSON object a line. When the reader of the
 pipe dies, the instance stops by itself: no instance outlives the process that watches it.
 """
@@ -21,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from txlog import errors
-from txlog.base.ids import TxnId
+from txlog.base.ids import TopicName, TxnId
 from txlog.base.startup import json as orjson
 from txlog.cli.call.call import Call
 from txlog.cli.run.log import JobLog
@@ -47,13 +53,16 @@ _STOPPED: Final = frozenset({130, 143})
 _SOURCE: Final = str(Path(__file__).absolute().parents[3])
 
 
-def check(client: Client, topics: list[str], request: Request, windowed: Windowed | None) -> None:
+def check(client: Client, topics: list[str], request: Request, windowed: Windowed | None) -> int:
     """Refuse a subscription that cannot have several consumers.
 
     windowed: a function whose windows close on watermarks
+    returns:  how many instances can get messages: with failover, a partition has one consumer
     raises: NotAllowed, SubscriptionNotFound
     """
-    for topic in topics:
+    processes = request.parallelism
+    busy: set[int] = set()
+    for word, topic in zip(request.inputs, topics, strict=True):
         rows = [r for r in client.subscriptions(topic) if r["subscription"] == request.subscription]
         if not rows:
             raise SubscriptionNotFound(
@@ -71,6 +80,23 @@ def check(client: Client, topics: list[str], request: Request, windowed: Windowe
             )
         if windowed is not None and rows[0]["type"] == "failover":
             raise windows_need_shared(request.subscription)
+        if rows[0]["type"] != "failover":
+            busy.update(range(processes))
+        elif (partition := TopicName.parse(word, allow_partition=True).partition) is not None:
+            busy.add(partition % processes)
+        else:
+            partitions = int(client.describe_topic(topic)["partitions"])
+            busy.update(range(min(partitions, processes)))
+    return len(busy)
+
+
+def idle_note(busy: int, request: Request) -> str:
+    """The note that some instances of a run will get no messages; busy: how many will."""
+    return (
+        f"{request.parallelism - busy} of {request.parallelism} processes do nothing: on the "
+        f"failover subscription {request.subscription}, only one process reads a partition; with "
+        "--type shared or key-shared, all would"
+    )
 
 
 @dataclass
@@ -83,6 +109,7 @@ class Instance:
     rest: bytes = b""
     said: dict[str, Any] = field(default_factory=dict)
     error: TxlogError | None = None
+    gates: set[str] = field(default_factory=set)  # those that it has reached
 
 
 class Fleet:
@@ -109,11 +136,13 @@ class Fleet:
         self._deaths: dict[int, int] = {}
         self._selector = selectors.DefaultSelector()
         self._instances: dict[int, Instance] = {}
+        self._gates: dict[str, tuple[int, int]] = {}  # closed gates: both ends of a pipe
 
     def run(self) -> tuple[Summary, TxlogError | None]:
         """Run all instances to their end; return the totals, and the first error."""
         error: TxlogError | None = None
         try:
+            self._gates = {gate: os.pipe() for gate in ("joined", "drained")}
             for number in range(self._request.parallelism):
                 self._start(number)
             error = self._watch()
@@ -159,7 +188,8 @@ class Fleet:
 
     def _spawn(self, number: int) -> None:
         reading, writing = os.pipe()
-        arguments = [*self._global_words(), *self._words(number, writing)]
+        gates = {gate: ends[0] for gate, ends in self._gates.items()}
+        arguments = [*self._global_words(), *self._words(number, writing, gates)]
         paths = [_SOURCE, os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
         try:
@@ -169,7 +199,7 @@ class Fleet:
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=(writing,),
+                pass_fds=(writing, *gates.values()),
                 start_new_session=True,
             )
         except OSError:
@@ -181,10 +211,10 @@ class Fleet:
         self._instances[number] = instance
         self._selector.register(reading, selectors.EVENT_READ, instance)
 
-    def _words(self, number: int, report_to: int) -> list[str]:
+    def _words(self, number: int, report_to: int, gates: dict[str, int]) -> list[str]:
         """The command line of one instance, without --create: topics and subscription exist."""
         changes = {
-            **{"name": self._request.name, "instance": number, "report_to": report_to},
+            **{"name": self._request.name, "instance": number, "report_to": report_to, **gates},
             **{"create": False, "type": None, "parallelism": 1, "n": None},
         }
         return self._call.command.words({**self._call.values, **changes})
@@ -214,6 +244,10 @@ class Fleet:
             if "error" in facts:
                 instance.error = rebuilt(facts["error"])
                 continue
+            if "gate" in facts:
+                instance.gates.add(facts["gate"])
+                self._open_gates()
+                continue
             if facts.get("transactions"):
                 self._deaths[instance.number] = 0
             self._count(instance.said, facts)
@@ -222,6 +256,14 @@ class Fleet:
         shares = {number: int(each.said.get("consumed", 0)) for number, each in running}
         self._log.progress(self._summary, shares)
         return None
+
+    def _open_gates(self) -> None:
+        """Open each gate that all running instances have reached."""
+        for gate, ends in list(self._gates.items()):
+            if all(gate in instance.gates for instance in self._instances.values()):
+                del self._gates[gate]
+                for end in ends:
+                    os.close(end)
 
     def _count(self, previous: dict[str, Any], facts: dict[str, Any]) -> None:
         for name, attribute in _COUNTS.items():
@@ -235,6 +277,7 @@ class Fleet:
         self._forget(instance)
         code = instance.process.wait()
         if code == 0:
+            self._open_gates()
             return None
         if instance.error is not None:
             return instance.error
@@ -271,6 +314,8 @@ class Fleet:
                 instance.process.wait()
             self._forget(instance)
         self._selector.close()
+        self._instances = {}
+        self._open_gates()
 
 
 def rebuilt(facts: dict[str, Any]) -> TxlogError:
