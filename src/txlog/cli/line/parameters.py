@@ -86,12 +86,14 @@ FLAGS: Final[dict[str, str]] = {
 }
 
 SPECIAL: Final[dict[str, str]] = {
+    "admin list-transaction-keys --topic": "only with messages of their transaction in this topic",
     "consume --key": "messages with this key",
     "consume --prop": "messages with this property",
     "produce --partition": "write to this partition",
     "produce --producer": "name of the producer; stores a sequence once, in each transaction anew",
     "sub create --topic": "the topic",
     "sub list --topic": "only of this topic",
+    "top --topic": "only subscriptions of this topic",
     "txn begin --coordinator": "begin it there",
     "txn begin --timeout": "it is aborted after this long (60s)",
     "txn begin --transaction-key": "name of a series of transactions; fences its previous holder",

@@ -79,7 +79,10 @@ def usage(error: typer.TyperException, command: Command) -> Usage:
             for name in each.names
         }
         synonyms = importlib.import_module("txlog.cli.line.synonyms")
-        hint = synonyms.flag_hint(flag, flags) or f"txlog {command.path} -h lists the flags"
+        hint = (
+            synonyms.flag_hint(flag, flags, command.path)
+            or f"txlog {command.path} -h lists the flags"
+        )
         return Usage(f"no such option: {flag[:_MESSAGE_CHARS]}", hint=hint)
     message = as_told(error.format_message()).strip().rstrip(".")
     if len(message) > _MESSAGE_CHARS:  # a word of the line can be very long
