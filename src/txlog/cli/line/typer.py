@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-from collections.abc import Callable
+import re
+import shlex
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -33,6 +35,8 @@ from txlog.errors import Usage
 Take = Callable[[dict[str, Any]], int]
 _MESSAGE_CHARS: Final = 200
 _COLUMNS: Final = 80  # of help that no terminal shows
+_MISSING: Final = re.compile(r"[Mm]issing option '([^' ]+)'")
+_HINT_WORDS: Final = 12  # a longer line is no help
 _HELP: Final = "shows_help"  # the name of the parameter of -h
 
 
@@ -58,7 +62,7 @@ def invoke(command: Command, args: list[str], take: Take) -> int:
     try:
         answer = app(args, standalone_mode=False, prog_name=f"txlog {command.path}")
     except typer.TyperException as error:
-        raise usage(error, command) from error
+        raise usage(error, command, args) from error
     except typer.Exit as stop:
         return stop.exit_code
     except typer.Abort as error:
@@ -68,8 +72,8 @@ def invoke(command: Command, args: list[str], take: Take) -> int:
     return answer if isinstance(answer, int) else 0
 
 
-def usage(error: typer.TyperException, command: Command) -> Usage:
-    """Convert Typer's error to ours."""
+def usage(error: typer.TyperException, command: Command, args: Sequence[str] = ()) -> Usage:
+    """Convert Typer's error to ours; args: what the user typed after the command."""
     flag = getattr(error, "option_name", None)  # only an unknown flag has it
     if flag is not None:
         flags = {
@@ -87,7 +91,24 @@ def usage(error: typer.TyperException, command: Command) -> Usage:
     message = as_told(error.format_message()).strip().rstrip(".")
     if len(message) > _MESSAGE_CHARS:  # a word of the line can be very long
         message = f"{message[: _MESSAGE_CHARS - 60]}…{message[-59:]}"
-    return Usage(message[:1].lower() + message[1:])
+    hint = None
+    missing = _MISSING.match(message)
+    if missing is not None:
+        hint = _completed(command, [as_told(word) for word in args], missing[1])
+    return Usage(message[:1].lower() + message[1:], hint=hint)
+
+
+def _completed(command: Command, words: Sequence[str], flag: str) -> str | None:
+    """The typed line with its missing flag: before the last word, if that may be the value."""
+    metavar = next(
+        (each.metavar for each in parameters_of(command) if each.is_flag and flag in each.names), ""
+    )
+    line = ["txlog", *command.path.split(), *words]
+    if len(line) > _HINT_WORDS or not metavar:
+        return None
+    if len(words) > 1 and not any(word.startswith("-") for word in words[-2:]):
+        return shlex.join([*line[:-1], flag, line[-1]])
+    return f"{shlex.join([*line, flag])} {metavar}"
 
 
 def _print_help(command: Command, args: list[str]) -> None:

@@ -361,6 +361,9 @@ def _form(command: Described, flags: _Flags, environ: Mapping[str, str]) -> str:
         # Report a bad format before opening a store; commands without %w refuse it themselves.
         percent.Format(flags.format, watermarks=True, stored=True)
     if flags.json:
+        other = None if command.input_format or flags.format in _OF_EXPORT else flags.format
+        if other not in (None, "json"):
+            raise Usage(f"--json and -f {other[:40]} exclude each other", hint="--json is -f json")
         return "json"
     if command.input_format:
         return "auto"
