@@ -10,8 +10,11 @@ import signal
 import time
 
 
-def shown(argv: list[str], env: dict[str, str]) -> str:
-    """The output of a program on a terminal, until it ends; lines end with a newline alone."""
+def shown(argv: list[str], env: dict[str, str], code: int = 0) -> str:
+    """The output of a program on a terminal, until it ends; lines end with a newline alone.
+
+    code: the exit code that it must have
+    """
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvpe(argv[0], argv, env)
@@ -22,7 +25,7 @@ def shown(argv: list[str], env: dict[str, str]) -> str:
     except OSError:
         pass  # Linux raises EIO once the other side is closed
     os.close(terminal)
-    assert os.waitpid(pid, 0)[1] == 0, data
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == code, data
     return data.decode().replace("\r\n", "\n")
 
 

@@ -88,3 +88,8 @@ def kill(message: Message) -> bytes | None:
 def deadly(message: Message) -> None:
     """Die at every message."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def which(message: Message, context: Context) -> bytes:
+    """Give the number of the instance."""
+    return str(context.instance_id).encode()

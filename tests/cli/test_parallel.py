@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import copyfile
@@ -223,6 +223,25 @@ def test_parent_processes_the_remaining_messages(tool: Tool) -> None:
     assert done["consumed"] == done["produced"] == COUNT // 7 * 7
     with txlog.open(str(tool.path)) as client:
         assert client.subscriptions("in")[0]["backlog"] == COUNT % 7
+
+
+def test_each_instance_reads_its_partition_of_a_failover_subscription(tool: Tool) -> None:
+    """Kills: the instance that starts first leases every partition, and the others end."""
+    code, _, err = tool.run("which", "--parallelism", "4")
+    assert (code, "do nothing" in err) == (0, False)
+    with txlog.open(str(tool.path)) as client:
+        partitions = int(client.describe_topic("in")["partitions"])
+        stored = [client.reader(f"in/{number}") for number in range(partitions)]
+        counts = {str(n).encode(): sum(1 for _ in reader) for n, reader in enumerate(stored)}
+        assert Counter(message.value for message in client.reader("out")) == counts
+
+
+def test_instances_without_a_partition_are_reported(tool: Tool) -> None:
+    code, _, err = tool.run("which", "--parallelism", "6")
+    assert code == 0
+    assert err.count("2 of 6 processes do nothing") == 1
+    code, _, err = tool.run("which", "--parallelism", "6", "-s", "t", "--type", "shared")
+    assert (code, "do nothing" in err) == (0, False)
 
 
 def test_a_command_in_parallel(tool: Tool) -> None:

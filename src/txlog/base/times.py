@@ -46,7 +46,8 @@ InstantLike: TypeAlias = int | datetime | date | str
 DurationLike: TypeAlias = int | timedelta | str
 
 TIME_FORMS: Final = (
-    "write 2026-11-27 14:00, 2026-11-27T14:00Z, yesterday 14:00, -3h, now or a number since 1970"
+    "write 2026-11-27 14:00, 2026-11-27T14:00Z, yesterday 14:00, tomorrow 9:00, -3h, now or a "
+    "number since 1970"
 )
 DURATION_FORMS: Final = "write 250ms, 10s, 5m, 1h, 7d, a sum such as 1h30m, or PT5M"
 

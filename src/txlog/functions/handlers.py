@@ -202,6 +202,11 @@ def load(name: str, path: Sequence[str] = ()) -> UserFunction:
         raise InvalidArgument(
             f"{name!r} names no function", hint="MODULE:FUNCTION, or FILE.py:FUNCTION"
         )
+    if not module_name.endswith(".py") and ("/" in module_name or module_name.startswith(".")):
+        raise InvalidArgument(
+            f"{module_name} is a path, and no Python file",
+            hint=f"FILE.py:FUNCTION names a file: {module_name}.py:{attribute}",
+        )
     sys.path[:0] = [str(Path(directory).absolute()) for directory in path]
     module = _file(module_name) if module_name.endswith(".py") else _module(module_name)
     value: object = module
@@ -233,9 +238,10 @@ def _module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise InvalidArgument(
-                f"no module {name}", hint="--path DIR says where; FILE.py:FUNCTION names a file"
-            ) from error
+            hint = "--path DIR says where; FILE.py:FUNCTION names a file"
+            if Path(f"{name}.py").is_file():  # the working directory is not on sys.path
+                hint = f"{name}.py:FUNCTION names the file here; --path . would find the module"
+            raise InvalidArgument(f"no module {name}", hint=hint) from error
         raise _import_failed(name, error) from error
     except FAILURES as error:
         raise _import_failed(name, error) from error

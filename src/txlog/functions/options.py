@@ -104,6 +104,8 @@ def _never() -> bool:
 class Hooks:
     """Callbacks that observe a run and may end it; omitted ones do nothing.
 
+    joined:     the consumers have subscribed; returns when the first message may be received
+    drained:    the input is drained; returns when the subscriptions may be released
     guard:      surrounds calls into the store, not user code or waiting
     stop:       called between messages and while waiting; true ends the run after a complete commit
     committing: the transaction is complete and will be committed next; arguments: the results so
@@ -112,6 +114,8 @@ class Hooks:
     tell:       an event: a word and its details
     """
 
+    joined: Callable[[], object] = _nothing
+    drained: Callable[[], object] = _nothing
     guard: Callable[[], AbstractContextManager[object]] = nullcontext
     stop: Callable[[], bool] = _never
     committing: Callable[[Summary, int], object] = _nothing

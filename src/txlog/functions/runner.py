@@ -75,6 +75,7 @@ def run(
     try:
         runner.open()
         runner.loop()
+        runner.drained()
     except BaseException as error:  # a signal must also release the subscriptions
         with suppress(TxlogError):  # report the first error; a lock ends with its process
             runner.close()
@@ -169,7 +170,13 @@ class Runner:
         self.work.connect()
         self._flow.open()
         self._inputs.open(self.work)
+        self._hooks.joined()
         self.work.started()
+
+    def drained(self) -> None:
+        """Keep the partitions of failover subscriptions: to leave would move those of peers."""
+        if self._inputs.kinds == {"failover"}:
+            self._hooks.drained()
 
     def close(self) -> None:
         """Release the subscriptions; unacknowledged messages will come again."""

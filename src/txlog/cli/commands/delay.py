@@ -314,13 +314,23 @@ def merge(
     ] = None,
 ) -> None:
     """Merge the buckets of the index, which saves memory and files; other calls do not wait."""
-    handle = call.client(write=True).topic(topic)
+    client = call.client(write=True)
+    handle = client.topic(topic)
     with Words(call, f"merging buckets of {topic}"):
         answer = handle.merge(to, dry_run=call.dry_run)
-    call.summary(
-        f"{answer['topic']}: {counted(answer['buckets_before'], 'bucket')} before, "
+    text = (
+        f"{answer['topic']}: {counted(answer['buckets_before'], 'sealed bucket')} before, "
         f"{answer['buckets_after']:,} after, with {counted(answer['messages'], 'message')}"
     )
+    if not answer["buckets_before"]:
+        mutable = sum(row["messages"] or 0 for row in handle.buckets() if row["state"] == "mutable")
+        text = (
+            f"{answer['topic']}: no sealed bucket to merge; the mutable one has "
+            f"{counted(mutable, 'message')}, and is sealed at "
+            f"{client.settings.mutable_ids_max:,}, or earlier when newer ledgers have delayed "
+            "messages (min_index_count_per_bucket)"
+        )
+    call.summary(text)
     call.output.result(answer)
 
 

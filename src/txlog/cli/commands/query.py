@@ -64,7 +64,8 @@ def query(
     pending_acks delayed delayed_buckets watermarks segments frames; with a row for each change:
     transaction_key_log cursor_log catalog_log.
     text(key) and json(value) decode bytes; value->>'id' reads JSON. A message that is not JSON ends
-    the query with its topic and id; try_json(value) gives NULL for it.
+    the query with its topic and id; try_json(value) gives NULL for it. A topic with a schema also
+    has the fields of its values in the column record: record.amount.
     DESCRIBE orders lists the columns of a relation, with their types.
     Rows have no order without ORDER BY partition, ledger, entry, txn_index.
     """
@@ -102,11 +103,10 @@ def query(
             call.summary(f"wrote {counted(rows, 'row')} to {out}")
             return
         rows = shapes.Printed(call.output, call.output.fields).print(batches)
-    part_of = f"{query_.files - pruned} of " if pruned else ""
-    call.summary(
-        f"{counted(rows, 'row')} ({part_of}{counted(query_.files, 'file')} read, "
-        f"{duration(call.elapsed_ms())})"
-    )
+    files = f"{counted(query_.files, 'file')} read, " if query_.files else ""
+    if pruned:  # the statistics of a file can exclude all of its rows
+        files = f"{pruned} of {counted(query_.files, 'file')} skipped: no row there matches, "
+    call.summary(f"{counted(rows, 'row')} ({files}{duration(call.elapsed_ms())})")
 
 
 def _without_rows(words: str) -> str:

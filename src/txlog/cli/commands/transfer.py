@@ -15,13 +15,14 @@ from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Words
 from txlog.cli.consume.request import Condition
 from txlog.cli.line.command import Argument, Option, command, exclusive
+from txlog.cli.output.output import EXPORT_FORMS, stdout_is_terminal
 from txlog.cli.terminal.tables import counted, duration, size
 from txlog.errors import Usage
 
 if TYPE_CHECKING:
     from txlog.base.rows.jobs import Exported
 
-_FORMS = ("parquet", "arrow", "csv", "tsv", "ndjson")
+_BINARY = ("parquet", "arrow")
 _TABLES = ("delta", "iceberg", "hive")
 Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
 
@@ -101,7 +102,7 @@ def export(
     """
     word = call.flags.format if call.flags.format in _TABLES else to
     if word is not None:
-        call.check_choice("--to", word, (*_FORMS, *_TABLES))
+        call.check_choice("--to", word, (*EXPORT_FORMS, *_TABLES))
     exclusive(resume=resume, append=append, force=force)
     if word in _TABLES:
         has_other = {range_, where, partition_by} != {None} or resume or append or force
@@ -121,6 +122,11 @@ def export(
     target = path if path is not None else name.replace("/", ".") + ("" if grows else f".{form}")
     if target == "-" and (grows or call.output.as_json or force):
         raise Usage("- is one stream: without --partition-by, --resume, --append, --force, --json")
+    if where == "-" and form in _BINARY and stdout_is_terminal():
+        raise Usage(
+            f"{form} is binary, and standard output is a terminal",
+            hint="--to csv or --to ndjson writes text; > FILE redirects it",
+        )
     _lean()
     exporter = importlib.import_module("txlog.lake.jobs.export_files")
     client = call.client()
@@ -171,7 +177,7 @@ def _form(path: str | None, to: str | None) -> str:
         return to or "parquet"
     form = formats.chosen_form([path], to, "--to")
     if form is None and re.search(r"\.[A-Za-z][A-Za-z0-9]{0,7}$", path):
-        formats.check_form(path, None, _FORMS, "--to parquet writes Parquet under this name")
+        formats.check_form(path, None, EXPORT_FORMS, "--to parquet writes Parquet under this name")
     if formats.is_packed(path) and form not in formats.TEXTS:
         raise Usage(f"{path}: {form or 'parquet'} is compressed inside, not as a whole")
     return form or "parquet"

@@ -104,7 +104,7 @@ KeyOption = Annotated[
 
 @command(
     "txn connect",
-    "take a transaction key and print its epoch",
+    "take a key, fence its last holder",
     examples=("EPOCH=$(txlog txn connect nightly)", "txlog txn connect nightly --epoch 3"),
     rows="transactions.KeyConnected",
     changes=True,
@@ -115,11 +115,16 @@ def connect(
     key: Annotated[str, Argument(metavar="KEY", show_default=False)],
     epoch: Annotated[int, Option("--epoch", metavar="N", help="the epoch held so far")] = -1,
 ) -> None:
-    """Take a transaction key and print the new epoch; its open transaction is aborted."""
+    """Take a transaction key and print the new epoch.
+
+    The previous holder is fenced: its open transaction is aborted, and it can begin no other.
+    """
     owner, bare = split_key(key)
     answer = call.client(write=True).connect(bare or "", epoch, owner=owner)
     if answer["fenced_txn"] is not None:
-        call.note(f"transaction {answer['fenced_txn']} was aborted: it is fenced")
+        call.warn(
+            f"fenced transaction {answer['fenced_txn']} of {key}: it was open, and is aborted"
+        )
     if call.output.as_json:
         call.output.result(answer)
     else:

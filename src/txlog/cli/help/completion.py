@@ -261,7 +261,7 @@ def _profiles() -> list[Candidate]:
 
 def _kind(path: str, parameter: Parameter) -> str | None:
     """The kind of stored names that a parameter takes, if any."""
-    word, name = parameter.metavar, parameter.name
+    word, name = parameter.metavar.removesuffix("|-"), parameter.name
     if path in _NEW and not parameter.is_flag:
         return None
     if word == "SUB":

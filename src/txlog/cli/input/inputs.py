@@ -17,6 +17,7 @@ import select
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from typing import Final
 
 import pyarrow as pa
 
@@ -186,6 +187,8 @@ class Input:
                         break
             if bad:
                 table, _, error = self._without(table, bad, None)
+                if error is not None:
+                    error.hint = _NOT_JSON
         if len(table):
             yield table
         if error is not None:
@@ -292,6 +295,11 @@ class Input:
                 self.warn(row)
         if len(rows_held):
             yield rows_held.table()
+
+
+_NOT_JSON: Final = (
+    "--in lines stores each line as it is; --on-error skip, or dead-letter:TOPIC, stores the others"
+)
 
 
 def json_reason(value: bytes, failure: Exception) -> str:

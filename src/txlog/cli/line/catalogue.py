@@ -111,7 +111,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "watermark snapshot": Entry(
         "commands.watermark", "snapshot", "write the state of watermarks into the log"
     ),
-    "txn connect": Entry("commands.txn", "connect", "take a transaction key and print its epoch"),
+    "txn connect": Entry("commands.txn", "connect", "take a key, fence its last holder"),
     "txn begin": Entry("commands.txn", "begin", "begin a transaction and print its id"),
     "txn commit": Entry("commands.txn", "commit", "commit transactions"),
     "txn abort": Entry("commands.txn", "abort", "abort transactions"),

@@ -366,7 +366,7 @@ def exclusive(**given: object) -> None:
     raises: Usage (201)
     """
     conflicting = [
-        name if name.isupper() else f"--{name.replace('_', '-')}"
+        name if name.isupper() else f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}"
         for name, value in given.items()
         if value
     ]

@@ -86,6 +86,7 @@ FLAGS: Final[dict[str, str]] = {
 }
 
 SPECIAL: Final[dict[str, str]] = {
+    "admin list-transaction-keys --topic": "only with messages of their transaction in this topic",
     "consume --key": "messages with this key",
     "consume --prop": "messages with this property",
     "produce --partition": "write to this partition",

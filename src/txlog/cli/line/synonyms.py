@@ -125,7 +125,13 @@ LINES: Final[dict[str, Meaning]] = {
     "txn ls-keys": _read("admin list-transaction-keys"), "txn fence": _move("txn connect"),
     "txn stuck": _read("txn find-hanging"), "schema add": _change("schema upload"),
     "schema set": _change("schema upload"), "admin keys": _read("admin list-transaction-keys"),
-    "policy set": _change("policy retention set"), "policy get": _read("policy retention get"),
+    "completion bash": _read("completion show bash"),
+    "completion zsh": _read("completion show zsh"),
+    "completion fish": _read("completion show fish"),
+    "delay merge-buckets": _change("delay merge"),
+    "schedule": _change("produce --deliver-at", "delay list"),
+    "policy set": _change("policy retention set", "policy delayed set", "policy alert set"),
+    "policy get": _read("policy retention get"),
     "policy list": _read("policy retention get"), "policy ls": _read("policy retention get"),
     "policy show": _read("policy retention get"),
 }  # fmt: skip
@@ -145,6 +151,9 @@ FLAGS: Final[dict[str, tuple[str, ...]]] = {
     "--reset-offsets": ("--to",), "--file": ("--in",), "--delay": ("--deliver-after",),
     "--at": ("--deliver-at",), "--replication-factor": (), "--watch": ("--follow",),
 }  # fmt: skip
+
+# Flags that are a command of their own.
+_FLAG_LINES: Final[dict[str, str]] = {"txn list --keys": "admin list-transaction-keys"}
 
 
 # Words for what no command does, with what does it instead.
@@ -226,9 +235,13 @@ class Vocabulary:
             line
             for line in lines
             if meaning
-            and (line.startswith("-") or _path(line) in self._commands)
+            and (line.startswith("-") or self._is_command(_path(line)))
             and self.level_of(line) <= meaning.level
         ]
+
+    def _is_command(self, line: str) -> bool:
+        """Whether the line is a command, perhaps with one argument."""
+        return line in self._commands or line.rpartition(" ")[0] in self._commands
 
     def _elsewhere(self, word: str) -> list[str]:
         """The commands of other nouns whose verb is the word."""
@@ -277,9 +290,15 @@ class Vocabulary:
                 yield last, targets[0]
 
 
-def flag_hint(word: str, flags: Mapping[str, str]) -> str | None:
-    """The hint for a flag that a command lacks; flags: its flags with their meanings."""
+def flag_hint(word: str, flags: Mapping[str, str], path: str = "") -> str | None:
+    """The hint for a flag that a command lacks.
+
+    flags: the flags that it has, with their meanings
+    path:  the command
+    """
     name = word.partition("=")[0]
+    if (line := _FLAG_LINES.get(f"{path} {name}")) is not None:
+        return f"did you mean: txlog {line}"
     targets = [each for each in FLAGS.get(name, ()) if each.split()[0] in flags]
     if not targets and name.startswith("--"):
         near = nearest(name, flags)

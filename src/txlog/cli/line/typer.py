@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-from collections.abc import Callable
+import re
+import shlex
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -33,6 +35,8 @@ from txlog.errors import Usage
 Take = Callable[[dict[str, Any]], int]
 _MESSAGE_CHARS: Final = 200
 _COLUMNS: Final = 80  # of help that no terminal shows
+_MISSING: Final = re.compile(r"[Mm]issing option '([^' ]+)'")
+_HINT_WORDS: Final = 12  # a longer line is no help
 _HELP: Final = "shows_help"  # the name of the parameter of -h
 
 
@@ -58,7 +62,7 @@ def invoke(command: Command, args: list[str], take: Take) -> int:
     try:
         answer = app(args, standalone_mode=False, prog_name=f"txlog {command.path}")
     except typer.TyperException as error:
-        raise usage(error, command) from error
+        raise usage(error, command, args) from error
     except typer.Exit as stop:
         return stop.exit_code
     except typer.Abort as error:
@@ -68,8 +72,8 @@ def invoke(command: Command, args: list[str], take: Take) -> int:
     return answer if isinstance(answer, int) else 0
 
 
-def usage(error: typer.TyperException, command: Command) -> Usage:
-    """Convert Typer's error to ours."""
+def usage(error: typer.TyperException, command: Command, args: Sequence[str] = ()) -> Usage:
+    """Convert Typer's error to ours; args: what the user typed after the command."""
     flag = getattr(error, "option_name", None)  # only an unknown flag has it
     if flag is not None:
         flags = {
@@ -79,7 +83,10 @@ def usage(error: typer.TyperException, command: Command) -> Usage:
             for name in each.names
         }
         synonyms = importlib.import_module("txlog.cli.line.synonyms")
-        hint = synonyms.flag_hint(flag, flags) or f"txlog {command.path} -h lists the flags"
+        hint = (
+            synonyms.flag_hint(flag, flags, command.path)
+            or f"txlog {command.path} -h lists the flags"
+        )
         return Usage(f"no such option: {flag[:_MESSAGE_CHARS]}", hint=hint)
     message = as_told(error.format_message()).strip().rstrip(".")
     if len(message) > _MESSAGE_CHARS:  # a word of the line can be very long
@@ -89,7 +96,23 @@ def usage(error: typer.TyperException, command: Command) -> Usage:
         topic = "--topic" in {name for each in parameters_of(command) for name in each.names}
         word = message.rpartition("(")[2].rstrip(")").split(" ")[0] if topic else ""
         hint = f"the topic is a flag: -t {word}" if word else None
+    missing = _MISSING.match(message)
+    if missing is not None:
+        hint = _completed(command, [as_told(word) for word in args], missing[1])
     return Usage(message[:1].lower() + message[1:], hint=hint)
+
+
+def _completed(command: Command, words: Sequence[str], flag: str) -> str | None:
+    """The typed line with its missing flag: before the last word, if that may be the value."""
+    metavar = next(
+        (each.metavar for each in parameters_of(command) if each.is_flag and flag in each.names), ""
+    )
+    line = ["txlog", *command.path.split(), *words]
+    if len(line) > _HINT_WORDS or not metavar:
+        return None
+    if len(words) > 1 and not any(word.startswith("-") for word in words[-2:]):
+        return shlex.join([*line[:-1], flag, line[-1]])
+    return f"{shlex.join([*line, flag])} {metavar}"
 
 
 def _print_help(command: Command, args: list[str]) -> None:

@@ -131,6 +131,7 @@ _ROW_BY_ROW: Final = ("json", "ndjson", "tsv", "csv", "names")
 
 # Forms of `export -f`, too: they apply to the table it writes, not to its own output.
 _OF_EXPORT: Final = ("delta", "iceberg", "hive")
+EXPORT_FORMS: Final = ("parquet", "arrow", "csv", "tsv", "ndjson")
 
 
 class _Flags(Protocol):
@@ -366,6 +367,9 @@ def _form(command: Described, flags: _Flags, environ: Mapping[str, str]) -> str:
         # Report a bad format before opening a store; commands without %w refuse it themselves.
         percent.Format(flags.format, watermarks=True, stored=True)
     if flags.json:
+        other = None if command.input_format or flags.format in _OF_EXPORT else flags.format
+        if other not in (None, "json"):
+            raise Usage(f"--json and -f {other[:40]} exclude each other", hint="--json is -f json")
         return "json"
     if command.input_format:
         return "auto"
@@ -378,7 +382,10 @@ def _form(command: Described, flags: _Flags, environ: Mapping[str, str]) -> str:
     if word in (*forms, "auto") or (command.records and "%" in word):
         return word
     excerpt = word if len(word) <= 40 else f"{word[:37]}..."
-    raise Usage(f'no format "{excerpt}" here', hint=f"-f takes auto {' '.join(forms)}")
+    hint = f"-f takes auto {' '.join(forms)}"
+    if command.path == "export" and word in EXPORT_FORMS:
+        hint = f"--to {word} writes this format; -f is the format of the summary"
+    raise Usage(f'no format "{excerpt}" here', hint=hint)
 
 
 def delimited(form: str, header: Sequence[str] | None, rows: Sequence[Sequence[object]]) -> str:

@@ -15,7 +15,7 @@ from txlog.base.times import format_time
 from txlog.cli.call.call import Call, split_key
 from txlog.cli.output import percent
 from txlog.cli.produce.request import Request
-from txlog.cli.terminal.tables import counted, duration, size
+from txlog.cli.terminal.tables import counted, duration, local_time, size
 
 if TYPE_CHECKING:
     from txlog.engine.door.sending import BatchReceipt, LargeReceipt
@@ -184,6 +184,9 @@ class Totals:
             text += f", {self.dead_lettered:,} dead letters"
         if watermark is not None:
             text += f", watermark {format_time(watermark)}"
+        due_ms = self._request.deliver_at
+        if due_ms is not None and due_ms > call.now_ms() and self.messages:
+            text += f", due {local_time(format_time(due_ms), call.flags.utc)}"
         call.summary(text)
         if self.beyond_ttl:
             late = f"{self.beyond_ttl:,} message{'' if self.beyond_ttl == 1 else 's'}"

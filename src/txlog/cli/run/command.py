@@ -82,5 +82,5 @@ def _start(call: Call, request: Request) -> None:
         raise Usage("an exclusive subscription has one consumer, --parallelism asks for more")
     if (request.instance is None) is not (request.report_to is None):
         raise Usage("--instance and --report-to are txlog's own", hint="--parallelism N")
-    exclusive(parallelism=request.parallelism > 1, N=request.n is not None)
+    exclusive(parallelism=request.parallelism > 1, n=request.n is not None)
     work.start(call, request)

@@ -30,6 +30,8 @@ class Request(msgspec.Struct, kw_only=True):
     instance:  number of this process in --parallelism; None: a run of one process, or the process
                that watches the instances
     report_to: the descriptor that the watching process reads
+    joined:    the watching process closes the other end of this pipe when all instances have joined
+    drained:   the same, when all have drained their inputs
     """
 
     inputs: list[str]
@@ -70,6 +72,8 @@ class Request(msgspec.Struct, kw_only=True):
     retries: Annotated[int, Option("--retries", min=0, max=1000, metavar="N")] = 0
     instance: Annotated[int | None, Option("--instance", hidden=True)] = None
     report_to: Annotated[int | None, Option("--report-to", hidden=True)] = None
+    joined: Annotated[int | None, Option("--joined", hidden=True)] = None
+    drained: Annotated[int | None, Option("--drained", hidden=True)] = None
 
 
 class Run(Request, kw_only=True):

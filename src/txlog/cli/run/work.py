@@ -57,7 +57,9 @@ def start(call: Call, request: Request) -> None:
         for topic, messages in unread.items():
             log.tell("left-open", {"topic": topic, "messages": messages})
     if request.parallelism > 1:
-        workers.check(client, topics, request, windowed)
+        busy = workers.check(client, topics, request, windowed)
+        if busy < request.parallelism:
+            call.warn(workers.idle_note(busy, request))
         summary, error = workers.Fleet(call, request, log, client, topics, windowed).run()
     else:
         summary, error = _run_here(request, client, function, log)
@@ -179,8 +181,18 @@ def _run_instance(call: Call, request: Request, client: Client, function: Any, l
         seen = summary
         send({**counts(summary), "last_txn": str(summary.last_txn)})
 
+    def wait_at(gate: str, descriptor: int | None) -> None:
+        send({"gate": gate})
+        if descriptor is not None:
+            os.read(descriptor, 1)  # until its other end is closed
+
     hooks = Hooks(
-        guard=shielded, committed=committed, tell=log.tell, stop=lambda: bool(reader_state.poll(0))
+        joined=lambda: wait_at("joined", request.joined),
+        drained=lambda: wait_at("drained", request.drained),
+        guard=shielded,
+        committed=committed,
+        tell=log.tell,
+        stop=lambda: bool(reader_state.poll(0)),
     )
     summary, error = _run(request, client, function, log, hooks, lambda: seen)
     if error is not None:

@@ -5,6 +5,12 @@
     it is done                the others continue; after the last, some run again for the backlog
     a signal                  all are stopped, then this process
 
+With failover, partition i belongs to consumer i mod n of those attached. If instances came and left
+at different times, the first would lease messages of all partitions, and later ones would find none
+and end. So there are two gates, `joined` and `drained`. An instance reports that it is at a gate
+and reads from a pipe into which nobody writes. This process closes the writing end when all are
+there; if it dies, the kernel does. An instance that is restarted later passes an open gate at once.
+
 An instance reports through a pipe after each commit, one JSON object a line. While this process
 draws bars, it also reads what instances print on stderr, and prints whole lines above the bars.
 When the reader of the pipe dies, the instance stops by itself: no instance outlives the process
@@ -26,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from txlog import errors
-from txlog.base.ids import TxnId
+from txlog.base.ids import TopicName, TxnId
 from txlog.base.startup import json as orjson
 from txlog.cli.call.call import Call
 from txlog.cli.run.log import JobLog
@@ -53,13 +59,16 @@ _STOPPED: Final = frozenset({130, 143})
 _SOURCE: Final = str(Path(__file__).absolute().parents[3])
 
 
-def check(client: Client, topics: list[str], request: Request, windowed: Windowed | None) -> None:
+def check(client: Client, topics: list[str], request: Request, windowed: Windowed | None) -> int:
     """Refuse a subscription that cannot have several consumers.
 
     windowed: a function whose windows close on watermarks
+    returns:  how many instances can get messages: with failover, a partition has one consumer
     raises: NotAllowed, SubscriptionNotFound
     """
-    for topic in topics:
+    processes = request.parallelism
+    busy: set[int] = set()
+    for word, topic in zip(request.inputs, topics, strict=True):
         rows = [r for r in client.subscriptions(topic) if r["subscription"] == request.subscription]
         if not rows:
             raise SubscriptionNotFound(
@@ -77,6 +86,23 @@ def check(client: Client, topics: list[str], request: Request, windowed: Windowe
             )
         if windowed is not None and rows[0]["type"] == "failover":
             raise windows_need_shared(request.subscription)
+        if rows[0]["type"] != "failover":
+            busy.update(range(processes))
+        elif (partition := TopicName.parse(word, allow_partition=True).partition) is not None:
+            busy.add(partition % processes)
+        else:
+            partitions = int(client.describe_topic(topic)["partitions"])
+            busy.update(range(min(partitions, processes)))
+    return len(busy)
+
+
+def idle_note(busy: int, request: Request) -> str:
+    """The note that some instances of a run will get no messages; busy: how many will."""
+    return (
+        f"{request.parallelism - busy} of {request.parallelism} processes do nothing: on the "
+        f"failover subscription {request.subscription}, only one process reads a partition; with "
+        "--type shared or key-shared, all would"
+    )
 
 
 @dataclass
@@ -91,6 +117,7 @@ class Instance:
     line: bytes = b""  # the beginning of a line that it has not printed to its end
     said: dict[str, Any] = field(default_factory=dict)
     error: TxlogError | None = None
+    gates: set[str] = field(default_factory=set)  # those that it has reached
 
 
 class Fleet:
@@ -118,6 +145,7 @@ class Fleet:
         self._consumed = dict.fromkeys(range(request.parallelism), 0)
         self._selector = selectors.DefaultSelector()
         self._instances: dict[int, Instance] = {}
+        self._gates: dict[str, tuple[int, int]] = {}  # closed gates: both ends of a pipe
 
     def run(self) -> tuple[Summary, TxlogError | None]:
         """Run all instances to their end; return the totals, and the first error."""
@@ -125,6 +153,7 @@ class Fleet:
         if self._log.draws and not self._request.follow:
             self._log.total = self._backlog()
         try:
+            self._gates = {gate: os.pipe() for gate in ("joined", "drained")}
             for number in range(self._request.parallelism):
                 self._start(number)
             error = self._watch()
@@ -170,7 +199,8 @@ class Fleet:
 
     def _spawn(self, number: int) -> None:
         reading, writing = os.pipe()
-        arguments = [*self._global_words(), *self._words(number, writing)]
+        gates = {gate: ends[0] for gate, ends in self._gates.items()}
+        arguments = [*self._global_words(), *self._words(number, writing, gates)]
         paths = [_SOURCE, os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
         printed, stderr = os.pipe() if self._log.draws else (None, None)
@@ -182,7 +212,7 @@ class Fleet:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
-                pass_fds=(writing,),
+                pass_fds=(writing, *gates.values()),
                 start_new_session=True,
             )
         except OSError:
@@ -197,10 +227,10 @@ class Fleet:
             os.set_blocking(printed, False)
             self._selector.register(printed, selectors.EVENT_READ, partial(self._relay, instance))
 
-    def _words(self, number: int, report_to: int) -> list[str]:
+    def _words(self, number: int, report_to: int, gates: dict[str, int]) -> list[str]:
         """The command line of one instance, without --create: topics and subscription exist."""
         changes = {
-            **{"name": self._request.name, "instance": number, "report_to": report_to},
+            **{"name": self._request.name, "instance": number, "report_to": report_to, **gates},
             **{"create": False, "type": None, "parallelism": 1, "n": None},
         }
         return self._call.command.words({**self._call.values, **changes})
@@ -232,6 +262,10 @@ class Fleet:
             if "error" in facts:
                 instance.error = rebuilt(facts["error"])
                 continue
+            if "gate" in facts:
+                instance.gates.add(facts["gate"])
+                self._open_gates()
+                continue
             if facts.get("transactions"):
                 self._deaths[instance.number] = 0
             self._count(instance, facts)
@@ -239,6 +273,7 @@ class Fleet:
         self._log.progress(self._summary, self._consumed)
         return None
 
+<<<<<<< HEAD
     def _relay(self, instance: Instance) -> None:
         """Print all whole lines that an instance has written on stderr."""
         while instance.printed is not None:
@@ -277,6 +312,19 @@ class Fleet:
         previous, number = instance.said, instance.number
         more = facts.get("consumed", 0) - previous.get("consumed", 0)
         self._consumed[number] += more
+||||||| f93fa51f
+    def _count(self, previous: dict[str, Any], facts: dict[str, Any]) -> None:
+=======
+    def _open_gates(self) -> None:
+        """Open each gate that all running instances have reached."""
+        for gate, ends in list(self._gates.items()):
+            if all(gate in instance.gates for instance in self._instances.values()):
+                del self._gates[gate]
+                for end in ends:
+                    os.close(end)
+
+    def _count(self, previous: dict[str, Any], facts: dict[str, Any]) -> None:
+>>>>>>> fixthree
         for name, attribute in _COUNTS.items():
             more = facts.get(name, 0) - previous.get(name, 0)
             setattr(self._summary, attribute, getattr(self._summary, attribute) + more)
@@ -288,6 +336,7 @@ class Fleet:
         code = self._wait(instance)
         self._forget(instance)
         if code == 0:
+            self._open_gates()
             return None
         if instance.error is not None:
             return instance.error
@@ -334,6 +383,8 @@ class Fleet:
                 self._wait(instance)
             self._forget(instance)
         self._selector.close()
+        self._instances = {}
+        self._open_gates()
 
 
 def _close(*descriptors: int | None) -> None:

@@ -299,7 +299,7 @@ class Session:
 
         def begun() -> pa.RecordBatchReader:
             relation = self._connection.sql(query, params=dict(parameters or {}) or None)
-            return relation.to_arrow_reader(BATCH_ROWS)
+            return _headed(relation.to_arrow_reader(BATCH_ROWS))
 
         try:
             return Rows(_interruptible(self._connection, begun), self._connection, self)
@@ -351,6 +351,16 @@ class Session:
         if len(rows) != 1:
             raise SqlError(f"the query returned {len(rows)} rows where one was expected")
         return rows[0]
+
+
+def _headed(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """The rows of a reader, under headings without functions of ours."""
+    fields = [field.with_name(macros.heading(field.name)) for field in reader.schema]
+    if [field.name for field in fields] == reader.schema.names:
+        return reader
+    schema = pa.schema(fields)
+    batches = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in reader)
+    return pa.RecordBatchReader.from_batches(schema, batches)
 
 
 def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:

@@ -7,6 +7,7 @@ If a value is not JSON, the statement fails, and the error names the message.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ _FUNCTIONS: Final = frozenset(
     "json_extract json_extract_string json_extract_path json_extract_path_text json_value"
     " json_exists json_keys json_array_length json_type json_valid json_contains".split()
 )
+_OURS: Final = re.compile(r'txlog_json\(((?:"[^"]*"|[\w.])+)\)')
 _CAUSES: Final = ("Malformed JSON", "Failure in decode")
 _HINT: Final = "skip such messages: WHERE try_json(value) IS NOT NULL"
 
@@ -72,6 +74,18 @@ def _wrapped(holder: dict[str, Any], name: str) -> bool:
         "qualified_name": {"path": ["txlog_json"]},
     }
     return True
+
+
+def heading(name: str) -> str:
+    """The name of a column of a result, without the function that `as_json` wrote into the query.
+
+    >>> heading('(txlog_json("value") ->> 1)')
+    'value ->> 1'
+    """
+    text = _OURS.sub(lambda match: match[1].replace('"', ""), name)
+    if text != name and text.startswith("(") and text.endswith(")") and text.count("(") == 1:
+        return text[1:-1]
+    return text
 
 
 def no_json(error: Exception, ask: Callable[[str], pa.Table], messages: str) -> TxlogError | None:

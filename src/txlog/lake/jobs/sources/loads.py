@@ -308,7 +308,12 @@ def no_objects(source: Files, count: int) -> BadRecord:
         with _opened(path) as file:
             for number, line in enumerate(_lines(path, file), start=1):
                 if not _is_object(line):
-                    return _bad(path, number, f"not a JSON object{more}")
+                    error = _bad(path, number, f"not a JSON object{more}")
+                    error.hint = (
+                        "produce TOPIC FILE --in lines stores each line as it is; "
+                        "produce --in ndjson --on-error skip stores the others"
+                    )
+                    return error
     return BadRecord(
         f"{count} line{'s are not JSON objects' if count > 1 else ' is not a JSON object'}"
     )

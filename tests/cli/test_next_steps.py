@@ -1,0 +1,138 @@
+"""Tests that an error of a command line shows the line that would work."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.terminal import shown
+from txlog.cli.help.completion import candidates
+from txlog.cli.main import main
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> Path:
+    """A store with a topic, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TXLOG_STORE", str(tmp_path / "s"))
+    assert main(["init", "s"]) == 0
+    assert main(["topic", "create", "orders"]) == 0
+    assert main(["produce", "orders", "-m", "a"]) == 0
+    (tmp_path / "slow.py").write_text("def f(message): return message.value\n")
+    (tmp_path / "x.jsonl").write_text('{"a":1}\nno json\n')
+    capfd.readouterr()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("typed", "texts"),
+    [
+        ("export orders -f csv", ["--to csv writes this format"]),
+        ("export orders -f cvs", ["-f takes auto"]),
+        (
+            "run slow.py:f --input orders -s s --parallelism 4 -n 10",
+            ["--parallelism and -n exclude each other"],
+        ),
+        ("run ./slow:f --input orders -s s", ["names a file: ./slow.py:f"]),
+        ("run slow:f --input orders -s s", ["no module slow", "slow.py:FUNCTION"]),
+        ("topic copy orders ../other", ["txlog topic copy orders --to-store ../other"]),
+        ("topic copy orders", ["txlog topic copy orders --to-store PATH"]),
+        ("sub create billing orders", ["txlog sub create billing --topic orders"]),
+        ("produce orders -m x --deliver-at tomorrrow", ["tomorrow 9:00"]),
+        ("topic list --json -f csv", ["--json and -f csv exclude each other"]),
+        ("produce orders x.jsonl", ["line 2: not JSON", "--in lines", "--on-error"]),
+        ("import x.jsonl orders", ["line 2: not a JSON object", "--in lines", "--on-error"]),
+    ],
+)
+def test_an_error_shows_the_line_that_works(
+    typed: str, texts: list[str], store: Path, capfd: Capture
+) -> None:
+    assert main(typed.split()) != 0
+    out, err = capfd.readouterr()
+    assert out == ""
+    for text in texts:
+        assert text in err
+
+
+def test_binary_export_to_a_terminal_is_refused(store: Path) -> None:
+    """Kills: Parquet on the screen."""
+    words = [sys.executable, "-m", "txlog", "export", "orders", "-"]
+    screen = shown(words, dict(os.environ), code=2)
+    assert "PAR1" not in screen
+    assert "--to csv" in screen
+
+
+@pytest.mark.parametrize("command", ["top", "admin list-transaction-keys"])
+def test_help_of_topic_says_what_it_filters(command: str, capfd: Capture) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    out = " ".join(capfd.readouterr().out.split())
+    assert "needed where several" not in out
+    assert "only" in out.partition("--topic T")[2][:60]
+
+
+def test_connect_says_what_it_fenced(store: Path, capfd: Capture) -> None:
+    assert main(["txn", "connect", "nightly"]) == 0
+    assert "fenced" not in capfd.readouterr().err
+    assert main(["txn", "begin", "--transaction-key", "nightly"]) == 0
+    txn = capfd.readouterr().out.strip()
+    assert main(["txn", "connect", "nightly"]) == 0
+    out, err = capfd.readouterr()
+    assert out.strip().isdigit()
+    assert f"fenced transaction {txn} of nightly" in err
+
+
+def test_produce_says_when_a_message_is_due(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    words = ["produce", "orders", "-m", "x", "--deliver-at"]
+    assert main([*words, "2100-01-02T09:00Z", "--utc"]) == 0
+    assert ", due 2100-01-02 09:00:00Z" in capfd.readouterr().err
+    assert main([*words, "2020-01-02T09:00Z", "-v"]) == 0
+    err = capfd.readouterr().err
+    assert "delivered at once" in err
+    assert ", due" not in err
+
+
+def test_merge_says_that_only_sealed_buckets_merge(store: Path, capfd: Capture) -> None:
+    assert main(["sub", "create", "s", "-t", "orders", "--type", "shared"]) == 0
+    assert main(["produce", "orders", "-m", "x", "--deliver-after", "1h"]) == 0
+    capfd.readouterr()
+    assert main(["delay", "merge", "orders"]) == 0
+    err = capfd.readouterr().err
+    assert "no sealed bucket to merge; the mutable one has 1 message" in err
+    assert "500,000" in err
+
+
+@pytest.mark.parametrize(
+    ("column", "heading"),
+    [
+        ("value->>'name'", "value ->> 'name'"),
+        ("m.value->>'name'", "m.value ->> 'name'"),
+        ("value->>'name' AS n", "n"),
+    ],
+)
+def test_headings_of_a_query_show_no_internal_function(
+    column: str, heading: str, store: Path, capfd: Capture
+) -> None:
+    assert main(["topic", "create", "json"]) == 0
+    assert main(["produce", "json", "-m", '{"name":"x"}']) == 0
+    capfd.readouterr()
+    assert main(["query", f"SELECT {column} FROM json m", "-f", "tsv"]) == 0
+    out, err = capfd.readouterr()
+    assert out.splitlines() == [heading, "x"]
+    assert "read" not in err, "the message is in no file yet"
+
+
+@pytest.mark.parametrize(
+    ("line", "name"), [("txlog topic delete ", "orders"), ("txlog sub delete ", "billing")]
+)
+def test_names_are_completed_where_stdin_may_have_them(
+    line: str, name: str, store: Path, capfd: Capture
+) -> None:
+    assert main(["sub", "create", "billing", "-t", "orders"]) == 0
+    assert name in [row[0] for row in candidates([*line.split(" ")[1:]])]
