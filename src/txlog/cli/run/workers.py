@@ -273,7 +273,6 @@ class Fleet:
         self._log.progress(self._summary, self._consumed)
         return None
 
-<<<<<<< HEAD
     def _relay(self, instance: Instance) -> None:
         """Print all whole lines that an instance has written on stderr."""
         while instance.printed is not None:
@@ -308,13 +307,6 @@ class Fleet:
         self._relay(instance)
         return code
 
-    def _count(self, instance: Instance, facts: dict[str, Any]) -> None:
-        previous, number = instance.said, instance.number
-        more = facts.get("consumed", 0) - previous.get("consumed", 0)
-        self._consumed[number] += more
-||||||| f93fa51f
-    def _count(self, previous: dict[str, Any], facts: dict[str, Any]) -> None:
-=======
     def _open_gates(self) -> None:
         """Open each gate that all running instances have reached."""
         for gate, ends in list(self._gates.items()):
@@ -323,8 +315,10 @@ class Fleet:
                 for end in ends:
                     os.close(end)
 
-    def _count(self, previous: dict[str, Any], facts: dict[str, Any]) -> None:
->>>>>>> fixthree
+    def _count(self, instance: Instance, facts: dict[str, Any]) -> None:
+        previous, number = instance.said, instance.number
+        more = facts.get("consumed", 0) - previous.get("consumed", 0)
+        self._consumed[number] += more
         for name, attribute in _COUNTS.items():
             more = facts.get(name, 0) - previous.get(name, 0)
             setattr(self._summary, attribute, getattr(self._summary, attribute) + more)
