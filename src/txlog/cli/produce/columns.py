@@ -12,9 +12,9 @@ go to the producer as they are read. A signal between two blocks ends the messag
 names a part of it.
 
 The schema of a typed topic encodes rows of csv and tsv without a column `value`: a column is a
-field, an empty cell is null unless it is text, and key, times and properties are fields only if the
-schema names them. For a topic of Avro, lines of ndjson become Avro. All other values are only
-checked.
+field, an empty cell is null unless it is text that cannot be null, and key, times and properties
+are fields only if the schema names them. For a topic of Avro, lines of ndjson become Avro. All
+other values are only checked.
 """
 
 from __future__ import annotations
@@ -325,7 +325,7 @@ def _of_cells(schema: Schema, names: list[str], column: pa.Array) -> pa.Array:
     for name in names:
         cells = pa.array([row[name] for row in rows], pa.string())
         field = schema.record.field(name)
-        if field is not None and not pa.types.is_string(field.type.arrow):
+        if field is not None and (field.type.nullable or not pa.types.is_string(field.type.arrow)):
             cells = pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
         columns.append(cells)
     return values.encode(schema, pa.StructArray.from_arrays(columns, names=names))
