@@ -269,8 +269,10 @@ class Job:
     def _values(self) -> Iterator[pa.Table | None]:
         """Yield the records as values for the topic; the producer checks those of -m."""
         for table in self._records():
-            if table is None or self.request.messages is not None:
-                yield table
+            if table is None:
+                yield None
+            elif self.request.messages is not None:
+                yield self.typed.numbered(table)
             else:
                 yield from self.typed.fitting(self.input, table)
 
