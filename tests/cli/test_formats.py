@@ -181,3 +181,24 @@ def test_a_failed_produce_leaves_no_topic(capsys: pytest.CaptureFixture[str]) ->
     assert "o.csv: line 3" in capsys.readouterr().err
     with txlog.open("s") as client:
         assert client.topics() == []
+
+
+@pytest.mark.parametrize("form", ["-m", "ndjson"])
+def test_texts_of_times_become_numbers_of_a_typed_topic(
+    capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    import pyarrow as pa
+
+    fields = [("at", pa.timestamp("us")), ("day", pa.date32()), ("n", pa.int64())]
+    with txlog.open("s") as client:
+        client.create_topic("typed", schema=pa.schema(fields))
+
+    def produce(line: str) -> int:
+        Path("o.ndjson").write_text(f"{line}\n")
+        return main(["produce", "typed", *(["-m", line] if form == "-m" else ["o.ndjson"])])
+
+    assert produce('{"at":"2026-11-20T00:00:00.5","day":"2026-11-20","n":9007199254740993}') == 0
+    assert values("typed") == [b'{"at":1795132800500000,"day":20777,"n":9007199254740993}']
+    capsys.readouterr()
+    assert produce('{"at":"soon"}') != 0
+    assert "at is 'soon', it must be microseconds since 1970" in capsys.readouterr().err

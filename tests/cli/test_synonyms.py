@@ -22,7 +22,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> Pa
     monkeypatch.setenv("TXLOG_STORE", str(tmp_path / "s"))
     assert main(["init", str(tmp_path / "s")]) == 0
     assert main(["topic", "create", "orders", "-p", "4"]) == 0
-    assert main(["produce", "orders", "-m", "a", "-p", "0"]) == 0
+    assert main(["produce", "orders", *("-m", "a", "-m", "b", "-m", "c"), "-p", "0"]) == 0
     capfd.readouterr()
     return tmp_path
 
@@ -43,6 +43,19 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> Pa
         ("version", "--version"),
         ("completion bash", "completion show bash"),
         ("sql SELECT(1)", "query SELECT(1)"),
+        ("groups list", "sub list"),
+        ("group ls", "sub list"),
+        ("consumer list", "sub list"),
+        ("consumer-groups list --json", "sub list --json"),
+        ("ls orders", "topic describe orders"),
+        ("info orders", "topic describe orders"),
+        ("tail orders", "peek orders --last 10"),
+        ("tail orders -n 2", "peek orders --last 2"),
+        ("tail -2 orders", "peek orders --last 2"),
+        ("topic tail orders --lines=2", "peek orders --last 2"),
+        ("head orders -n1", "peek orders --first 1"),
+        ("head orders", "peek orders --first 10"),
+        ("select topic from orders", "query SELECT\u00a0topic\u00a0from\u00a0orders"),
     ],
 )
 def test_a_synonym_that_only_reads_works(
@@ -50,7 +63,7 @@ def test_a_synonym_that_only_reads_works(
 ) -> None:
     assert main(typed.split()) == 0
     typed_output = capfd.readouterr().out
-    assert main(meant.split()) == 0
+    assert main([word.replace("\u00a0", " ") for word in meant.split(" ")]) == 0
     assert typed_output == capfd.readouterr().out
 
 
@@ -72,6 +85,8 @@ def test_a_synonym_that_only_reads_works(
         ("topic mv a b", synonyms.RENAME),
         ("rename a b", synonyms.RENAME),
         ("sub delay", "txlog sub -h lists the commands"),
+        ("group delete billing", "did you mean: txlog sub delete"),
+        ("consumer reset billing", "did you mean: txlog sub seek"),
     ],
 )
 def test_a_synonym_that_changes_is_a_hint(
@@ -81,6 +96,49 @@ def test_a_synonym_that_changes_is_a_hint(
     out, err = capfd.readouterr()
     assert out == ""
     assert json.loads(err)["error"]["hint"] == hint
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("group describe billing", "sub describe billing"),
+        ("lag billing", "sub describe billing"),
+        ("settings get key", "config get key"),
+        ("retention get orders", "policy retention get orders"),
+        ("tail orders -n 1 -F", "consume orders -F --offset=-1"),
+        ("tail orders -f", "consume orders -F --offset=-10"),
+        ("tail orders -f json", "peek orders -f json --last=10"),
+        ("group delete billing", "group delete billing"),
+        ("select", "query"),
+    ],
+)
+def test_a_line_of_other_tools_becomes_ours(typed: str, meant: str) -> None:
+    assert catalogue.expanded(typed.split()) == meant.split()
+
+
+def test_every_synonym_without_and_with_arguments(store: Path, capfd: Capture) -> None:
+    """Each runs, or says in the command line's terms what is missing or too much."""
+    waits = ("consume -F", "top ", "doctor")
+    for word, meaning in synonyms.LINES.items():
+        for name in ([], ["orders"], ["billing"], ["list"]):
+            typed = [*word.split(), *name]
+            line = " ".join(catalogue.expanded(typed))
+            if f"{line} ".startswith(waits):
+                continue
+            code = main([*typed, "--json"])
+            out, err = capfd.readouterr()
+            error = json.loads(err)["error"] if err.startswith('{"error"') else {}
+            assert code in (0, 1, 2, 3), (typed, err)
+            assert code == 0 or out == "", typed
+            assert "duration" not in error.get("message", ""), typed
+            if line == " ".join(typed) and typed[0] not in (*COMMANDS, *NOUNS):
+                assert meaning.level != synonyms.READS, typed
+                assert error["hint"].startswith(("did you mean: txlog ", "txlog lists")), typed
+
+
+def test_count_is_a_query(store: Path, capfd: Capture) -> None:
+    assert main(["count", "orders", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == [{"messages": 3}]
 
 
 def test_words_of_commands_to_come_lead_to_them() -> None:

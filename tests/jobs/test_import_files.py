@@ -32,8 +32,8 @@ from txlog.client.topics.created import created
 from txlog.errors import (
     BadRecord,
     DiskFailed,
-    IncompatibleSchema,
     InvalidArgument,
+    InvalidMessage,
     LimitExceeded,
     OutcomeUnknown,
     TopicNotFound,
@@ -279,20 +279,83 @@ def test_a_topic_gets_the_schema_of_its_columns(tmp_path: Path, form: str, at: s
     assert [(message.decode() or {}).get("number") for message in messages] == ["007", "7", "70"]
 
 
-def test_import_does_not_replace_another_schema(tmp_path: Path) -> None:
-    """The import prints one line before it stores a message; a topic without a schema gets that of
-    the file.
-    """
+DAY = "id,amount,day,who\n"
+
+
+@pytest.mark.parametrize("infer", [False, True])
+@pytest.mark.parametrize("form", ["csv", "tsv"])
+def test_a_second_file_becomes_records_of_the_topic(tmp_path: Path, form: str, infer: bool) -> None:
+    """Whole numbers are amounts, too; an empty field is null, as with produce."""
+    bench = Bench(tmp_path / "store", coordinators=1)
+
+    def day(number: int, rows: str) -> Any:
+        path = tmp_path / f"{number}.{form}"
+        path.write_text((DAY + rows).replace(",", "\t" if form == "tsv" else ","))
+        return source(path)
+
+    first = day(1, "1,2.5,2026-11-20,a\n")
+    shown: list[Any] = []
+    typed = replace(first, infer=True)
+    import_files(
+        bench.client,
+        replace(first, infer=True),
+        "t",
+        create=True,
+        dry_run=True,
+        chosen=shown.append,
+    )
+    import_files(bench.client, typed, "t", create=True, chosen=shown.append)
+    assert [schema.words.partition(",")[0] for schema in shown] == 2 * ["id an integer of 64 bits"]
+    assert import_files(bench.client, first, "t")["already"]
+    second = replace(day(2, "2,3,2026-11-21,\n3,,,c\n"), infer=infer)
+    assert import_files(bench.client, second, "t")["messages"] == 2
+    assert import_files(bench.client, replace(second, infer=not infer), "t")["already"]
+    bad = replace(day(3, "4,2.0,2026-11-22,d\n5,x,2026-11-22,e\n"), infer=infer)
+    with pytest.raises(InvalidMessage, match="row 1: amount is 'x', it must be a number"):
+        import_files(bench.client, bad, "t")
+    assert [message.value for message in bench.client.reader("t")] == [
+        b'{"id":1,"amount":2.5,"day":20777,"who":"a"}',
+        b'{"id":2,"amount":3.0,"day":20778,"who":null}',
+        b'{"id":3,"amount":null,"day":null,"who":"c"}',
+    ]
+
+
+def test_a_file_stored_before_its_topic_had_a_schema_is_not_stored_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store", coordinators=1)
+    file = written(tmp_path / "f.csv", pa.table({"n": ["1", "2"]}))
+    import_files(bench.client, source(file), "t", create=True)
+    bench.client.topic("t").schemas.add(pa.schema([("n", pa.int64())]))
+    assert import_files(bench.client, source(file), "t")["already"]
+
+
+def test_columns_of_a_message_are_fields_only_if_the_schema_has_them(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store", coordinators=1)
+    bench.client.create_topic("t", schema=pa.schema([pa.field("n", pa.string(), nullable=False)]))
+    keyed = tmp_path / "keyed.csv"
+    keyed.write_text("key,n\nk,\n")
+    import_files(bench.client, source(keyed), "t")
+    valued = tmp_path / "valued.csv"
+    valued.write_text('value\n"{""n"":""v""}"\n')
+    import_files(bench.client, source(valued), "t")
+    assert [(message.key, message.value) for message in bench.client.reader("t")] == [
+        (b"k", b'{"n":""}'),
+        (None, b'{"n":"v"}'),
+    ]
+
+
+def test_a_rehearsal_counts_the_rows_for_a_topic_that_it_would_create(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store", coordinators=1)
+    file = written(tmp_path / "f.csv", pa.table({"n": [1, 2]}))
+    for infer in (False, True):
+        files = replace(source(file), infer=infer)
+        assert import_files(bench.client, files, "t", create=True, dry_run=True)["messages"] == 2
+    assert bench.client.topics() == []
+
+
+def test_a_topic_without_a_schema_gets_that_of_the_file(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", coordinators=1)
     file = written(tmp_path / "f.csv", pa.table({"n": [1, 2], "who": ["a", "b"]}))
     files = files_of([str(file)], None, Columns(), OF_IMPORT, infer=True)
-    bench.client.create_topic("typed", schema=pa.schema([("n", pa.string()), ("who", pa.string())]))
-    with pytest.raises(IncompatibleSchema) as raised:
-        import_files(bench.client, files, "typed")
-    assert raised.value.message == (
-        "topic typed has another schema: n is int64 in the files, string there"
-    )
-    assert not list(bench.client.reader("typed"))
     bench.client.create_topic("bytes")
     bench.client.producer("bytes").send(b"before")
     import_files(bench.client, files, "bytes", dry_run=True)

@@ -198,6 +198,25 @@ def test_where_names_the_fields_that_there_are(
     assert len(lines(capsys, "consume", "plain", "--where", "(value->>'amount')::INT > 4")) == 1
 
 
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        ("amount >", 'near ">"'),
+        ("(amount > 1", 'near "1"'),
+        ("'a", "unterminated string"),
+        (" ", "--where is empty"),
+        ("value->>'id' > 3", "(value->>'n')::int"),
+    ],
+)
+def test_where_shows_no_brackets_of_ours(
+    client: Client, capsys: pytest.CaptureFixture[str], condition: str, words: str
+) -> None:
+    assert main(["consume", "orders", "--where", condition]) == 1
+    out, err = capsys.readouterr()
+    assert words in err and out == ""
+    assert '")"' not in err and "Binder" not in err and "Parser" not in err
+
+
 def test_exports_have_records(client: Client) -> None:
     for suffix in ("csv", "tsv", "ndjson", "parquet", "arrow"):
         assert main(["export", "orders", f"o.{suffix}", "-q"]) == 0

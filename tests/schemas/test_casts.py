@@ -64,6 +64,14 @@ FITTING: list[tuple[Any, pa.Array, Any]] = [
     (MICROS, pa.array([UTC.date()]), UTC.replace(hour=0, minute=0)),
     (LOCAL, pa.array([NAIVE], pa.timestamp("ms")), NAIVE),
     (MILLIS, pa.array([1357017300000]), UTC),
+    *[
+        (MICROS, pa.array([text]), UTC)
+        for text in ("2013-01-01T05:15:00", "2013-01-01 06:15+01:00", "2013-01-01T05:15:00.000000Z")
+    ],
+    (MILLIS, pa.array(["2013-01-01"], pa.string_view()), UTC.replace(hour=0, minute=0)),
+    (DATE, pa.array(["2013-01-01"]), UTC.date()),
+    (logical("int", "time-millis"), pa.array(["05:15:00.250"]), dt.time(5, 15, 0, 250_000)),
+    (logical("long", "time-micros"), pa.array(["05:15"]), dt.time(5, 15)),
     (PRICE, pa.array([12]), Decimal("12.00")),
     (PRICE, pa.array(["-12.5"]), Decimal("-12.50")),
     (PRICE, pa.array([Decimal("1.500")]), Decimal("1.50")),

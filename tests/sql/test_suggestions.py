@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import txlog
@@ -48,6 +49,48 @@ def test_an_unknown_name_has_a_hint_of_this_store(
     assert message in caught.value.message
     assert hint in str(caught.value.hint)
     assert not INTERNAL.search(f"{caught.value.message} {caught.value.hint}")
+
+
+@pytest.mark.parametrize(
+    ("column", "hint"),
+    [
+        ("amount", "did you mean record.amount?"),
+        ("amonut", "did you mean record.amount?"),
+        ("kye", "did you mean key?"),
+        ("zz", "there are record.id, record.amount"),
+    ],
+)
+def test_a_field_is_suggested_as_a_member_of_the_record(
+    client: txlog.Client, column: str, hint: str
+) -> None:
+    client.create_topic("sales", schema=pa.schema([("id", pa.int64()), ("amount", pa.float64())]))
+    with (
+        client,
+        pytest.raises(SqlError) as caught,
+        Query(client, f"SELECT {column} FROM sales") as q,
+    ):
+        q.rows()
+    assert (caught.value.message, caught.value.hint) == (f'no column "{column}"', hint)
+
+
+def test_candidates_have_one_order() -> None:
+    text = 'Binder Error: Referenced column "x" not found! Candidate bindings: {}'
+    hints = {explained(text.format(names)).hint for names in ('"k", "a"', '"a", "k"')}
+    assert hints == {"there are a, k"}
+
+
+@pytest.mark.parametrize(("right", "kind"), [("3", "int"), ("3.5", "double")])
+def test_a_text_compared_with_a_number_is_told_how_to_convert(
+    client: txlog.Client, right: str, kind: str
+) -> None:
+    client.producer("orders").send(b'{"n":5}')
+    sql = "SELECT count(*) AS n FROM orders WHERE {} > " + right
+    with pytest.raises(SqlError) as caught, Query(client, sql.format("value->>'n'")) as query:
+        query.rows()
+    written = f"(value->>'n')::{kind}"
+    assert caught.value.hint == f"a member of JSON is text: write {written}"
+    with Query(client, sql.format(written)) as query:
+        assert query.rows().read_all().num_rows == 1
 
 
 def test_names_of_ours_are_left_out_of_candidates() -> None:

@@ -251,6 +251,11 @@ class Schema(msgspec.Struct, frozen=True):
         return self.record.fields
 
     @property
+    def words(self) -> str:
+        """The fields with their types, as a line."""
+        return ", ".join(f"{field.name} {field.type.words}" for field in self.fields)
+
+    @property
     def arrow(self) -> pa.StructType:
         """The type of the column of records (rule 2)."""
         return self.record.arrow

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar, overload
 
+import msgspec
 import pyarrow as pa
 
 from txlog.base.schemas.classes import instance, natural, plain
@@ -222,6 +223,10 @@ def _way(type: Type, source_type: pa.DataType) -> Callable[[pa.Array], pa.Array]
 
     if source_type == target:
         return lambda array: array
+    if pa.types.is_timestamp(target) and target.tz is not None and _is_text(source_type):
+        return lambda array: _with_zone(array.cast(pa.string())).cast(target)
+    if pa.types.is_time(target) and _is_text(source_type):
+        return lambda array: _on_first_day(array.cast(pa.string())).cast(target)
     if type.kind == "fixed":
         return lambda array: pa.array(array.to_pylist(), target)
     if type.logical == "decimal" and pa.types.is_integer(source_type):
@@ -232,6 +237,46 @@ def _way(type: Type, source_type: pa.DataType) -> Callable[[pa.Array], pa.Array]
     if type.kind == "float" and source_type != pa.float32():
         return _to_float
     return as_is
+
+
+def _with_zone(array: pa.Array) -> pa.Array:
+    """Texts of instants, UTC where they have no zone."""
+    has_time = pc.match_substring_regex(array, "^[^ T]+[ T]")
+    has_zone = pc.match_substring_regex(array, r"[ T].*(Z|[-+][0-9]{2}(:?[0-9]{2})?)$")
+    zoned = pc.binary_join_element_wise(array, pc.if_else(has_time, "Z", " 00:00Z"), "")
+    return pc.if_else(has_zone, array, zoned)
+
+
+def _on_first_day(array: pa.Array) -> pa.Array:
+    """Texts of times as instants of 1970-01-01."""
+    texts = pc.binary_join_element_wise(pa.scalar("1970-01-01"), array, "T")
+    return texts.cast(pa.timestamp("us"))
+
+
+def with_numbers(schema: Schema, value: bytes) -> bytes:
+    """A JSON object whose fields of dates and times are numbers, also where it has texts.
+
+    Other members stay as they are written.
+    raises: InvalidMessage for a text that is no such time
+    """
+    try:
+        members = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return value  # the check of the value says why
+    is_changed = False
+    for field in schema.fields:
+        member = bytes(members.get(field.name, b"")).strip()
+        if field.type.limits is None or not field.type.logical or member[:1] != b'"':
+            continue
+        try:
+            texts = pa.array([msgspec.json.decode(member)], pa.string())
+            array = _Fitting(True).column(field.type, texts, field.name)
+        except Misfit as error:
+            raise InvalidMessage(str(error)) from error
+        whole = array.view(pa.int32() if field.type.kind == "int" else pa.int64())
+        members[field.name] = msgspec.Raw(str(whole[0].as_py()).encode())
+        is_changed = True
+    return msgspec.json.encode(members) if is_changed else value
 
 
 def _to_float(array: pa.Array) -> pa.Array:

@@ -481,7 +481,7 @@ def resolve(args: list[str]) -> tuple[str, int]:
     if first not in NOUNS:
         if first in COMMANDS:
             return first, 1
-        raise _unknown([args[0]])
+        raise _unknown([args[0]], args[1:])
     return _verb(first, args, 1)
 
 
@@ -502,9 +502,9 @@ def _names(path: str) -> bool:
     return path in COMMANDS or path in NOUNS or path in VERB_ALIASES
 
 
-def _unknown(words: list[str]) -> Usage:
+def _unknown(words: list[str], following: list[str] | None = None) -> Usage:
     line = " ".join([*words[:-1], words[-1] if len(words[-1]) <= 40 else f"{words[-1][:37]}..."])
-    return Usage(f'no command "{line}"', hint=vocabulary().hint(words))
+    return Usage(f'no command "{line}"', hint=vocabulary().hint(words, following or []))
 
 
 def vocabulary() -> Vocabulary:

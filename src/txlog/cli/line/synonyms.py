@@ -9,7 +9,8 @@ Targets that the catalogue lacks are passed over, so a word leads to the first o
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -72,7 +73,7 @@ VERBS: Final[dict[str, Meaning]] = {
 
 # Whole beginnings of a line; they go before VERBS.
 LINES: Final[dict[str, Meaning]] = {
-    "ls": _read("topic list"), "list": _read("topic list"), "tail": _read("consume -F"),
+    "ls": _read("topic list"), "list": _read("topic list"), "tail": _read("peek", "consume -F"),
     "follow": _read("consume -F"), "cat": _read("consume"), "read": _read("consume"),
     "fetch": _read("consume"), "get": _read("consume"), "head": _read("peek"),
     "poll": _read("consume"), "describe": _read("topic describe"), "desc": _read("topic describe"),
@@ -114,8 +115,8 @@ LINES: Final[dict[str, Meaning]] = {
     "clean": _delete("admin gc"), "vacuum": _delete("admin gc"), "gc": _delete("admin gc"),
     "topic size": _read("du", "topic list"), "topic du": _read("du", "topic list"),
     "topic partitions": _read("topic describe"), "topic offsets": _read("topic describe"),
-    "topic tail": _read("consume -F"), "topic cat": _read("consume"),
-    "topic read": _read("consume"),
+    "topic tail": _read("peek", "consume -F"), "topic head": _read("peek"),
+    "topic cat": _read("consume"), "topic read": _read("consume"),
     "topic schema": _read("schema get"), "topic purge": _delete("admin trim"),
     "topic truncate": _delete("admin trim"), "topic clear": _delete("admin trim"),
     "topic trim": _delete("admin trim"), "topic compact": _delete("admin compact-topic"),
@@ -134,6 +135,20 @@ LINES: Final[dict[str, Meaning]] = {
     "policy get": _read("policy retention get"),
     "policy list": _read("policy retention get"), "policy ls": _read("policy retention get"),
     "policy show": _read("policy retention get"),
+}  # fmt: skip
+
+# The commands for a word with a name after it, where the command above takes none.
+_OF_NAME: Final[dict[str, str]] = {
+    **dict.fromkeys(("ls", "list", "info", "show", "stats"), "topic describe"),
+    **dict.fromkeys(("groups", "group", "consumers", "consumer", "lag"), "sub describe"),
+    **dict.fromkeys(("offsets", "sub lag"), "sub describe"),
+}
+
+# Nouns of other tools: a verb after one is the verb of ours.
+_NOUNS: Final[dict[str, str]] = {
+    "group": "sub", "groups": "sub", "consumer": "sub", "consumers": "sub",
+    "consumer-group": "sub", "consumer-groups": "sub", "settings": "config",
+    "retention": "policy retention",
 }  # fmt: skip
 
 # Flags of other tools, for commands that have the flag named here.
@@ -201,18 +216,45 @@ class Vocabulary:
 
     def expanded(self, typed: Sequence[str]) -> list[str]:
         """The line with a synonym replaced, if its command only reads; another one unchanged."""
+        ours = self._with_noun(typed)
+        if ours is not typed:
+            return list(ours if max(self._level_of_words(ours)) == READS else typed)
         for used in range(min(3, len(typed)), 0, -1):
             words = [self._aliases.get(typed[0], typed[0]), *typed[1:used]]
             path = " ".join(words)
             if path in self._commands or path in self._nouns:
                 continue
+            if path in _SHAPES:
+                return _SHAPES[path](list(typed[used:]))
             targets = self._targets(words)
+            if path in _OF_NAME and len(typed) > used and typed[used][:1] != "-":
+                targets = [_OF_NAME[path]]
             if targets and self.level_of(targets[0]) == READS:
                 return [*targets[0].split(), *typed[used:]]
         return list(typed)
 
-    def hint(self, words: Sequence[str]) -> str:
-        """The hint for an unknown word: the last one; those before it are a noun."""
+    def _level_of_words(self, words: Sequence[str]) -> Iterator[int]:
+        """The levels of the commands that a line may begin with."""
+        return (self.level_of(" ".join(words[:used])) for used in (1, 2, 3))
+
+    def _with_noun(self, typed: Sequence[str]) -> Sequence[str]:
+        """The line with our noun, if it begins with another tool's and a verb that ours has."""
+        noun = _NOUNS.get(typed[0])
+        if noun is None or len(typed) == 1:
+            return typed
+        words = [*noun.split(), typed[1]]
+        path = " ".join(words)
+        targets = [path] if path in self._commands else self._targets(words)
+        return [*targets[0].split(), *typed[2:]] if targets else typed
+
+    def hint(self, words: Sequence[str], following: Sequence[str] = ()) -> str:
+        """The hint for an unknown word: the last one; those before it are a noun.
+
+        following: the words after it; the first may be a verb
+        """
+        verbs = self._with_noun([words[0], *following[:1]]) if len(words) == 1 else words
+        if verbs[0] != words[0]:
+            return f"did you mean: txlog {' '.join(verbs)}"
         noun, word = " ".join(words[:-1]), words[-1]
         targets = self._targets(words)
         if not targets and " ".join(words) in ABSENT:
@@ -288,6 +330,58 @@ class Vocabulary:
             targets = self._targets([*before, last]) if first in ([], before) else []
             if targets:
                 yield last, targets[0]
+
+
+def _counting(rest: list[str]) -> list[str]:
+    """`count TOPIC` as a query."""
+    if not rest or rest[0].startswith("-"):
+        return ["status", *rest]
+    topic = rest[0].replace('"', '""')
+    # the user's own word, quoted as a name, in a query that only reads
+    return ["query", f'SELECT count(*) AS messages FROM "{topic}"', *rest[1:]]  # noqa: S608
+
+
+def _selecting(rest: list[str]) -> list[str]:
+    """A statement that no quotes hold together as a query."""
+    stop = next((at for at, word in enumerate(rest) if word.startswith("-")), len(rest))
+    return ["query", " ".join(["SELECT", *rest[:stop]]), *rest[stop:]] if stop else ["query", *rest]
+
+
+def _head(rest: list[str]) -> list[str]:
+    """`head TOPIC -n N` as `peek`."""
+    count, others = _count(rest)
+    return ["peek", *others, f"--first={count}"]
+
+
+def _tail(rest: list[str]) -> list[str]:
+    """`tail TOPIC -n N` as `peek`; with -F, or -f without a value, as `consume`."""
+    count, others = _count(rest)
+    if others[-1:] == ["-f"]:
+        others[-1] = "-F"
+    if "-F" in others or "--follow" in others:
+        return ["consume", *others, f"--offset=-{count}"]
+    return ["peek", *others, f"--last={count}"]
+
+
+def _count(rest: list[str]) -> tuple[str, list[str]]:
+    """The number that a line of head or tail asks for, by default 10, and its other words."""
+    count, others = "10", []
+    words = iter(rest)
+    for word in words:
+        flag = _LINES_FLAG.match(word)
+        if flag is None:
+            others.append(word)
+        else:
+            count = flag[1] or next(words, "")
+    return count, others
+
+
+_LINES_FLAG: Final = re.compile(r"(?:-n|--lines=?|-(?=\d))(.*)\Z")
+# Lines whose arguments also differ from those of our command.
+_SHAPES: Final[dict[str, Callable[[list[str]], list[str]]]] = {
+    **{"count": _counting, "select": _selecting},
+    **{"head": _head, "topic head": _head, "tail": _tail, "topic tail": _tail},
+}
 
 
 def flag_hint(word: str, flags: Mapping[str, str], path: str = "") -> str | None:

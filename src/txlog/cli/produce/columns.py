@@ -12,9 +12,9 @@ go to the producer as they are read. A signal between two blocks ends the messag
 names a part of it.
 
 The schema of a typed topic encodes rows of csv and tsv without a column `value`: a column is a
-field, an empty cell is null unless it is text, and key, times and properties are fields only if the
-schema names them. For a topic of Avro, lines of ndjson become Avro. All other values are only
-checked.
+field, an empty cell is null unless it is text that cannot be null, and key, times and properties
+are fields only if the schema names them. For a topic of Avro, lines of ndjson become Avro. All
+other values are only checked.
 """
 
 from __future__ import annotations
@@ -276,6 +276,14 @@ class Typed:
         for start in range(0, len(table), _ROWS_MAX):
             yield from self._block(input, table.slice(start, _ROWS_MAX), encode)
 
+    def numbered(self, table: pa.Table) -> pa.Table:
+        """The messages of -m, which the send checks; texts of dates and times become numbers."""
+        if self._schema is None or not self._is_strict:
+            return table
+        column = table["value"].combine_chunks()
+        bad = values.invalid(self._schema, column)
+        return _with(table, _numbered(self._schema, column, bad))
+
     def _block(self, input: Input, table: pa.Table, encode: Encode) -> Iterator[pa.Table]:
         column = table["value"].combine_chunks()
         try:
@@ -325,7 +333,7 @@ def _of_cells(schema: Schema, names: list[str], column: pa.Array) -> pa.Array:
     for name in names:
         cells = pa.array([row[name] for row in rows], pa.string())
         field = schema.record.field(name)
-        if field is not None and not pa.types.is_string(field.type.arrow):
+        if field is not None and (field.type.nullable or not pa.types.is_string(field.type.arrow)):
             cells = pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
         columns.append(cells)
     return values.encode(schema, pa.StructArray.from_arrays(columns, names=names))
@@ -338,6 +346,23 @@ def _of_json(schema: Schema, column: pa.Array) -> pa.Array:
 
 
 def _checked(schema: Schema, column: pa.Array) -> pa.Array:
-    for row, why in values.invalid(schema, column):
+    bad = values.invalid(schema, column)
+    if bad:
+        column = _numbered(schema, column, bad)
+        bad = values.invalid(schema, column)
+    for row, why in bad:
         raise InvalidMessage(f"row {row}: {why}")
     return column
+
+
+def _numbered(schema: Schema, column: pa.Array, bad: list[tuple[int, str]]) -> pa.Array:
+    """The values; in JSON of the bad rows, texts of dates and times become numbers."""
+    if schema.type != "json" or not bad:
+        return column
+    rows = column.to_pylist()
+    for row, _ in bad:
+        try:
+            rows[row] = values.with_numbers(schema, rows[row])
+        except InvalidMessage as error:
+            raise InvalidMessage(f"row {row}: {error.message}") from error
+    return pa.array(rows, column.type)

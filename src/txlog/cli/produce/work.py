@@ -73,7 +73,7 @@ def run(call: Call, request: Request) -> None:
     schema = _inferred(call, request, client)
     with created.created(client.store, topics, schema):
         if schema is not None:
-            call.say(f"created {request.topic} with the schema {_told(schema)}")
+            call.say(f"created {request.topic} with the schema {schema.words}")
         _run(call, request, client)
 
 
@@ -111,11 +111,6 @@ def _inferred(call: Call, request: Request, client: Client) -> Schema | None:
         call.warn(f"{request.topic} gets no schema: {error.message}")
         return None
     return schema
-
-
-def _told(schema: Schema) -> str:
-    """The fields of a schema with their types, as a line."""
-    return ", ".join(f"{field.name} {field.type.words}" for field in schema.fields)
 
 
 def _run(call: Call, request: Request, client: Client) -> None:
@@ -275,8 +270,10 @@ class Job:
     def _values(self) -> Iterator[pa.Table | None]:
         """Yield the records as values for the topic; the producer checks those of -m."""
         for table in self._records():
-            if table is None or self.request.messages is not None:
-                yield table
+            if table is None:
+                yield None
+            elif self.request.messages is not None:
+                yield self.typed.numbered(table)
             else:
                 yield from self.typed.fitting(self.input, table)
 

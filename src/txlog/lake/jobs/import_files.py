@@ -11,7 +11,7 @@ looks like an instant stays text, as in the schema of the line. Source: spec/cli
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,13 +30,14 @@ from txlog.errors import (
     IncompatibleSchema,
     InvalidArgument,
     LimitExceeded,
+    NotFound,
     TopicNotFound,
     TxlogError,
 )
 from txlog.lake.jobs.engine import Engine, Tell, silent
 from txlog.lake.jobs.local import Local, as_parquet, opened
 from txlog.lake.jobs.sources.loads import Columns, Files, Form, telling
-from txlog.lake.jobs.sources.rows import field_types, record_type
+from txlog.lake.jobs.sources.rows import field_names, field_types, record_type
 
 if TYPE_CHECKING:
     from txlog.base.rows.jobs import BulkLoaded, Imported
@@ -121,6 +122,7 @@ def answer_of(stored: BulkStored, files: int) -> BulkLoaded:
 # --- import ----------------------------------------------------------------------------------
 
 DECODED_BYTES: Final = GIB
+_OF_MESSAGES: Final = ("key", "event_time", "deliver_at", "properties", "sequence_id")
 
 
 def import_files(
@@ -134,29 +136,54 @@ def import_files(
     decoded_bytes_max: int = DECODED_BYTES,
     dry_run: bool = False,
     tell: Tell = silent,
+    chosen: Callable[[Schema], None] | None = None,
 ) -> Imported:
     """Store the rows of files as messages, in their order, once.
+
+    Rows of csv and tsv without a column for the value are records of a typed topic; with `infer`
+    rows of Parquet and Arrow, too.
 
     source:  from loads.files_of, in one of the forms OF_IMPORT
     key:     the transaction key of the batches; by default `import-TOPIC`
     resume:  store each file separately; otherwise all files or none
     create:  create the topic if it is missing, with one partition
     decoded_bytes_max: most bytes that a Parquet row group may decode to
+    chosen:  called with the schema that the topic gets from the columns
     returns: {topic, files, messages, size_bytes, txn, already} for messages stored now, or before;
              txn None: there were several; already: nothing was stored now
     raises:  TopicNotFound, InvalidArgument, LimitExceeded; BadRecord when a file does not have the
-             stated form: nothing of that batch was stored; as Bulk.commit and _typed
+             stated form, InvalidMessage when a row does not fit the topic's schema: nothing of that
+             batch was stored; as Bulk.commit, _as_records and _typed
     """
     name = TopicName.parse(topic)
     _check_decoded(source, decoded_bytes_max)
     source.check_whole()
+    if source.infer and source.form == "envelope":
+        raise InvalidArgument("an envelope has messages, not columns: it implies no schema")
+    schema, is_there = _schema_of(client, name, create=create)
     ready: AbstractContextManager[Files] = nullcontext(source)
-    if source.infer:
-        ready = _typed(client, source, name, create=create, dry_run=dry_run)
-    elif create and not dry_run:
+    if schema is not None:
+        ready = nullcontext(_as_records(client, source, name, schema))
+    elif source.infer:
+        ready = _typed(client, source, name, is_there=is_there, dry_run=dry_run, chosen=chosen)
+    elif not is_there and not dry_run:
         ready = _made(client, source, name)
     with ready as rows:
+        if dry_run and not is_there:
+            return _rehearsed(rows, name)
         return _import(client, rows, name, key, resume=resume, dry_run=dry_run, tell=tell)
+
+
+def _rehearsed(source: Files, topic: TopicName) -> Imported:
+    """What an import into a topic that it would create would do."""
+    return {
+        "topic": topic.short,
+        "files": len(source.paths),
+        "messages": Local().count(source),
+        "size_bytes": None,
+        "txn": None,
+        "already": False,
+    }
 
 
 @contextmanager
@@ -179,12 +206,16 @@ def _import(
     batches = [replace(source, paths=[path]) for path in source.paths] if resume else [source]
     answers: list[BulkLoaded] = []
     engine = Local()
-    for at, batch in enumerate(batches, start=1):
+    for at, part in enumerate(batches, start=1):
+        batch = part
         where = f"file {at} of {len(batches)}: " if resume else ""
 
         def say(text: str, where: str = where) -> None:
             tell(where + text)
 
+        if batch.record and not batch.infer:
+            as_bytes = replace(batch, record=())  # stored before the topic had its schema?
+            batch = as_bytes if client.has_batch(name.full, key, as_bytes.name()) else batch
         answers.append(_load(client, batch, name.full, key, engine, dry_run=dry_run, tell=say))
     new = [answer for answer in answers if not answer["already"]]
     counted = new or answers
@@ -223,38 +254,87 @@ def _check_decoded(source: Files, most: int) -> None:
 # --- the schema that the columns of files imply ----------------------------------------------
 
 
+def _schema_of(client: Client, topic: TopicName, *, create: bool) -> tuple[Schema | None, bool]:
+    """The schema of a topic's records, if it has one, and whether there is the topic.
+
+    raises: TopicNotFound, unless the topic is to be created
+    """
+    try:
+        schema = client.topic(topic.full).schemas.get()
+    except TopicNotFound:
+        if not create:
+            raise
+        return None, False
+    except NotFound:
+        return None, True
+    return (schema if schema.is_record else None), True
+
+
+def _as_records(client: Client, source: Files, topic: TopicName, schema: Schema) -> Files:
+    """The source, its columns as fields of the topic's records, where they are.
+
+    An empty cell is null, but an empty text in a text that cannot be null. Columns of a message
+    are fields only if the schema has them.
+    raises: IncompatibleSchema: the lines are not values of the topic
+    """
+    if source.form == "ndjson":
+        if source.infer and schema.type != "json":
+            raise IncompatibleSchema(
+                f"the values of topic {topic.short} are {schema.type}, not lines of JSON",
+                hint="txlog produce --in ndjson encodes each line",
+                topic=topic.short,
+            )
+        return source
+    columns = source.columns
+    with telling(source), opened(source) as (session, files):
+        names = field_names(session, files)
+    if not source.infer:
+        policies = client.admin.get_schema_policies(topic.full)["policies"]
+        is_text = source.form in ("csv", "tsv")
+        has_value = columns.value is not None or (not columns.values and "value" in names)
+        if not is_text or has_value or policies["validation"] != "enforce":
+            return source
+    of_message = {*_OF_MESSAGES, columns.key, columns.event_time}
+    record = []
+    for name in names:
+        field = schema.record.field(name)
+        if field is None and name in of_message and not columns.values:
+            continue
+        how = None
+        if source.form in ("csv", "tsv") and field is not None:
+            is_text = field.type.kind == "string" and not field.type.logical
+            how = "nullif({}, '')" if not is_text else None
+            if is_text and not field.type.nullable:
+                how = "coalesce({}, '')"
+        record.append((name, how))
+    return replace(source, record=tuple(record))
+
+
 @contextmanager
 def _typed(
-    client: Client, source: Files, topic: TopicName, *, create: bool, dry_run: bool
+    client: Client,
+    source: Files,
+    topic: TopicName,
+    *,
+    is_there: bool,
+    dry_run: bool,
+    chosen: Callable[[Schema], None] | None,
 ) -> Iterator[Files]:
     """A context with the source, its rows as records; the topic gets their schema.
 
     If the block raises, the topic or schema made here is removed, unless it is in use.
-    create:  create the topic if it is missing
-    raises:  IncompatibleSchema when the topic has another schema; InvalidArgument for columns that
-             cannot be fields, or an envelope; TopicNotFound; BadRecord
+    raises:  InvalidArgument for columns that cannot be fields; BadRecord
     """
-    if source.form == "envelope":
-        raise InvalidArgument("an envelope has messages, not columns: it implies no schema")
     schema, types = _implied(source)
     rows = source if source.form == "ndjson" else replace(source, record=types)
-    try:
-        versions = client.topic(topic.full).schemas.list()
-    except TopicNotFound:
-        if not create:
-            raise
-        with nullcontext() if dry_run else created(client.store, [topic.full], schema):
-            yield rows
-        return
-    if versions and versions[-1]["fingerprint"] != schema.fingerprint:
-        has = Schema(versions[-1]["type"], versions[-1]["definition"])
-        raise IncompatibleSchema(
-            f"topic {topic.short} has another schema: {_difference(has, schema)}",
-            hint="without --infer-schema the rows are encoded with the topic's schema",
-            topic=topic.short,
-        )
-    if dry_run or versions:
+    if chosen is not None:
+        chosen(schema)
+    if dry_run:
         yield rows
+        return
+    if not is_there:
+        with created(client.store, [topic.full], schema):
+            yield rows
         return
     messages_before = client.describe_topic(topic.full)["messages"]
     client.topic(topic.full).schemas.add(schema)
@@ -282,21 +362,3 @@ def schema_of_files(paths: Sequence[str], form: Form, fields: Sequence[str]) -> 
     """
     schema, _ = _implied(Files(form, [*paths], Columns(values=tuple(fields))))
     return schema
-
-
-def _difference(has: Schema, new_schema: Schema) -> str:
-    """The first difference between two schemas, in words."""
-    ours = {field.name: field.type for field in has.arrow}
-    theirs = {field.name: field.type for field in new_schema.arrow}
-    for name in (*theirs, *ours):
-        if ours.get(name) != theirs.get(name):
-            return (
-                f"{name} is {_said(theirs.get(name))} in the files, {_said(ours.get(name))} there"
-            )
-    if [*ours] != [*theirs]:
-        return "its fields have another order"
-    return f"it is {has.type}, or has other defaults or nulls"
-
-
-def _said(kind: pa.DataType | None) -> str:
-    return "missing" if kind is None else str(kind)

@@ -179,6 +179,13 @@ class Session:
             raise _sql_error(error) from error
         return _tables_of(json.loads(tree[0]))
 
+    def check_syntax(self, query: str) -> None:
+        """Raises SqlError for a query that cannot be parsed. The query does not run."""
+        [tree] = self._connection.execute(_PARSE, {"query": query}).fetchall()
+        parsed = json.loads(tree[0])
+        if parsed["error"] and parsed.get("error_type") == "parser":
+            raise SqlError(parsed["error_message"])
+
     def reading_json(self, query: str) -> str:
         """The query, with `value->>'id'` on the bytes of messages made to read JSON.
 

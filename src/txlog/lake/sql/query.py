@@ -171,9 +171,17 @@ class SqlQuery:
             return self._session.plan(self._run, self._parameters)
 
     def _suggesting(self) -> AbstractContextManager[None]:
-        """Add the nearest topic or relation to the error of an unknown one."""
+        """Add the nearest topic, relation or field to the error of an unknown one."""
         relations = (_MESSAGES, _EVERYTHING, _COMPACTED, *sorted(LISTS))
-        return suggesting(lambda: [*(row[0] for row in self._client.names("topic")), *relations])
+        return suggesting(
+            lambda: [*(row[0] for row in self._client.names("topic")), *relations],
+            lambda: [
+                field.name
+                for content in self._contents
+                if content.relation.record
+                for field in content.relation.record_type
+            ],
+        )
 
     def close(self) -> None:
         """End the session and release its files."""

@@ -97,6 +97,12 @@ class Where:
                 for field in records.kind
                 if field.name.casefold() not in (*_COLUMNS, RECORD)
             ]
+        if not self._condition.strip():
+            raise SqlError("--where is empty", hint="a condition such as size_bytes > 100")
+        try:  # without the brackets below, which the user has not written
+            self._session.check_syntax(f"SELECT 1 WHERE {self._condition}\n")
+        except SqlError as error:
+            raise SqlError(f"--where: {error.message}", hint="txlog help sql") from error
         rows = f"(SELECT {', '.join(columns)} FROM received)"  # noqa: S608  # quoted names
         self._session.messages = rows
         # the condition is the user's own SQL, in a session without files and settings

@@ -91,8 +91,8 @@ class Files:
     """The files of a source, in order of their paths.
 
     infer:  the topic gets the schema that the columns imply
-    record: the columns that are fields of a record, each with the DuckDB type to which a text is
-            converted; empty: the value is bytes
+    record: the columns that are fields of a record, each with the SQL that converts it, {} for the
+            column, None as it is; empty: the value is bytes
     """
 
     form: Form

@@ -106,16 +106,26 @@ def count_rows(session: Session, source: Files) -> int:
     return int(str(row["n"]))
 
 
-def field_types(session: Session, source: Files) -> tuple[tuple[str, str | None], ...]:
-    """The columns that are fields of a record, and the type of texts in each; it reads all rows.
+def field_names(session: Session, source: Files) -> tuple[str, ...]:
+    """The columns that are fields of a record: the chosen ones, or all.
 
-    raises: SqlError; InvalidArgument for a missing column, or none at all
+    raises: SqlError; InvalidArgument for a missing column
     """
     scan = _objects(source) if source.form == "ndjson" else _scan(source)
     names = session.stream(f"SELECT * FROM {scan} LIMIT 0").schema.names
     chosen = source.columns.values or tuple(filter(None, [source.columns.value])) or (*names,)
     for field in chosen:
         _check_column(field, names)
+    return chosen
+
+
+def field_types(session: Session, source: Files) -> tuple[tuple[str, str | None], ...]:
+    """The columns that are fields of a record, and the SQL of each, as Files.record.
+
+    It reads all rows. raises: as field_names
+    """
+    scan = _objects(source) if source.form == "ndjson" else _scan(source)
+    chosen = field_names(session, source)
     if source.form not in ("csv", "tsv"):
         return tuple((field, None) for field in chosen)
     tests = [
@@ -130,7 +140,8 @@ def field_types(session: Session, source: Files) -> tuple[tuple[str, str | None]
     fits = iter(row.values())
     kinds_of = [[kind for kind in _WRITTEN if next(fits)] for _ in chosen]
     return tuple(
-        (field, next(iter(kinds), None)) for field, kinds in zip(chosen, kinds_of, strict=True)
+        (field, f"CAST({{}} AS {kinds[0]})" if kinds else None)
+        for field, kinds in zip(chosen, kinds_of, strict=True)
     )
 
 
@@ -146,8 +157,8 @@ def record_type(
     return schema
 
 
-def _field(name: str, kind: str | None) -> str:
-    return _name(name) if kind is None else f"CAST({_name(name)} AS {kind})"
+def _field(name: str, how: str | None) -> str:
+    return _name(name) if how is None else how.format(_name(name))
 
 
 def _as_in_json(kind: pa.DataType) -> pa.DataType:
