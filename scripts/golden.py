@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
 NOW = "2026-11-20T09:12:04.123Z"
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_ELAPSED = re.compile(r"(?<=, )[0-9.]+(?:ms|s|m)(?=\))")
+_ELAPSED = re.compile(r"(?:(?<=, )|(?<=rows \()|(?<=row \())[0-9.]+(?:ms|s|m)(?=\))")
 _ELAPSED_JSON = re.compile(r'(?<="elapsed_ms":)[0-9]+')
 
 

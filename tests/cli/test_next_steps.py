@@ -41,6 +41,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> Pa
         ("run ./slow:f --input orders -s s", ["names a file: ./slow.py:f"]),
         ("run slow:f --input orders -s s", ["no module slow", "slow.py:FUNCTION"]),
         ("topic copy orders ../other", ["txlog topic copy orders --to-store ../other"]),
+        ("watermark set orders now", ["txlog watermark set orders now --producer"]),
         ("topic copy orders", ["txlog topic copy orders --to-store PATH"]),
         ("sub create billing orders", ["txlog sub create billing --topic orders"]),
         ("produce orders -m x --deliver-at tomorrrow", ["tomorrow 9:00"]),

@@ -4,8 +4,8 @@ Other rooms import only the modules of the door. Users import `txlog.spark`.
 
 Door: jobs/audit, jobs/export_files, jobs/import_files, jobs/lateness, jobs/local,
 jobs/mirrors/mirror, jobs/replay, jobs/sources/loads, jobs/upkeep, spark/submit, sql/client_query,
-sql/duck, sql/lists, sql/macros, sql/messages, sql/query, sql/segments, sql/spark_script, sql/this,
-sql/views_script.
+sql/duck, sql/lists, sql/messages, sql/query, sql/segments, sql/spark_script, sql/this,
+sql/views_script, sql/where.
 
 Contents:
 

@@ -122,7 +122,7 @@ def export(
     target = path if path is not None else name.replace("/", ".") + ("" if grows else f".{form}")
     if target == "-" and (grows or call.output.as_json or force):
         raise Usage("- is one stream: without --partition-by, --resume, --append, --force, --json")
-    if where == "-" and form in _BINARY and stdout_is_terminal():
+    if target == "-" and form in _BINARY and stdout_is_terminal():
         raise Usage(
             f"{form} is binary, and standard output is a terminal",
             hint="--to csv or --to ndjson writes text; > FILE redirects it",

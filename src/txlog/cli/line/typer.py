@@ -110,7 +110,8 @@ def _completed(command: Command, words: Sequence[str], flag: str) -> str | None:
     line = ["txlog", *command.path.split(), *words]
     if len(line) > _HINT_WORDS or not metavar:
         return None
-    if len(words) > 1 and not any(word.startswith("-") for word in words[-2:]):
+    arguments = sum(not each.is_flag for each in parameters_of(command))
+    if len(words) > arguments and not any(word.startswith("-") for word in words):
         return shlex.join([*line[:-1], flag, line[-1]])
     return f"{shlex.join([*line, flag])} {metavar}"
 
