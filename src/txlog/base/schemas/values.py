@@ -10,7 +10,7 @@ checks, and files, queries and readers rely on it.
 
 `fitted` converts columns of a file or a query without loss. A number, an instant or a text that a
 field cannot hold exactly is refused, with its row; only a double may lose digits as a float.
-Instants without a zone count as UTC.
+Texts of instants without a zone are local, columns of instants without one UTC.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from txlog.base.schemas.resolution import resolved, resolved_one
 from txlog.base.schemas.schema import FLOAT_MAX, Schema, Type
 from txlog.base.startup import compute as pc
 from txlog.base.suggest import nearest
+from txlog.base.times import local_zone_name
 from txlog.errors import InvalidMessage
 
 # --- casts ----------------------------------------------------------------------------------------
@@ -224,7 +225,7 @@ def _way(type: Type, source_type: pa.DataType) -> Callable[[pa.Array], pa.Array]
     if source_type == target:
         return lambda array: array
     if pa.types.is_timestamp(target) and target.tz is not None and _is_text(source_type):
-        return lambda array: _with_zone(array.cast(pa.string())).cast(target)
+        return lambda array: _as_instants(array.cast(pa.string()), target)
     if pa.types.is_time(target) and _is_text(source_type):
         return lambda array: _on_first_day(array.cast(pa.string())).cast(target)
     if type.kind == "fixed":
@@ -239,12 +240,21 @@ def _way(type: Type, source_type: pa.DataType) -> Callable[[pa.Array], pa.Array]
     return as_is
 
 
-def _with_zone(array: pa.Array) -> pa.Array:
-    """Texts of instants, UTC where they have no zone."""
-    has_time = pc.match_substring_regex(array, "^[^ T]+[ T]")
-    has_zone = pc.match_substring_regex(array, r"[ T].*(Z|[-+][0-9]{2}(:?[0-9]{2})?)$")
-    zoned = pc.binary_join_element_wise(array, pc.if_else(has_time, "Z", " 00:00Z"), "")
-    return pc.if_else(has_zone, array, zoned)
+def _as_instants(texts: pa.Array, target: pa.DataType) -> pa.Array:
+    """Texts of instants, in the local zone where they have none, as options read them.
+
+    raises: pa.ArrowInvalid, also for a local time that a change of the clocks skips or repeats
+    """
+    has_zone = pc.match_substring_regex(texts, r"[ T].*(Z|[-+][0-9]{2}(:?[0-9]{2})?)$")
+    if pc.all(has_zone).as_py() is not False:
+        return texts.cast(target)
+    zone = local_zone_name()
+    if zone is None:
+        raise pa.ArrowInvalid("the local zone has no name: give each instant a zone")
+    nothing = pa.scalar(None, pa.string())
+    local = pc.if_else(has_zone, nothing, texts).cast(pa.timestamp("us"))
+    moments = pc.assume_timezone(local, zone).cast(target)
+    return pc.coalesce(pc.if_else(has_zone, texts, nothing).cast(target), moments)
 
 
 def _on_first_day(array: pa.Array) -> pa.Array:
