@@ -59,6 +59,8 @@ def test_a_page_has_every_flag_of_its_command(
     parameters = [each for each in parameters_of(command) if not (each.of_all or each.hidden)]
     flags_of_page = {name for each in parameters for name in each.names}
     common = {"--store", "-S", "--format", "-f", "--json", "--help", "-h"}
+    if command.asks:
+        common |= {"--yes", "-y"}
     assert flags_of_help - common <= flags_of_page
     assert flags_of_page - {"--format"} <= set(re.findall(r"--?[\w-]+", listed)) | {
         each.name for each in parameters if not each.is_flag

@@ -47,13 +47,13 @@ LARGE: dict[str, set[str]] = {
     "parameters": {
         "client/admin:set_watermark_policies",
         "client/client:consumer",
+        "client/client:read",
         "engine/session/consuming/consumer:__init__",
         "engine/session/sending/producer:send",
         "engine/session/sending/producer:send_async",
         "client/consuming/open:create_subscription",
         "client/sending/producer:send",
         "client/sending/producer:send_async",
-        "cli/commands/policy:set_watermark",
         "cli/commands/views:_script",
         "cli/input/inputs:__init__",
         "cli/line/command:__init__",
@@ -344,7 +344,11 @@ def _is_command(decorator: ast.expr) -> bool:
 
 def _is_declaration(node: Function) -> bool:
     """True for a command: its parameters are the options of its help."""
-    return any(_is_command(decorator) for decorator in node.decorator_list)
+    setters = ("_setter",)  # of policies: it calls `command`
+    return any(
+        _is_command(each) or ast.unparse(each).partition("(")[0] in setters
+        for each in node.decorator_list
+    )
 
 
 def _slots(node: ast.ClassDef) -> int:

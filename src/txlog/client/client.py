@@ -133,6 +133,16 @@ def _once(parts: dict[str, Any], name: str, make: Callable[[], T]) -> T:
     return parts.setdefault(name, make()) if part is None else part
 
 
+def _bounds_of(wanted: Range | None, *, follow: bool) -> Range:
+    """The range of a read, which ends at the end of the log unless it follows."""
+    bounds = wanted or Range()
+    if bounds.is_endless and not follow:
+        return Range(start=bounds.start, stop=END, kind=bounds.kind)
+    if follow and not bounds.is_endless:
+        raise InvalidArgument("follow never ends, but the range has an end", code=203)
+    return bounds
+
+
 @checked
 class Client(RelationReader):
     """An open store. Safe to call from many threads; a forked child must open its own.
@@ -669,20 +679,14 @@ class Client(RelationReader):
         """
         if batch_messages <= 0 or (limit is not None and limit < 0):
             raise InvalidArgument("batch_messages must be positive, limit not below 0", code=203)
-        bounds = range or Range()
-        if bounds.is_endless and not follow:
-            bounds = Range(start=bounds.start, stop=END, kind=bounds.kind)
-        if follow and not bounds.is_endless:
-            raise InvalidArgument("follow never ends, but the range has an end", code=203)
+        bounds = _bounds_of(range, follow=follow)
         topics = [topic] if isinstance(topic, str) else list(topic)
         typed = record_columns.RecordColumns(self.store)
         adds_records = columns is None or RECORD in columns
         condition = None
-        stored = columns and [name for name in columns if name != RECORD]
-        if columns is not None and adds_records:
-            stored = [*(stored or ()), *record_columns.SOURCES]
-        if where is not None:  # it may name any column
-            stored = None
+        stored = record_columns.stored(columns)
+        if where is not None:
+            stored = None  # it may name any column
             condition = importlib.import_module(_SQL_ENGINE).Where(where, topics, typed)
         reader = readers.Readers(self.store, topics, bounds, partitions, isolation, stored)
         room = limit

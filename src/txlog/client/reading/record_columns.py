@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -17,6 +17,16 @@ from txlog.errors import TopicNotFound
 
 # What a record is made from; a read of some columns must have these.
 SOURCES: Final = ("topic", "value", "schema_version")
+
+
+def stored(columns: Sequence[str] | None) -> list[str] | None:
+    """The stored columns that a read of these columns needs; None: all."""
+    if columns is None:
+        return None
+    return [
+        *(name for name in columns if name != RECORD),
+        *(SOURCES if RECORD in columns else ()),
+    ]
 
 
 class RecordColumns:
