@@ -201,7 +201,7 @@ def test_verbs_are_completed_without_loading_commands() -> None:
     assert done.stderr == "0 []\n"
     assert done.stdout.splitlines() == [
         "commit\tcommit transactions",
-        "connect\ttake a transaction key and print its epoch",
+        "connect\ttake a key, fence its last holder",
     ]
 
 
