@@ -1,4 +1,4 @@
-"""Every hint installs our `txlog-store`, and the command names an unrelated `txlog` if it is there.
+"""Every hint installs our `txlog-store`, and the command names an unrelated `txlog` that hides it.
 
 The tests install the wheel into a real environment. It borrows the dependencies of the environment
 that runs the tests, so that no test needs a package index.
