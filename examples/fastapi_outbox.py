@@ -61,7 +61,7 @@ class Relay(threading.Thread):
                     self.send(producer)
                     if is_last:
                         return
-                    self.wake.wait(1.0)  # another worker's rows wake nobody here
+                    self.wake.wait(1.0)  # rows of another worker do not set it
         except ProducerFenced:
             return
 
@@ -74,7 +74,7 @@ class Relay(threading.Thread):
                     shop.execute("DELETE FROM outbox WHERE sequence = ?", [sequence])
 
     def close(self) -> None:
-        """Let the thread end, once it has sent what is there."""
+        """Send all rows that are in the outbox, then end the thread."""
         self.ends = True
         self.wake.set()
         self.join()
@@ -82,7 +82,7 @@ class Relay(threading.Thread):
 
 @contextmanager
 def database() -> Iterator[sqlite3.Connection]:
-    """A connection of its own for each use; SQLite lets one of them write at a time."""
+    """A connection of its own for each use; SQLite lets one connection write at a time."""
     with closing(sqlite3.connect(os.environ["SHOP_DB"], timeout=30)) as shop:
         yield shop
 

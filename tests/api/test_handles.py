@@ -1,4 +1,4 @@
-"""What a person sees of the library: dir, repr, HTML in a notebook, and loops over messages."""
+"""Handles in an interactive session: dir, repr, HTML in notebooks, loops over messages."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_loop_may_close_its_consumer(bench: Bench) -> None:
 
 
 def test_an_asynchronous_loop_passes_watermarks_and_ends_at_the_end(bench: Bench) -> None:
-    """It ended at the first watermark, with messages behind it."""
+    """A bug once ended the loop at the first watermark, with messages after it."""
     producer = bench.client.producer("orders/0", name="till-7")
     for number in (1, 2, 3):
         producer.send(b"%d" % number, event_time=1000 * number)

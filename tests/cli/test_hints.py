@@ -1,4 +1,4 @@
-"""Hints that name the next step: whoever holds a thing, the right id, the right flag."""
+"""Hints that name the next step: the holder of a subscription, the right id, the right flag."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_mistake_names_the_next_step(line: str, hint: str, capfd: Capture) -> 
 
 @pytest.mark.usefixtures("store")
 def test_dead_letter_topic_names_who_filled_it(capfd: Capture) -> None:
-    """A subscription that a letter names may be gone, or be that of a function."""
+    """The listing names a subscription that does not exist: it may be deleted, or a function's."""
     assert main(["topic", "create", "orders-run-DLQ"]) == 0
     names = ["--prop", "REAL_TOPIC=orders", "--prop", "REAL_SUBSCRIPTION=run"]
     assert main(["produce", "orders-run-DLQ", "-m", "bad", *names]) == 0

@@ -1,4 +1,4 @@
-"""What a command prints with --json another takes from stdin: each pair of the table runs."""
+"""One command prints rows with --json, another takes them from stdin: every pair runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import txlog
 from txlog.cli.main import main
 
-# (what makes the store ready, the command that prints, the command that takes, what is left then)
+# (preparation of the store, the command that prints, the command that takes, the expected rest)
 PAIRS = {
     "txn list --json | txn abort -": ("txn begin; txn begin", "txn list -f names", ""),
     "txn list -f names | txn commit -": ("txn begin; txn begin", "txn list -f names", ""),

@@ -117,7 +117,7 @@ def test_a_line_of_other_tools_becomes_ours(typed: str, meant: str) -> None:
 
 
 def test_every_synonym_without_and_with_arguments(store: Path, capfd: Capture) -> None:
-    """Each runs, or says in the command line's terms what is missing or too much."""
+    """Each line runs, or its error names the missing or the surplus argument."""
     waits = ("consume -F", "top ", "doctor")
     for word, meaning in synonyms.LINES.items():
         for name in ([], ["orders"], ["billing"], ["list"]):
@@ -155,7 +155,7 @@ def test_words_of_commands_to_come_lead_to_them() -> None:
 
 
 def test_no_suggestion_loses_more_than_the_typed_word() -> None:
-    """Every word of the vocabulary after every noun; and none of them changes a store by itself."""
+    """Tries every word after every noun; a word that runs directly only reads the store."""
     words = catalogue.vocabulary().words
     for noun in ["", *NOUNS]:
         for word, level in words.items():

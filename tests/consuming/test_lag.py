@@ -1,4 +1,4 @@
-"""Lag: what counts as a backlog, its age, bytes and rates, what is unknown, and what it costs."""
+"""Lag: the backlog of a subscription, its age, bytes and rates, unknown values, and the cost."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_rates_count_what_became_visible_and_what_was_acknowledged(bench: Bench)
     bench.clock.advance(1)
     row = row_of(bench)
     assert (row["rate_in_1m"], row["rate_out_1m"]) == (0.0, 0.0)
-    assert row["catch_up_ms"] is None  # nobody acknowledges: never
+    assert row["catch_up_ms"] is None  # no consumer acknowledges: never
 
 
 def test_time_to_catch_up_follows_from_the_rates(bench: Bench) -> None:

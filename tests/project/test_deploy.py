@@ -73,7 +73,7 @@ def test_the_image_gets_what_its_build_reads_and_no_more() -> None:
 
 
 def test_the_compose_file_names_what_exists() -> None:
-    """Kills: a mount of nothing, a port that nobody listens at, a service that is not there."""
+    """Kills: a mount of a missing path, a port without a listener, a service that is undefined."""
     services = COMPOSE["services"]
     exposed = set(re.search(r"^EXPOSE (.*)$", DOCKERFILE, re.MULTILINE)[1].split())  # type: ignore[index]
     build = services["txlog"]["build"]
@@ -126,7 +126,7 @@ class Served(NamedTuple):
     env: dict[str, str]
 
     def metrics(self) -> str:
-        """What Prometheus would get."""
+        """The metrics, as Prometheus would scrape them."""
         return get(self.port, "/metrics").decode()
 
 
@@ -162,7 +162,7 @@ def served(container: dict[str, str]) -> Iterator[Served]:
 
 
 def test_the_image_serves_nobody_else_without_a_word(container: dict[str, str]) -> None:
-    """Its own command has neither TLS nor rules, so it says what is missing and ends."""
+    """The image's own command has neither TLS nor rules: it names the missing flags and exits."""
     done = harness.run([*words_of("ENTRYPOINT"), *words_of("CMD")], env=container, code=None)
     assert done.returncode == 2, done.stderr
     assert "--tls-cert" in done.stderr and "--insecure" in done.stderr
@@ -177,7 +177,7 @@ def test_the_command_of_the_compose_file_serves_and_is_healthy(served: Served) -
     assert harness.run(gone, code=None).returncode != 0
 
 
-# --- what is drawn and what wakes somebody --------------------------------------------------------
+# --- the dashboard and the alerts -----------------------------------------------------------------
 
 
 def expressions() -> Iterator[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """`scripts/demo` and `scripts/test` make one `.venv` of two levels, with uv or pip.
 
-The project of these tests is small, its lock files are empty, and it builds itself: no test needs a
+The tests use a small project with empty lock files that builds itself, so that no test needs a
 package index. A program named uv notes what it is asked for.
 """
 
@@ -117,7 +117,7 @@ def test_pip_installs_where_uv_is_missing_or_fails(project: Project, has_uv: boo
 
 
 def test_a_terminal_shows_one_line_of_progress(project: Project) -> None:
-    """The line names what is installed now, and is gone at the end."""
+    """The line names the package that is being installed; at the end it disappears."""
     project.uv(0)
     (project.root / "requirements-demo.lock").write_text("pyarrow==26.0.1\nrich==15.0.0\n")
     words, env = project.command("DEMO")
@@ -142,7 +142,7 @@ def test_an_installation_that_fails_says_why(project: Project) -> None:
 
 
 def test_the_lock_of_the_demonstration_is_a_part_of_the_other() -> None:
-    """Kills: two versions of a package, so that scripts/test would replace what is there."""
+    """Kills: two versions of a package, so that scripts/test would replace the demo's version."""
 
     def entries(name: str) -> dict[str, set[str]]:
         text = (ROOT / name).read_text(encoding="utf-8")

@@ -87,7 +87,7 @@ def ordered(client: httpx.Client, number: int) -> int:
 
 
 def test_orders_of_the_service_are_stored_once_though_it_is_killed(service: Service) -> None:
-    """Every order that was answered, and every row of the database, is one message."""
+    """Every order that the service confirmed, and every row of its database, is one message."""
     answered: set[int] = set()
     for _ in range(2):
         with service.running() as (process, client):
@@ -125,7 +125,7 @@ def test_message_that_was_sent_but_not_removed_is_stored_once(service: Service) 
 
 
 def test_notebook_runs_in_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real kernel runs all cells; the outputs are those of its data."""
+    """A real kernel runs all cells; their outputs match the data."""
     monkeypatch.setenv("PYTHONPATH", str(SOURCE))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)  # type: ignore[no-untyped-call]

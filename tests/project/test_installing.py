@@ -1,7 +1,7 @@
-"""What people install is ours: each hint names `txlog-store`, and a stranger's `txlog` is told.
+"""Every hint installs our `txlog-store`, and the command names an unrelated `txlog` that hides it.
 
-The wheel is installed into a real environment. The dependencies of this one serve it, so that no
-test needs a package index.
+The tests install the wheel into a real environment. It borrows the dependencies of the environment
+that runs the tests, so that no test needs a package index.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def wrong_hints(text: str) -> list[str]:
 
 
 def test_every_hint_installs_our_distribution() -> None:
-    """Kills: a reader who installs a stranger's code by a command of ours."""
+    """Kills: a documented command that installs the unrelated distribution `txlog`."""
     for wrong in (
         *("pip install txlog", "pip install -U txlog", "uv tool install txlog", "'txlog[spark]'"),
         *("pip install 'txlog[serve]'", 'uv add "txlog[all]"', "pip install 'txlog[{extra}]'"),
@@ -77,7 +77,7 @@ def test_an_index_would_take_the_wheel_and_show_its_description(wheel: Path) -> 
 
 
 class Environment:
-    """A virtual environment with the dependencies of this one."""
+    """A virtual environment that borrows the dependencies of the one that runs the tests."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -86,7 +86,7 @@ class Environment:
         (self.site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
 
     def install(self, file: Path) -> None:
-        """Install a wheel over what is there, without its dependencies."""
+        """Install a wheel over the installed files, without its dependencies."""
         self._uv("install", "--no-deps", "--offline", "--reinstall", str(file))
 
     def uninstall(self, name: str) -> None:
@@ -141,14 +141,14 @@ TOLD = (
 def test_a_stranger_installed_over_ours_is_named(
     installed: Environment, tmp_path: Path, wheel: Path, code: str
 ) -> None:
-    """Kills: a traceback, or half of ours with half of theirs; each step of the remedy is taken."""
+    """Kills: a traceback, or two packages mixed in one folder; takes each step of the remedy."""
     assert installed.run("txlog", "--version").stdout == f"txlog {package.version()}\n"
     installed.install(stranger(tmp_path, code))
     site = installed.site
     for words in (["--version"], ["init", "store"], ["doctor"]):
         done = installed.run("txlog", *words, code=1)
         assert (done.stdout, done.stderr) == ("", TOLD.format(site=site))
-    installed.uninstall("txlog")  # which also removes the file of ours that it had replaced
+    installed.uninstall("txlog")  # this also removes our file that it had replaced
     done = installed.run("txlog", "--version", code=1)
     lost = f"error: {site}/txlog has lost its __init__.py: install txlog-store again with "
     assert done.stderr == lost + "--force-reinstall\n"
@@ -157,7 +157,7 @@ def test_a_stranger_installed_over_ours_is_named(
 
 
 def test_a_stranger_in_front_of_ours_is_named(installed: Environment, tmp_path: Path) -> None:
-    """The other package lies in another folder of the path, without a distribution and with one."""
+    """The other package is earlier on the path, first without a distribution, then with one."""
     folder = tmp_path / "front"
     (folder / "txlog").mkdir(parents=True)
     (folder / "txlog" / "__init__.py").touch()
@@ -180,7 +180,7 @@ def test_a_stranger_in_front_of_ours_is_named(installed: Environment, tmp_path: 
 def test_the_doctor_tells_of_a_stranger_under_ours(
     installed: Environment, tmp_path: Path, wheel: Path
 ) -> None:
-    """Ours was installed last, so it works; to uninstall the other would break it."""
+    """Our package was installed last, so it works; uninstalling the other would break it."""
     installed.install(stranger(tmp_path, ""))
     installed.install(wheel)
     installed.run("txlog", "init", "store", "-q")

@@ -205,7 +205,7 @@ def test_printed_time_is_accepted(instant: int) -> None:
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1).filter(lambda ms: abs(ms) >= 10**14))
 def test_a_far_instant_in_a_file_stays_milliseconds(instant: int) -> None:
-    """What an export writes of an instant beyond the year 9999 is what an import reads."""
+    """An import reads the text that an export writes for an instant after the year 9999."""
     assert parse_stored(format_time(instant), NOW) == instant
 
 

@@ -1,4 +1,4 @@
-"""The views and actions of the live page: what they show, who may use them, what the log has."""
+"""The views and actions of the live page: contents, rights, and log entries of actions."""
 
 from __future__ import annotations
 

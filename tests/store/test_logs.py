@@ -27,7 +27,7 @@ def told(caplog: pytest.LogCaptureFixture, area: str) -> list[tuple[str, str]]:
 def test_opening_fencing_and_checkpoints_are_logged(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each area says what happened and to what."""
+    """Each logger names the event and its object."""
     caplog.set_level(logging.INFO, "txlog")
     client = bench.another()
     [(level, opened)] = told(caplog, "store")

@@ -39,7 +39,7 @@ def billed(message: Message) -> bytes:
 
 
 def received(consumer: Consumer) -> bytes | None:
-    """The value of the message that is there now; None without one."""
+    """The value of the next message, without waiting; None if there is no message."""
     message = consumer.receive(timeout_ms=0)
     return None if message is None else message.value
 
@@ -104,7 +104,7 @@ def test_mistakes_are_named_with_the_line_and_the_message(pipeline: object, word
 
 
 def forgets_to_commit(client: Client) -> None:
-    """A mistake: nobody sees the output, so it is the same wherever the program dies."""
+    """A mistake: the output is never committed, so it is empty wherever the program dies."""
     txn = client.transaction()
     with client.consumer("in", "work") as consumer:
         while message := consumer.receive(timeout_ms=0):
@@ -151,7 +151,7 @@ def test_a_crash_frees_locks_and_keeps_what_was_written() -> None:
 
 
 def test_returned_messages_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """The logger txlog.redelivery tells that a dead consumer's messages went back."""
+    """The logger txlog.redelivery reports that a dead consumer's messages are redelivered."""
     caplog.set_level(logging.INFO, "txlog.redelivery")
     with TemporaryStore() as store:
         dead, peer = store.open(), store.open()

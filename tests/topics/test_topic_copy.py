@@ -38,7 +38,7 @@ def fill(client: Client) -> None:
 
 
 def kept(message: Message) -> tuple[Any, ...]:
-    """What a copy keeps of a message."""
+    """The parts of a message that a copy keeps."""
     return (
         message.value,
         message.key,
@@ -50,7 +50,7 @@ def kept(message: Message) -> tuple[Any, ...]:
 
 
 def kept_of(value: bytes) -> tuple[Any, ...]:
-    """What a copy keeps of a message with nothing but a value."""
+    """The parts that a copy keeps of a message that has only a value."""
     return (value, None, {}, None, None, 0)
 
 
@@ -86,7 +86,7 @@ def test_second_copy_adds_only_what_is_new(bench: Bench, other: Client) -> None:
 def test_copy_goes_on_behind_what_was_trimmed_before_it_was_copied(
     bench: Bench, other: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copy that was running says so; the next one takes what is left."""
+    """The running copy raises SnapshotExpired; the next copy takes the remaining messages."""
     monkeypatch.setattr(topic_copy, "BATCH_MESSAGES", 2)
     bench.client.admin.set_setting("ledger_entries_max", 5)
     send(bench.client, *(b"%d" % n for n in range(20)), partition=0)
@@ -140,7 +140,7 @@ def test_interrupted_copy_goes_on(
 def test_of_two_copies_at_once_the_slower_one_stops(
     bench: Bench, other: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its next batch does not follow the last one, so it might have messages of it."""
+    """Its next batch does not follow the last one, so the copy might already have its messages."""
     monkeypatch.setattr(topic_copy, "BATCH_MESSAGES", 3)
     fill(bench.client)
 

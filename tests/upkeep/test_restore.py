@@ -102,7 +102,7 @@ def test_places_that_cannot_be_are_refused(bench: Bench, backup: str, tmp_path: 
 
 
 def test_link_leads_to_the_new_store(bench: Bench, backup: str, tmp_path: Path) -> None:
-    """The store is replaced where it is, which may be another file system than that of the link."""
+    """Restore replaces the link's target in place, which may be on another file system."""
     link, empty = tmp_path / "links" / "store", tmp_path / "links" / "empty"
     link.parent.mkdir()
     for path, target in ((link, bench.path), (empty, tmp_path / "disk" / "new")):
