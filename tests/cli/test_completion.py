@@ -290,7 +290,7 @@ def test_a_person_at_bash(on_path: dict[str, str], tmp_path: Path) -> None:
         on_path,
         [
             (f"source {tmp_path}/script\n", "> "),
-            ("true | txlog top\tli\t-f na\t", "names "),
+            ("true | txlog topi\tli\t-f na\t", "names "),
             ("\n", "orders"),
         ],
     )
@@ -306,9 +306,9 @@ def test_a_person_at_zsh(on_path: dict[str, str], tmp_path: Path) -> None:
         on_path,
         [
             (f"fpath=({tmp_path} $fpath); autoload -Uz compinit; compinit -u -D\n", "> "),
-            ("txlog top\tli\t-f na\t", "names"),
+            ("txlog topi\tli\t-f na\t", "names"),
             ("\n", "orders"),
-            ("txlog topic describe --json or\t", "orders "),
+            ("txlog topic describe --no-color --json or\t", "orders "),
             ("\n", '"partitions"'),
         ],
     )
@@ -319,7 +319,7 @@ def test_a_person_at_zsh(on_path: dict[str, str], tmp_path: Path) -> None:
 @pytest.mark.needs("fish")
 def test_fish_gets_words_and_meanings(on_path: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "txlog.fish").write_text(script("fish"))
-    code = f"source {tmp_path}/txlog.fish; complete -C'txlog txn show '; complete -C'txlog top'"
+    code = f"source {tmp_path}/txlog.fish; complete -C'txlog txn show '; complete -C'txlog topi'"
     done = subprocess.run(
         ["fish", "--no-config", "-c", code], env=on_path, capture_output=True, text=True, check=True
     )

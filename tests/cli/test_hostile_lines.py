@@ -37,8 +37,9 @@ VALUES = (
     "(a+)+$", "_txnlog", "__x", "persistent://a/b/c", "'; SELECT 1", "8EiB", "a,b", ",", "messages",
 )  # fmt: skip
 # Left out: commands and flags that wait, follow, or run programs or Spark.
-NOT_HERE = {"demo", "bench", "shell", "txn run", "job engine", "job master", "job conf",
-            "status watch", "consume max_wait_ms", "consume follow", "wait timeout",
+NOT_HERE = {"demo", "bench", "shell", "top", "sub list pause_ms",
+            "txn run", "job engine", "job master", "job conf",
+            "status pause_ms", "consume max_wait_ms", "consume follow", "wait timeout_ms",
             "txn wait timeout", "run max_wait_ms", "run follow", "transform max_wait_ms",
             "transform follow",
             "run parallelism", "transform parallelism", "run n", "transform n"}  # fmt: skip
@@ -48,6 +49,7 @@ GIVEN = {
     "input": "orders", "output": "audit", "words": "cat", "to": "end", "time": "2026-11-20",
     "producer": "p", "count": "20", "target": "orders/0", "source": "nothing.csv", "dest": "audit",
     "message": "1:0", "what": "1", "value": "x", "role": "r",
+    "to_store": "nowhere", "copy": "nowhere",
 }  # fmt: skip
 NAMED = {"topic create": {"names": "new"}, "sub create": {"names": "new"},
          "topic delete": {"names": "audit"}, "sub delete": {"names": "s"},

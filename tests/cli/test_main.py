@@ -393,6 +393,7 @@ def test_field_help_needs_no_store(
             "admin repair": [],
             "admin compact-changes": [],
             "admin accept-clock": [],
+            "du": [],
             "admin offload": ["x", "--to", "x"],
             "man install": [],
             "completion install": ["bash"],

@@ -244,7 +244,7 @@ def test_consumer_with_too_many_unacknowledged_messages_fails(tool: Tool, ack: s
     tool.ok("config", "set", "unacked_max", "2")
     for text in ("a", "b", "c"):
         tool.ok("produce", "orders", "-m", text)
-    take = ("consume", "orders", "-s", "s", "-f", "lines", "--ack", ack)
+    take = ("consume", "orders", "-s", "s", "--ack", ack)
     tool.ok("sub", "create", "s", "-t", "orders")
     for more in ((), ("-F",)):
         code, out, err = tool(*take, *more, "--json")
@@ -646,8 +646,9 @@ def test_every_instant_of_a_sealed_file_is_queried_and_exported(tool: Tool, tmp_
         10**17,
         (1 << 63) - 1,
     ]
-    for at in instants:
-        tool.ok("produce", "orders", "-m", "x", "--event-time", str(at))
+    with txlog.open(str(tool.path)) as client:
+        for at in instants:
+            client.producer("orders").send(b"x", event_time=at)
     with txlog.open(str(tool.path)) as client, client.transaction() as txn:
         client.producer("orders").send(b"x", event_time=10**17, txn=txn)
         client.producer("orders").send(b"x", event_time=1, txn=txn)

@@ -172,7 +172,7 @@ def test_invalid_source_stores_no_message(tmp_path: Path) -> None:
         import_files(bench.client, source(good), "t", decoded_bytes_max=1000)
     line = tmp_path / "line.ndjson"
     line.write_text('{"value":"eA==","value_encoding":"base32"}\n')
-    with pytest.raises(BadRecord, match="line 1: value_encoding is utf8, base64 or null"):
+    with pytest.raises(BadRecord, match="line 1: value_encoding is json, utf8, base64 or null"):
         import_files(bench.client, source(line, form="envelope"), "t")
     (tmp_path / "no.arrow").write_bytes(b"no")
     with pytest.raises(BadRecord):

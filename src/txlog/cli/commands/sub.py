@@ -19,7 +19,7 @@ from txlog.cli.call.repetition import repeat
 from txlog.cli.input.names import names, rows_named
 from txlog.cli.line.command import Argument, Duration, Option, Watch, command, pause_of
 from txlog.cli.terminal.tables import counted
-from txlog.client.topics.subscription import moved_partitions, seek_effect, undo_of
+from txlog.client.topics import subscription as handles
 from txlog.errors import (
     InvalidArgument,
     MessageNotFound,
@@ -337,7 +337,7 @@ def _seek(call: Call, handle: SubscriptionHandle, to: Bound, force: bool) -> Non
         raise
     where = f"{handle.name} on {handle.short}"
     lines = [
-        f"{where}/{row['partition']}: {row['from']} → {row['to']}, {seek_effect(row)}"
+        f"{where}/{row['partition']}: {row['from']} → {row['to']}, {handles.seek_effect(row)}"
         for row in plan["partition_list"]
     ]
     if plan["aborted_list"]:
@@ -346,12 +346,12 @@ def _seek(call: Call, handle: SubscriptionHandle, to: Bound, force: bool) -> Non
         for line in lines:
             call.summary(line)
     else:
-        if moved_partitions(plan) or plan["aborted_list"]:
+        if handles.moved_partitions(plan) or plan["aborted_list"]:
             confirm(call, f"move {where}", lines)
         answer = handle.seek(to, force=force)
-        moved = moved_partitions(answer)
+        moved = handles.moved_partitions(answer)
         call.summary(f"{handle.name} moved" if moved else f"{handle.name} is already there")
-        for line in undo_of(answer):
+        for line in handles.undo_of(answer):
             call.summary(f"undo: {line}")
     call.output.result(answer)
 
