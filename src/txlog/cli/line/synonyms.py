@@ -144,7 +144,7 @@ _OF_NAME: Final[dict[str, str]] = {
     **dict.fromkeys(("offsets", "sub lag"), "sub describe"),
 }
 
-# Nouns of other tools: a verb after one is the verb of ours.
+# Nouns of other tools, and the txlog noun whose verbs follow.
 _NOUNS: Final[dict[str, str]] = {
     "group": "sub", "groups": "sub", "consumer": "sub", "consumers": "sub",
     "consumer-group": "sub", "consumer-groups": "sub", "settings": "config",
@@ -171,7 +171,7 @@ FLAGS: Final[dict[str, tuple[str, ...]]] = {
 _FLAG_LINES: Final[dict[str, str]] = {"txn list --keys": "admin list-transaction-keys"}
 
 
-# Words for what no command does, with what does it instead.
+# Words for tasks without a command of their own, and the commands or steps to use instead.
 RENAME: Final = (
     "a topic keeps its name; copy it, then delete the old one: "
     "txlog topic copy OLD --to-store . --as NEW, txlog topic delete OLD "
@@ -309,7 +309,7 @@ class Vocabulary:
         return [best] if best else []
 
     def _likeliest_level(self, word: str) -> int:
-        """What the most similar word can lose; of several, the one that loses least."""
+        """The level of loss of the most similar word; of several words, the lowest level."""
         if word in self.words:
             return self.words[word]
         return max(
@@ -377,7 +377,7 @@ def _count(rest: list[str]) -> tuple[str, list[str]]:
 
 
 _LINES_FLAG: Final = re.compile(r"(?:-n|--lines=?|-(?=\d))(.*)\Z")
-# Lines whose arguments also differ from those of our command.
+# Lines of other tools whose arguments also differ: each function converts them.
 _SHAPES: Final[dict[str, Callable[[list[str]], list[str]]]] = {
     **{"count": _counting, "select": _selecting},
     **{"head": _head, "topic head": _head, "tail": _tail, "topic tail": _tail},
