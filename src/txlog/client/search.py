@@ -39,7 +39,7 @@ WINDOW_MOST: Final = 8_192
 
 
 class Wanted(NamedTuple):
-    """What a message must have; None and "" exclude no message.
+    """The conditions on a message; None and "" exclude no message.
 
     key:      exactly this key
     text:     part of the value or of the key, as UTF-8; letters of ASCII match in either case
@@ -69,12 +69,12 @@ class SearchBudget(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a search found.
+    """The result of a search.
 
     table:   the messages, newest first, with the columns of RECEIVED
-    rows:    how many messages were looked at
-    size_bytes: of these messages
-    places:  by partition, the id that everything from on was searched; none: all was searched
+    rows:    how many messages the search read
+    size_bytes: how many bytes it read
+    places:  by partition, the id from which on all was searched; none: all was searched
     stopped: the bound that ended it: hits, rows, size_bytes, seconds; empty: it is complete
     """
 
@@ -94,7 +94,7 @@ def search(
 ) -> Found:
     """Search a topic; `topic/2` is one partition.
 
-    places: of an earlier search, which this one continues
+    places: of an earlier search, which this call continues
     raises: TopicNotFound, PartitionUnavailable, Corruption; MessageNotFound: a place is not in the
             topic
     """

@@ -31,7 +31,7 @@ def package() -> DoctorAnswer:
 
 
 def bytecode() -> DoctorAnswer:
-    """Whether Python has the bytecode of our modules and of those that this process loaded."""
+    """Whether Python has the bytecode of txlog's modules and of all that this process loaded."""
     sources = {*_home().rglob("*.py"), *_loaded()}
     again = sorted(source for source in sources if is_compiled_again(source))
     if not again:
@@ -88,7 +88,7 @@ def _loaded() -> Iterator[Path]:
 
 
 def _root(source: Path) -> Path:
-    """The folder on Python's path that a module lies in."""
+    """The folder on Python's path that contains a module."""
     folders = [Path(folder).absolute() for folder in sys.path if folder]
     inside = [folder for folder in folders if source.is_relative_to(folder)]
     return max(inside, key=lambda folder: len(folder.parts), default=source.parent)
