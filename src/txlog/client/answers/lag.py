@@ -9,8 +9,8 @@
     rates         From the frames of the journal, see `rates`.
     bytes         Exact for ledgers that are wholly unacknowledged. Elsewhere the messages of a
                   ledger count as equally large.
-    no consumer   The last sign is the newest of: an acknowledgement, a consumer that came or left
-                  as far as the journal still says, the creation of the subscription.
+    no consumer   The last sign is the newest of: an acknowledgement, a consumer that came or left,
+                  if the journal still has it, the creation of the subscription.
 
 Cost: the folds of the subscriptions and at most READS_MAX messages or READ_BYTES_MAX bytes, however
 many partitions there are. Beyond that, the time of a plain message is estimated from the first and

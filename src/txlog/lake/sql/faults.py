@@ -63,7 +63,7 @@ def explained(text: str) -> SqlError:
 def suggesting(
     names: Callable[[], Iterable[str]], fields: Callable[[], Iterable[str]]
 ) -> Iterator[None]:
-    """Add the nearest name to the error of an unknown relation, the field to that of a column.
+    """Add a hint to the error of an unknown relation or column: the nearest name or field.
 
     names: topics and relations; fields: of the records of the topics in the SQL
     """
