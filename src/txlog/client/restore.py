@@ -1,4 +1,4 @@
-"""`restore`: a copy becomes a store, in a new place or in the place of another.
+"""`restore`: a copy becomes a store, in a new place or in the place of another store.
 
     1. Copy the files of the copy to STORE.restoring, next to STORE. The copy is only read: its
        locks are held meanwhile, but nothing is written there.
@@ -8,8 +8,8 @@
     4. Remove the file `restored`.
 
 A restore that was killed goes on when it is called again. Before step 3 it keeps the files that it
-has copied, by length and checksum. After step 3 the store has the file `restored`, and only the
-rest of the names is missing. At any moment STORE is the old store, or the new one, or absent.
+has copied, by length and checksum. After step 3 the store has the file `restored`; the call names
+the old store STORE.replaced and ends. At any moment STORE is the old or the new store, or absent.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def _locked(place: str) -> Iterator[None]:
 
 
 def _copied(source: str, target: PosixDisk, tell: copying.Tell, clock: Clock) -> StoreImage:
-    """Copy what is not there yet; then the directory is a store."""
+    """Copy the files that are missing; then the directory is a store."""
     with _locked(source), closing(PosixDisk(source, read_only=True)) as disk:
         store = Store(disk, clock, read_identity(disk), lock_timeout_ms=None, durability=None)
         try:

@@ -5,8 +5,8 @@
 
 A log has no index of keys or words, so a search reads messages. It takes the partitions in turns
 and reads a window of each, the newest messages first; windows grow. It ends when it has enough
-hits or has used its budget, and `places` then says where it goes on. No message between two
-searches is left out: a place is the id of the oldest message that was looked at.
+hits or has used its budget. A search with its `places` goes on from there and skips no message: a
+place is the id of the oldest message that the search read in a partition.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class Wanted(NamedTuple):
 
 
 class SearchBudget(NamedTuple):
-    """How far a search goes; each bound is checked after a window.
+    """The bounds of a search, which checks them after each window.
 
-    hits:    so many messages are found
-    rows:    so many were looked at
-    size_bytes: of the messages that were looked at
+    hits:    messages found
+    rows:    messages read
+    size_bytes: of the messages read
     seconds: of wall time
     """
 

@@ -123,7 +123,7 @@ def _check_has(source: Client, topic: str, partition: int, last: int) -> None:
 
 
 def _check_end(source: Client, topic: str, partition: int, span: Range, table: pa.Table) -> None:
-    """Raises InvalidArgument if the span ends within a transaction, before its rest is left out."""
+    """Raises InvalidArgument if the span ends within a transaction: the copy would lack its end."""
     ledger, entry, index = (table.column(name)[-1].as_py() for name in ("ledger", "entry", "index"))
     if span.stop is None or not index:
         return
@@ -188,7 +188,7 @@ def _number_of(client: Client, topic: str) -> int:
 
 
 def _last(target: Client, dest: str, key: str) -> int:
-    """The number of the last entry of the source that is stored; -1: nothing is."""
+    """The number of the source's last entry that the other store has; -1: none."""
     store, name = target.store, TopicName.parse(dest)
     store.settle()
 

@@ -1282,7 +1282,7 @@ class View:
         return state
 
     def buffer_in_use(self, partition: int) -> buffers.Buffer | None:
-        """The sidecar, if this view has used it; those of deleted partitions are forgotten."""
+        """The sidecar, if this view has used it; None for a deleted partition."""
         return self._buffers.get(partition)
 
     def cursor(self, subscription: int, partition: int) -> cursors.Cursor:

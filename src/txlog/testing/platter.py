@@ -59,7 +59,7 @@ class Platter:
         self._writes: dict[str, list[Write]] = {}
 
     def step(self, call: str, path: str) -> None:
-        """Count a call that changes files; raise Crashed where the test wants it."""
+        """Count a call that changes files; raise Crashed at call `crash_at`."""
         self.calls += 1
         if self.calls == self.crash_at:
             self.crash = Crashed(f"{call} of {path}" if path else call)

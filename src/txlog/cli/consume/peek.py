@@ -135,7 +135,7 @@ def _scanned(
     where: str | None,
     failed: list[Corruption],
 ) -> Iterator[pa.Table]:
-    """In each partition, the first, last or random messages among those in a range and WHERE.
+    """The first, last or random messages of each partition that match a range and a condition.
 
     A table at a time is in memory, and the messages picked so far.
     """

@@ -1,4 +1,4 @@
-"""Owns words that other tools use for our commands, and the hint of a word that names none.
+"""Owns words that other tools use for our commands, and the hint for an unknown word.
 
 It is imported for unknown words only. A synonym of a command that only reads works like the
 command; all others are hints, because a guess must not change a store. A hint never names a
@@ -47,7 +47,7 @@ def _delete(*targets: str) -> Meaning:
     return Meaning(DELETES, targets)
 
 
-# Verbs after any noun that has one of the targets.
+# Verbs after a noun, if it has one of the target commands.
 VERBS: Final[dict[str, Meaning]] = {
     "ls": _read("list", "show"), "all": _read("list"), "print": _read("show", "list"),
     "list": _read("list", "versions", "show", "get"),
@@ -200,7 +200,7 @@ class Vocabulary:
 
     @cached_property
     def words(self) -> dict[str, int]:
-        """Each word, with the most that one of its meanings can lose."""
+        """Each word, with the highest level of loss among its meanings."""
         words: dict[str, int] = {}
         lines = [(word, meaning.level) for word, meaning in [*VERBS.items(), *LINES.items()]]
         for line, level in [*lines, *((path, self.level_of(path)) for path in self._commands)]:
@@ -342,7 +342,7 @@ def _counting(rest: list[str]) -> list[str]:
 
 
 def _selecting(rest: list[str]) -> list[str]:
-    """A statement that no quotes hold together as a query."""
+    """The words of a statement without quotes, joined as a query."""
     stop = next((at for at, word in enumerate(rest) if word.startswith("-")), len(rest))
     return ["query", " ".join(["SELECT", *rest[:stop]]), *rest[stop:]] if stop else ["query", *rest]
 

@@ -190,5 +190,5 @@ class Top:
 
 
 def _of(width: int) -> tables.Look:
-    """A look for a line of this width."""
+    """The style of a line of this width."""
     return tables.Look(human=True, color=False, utc=False, width=width)

@@ -1,4 +1,4 @@
-"""How txlog is installed, to the doctor: another package in its place, bytecode that is missing.
+"""Checks of the installation for `doctor`: another package in txlog's place, missing bytecode.
 
 Python keeps the bytecode of a module in a file and compiles the module again where that file is
 missing or old. Containers often forbid it to write the file: PYTHONDONTWRITEBYTECODE is set, or
@@ -49,7 +49,7 @@ def bytecode() -> DoctorAnswer:
 
 
 def is_compiled_again(source: Path) -> bool:
-    """Whether Python can neither read the bytecode of a module nor keep it."""
+    """Whether each process compiles a module again: no valid bytecode, and no way to write it."""
     try:
         cached = Path(cache_from_source(str(source)))
     except NotImplementedError:  # an interpreter without such files

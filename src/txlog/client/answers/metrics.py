@@ -226,7 +226,7 @@ Labels = dict[str, str]
 
 
 def watermark_families(view: View, store: Store, topics: list[Topic]) -> Iterator[Family]:
-    """The metrics of these topics, in order.
+    """The metrics of watermarks; samples in the order of `topics`.
 
     cost: a value for each subscription and partition, each from at most the rows of one interval
           between snapshots

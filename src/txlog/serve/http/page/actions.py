@@ -176,7 +176,7 @@ def check_own_page(request: Request) -> None:
     """Raises NotAllowed unless a page of this server sent the request; the body must be JSON.
 
     Browsers name the origin of a page with each POST. A page of another site cannot hide or change
-    it, and cannot send JSON without asking first, which this server does not answer.
+    it, and can send JSON only after a preflight request, which this server does not answer.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
