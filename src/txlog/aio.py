@@ -23,5 +23,5 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-# One module under both names: what is replaced in one is replaced in the other.
+# One module under both names: code that replaces a name in one replaces it in the other.
 sys.modules[__name__] = aio

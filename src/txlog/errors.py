@@ -513,5 +513,5 @@ def _plain(value: object) -> object:
 
 
 def __dir__() -> list[str]:
-    """The public names: the classes of the tree, and what a caller may ask about an error."""
+    """The public names: the classes of the tree, and the functions about an error."""
     return sorted({"TxlogError", *_CALLS, *(kind.__name__ for kind in error_classes())})

@@ -5,8 +5,8 @@
                                                              be bytes | None
 
 Arguments are not checked before a call, so a correct call costs nothing. Only when a call raises an
-exception that is not ours, its arguments are compared with the signature. If all of them match, the
-exception has another cause (a bug, or a user's function), and is passed on unchanged.
+exception from outside txlog, `explained` compares the arguments with the signature. If all match,
+the exception has another cause (a bug, or a user's function) and passes unchanged.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 | `txlog.fencing` | info, warning | a key got a new holder; a call of the old holder was refused |
 | `txlog.redelivery` | info | messages of a dead consumer went back; dead letters were moved |
 
-They are silent until the program gives one of them, or `txlog`, a handler. A program that has not
+They are silent until the program gives one, or `txlog`, a handler. A program that has not
 imported `logging` has no handler, and so pays nothing. A handler runs in the thread of the call,
 sometimes while the call holds the lock of the store: it should be quick, and must not call the
 store.

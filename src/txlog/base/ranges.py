@@ -1,11 +1,11 @@
-"""Owns the text forms of ranges and sizes (spec/cli 2, 6 and 12); `times` has those of times.
+"""Owns the text forms of ranges and sizes (spec/cli 2, 6 and 12); for instants see `times`.
 
     RANGE = BOUND | [BOUND] .. [BOUND] | unacked[=NAME] | txn:TC:SEQ
     BOUND = start | end | +N | -N | L:E | L:E:I | after=L:E | after=L:E:I | @TIME | sub[=NAME]
 
 The `@` may be left out before a TIME that is no number.
 
-A range is half open: it excludes its stop. `:` may stand for `..` when neither side contains a
+A range is half open: it excludes its stop. `:` may replace `..` when neither side contains a
 colon and they are not both plain numbers; two plain numbers are a message id. This module only
 parses: code that knows the log decides which message a bound refers to.
 """

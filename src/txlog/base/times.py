@@ -38,10 +38,10 @@ from txlog.base.settings import (
 from txlog.clock import SystemClock
 from txlog.errors import InvalidArgument
 
-# What the Python API takes for an instant: ms since 1970, an object of datetime (without a zone:
+# The Python API takes as an instant: ms since 1970, an object of datetime (without a zone:
 # local; a date: its local midnight), or a text of the grammar above.
 InstantLike: TypeAlias = int | datetime | date | str
-# What the Python API takes for a duration: a number in the unit of the parameter, a timedelta, or
+# The Python API takes as a duration: a number in the unit of the parameter, a timedelta, or
 # a text of the grammar above.
 DurationLike: TypeAlias = int | timedelta | str
 
@@ -139,7 +139,7 @@ def parse_time_or_end(text: str, now_ms: int) -> int:
 
 
 def parse_stored(text: str, now_ms: int) -> int:
-    """Parse an instant in a file: as parse_time, and what format_time writes of a far instant.
+    """Parse an instant in a file: as parse_time, and far instants as format_time writes them.
 
     A number of 14 digits or more is therefore milliseconds here, whatever its size.
     raises: InvalidArgument (203)

@@ -261,7 +261,7 @@ class Admin:
     # --- figures -----------------------------------------------------------------------------
 
     def metrics(self) -> list[Family]:
-        """Every metric as plain values; client/answers/metrics_text makes text of them."""
+        """Every metric as plain values; client/answers/metrics_text makes their text."""
         self._store.sweep_if_due()
         return self._store.ask(lambda view: figures.families(view, self._store))
 
@@ -379,7 +379,7 @@ class Admin:
     ) -> list[KeyRow]:
         """The keys of all owners or one; the fields of `txlog admin list-transaction-keys`.
 
-        deleted: also deleted keys, of which the store keeps the epoch
+        deleted: also deleted keys; the store keeps their epochs
         owner:   name or number of a user
         """
         self._store.settle()
@@ -491,8 +491,8 @@ class Admin:
         """Make a partition and its sidecar unavailable; the fields of `txlog admin offline`.
 
         Sends, acknowledgements and reads there raise PartitionUnavailable. If a transaction with
-        messages or acknowledgements there ends, all other partitions finish, and this one is
-        finished when it comes back.
+        messages or acknowledgements there ends, all other partitions finish at once, and this
+        partition when it comes back.
         raises: TopicNotFound
         """
         name = _partition(topic, partition)

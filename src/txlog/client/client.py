@@ -673,7 +673,7 @@ class Client(RelationReader):
         where:     read only messages for which this SQL is true, as `consume --where`: `amount > 4`
                    or `record.amount > 4` on records, `value->>'id' = '7'`, `text(key) = 'a'`
         returns:   tables with the columns of RECEIVED, each of one topic. If that is typed, with
-                   `record` as well: the values as structs, null for one that nobody checked
+                   `record` as well: the values as structs, null for an unchecked value
         raises:    TopicNotFound, InvalidArgument, SqlError; Corruption, after everything readable;
                    SnapshotExpired: messages were trimmed before they were read
         """
@@ -721,7 +721,7 @@ class Client(RelationReader):
         query:      the relations and functions of `txlog query`: text(key), json(value),
                     try_json(value); a typed topic has the column `record`
         parameters: values of $name
-        isolation:  uncommitted: messages have a txn_state, and those of open transactions appear
+        isolation:  uncommitted: messages of open transactions appear, too; all have a txn_state
         raises:     SqlError, TopicNotFound, PartitionUnavailable, Corruption
         """
         lake = importlib.import_module(_SQL_ENGINE)
@@ -730,7 +730,7 @@ class Client(RelationReader):
         return result
 
     def waiting(self, *consumers: Consumer) -> Waiting:
-        """A wait that ends at any commit, or when a message is due for one of these consumers."""
+        """A wait that ends at any commit, or when a message is due for one of the consumers."""
 
         def rest(pause: float) -> Quiet:
             return least(consumer.session.rest(pause) for consumer in consumers)
@@ -876,7 +876,7 @@ class Client(RelationReader):
     def _held(
         self, key: str | None, epoch: int | None, coordinator: int | None
     ) -> tuple[str | None, int | None]:
-        """(key, epoch) to begin under: those passed, else those of the client."""
+        """(key, epoch) to begin under: the arguments, else the client's own."""
         if key is None and epoch is not None:
             raise InvalidArgument("an epoch needs a transaction key: name the key")
         if key is None:

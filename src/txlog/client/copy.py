@@ -109,7 +109,7 @@ def copy_store(
 
 
 def check_good(path: str, clock: Clock) -> None:
-    """Read all of a copy; one that is not good is no store any more, so nobody relies on it.
+    """Read all of a copy; a damaged copy stops being a store, so no program can open it.
 
     raises: Corruption
     """
@@ -222,7 +222,7 @@ def image_of(view: View) -> Image:
     dropped = {path for path, _ in manifest.dropped}
     files |= dict.fromkeys(paths_of(manifest) - dropped - files.keys())
     previous = _before(view)
-    if previous is not None:  # if the newest manifest is lost, the store opens from this one
+    if previous is not None:  # if the newest manifest is lost, the store opens from `previous`
         for path in leading(previous, manifest) - files.keys():
             if not remote.is_far(path) and view.disk.exists(path):
                 files[path] = None
@@ -272,7 +272,7 @@ def publish(
 ) -> int:
     """Copy a file, or its first `length` bytes, and read it back; returns how many bytes.
 
-    raises: Corruption when length or checksum differ from those of `ref`; MissingFile
+    raises: Corruption when length or checksum differ from `ref`; MissingFile
     """
     size = 0
 

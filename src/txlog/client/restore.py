@@ -1,15 +1,15 @@
-"""`restore`: a copy becomes a store, in a new place or in the place of another.
+"""`restore`: a copy becomes a store, in a new place or in the place of another store.
 
-    1. Copy the files of the copy to STORE.restoring, beside the store. The copy is only read: its
+    1. Copy the files of the copy to STORE.restoring, next to STORE. The copy is only read: its
        locks are held meanwhile, but nothing is written there.
     2. Write the file `restored` there: STORE.restoring is whole.
-    3. Give it the name STORE, in one step. A store that is there gets the other name in that step,
+    3. Give it the name STORE, in one step. A store at STORE gets the other name in that step,
        and then the name STORE.replaced; nothing of it is removed.
     4. Remove the file `restored`.
 
 A restore that was killed goes on when it is called again. Before step 3 it keeps the files that it
-has copied, by length and checksum. After step 3 the store has the file `restored`, and only the
-rest of the names is missing. At any moment STORE is the old store, or the new one, or absent.
+has copied, by length and checksum. After step 3 the store has the file `restored`; the call names
+the old store STORE.replaced and ends. At any moment STORE is the old or the new store, or absent.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def restore(
 def replaces(copy: StrPath, dest: StrPath) -> bool:
     """Whether a restore with `replace` gives a store at `dest` another name.
 
-    raises: as restore, for what is known before anything is copied
+    raises: as restore, if it would fail before it copies anything
     """
     source, place = absolute(path_text(copy)), absolute(path_text(dest))
     _check_apart(source, place)
@@ -115,7 +115,7 @@ def replaces(copy: StrPath, dest: StrPath) -> bool:
 
 
 def _check_place(place: str, *, replace: bool) -> bool:
-    """Whether a store is there that this restore replaces. Raises AlreadyExists, NotAllowed."""
+    """Whether `place` has a store, to be replaced. Raises AlreadyExists, NotAllowed."""
     if Path(place).is_mount():
         raise NotAllowed(
             f"{place} is where a file system is mounted, so no other directory can get its name",
@@ -230,7 +230,7 @@ def _locked(place: str) -> Iterator[None]:
 
 
 def _copied(source: str, target: PosixDisk, tell: copying.Tell, clock: Clock) -> StoreImage:
-    """Copy what is not there yet; then the directory is a store."""
+    """Copy the files that are missing; then the directory is a store."""
     with _locked(source), closing(PosixDisk(source, read_only=True)) as disk:
         store = Store(disk, clock, read_identity(disk), lock_timeout_ms=None, durability=None)
         try:

@@ -5,8 +5,8 @@
 
 A log has no index of keys or words, so a search reads messages. It takes the partitions in turns
 and reads a window of each, the newest messages first; windows grow. It ends when it has enough
-hits or has used its budget, and `places` then says where it goes on. No message between two
-searches is left out: a place is the id of the oldest message that was looked at.
+hits or has used its budget. A search with its `places` goes on from there and skips no message: a
+place is the id of the oldest message that the search read in a partition.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WINDOW_MOST: Final = 8_192
 
 
 class Wanted(NamedTuple):
-    """What a message must have; None and "" exclude no message.
+    """The conditions on a message; None and "" exclude no message.
 
     key:      exactly this key
     text:     part of the value or of the key, as UTF-8; letters of ASCII match in either case
@@ -54,11 +54,11 @@ class Wanted(NamedTuple):
 
 
 class SearchBudget(NamedTuple):
-    """How far a search goes; each bound is checked after a window.
+    """The bounds of a search, which checks them after each window.
 
-    hits:    so many messages are found
-    rows:    so many were looked at
-    size_bytes: of the messages that were looked at
+    hits:    messages found
+    rows:    messages read
+    size_bytes: of the messages read
     seconds: of wall time
     """
 
@@ -69,12 +69,12 @@ class SearchBudget(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a search found.
+    """The result of a search.
 
     table:   the messages, newest first, with the columns of RECEIVED
-    rows:    how many messages were looked at
-    size_bytes: of these messages
-    places:  by partition, the id that everything from on was searched; none: all was searched
+    rows:    how many messages the search read
+    size_bytes: how many bytes it read
+    places:  by partition, the id from which on all was searched; none: all was searched
     stopped: the bound that ended it: hits, rows, size_bytes, seconds; empty: it is complete
     """
 
@@ -94,7 +94,7 @@ def search(
 ) -> Found:
     """Search a topic; `topic/2` is one partition.
 
-    places: of an earlier search, which this one continues
+    places: of an earlier search, which this call continues
     raises: TopicNotFound, PartitionUnavailable, Corruption; MessageNotFound: a place is not in the
             topic
     """

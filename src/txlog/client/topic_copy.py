@@ -56,11 +56,11 @@ def copy_topic(
     Call it again to go on, after an interruption or for newer messages. Key, value, properties,
     event and delivery time and the schema are kept; ids, producers and sequences are not. Exported
     as txlog.copy_topic.
-    target: a client of the other store; the topic is made there if it is missing. What was copied
-            is recorded for this user: a copy by another user begins anew
+    target: a client of the other store; the topic is made there if it is missing. The store
+            records progress for each user: a copy by another user begins anew
     name:   its name there, by default the same
-    range:  only these messages, of those behind the last that is copied: messages that a range
-            leaves out are not copied later either
+    range:  only these messages, after the last one copied before: messages that a range leaves
+            out are not copied later either
     tell:   called with the number of messages copied so far
     raises: NotAllowed (onto itself, other partitions there, several Avro schemas, messages there
             that the source does not have), TopicNotFound, TryAgain (another copy at the same time),
@@ -102,9 +102,9 @@ def _check_other(source: Client, target: Client, topic: str, dest: str) -> None:
 
 
 def _check_has(source: Client, topic: str, partition: int, last: int) -> None:
-    """Raises NotAllowed if the source does not reach what is copied: a copy of it was restored.
+    """Raises NotAllowed if the source ends before `last`: an older copy of its store was restored.
 
-    Its new messages have the positions of others that were copied, and would be left out.
+    Its new messages get positions of messages copied before, so the copy would leave them out.
     """
     name = TopicName.parse(topic)
 
@@ -123,7 +123,7 @@ def _check_has(source: Client, topic: str, partition: int, last: int) -> None:
 
 
 def _check_end(source: Client, topic: str, partition: int, span: Range, table: pa.Table) -> None:
-    """Raises InvalidArgument if the span ends within a transaction, before its rest is left out."""
+    """Raises InvalidArgument if the span ends within a transaction: the copy would lack its end."""
     ledger, entry, index = (table.column(name)[-1].as_py() for name in ("ledger", "entry", "index"))
     if span.stop is None or not index:
         return
@@ -188,7 +188,7 @@ def _number_of(client: Client, topic: str) -> int:
 
 
 def _last(target: Client, dest: str, key: str) -> int:
-    """The number of the last entry of the source that is stored; -1: nothing is."""
+    """The number of the source's last entry that the other store has; -1: none."""
     store, name = target.store, TopicName.parse(dest)
     store.settle()
 

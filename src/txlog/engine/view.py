@@ -291,7 +291,7 @@ class SliceCache:
         """Note that rows were built, up to the one before `end`.
 
         The number of tables and the memory that their slices keep are bounded.
-        table: the rows, if callers have not got all of them yet
+        table: the rows, if callers have not got all rows yet
         """
         size = 0 if table is None else table.get_total_buffer_size()
         if size > CUT_BYTES_MAX:
@@ -1282,7 +1282,7 @@ class View:
         return state
 
     def buffer_in_use(self, partition: int) -> buffers.Buffer | None:
-        """The sidecar, if this view has used it; those of deleted partitions are forgotten."""
+        """The sidecar, if this view has used it; None for a deleted partition."""
         return self._buffers.get(partition)
 
     def cursor(self, subscription: int, partition: int) -> cursors.Cursor:

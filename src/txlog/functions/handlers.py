@@ -32,7 +32,7 @@ UserFunction: TypeAlias = Callable[..., object]
 class Handled(NamedTuple):
     """The rows of a batch by result; None: no rows.
 
-    done: to be acknowledged; kept: those of them that move to the state of windows
+    done: to be acknowledged; kept: rows of `done` that move to the state of windows
     held: they come first in the next batch; left: the handler did not reach them
     """
 

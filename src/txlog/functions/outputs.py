@@ -57,7 +57,7 @@ class Output:
 
     value:         bytes, text, a dict or list as JSON, or None for no payload
     key:           bytes or text, None for none; by default the key of the input
-    event_time:    an instant as in Producer.send, None for none; by default that of the input
+    event_time:    an instant as in Producer.send, None for none; by default the input's
     deliver_at:    earliest delivery, an instant
     deliver_after: earliest delivery, a duration after the message was stored
     topic:         by default the output topic of the function. It may be an input topic, but then

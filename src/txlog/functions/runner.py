@@ -174,7 +174,7 @@ class Runner:
         self.work.started()
 
     def drained(self) -> None:
-        """Keep the partitions of failover subscriptions: to leave would move those of peers."""
+        """Keep the partitions of failover subscriptions: leaving would move peers' partitions."""
         if self._inputs.kinds == {"failover"}:
             self._hooks.drained()
 

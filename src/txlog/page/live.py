@@ -23,7 +23,7 @@ _STATIC: Final = Path(__file__).parent / "static"
 
 @cache
 def asset(name: str) -> str:
-    """The text of page.html, page.css or page.js; the style begins with that of a report."""
+    """The text of page.html, page.css or page.js; the style begins with a report's style."""
     text = (_STATIC / name).read_text(encoding="utf-8")
     return STYLE + text if name.endswith(".css") else text
 

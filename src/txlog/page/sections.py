@@ -25,7 +25,7 @@ from txlog.page.words import (
 )
 
 Figures = Mapping[str, Any]
-SPANS_MAX: Final = 400  # columns of a chart; it leaves out older ones, and a note says so
+SPANS_MAX: Final = 400  # columns of a chart; it leaves out older ones, with a note
 CHARTS_MAX: Final = 12  # charts of single topics
 BARS_MAX: Final = 30
 TOPICS_MAX: Final = 100  # topics that the live page shows
@@ -270,7 +270,7 @@ LAG: Final = ("backlog", "size", "oldest", "in/s", "out/s", "caught up in")
 def lag(row: Figures) -> tuple[str, ...]:
     """How far a subscription or a partition of it is behind, as the cells of LAG.
 
-    The rates are those of the last minute; an empty cell is unknown, or has no meaning.
+    The rates are averages of the last minute; an empty cell is unknown, or has no meaning.
     """
     oldest, catch_up = row["oldest_age_ms"], row["catch_up_ms"]
     about = "~" if row["oldest_estimated"] else ""

@@ -1,8 +1,8 @@
-"""Owns the views of the live page beside its overview: what each reads, and its HTML.
+"""Owns the views of the live page except its overview: how each reads the store, and its HTML.
 
 A view is about one thing: a topic, a subscription, a message, a transaction, the recent
 transactions, the connected clients. Its figures change, so the page gets it again and again. Parts
-that a user fills in, or that cost more to read, are fragments (`later`): the page gets each of them
+that a user fills in, or that cost more to read, are fragments (`later`): the page gets each only
 once, and keeps it while the view around it changes.
 """
 
@@ -282,7 +282,7 @@ def is_of_dead_letters(client: Client, name: str) -> bool:
 
 
 def message(client: Client, where: Where) -> View:
-    """A message: its fields, properties and value, and who has acknowledged it.
+    """A message: its fields, properties and value, and the subscriptions that acknowledged it.
 
     raises: MessageNotFound, also for a message of another topic
     """
@@ -499,7 +499,7 @@ def transactions(client: Client, where: Where, *, acts: bool = False) -> View:
 
 
 def transaction(client: Client, where: Where, *, acts: bool = False) -> View:
-    """A transaction: its life on a line, its steps, and what it has sent and acknowledged."""
+    """A transaction: its life on a line, its steps, and its messages and acknowledgements."""
     txn_id, now_ms = TxnId.parse(where["id"]), _now_ms(client)
     row = client.show_transaction(txn_id)
     try:

@@ -25,7 +25,7 @@ def safe(text: object) -> str:
 
 
 class Link(NamedTuple):
-    """A text that leads to a view of the live page; where: what the view is about."""
+    """A text that leads to a view of the live page; where: the object of the view."""
 
     text: str
     view: str

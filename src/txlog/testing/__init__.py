@@ -20,7 +20,7 @@ A program that is not a test may use the same classes:
 [b'kept']
 
 `assert_exactly_once` runs a pipeline again and again. Each time it dies at another call of the
-disk and starts anew, and its output has to be that of a run that nobody disturbed.
+disk and starts anew, and its output must equal the output of an undisturbed run.
 
 Door: testing/__init__ testing/plugin
 

@@ -1,4 +1,4 @@
-"""Owns assert_exactly_once: wherever a pipeline dies, its output is that of an undisturbed run."""
+"""Owns assert_exactly_once: a pipeline writes the same output wherever it dies and restarts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def assert_exactly_once(
     pipeline: works until there is nothing left to do, then returns; a new client each time
     outputs:  the topics whose messages are compared, by key and value
     places:   at most so many calls of the disk at which the pipeline dies, drawn with the seed.
-              At every second place the power fails too, and what was not flushed is lost
+              At every second place the power fails too, and unflushed writes may be lost
     settings: of the store, as of txlog.init
     returns:  how many times the pipeline died
     raises:   AssertionError: undisturbed it writes nothing to the outputs, so nothing is proved; or
@@ -82,7 +82,7 @@ def _copy(folder: str, name: str) -> TemporaryStore:
 
 
 def _undisturbed(folder: str, pipeline: Step, outputs: Sequence[str]) -> tuple[int, int, Output]:
-    """(calls before the pipeline, calls after it, what it wrote) of a run that nobody kills."""
+    """(calls before the pipeline, calls after it, its output) of a run to the end."""
     with _copy(folder, "whole") as store:
         before = store.platter.calls
         with store.open() as client:

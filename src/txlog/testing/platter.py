@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SECTOR = 512  # bytes a disk writes whole
 
-# The calls that change files; the program can die before each of them.
+# The calls that change files; the program can die before each call.
 EFFECTS = frozenset(
     "publish publishing publish_all write_fresh unlink link move remove_dir sync_dir make_dirs"
     " pwrite datasync".split()
@@ -59,7 +59,7 @@ class Platter:
         self._writes: dict[str, list[Write]] = {}
 
     def step(self, call: str, path: str) -> None:
-        """Count a call that changes files; raise Crashed where the test wants it."""
+        """Count a call that changes files; raise Crashed at call `crash_at`."""
         self.calls += 1
         if self.calls == self.crash_at:
             self.crash = Crashed(f"{call} of {path}" if path else call)
@@ -169,7 +169,7 @@ class _Part:
         self._path = path
 
     def pwrite(self, offset: int, data: Buffer | Sequence[Buffer]) -> None:
-        """Write, and keep what was there until the file is flushed."""
+        """Write, and keep the overwritten bytes until the file is flushed."""
         new = b"".join(data) if isinstance(data, (list, tuple)) else bytes(cast("Buffer", data))
         old_size = 0 if self._disk.is_dead else self.target.size()
         old = b"" if self._disk.is_dead else self.target.pread(offset, len(new))

@@ -52,7 +52,7 @@ class TemporaryStore:
 
     @classmethod
     def existing(cls, path: StrPath) -> Self:
-        """Take a store that is there: a copy of one that a test prepared."""
+        """Take over an existing store, such as a copy of one that a test prepared."""
         store = cls.__new__(cls)
         store._set(path_text(path), None)
         return store
@@ -79,8 +79,8 @@ class TemporaryStore:
     def crash(self, client: Client | None = None) -> None:
         """Kill a client as kill -9 kills its process, by default all clients.
 
-        Its locks are free at once, and every further call of it or its handles raises Crashed. What
-        it wrote stays, as the kernel keeps it.
+        Its locks are free at once, and every further call of it or its handles raises Crashed. Its
+        writes stay, as the kernel keeps them.
         """
         for each, disk in self._clients:
             if client is None or each is client:
@@ -88,10 +88,10 @@ class TemporaryStore:
         self._clients = [pair for pair in self._clients if not pair[1].is_dead]
 
     def power_cut(self, seed: int | None = None) -> None:
-        """Crash every client, lose what was not flushed, and boot again.
+        """Crash every client, lose unflushed writes, and boot again.
 
-        seed: keep some sectors of what was not flushed, drawn from it, as a disk may; without it
-              all of it is lost
+        seed: of a random choice of unflushed sectors that survive, as on a disk; without a seed
+              all are lost
         """
         self.crash()
         chance = None if seed is None else random.Random(seed)

@@ -9,7 +9,7 @@ by `fields`. All other code uses the rows as annotations only, so no start-up lo
 
     def largest(rows: list[TopicRow]) -> TopicRow: ...
 
-`Client.inspect` and `Client.query` have no row here: what the caller asks decides their fields.
+`Client.inspect` and `Client.query` have no row here: their fields depend on the call.
 
 Contents:
 

@@ -1,4 +1,4 @@
-"""The fields that several rows share, and what a row declares of each of its fields.
+"""The fields that several rows share, and the facts that a row declares about each field.
 
 A row gives each field its type and meaning: `backlog: Annotated[int, "messages not yet …"]`. A
 tuple after the meaning has the words that a text may be. `-f help`, man pages, the specification
@@ -110,7 +110,7 @@ class Field(NamedTuple):
     """A field as its row declares it.
 
     hint:  its type, without null
-    words: what a text may be; empty: anything
+    words: the texts that it may have; empty: any text
     importance: which columns leave a table that is too wide: the least important first
     """
 

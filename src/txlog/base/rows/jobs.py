@@ -163,7 +163,7 @@ class RebuildRun(JobRun, IndexRebuilt, Timed):
 
 
 class MeasuredAgain(Measured):
-    """Of `txlog bench`; with --compare, beside an earlier measurement."""
+    """Of `txlog bench --compare`: a measurement, compared with an earlier one."""
 
     before_per_second: Annotated[float | None, "operations a second in the file of --compare"]
     ratio: Annotated[float | None, "current figure divided by the earlier one"]

@@ -37,7 +37,7 @@ class TopicCompacted(TypedDict):
 
 
 class DiskUsageRow(TypedDict):
-    """What a topic, or a part of the store beside the topics, takes on the disk."""
+    """The bytes on the disk of a topic, or of another part of the store."""
 
     name: Annotated[str, "the topic; or journal, checkpoints, changes, locks, other"]
     kind: Annotated[str, "topic or store", ("topic", "store")]

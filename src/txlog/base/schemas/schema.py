@@ -10,8 +10,8 @@ schemaless binary of the record) or `json` (a value is one object with the recor
    differ in case alone: each field is one column, for Arrow, DuckDB and Spark alike.
    A declared schema has no record: stock clients decode its values themselves, and the store
    returns its type, bytes and properties unchanged.
-2. Every field of the Arrow type is nullable, because a row without a record has null in all of
-   them. `fields` tells which fields a record may omit.
+2. Every field of the Arrow type is nullable, because a row without a record has null in every
+   field. `fields` tells which fields a record may omit.
 3. Instants and dates are within the years 1 to 9999, which all readers of columns can represent.
 """
 
@@ -37,7 +37,7 @@ Node: TypeAlias = Any  # any decoded JSON
 TYPES: Final = ("avro", "json")
 DECLARED: Final = "pulsar:"  # prefix of a declared schema's type
 DEFINITION_BYTES_MAX: Final = 256 << 10
-# A name used twice stands for its whole record, so a small text could describe an endless tree.
+# Each use of a name repeats its whole record, so a small text could describe an endless tree.
 NODES_MAX: Final = 5_000
 DEPTH_MAX: Final = 32
 DEFAULT_BYTES_MAX: Final = 1_000  # every row that lacks the field repeats it
@@ -644,7 +644,7 @@ def _bytes_default(type: Type, value: Any) -> bytes | Decimal | None:
 
 
 def decimal_of(whole: int, scale: int) -> Decimal:
-    """The exact number with these digits, `scale` of them after the point."""
+    """The exact number with the digits of `whole`, the last `scale` digits after the point."""
     return Decimal(f"{whole}e-{scale}")
 
 

@@ -351,7 +351,7 @@ def encode(schema: Schema, records: pa.StructArray) -> pa.Array:
     """The values of records, binary; a null struct is a null value.
 
     records: its fields by name; a missing field gets its default, or null. Numbers and times may
-             have another type if every value fits; text may stand for any type, as in a CSV file
+             have another type if every value fits; text may replace any type, as in a CSV file
     raises:  InvalidMessage with the row, the field, its value and its type
     """
     return written(schema, records)[0]

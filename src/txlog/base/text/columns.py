@@ -63,7 +63,7 @@ def pieces(table: pa.Table | pa.RecordBatch) -> Iterator[pa.Table]:
 
 
 def _is_heavy(table: pa.Table | pa.RecordBatch, limit_bytes: int) -> bool:
-    # The exact size of a table of many chunks takes a millisecond, that of its buffers none.
+    # `nbytes` of a table of many chunks takes a millisecond, the size of its buffers no time.
     heavy: bool = table.get_total_buffer_size() > limit_bytes and table.nbytes > limit_bytes
     return heavy
 

@@ -1,7 +1,7 @@
 """Owns envelopes: lines of JSON that contain all of a message, as columns of messages.
 
-`clean` reads a block of them at once. It returns None if one of them is bad, or written in a form
-that it does not parse. Then `envelope_row` reads them one by one, with an error for each bad one;
+`clean` reads a block of lines at once. It returns None if a line is bad, or written in a form
+that it does not parse. Then `envelope_row` reads line after line, with an error for each bad one;
 good envelopes give the same columns either way. A record that `consume --json` prints is an
 envelope, too: its value may be JSON itself, and its instants are text. Source: spec/cli 7.
 """

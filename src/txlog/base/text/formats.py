@@ -1,7 +1,7 @@
 """Owns the formats of files: which suffix means which format, and files that are compressed.
 
-`produce`, `import`, `export` and `query --out` all choose by this table. A flag that says something
-else than the suffix is refused, so no file has a name that lies about its bytes.
+`produce`, `import`, `export` and `query --out` all choose by this table. They refuse a flag that
+contradicts the suffix, so the name of a file always agrees with its bytes.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class _LeftOpen(io.RawIOBase):
 
 @contextmanager
 def packed(file: BinaryIO, path: str) -> Iterator[BinaryIO]:
-    """A sink that compresses as the name of a file says; its end is written with the block's."""
+    """A sink that compresses by the suffix of a file; it writes its end when the block ends."""
     packing = packing_of(path)
     if packing is None:
         yield file

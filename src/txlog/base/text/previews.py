@@ -1,7 +1,7 @@
 """The beginning of a key or a value on one line, for errors, logs and listings.
 
 Only this many characters, without control characters: a hostile value cannot fill a log or move a
-cursor. What is no UTF-8 is shown as \\xNN.
+cursor. Bytes that are no UTF-8 appear as \\xNN.
 """
 
 from __future__ import annotations

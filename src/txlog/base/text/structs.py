@@ -77,7 +77,7 @@ def _as_lists(column: pa.MapArray) -> pa.Array:
 
 
 def _entries(column: pa.MapArray) -> pa.StructArray:
-    """The pairs of maps, only of these rows."""
+    """The pairs of the maps in a column, without pairs outside its slice."""
     return _as_lists(column).flatten()
 
 

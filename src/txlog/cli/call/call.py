@@ -542,7 +542,7 @@ def find_store(flags: Globals, user: UserSettings) -> tuple[str, str]:
 
 
 def _rehearsed(text: str) -> str:
-    """What goes before the summary of a rehearsal; `moved 1 message` is not done yet."""
+    """The words before the summary of a rehearsal; `moved 1 message` is not done yet."""
     is_past = text.partition(" ")[0].endswith("ed")
     return "dry run: would have " if is_past else "dry run: "
 
@@ -550,8 +550,8 @@ def _rehearsed(text: str) -> str:
 def confirm(call: Call, act: str, rows: Sequence[str] = (), *, word: str | None = None) -> None:
     """Return only if the user agrees: by -y, or by y at the question on a terminal.
 
-    act:  what the command would do, beginning with a verb, as `delete topic orders`
-    rows: its parts, such as what it does in each partition
+    act:  the change, beginning with a verb, as `delete topic orders`
+    rows: its parts, such as the changes in each partition
     word: the word to type instead of y
 
     raises: Refused (901) before anything was done

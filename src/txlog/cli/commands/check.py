@@ -138,7 +138,7 @@ def _shown(row: CheckRow) -> str:
 
 
 def _kind(row: CheckRow) -> str:
-    """What a check measures: the first word of its name; of an alert, the second."""
+    """The measure of a check: the first word of its name; of an alert, the second."""
     words = str(row["name"]).split(" ")
     return words[1] if words[0] == "alert" else words[0]
 

@@ -101,7 +101,7 @@ class _Stages(Bar):
 
 
 def verdict(answer: Mapping[str, Any]) -> str:
-    """The result in words: what was killed, lost and doubled, and what to do next."""
+    """The result in words: the numbers killed, lost and doubled, and commands to try next."""
     invoices = counted(answer["invoices"] + answer["refunds"], "invoice")
     store = shlex.quote(answer["path"])
     line = (
@@ -118,7 +118,7 @@ def verdict(answer: Mapping[str, Any]) -> str:
 
 
 def _walk(call: Call, path: str) -> None:
-    """Guide through the steps of the tour; between two of them, a terminal waits for Enter."""
+    """Guide through the steps of the tour; on a terminal, wait for Enter between two steps."""
     work = importlib.import_module("txlog.cli.demo.tour")
     asks = is_terminal(0) and is_terminal(1) and not call.flags.no_input
 

@@ -20,7 +20,7 @@ from txlog.errors import InvalidArgument, MissingExtra, OutcomeUnknown, Usage, p
 
 _PACKAGES = ("google", "starlette", "uvicorn", "websockets", "jwt", "cryptography", "h11")
 _LINES_PER_SECOND_MAX: Final = 20
-_AUDIT: Final = "action"  # what a user of the live page did; -q keeps it
+_AUDIT: Final = "action"  # log lines about actions of users on the live page; -q keeps them
 _WARNINGS: Final = frozenset({"refused", "dropped", "failed"})
 
 PulsarOption = Annotated[
@@ -176,7 +176,7 @@ def _guard(call: Call, auth: str | None) -> Any:
 
 
 def _tls(cert: str | None, key: str | None, client_ca: str | None, *, has_auth: bool) -> Any:
-    """Return the TLS context of these files; None without files. Raises InvalidArgument."""
+    """Return the TLS context from PEM files; None without files. Raises InvalidArgument."""
     if cert is None or key is None:
         if cert or key or client_ca:
             raise InvalidArgument("--tls-cert and --tls-key go together, --tls-client-ca with both")

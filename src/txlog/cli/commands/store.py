@@ -171,7 +171,7 @@ def restore(
 
 
 def _users(call: Call, path: str) -> list[str]:
-    """Who uses a store now, one row for each lock that a process holds."""
+    """The users of a store now, one line for each lock that a process holds."""
     library = importlib.import_module("txlog")
     try:
         with library.open(path, read_only=True, clock=call.clock) as client:

@@ -147,7 +147,7 @@ def _one_topic(topic: str | None, same_topic: str | None) -> str | None:
 
 
 def _lag(client: Client, topic: str | None) -> list[LagRow]:
-    """The rows of `Client.lag`; where the topic is in truth a subscription, the error says so."""
+    """The rows of `Client.lag`; its error has a hint if the topic names a subscription."""
     try:
         return client.lag(topic)
     except TopicNotFound as error:

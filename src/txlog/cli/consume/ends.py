@@ -1,8 +1,8 @@
 """Owns counts from the end, `-o -N`: of the messages that the reader sees, not of all stored ones.
 
-The store counts every committed message. Some of them are not due yet, and `consume` leaves those
+The store counts every committed message. Some messages are not due yet, and `consume` leaves them
 out; so with `-o -1` it printed nothing next to a newer message for tomorrow. This module reads a
-longer end of each partition, finds the places of the counted messages, and cuts what is read there.
+longer end of each partition, finds the places of the counted messages, and cuts the reading there.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from txlog.errors import Corruption, MessageNotFound
 if TYPE_CHECKING:
     from txlog.client.client import Client
 
-_STRETCH = 1000  # at most this many messages are read at once to pick several of them
+_STRETCH = 1000  # messages read at once, at most, to pick several
 
 
 def some(
@@ -135,7 +135,7 @@ def _scanned(
     where: str | None,
     failed: list[Corruption],
 ) -> Iterator[pa.Table]:
-    """The first, last or random messages of each partition, of those that a range and SQL choose.
+    """The first, last or random messages of each partition that match a range and a condition.
 
     A table at a time is in memory, and the messages picked so far.
     """
@@ -199,7 +199,7 @@ def _drawn(tables: Iterable[pa.Table], count: int) -> list[pa.Table]:
 
 
 def _sample(total: int, count: int) -> list[int]:
-    """Return `count` distinct numbers below total, in order, or all of them (Floyd's algorithm)."""
+    """Return `count` distinct numbers below total, in order, at most all (Floyd's algorithm)."""
     picked: set[int] = set()
     for top in range(max(0, total - count), total):
         number = int.from_bytes(os.urandom(8), "big") % (top + 1)
@@ -267,7 +267,7 @@ def _from(
 def _before(
     client: Client, target: Target, message_id: MessageId, context: int, failed: list[Corruption]
 ) -> list[pa.Table]:
-    """Return the messages before this one, in its partition."""
+    """Return up to `context` messages before a message, in its partition."""
     name = TopicName.parse(target.topic)
     chosen = client.store.ask(
         lambda view: range_before(view, topic(view, name), message_id, context)

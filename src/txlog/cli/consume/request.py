@@ -28,7 +28,7 @@ Condition = Annotated[
 
 
 class Target(msgspec.Struct):
-    """A topic to read and its partitions; None means all of them."""
+    """A topic to read and its partitions; None means all partitions."""
 
     topic: str
     partitions: list[int] | None = None

@@ -124,7 +124,7 @@ class Job:
         self.handles: dict[str, TopicHandle] = {}
         self._cutoffs: dict[str, int | None] = {}
         self._end_counts: ends.Ends | None = (
-            None  # set for a count from the end beside delayed messages
+            None  # set for a count from the end if messages are delayed
         )
         self.where: Where | None = None
         if request.where is not None:  # imports DuckDB only now

@@ -136,7 +136,7 @@ def walk(
     goes_on: Callable[[], bool],
     heading: Callable[[str], str] = str,
 ) -> bool:
-    """Run the steps in the directory; returns whether all of them ran.
+    """Run the steps in the directory; returns whether all steps ran.
 
     show:    print text, at once
     goes_on: called between two steps; False ends the tour

@@ -220,7 +220,7 @@ def _values(path: str, parameter: Parameter, last: str, previous: list[str]) -> 
 
 
 def _special(path: str, parameter: Parameter, last: str) -> list[Candidate] | None:
-    """Formats, fields, profiles, pages or settings, which need no store; None: none of these."""
+    """Formats, fields, profiles, pages or settings, which need no store; None: another value."""
     if parameter.name == "--profile":
         return _matching(last, _profiles())
     if parameter.name == "--format" and parameter.of_all:

@@ -198,7 +198,7 @@ def offered(line: str, words: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def relations() -> list[tuple[str, str]]:
-    """The topics and other relations that SQL can name here, with what they are."""
+    """The topics and other relations that SQL can name here, each with its kind."""
     query: Any = importlib.import_module("txlog.lake.sql.query")
     lists = [(name, "relation") for name in sorted({*query.LISTS, "messages", "messages_all"})]
     with suppress(TxlogError), _store() as reader:

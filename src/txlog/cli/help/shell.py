@@ -227,7 +227,7 @@ def _talk(call: Call, session: _Session) -> None:
 
 
 def _run_script(call: Call, session: _Session, lines: list[str], keep_going: bool) -> None:
-    """Run the lines; the exit code of the call becomes that of the first failing line."""
+    """Run the lines; the first line that fails sets the exit code of the call."""
     remaining = iter(lines)
 
     def following(first: bool) -> str:

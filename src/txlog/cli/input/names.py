@@ -1,6 +1,6 @@
 """Owns `-` as an argument: names and ids from stdin, as another command prints them.
 
-Stdin has the rows of a listing (`--json` or `-f ndjson`), of which each has the field, or plain
+Stdin has the rows of a listing (`--json` or `-f ndjson`), where each row has the field, or plain
 names, one a line. An empty input means that there is nothing to do.
 """
 
@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 def rows_named(call: Call, words: Sequence[str], field: str, noun: str) -> list[Row]:
     """The named things, each once: {field: word} for a word, and for `-` the rows of stdin.
 
-    noun:   for what is said when stdin is empty
+    noun:   for the note when stdin is empty
     raises: InvalidArgument (203) with the line that is neither a name nor a row with the field
     """
     rows: list[Row] = []

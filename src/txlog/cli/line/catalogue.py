@@ -394,7 +394,7 @@ VERB_ALIASES: Final[dict[str, str]] = {
     },
 }
 
-# The commands without a noun, by what they are for; `root_help` adds those that no line names.
+# The commands without a noun, by purpose; `root_help` adds commands that no line names.
 _GROUPS: Final = (
     ("begin", "init demo shell", "make a store, see it work"),
     ("messages", "produce consume peek import export", "lines, whole files"),

@@ -13,7 +13,7 @@ from Typer; a test compares the two over random lines of all commands. One diffe
 with `-f help`, which runs no command, nothing is required.
 
 The rules are Typer's: flags and arguments mix; `--` ends the flags; `--flag V` takes the next word
-in any case; `-n5` and `-qq` work; the last of a repeated flag wins, or a list takes all of them.
+in any case; `-n5` and `-qq` work; the last of a repeated flag wins, or a list takes all.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Option:
     choices:   the words that it takes; the command refuses others
     reads:     converts the text in the line, or the list of texts, to the value of the command
     reads_now: the same; its second argument is the time of the call, in ms
-    many:      the flag may be repeated; the hint of a flag without `reads` says so
+    many:      the flag may be repeated; without `reads` its hint decides this
     default:   the text to read if the flag is missing
     alone:     the text to read if the flag has no value; the next word is one if it is a duration
     """
@@ -172,7 +172,7 @@ class Command:
     changes: it changes a store: it prints one result object, and only with --json
     input_format: the command itself declares -f and --format
     dry_run: it can be rehearsed: --dry-run, and `dry_run` in its result
-    loses:   what it can lose: `work`, such as acknowledgements and open transactions, or `data`;
+    loses:   its possible loss: `work`, such as acknowledgements and open transactions, or `data`;
              `nothing` for one that writes and has no `changes`
     asks:    it asks for consent before it acts, unless --yes is given
     times:   an argument is a TIME, so that a word like -3m is not a flag
@@ -261,7 +261,7 @@ class Command:
         """The hints of the parameters, in order: fields of `options`, or parameters after `call`.
 
         They are stored as text; the module of a parameter defines every name in its hint. The
-        options of a struct come before those of its base.
+        options of a struct come before its base's options.
         """
         if self.options is None:
             plain = cast(FunctionType, self.function)

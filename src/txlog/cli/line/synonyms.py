@@ -1,4 +1,4 @@
-"""Owns words that other tools use for our commands, and the hint of a word that names none.
+"""Owns words that other tools use for our commands, and the hint for an unknown word.
 
 It is imported for unknown words only. A synonym of a command that only reads works like the
 command; all others are hints, because a guess must not change a store. A hint never names a
@@ -47,7 +47,7 @@ def _delete(*targets: str) -> Meaning:
     return Meaning(DELETES, targets)
 
 
-# Verbs after any noun that has one of the targets.
+# Verbs after a noun, if it has one of the target commands.
 VERBS: Final[dict[str, Meaning]] = {
     "ls": _read("list", "show"), "all": _read("list"), "print": _read("show", "list"),
     "list": _read("list", "versions", "show", "get"),
@@ -144,7 +144,7 @@ _OF_NAME: Final[dict[str, str]] = {
     **dict.fromkeys(("offsets", "sub lag"), "sub describe"),
 }
 
-# Nouns of other tools: a verb after one is the verb of ours.
+# Nouns of other tools, and the txlog noun whose verbs follow.
 _NOUNS: Final[dict[str, str]] = {
     "group": "sub", "groups": "sub", "consumer": "sub", "consumers": "sub",
     "consumer-group": "sub", "consumer-groups": "sub", "settings": "config",
@@ -171,7 +171,7 @@ FLAGS: Final[dict[str, tuple[str, ...]]] = {
 _FLAG_LINES: Final[dict[str, str]] = {"txn list --keys": "admin list-transaction-keys"}
 
 
-# Words for what no command does, with what does it instead.
+# Words for tasks without a command of their own, and the commands or steps to use instead.
 RENAME: Final = (
     "a topic keeps its name; copy it, then delete the old one: "
     "txlog topic copy OLD --to-store . --as NEW, txlog topic delete OLD "
@@ -200,7 +200,7 @@ class Vocabulary:
 
     @cached_property
     def words(self) -> dict[str, int]:
-        """Each word, with the most that one of its meanings can lose."""
+        """Each word, with the highest level of loss among its meanings."""
         words: dict[str, int] = {}
         lines = [(word, meaning.level) for word, meaning in [*VERBS.items(), *LINES.items()]]
         for line, level in [*lines, *((path, self.level_of(path)) for path in self._commands)]:
@@ -309,7 +309,7 @@ class Vocabulary:
         return [best] if best else []
 
     def _likeliest_level(self, word: str) -> int:
-        """What the most similar word can lose; of several, the one that loses least."""
+        """The level of loss of the most similar word; of several words, the lowest level."""
         if word in self.words:
             return self.words[word]
         return max(
@@ -342,7 +342,7 @@ def _counting(rest: list[str]) -> list[str]:
 
 
 def _selecting(rest: list[str]) -> list[str]:
-    """A statement that no quotes hold together as a query."""
+    """The words of a statement without quotes, joined as a query."""
     stop = next((at for at, word in enumerate(rest) if word.startswith("-")), len(rest))
     return ["query", " ".join(["SELECT", *rest[:stop]]), *rest[stop:]] if stop else ["query", *rest]
 
@@ -377,7 +377,7 @@ def _count(rest: list[str]) -> tuple[str, list[str]]:
 
 
 _LINES_FLAG: Final = re.compile(r"(?:-n|--lines=?|-(?=\d))(.*)\Z")
-# Lines whose arguments also differ from those of our command.
+# Lines of other tools whose arguments also differ: each function converts them.
 _SHAPES: Final[dict[str, Callable[[list[str]], list[str]]]] = {
     **{"count": _counting, "select": _selecting},
     **{"head": _head, "topic head": _head, "tail": _tail, "topic tail": _tail},

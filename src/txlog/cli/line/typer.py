@@ -73,7 +73,7 @@ def invoke(command: Command, args: list[str], take: Take) -> int:
 
 
 def usage(error: typer.TyperException, command: Command, args: Sequence[str] = ()) -> Usage:
-    """Convert Typer's error to ours; args: what the user typed after the command."""
+    """Convert Typer's error to ours; args: the user's words after the command."""
     flag = getattr(error, "option_name", None)  # only an unknown flag has it
     if flag is not None:
         flags = {

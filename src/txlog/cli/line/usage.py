@@ -1,6 +1,6 @@
 """Owns the help of a command: usage, examples, its text, and its flags in sections.
 
-Flags of large commands are grouped, the most used first. The width is that of the terminal, up to
+Flags of large commands are grouped, the most used first. The text is as wide as the terminal, up to
 100 columns; elsewhere 80. Headings and flags are in colour where the terminal has colours.
 """
 
@@ -142,7 +142,7 @@ _HELP: Final = Parameter(
 
 
 def _entry(each: Parameter, width: int, color: bool) -> list[str]:
-    """The lines of a parameter: its names and value, and its meaning beside or below."""
+    """The lines of a parameter: its names and value, and its meaning to the right or below."""
     names = ", ".join(sorted(each.names, key=len)) if each.is_flag else each.metavar
     value = f" {each.metavar}" if each.is_flag and each.metavar else ""
     more = "…" if each.repeated and (value or not each.is_flag) else ""

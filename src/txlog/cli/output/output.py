@@ -240,7 +240,7 @@ class Output:
     def listing(self, batches: Iterable[Sequence[Mapping[str, object]]]) -> None:
         """Print a listing batch by batch; only a table collects all rows first.
 
-        The output equals that of `rows` for all rows together, byte for byte.
+        Its bytes equal the output of `rows` for all rows together.
         """
         if self.form not in _ROW_BY_ROW:
             self.rows([row for batch in batches for row in batch])

@@ -57,7 +57,7 @@ Encode = Callable[[pa.Array], pa.Array]
 
 
 def filled(request: Request, table: pa.Table, sent: int) -> pa.Table:
-    """The columns to send: those of the input, completed by the flags.
+    """The columns to send: the columns of the input, completed by the flags.
 
     sent: number of records sent before; --seq-from counts on from there
     """

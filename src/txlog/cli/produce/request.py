@@ -89,7 +89,7 @@ class Request(msgspec.Struct, kw_only=True):
 
     topic, partition: of the argument TOPIC, as orders or orders/2, and of --partition
     form:             of the input, by --in and the names of the files
-    join:             the transaction to send in, which somebody else began and will end
+    join:             the transaction to send in; another call began it and will end it
     """
 
     topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)]

@@ -137,7 +137,7 @@ class Totals:
     ) -> None:
         """Report how far a run got before a signal ended it, and the end of its transaction.
 
-        read: records of the input, including those of unfinished batches
+        read: records of the input, including records in unfinished batches
         ended: the run's own transaction that was open; None without one
         """
         discarded = read - self.sent + (0 if ended is None else self._open)

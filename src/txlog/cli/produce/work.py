@@ -268,7 +268,7 @@ class Job:
             yield pa.concat_tables(tables, promote_options="default")
 
     def _values(self) -> Iterator[pa.Table | None]:
-        """Yield the records as values for the topic; the producer checks those of -m."""
+        """Yield the records as values for the topic; the producer checks values of -m."""
         for table in self._records():
             if table is None:
                 yield None
@@ -472,7 +472,7 @@ class Job:
             discarded = max(discarded, self.read - self.totals.durable)
             message = f"{message}; {became.told(discarded)}"
             fields["txn"] = became.txn
-            if isinstance(error, WrongState) and self.request.own_txn:  # somebody ended it
+            if isinstance(error, WrongState) and self.request.own_txn:  # another call ended it
                 rest = "send what was not stored" if self.totals.durable else "run it again"
                 error.hint = f"{rest}: the transaction stored nothing"
             if became.state is None:

@@ -67,7 +67,7 @@ class JobLog(logging.Handler):
     def progress(self, summary: Summary, shares: Mapping[int, int] | None = None) -> None:
         """Redraw the bar, at most every EVERY_S; without a bar print a line every 10 s.
 
-        An instance of --parallelism draws and prints none: its parent does, for all of them.
+        An instance of --parallelism draws and prints none: its parent does, for all instances.
         shares: with --parallelism, the messages that each instance has consumed
         """
         if self._instance is not None:
@@ -106,7 +106,7 @@ class JobLog(logging.Handler):
 
     @property
     def color(self) -> str:
-        """The --color of processes whose lines this one prints."""
+        """The --color for child processes whose lines this process prints."""
         return "always" if self._bar.color else "never"
 
     def relay(self, lines: bytes) -> None:

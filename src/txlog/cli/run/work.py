@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def start(call: Call, request: Request) -> None:
-    """Run the function in this process, or in several processes that this one watches."""
+    """Run the function in this process, or in several child processes, and watch them."""
     function = _function(call, request)  # a bad function must fail before topics are created
     topics = [TopicName.parse(topic, allow_partition=True).topic.short for topic in request.inputs]
     input_name = f"{min(topics)}/{request.subscription}"

@@ -8,8 +8,8 @@
 With failover, partition i belongs to consumer i mod n of those attached. If instances came and left
 at different times, the first would lease messages of all partitions, and later ones would find none
 and end. So there are two gates, `joined` and `drained`. An instance reports that it is at a gate
-and reads from a pipe into which nobody writes. This process closes the writing end when all are
-there; if it dies, the kernel does. An instance that is restarted later passes an open gate at once.
+and reads from a pipe without data. This process closes the writing end when all
+have come; if it dies, the kernel does. A restarted instance passes an open gate at once.
 
 An instance reports through a pipe after each commit, one JSON object a line. While this process
 draws bars, it also reads what instances print on stderr, and prints whole lines above the bars.

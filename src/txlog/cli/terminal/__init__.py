@@ -1,4 +1,4 @@
-"""What a terminal shows: diagnostics and errors, tables and bars, the form of fields; signals.
+"""Output on a terminal: diagnostics and errors, tables and bars, the form of fields; signals.
 
 Contents:
 

@@ -6,7 +6,7 @@ lines of text, or with --json one object on one line of stderr.
 
 A message may contain any bytes: sequences that move the cursor, set the title or send input as if
 the user had typed it; marks that reverse the direction of the following text. On a terminal these
-are escaped, so that it obeys none of them. Off a terminal bytes stay unchanged, because a program
+are escaped, so that it obeys none. Off a terminal bytes stay unchanged, because a program
 reads them.
 
     \\x1b \\x07 \\r …      C0 except tab and newline

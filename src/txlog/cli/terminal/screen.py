@@ -106,7 +106,7 @@ def table(
 
 
 def _kept(least: Sequence[int], columns: int, importance: Sequence[int]) -> list[int]:
-    """The columns that fit, beside one of … if some do not; the first one always stays."""
+    """The columns that fit, with a column of … if some do not; the first one always stays."""
     kept = list(range(len(least)))
     if sum(least) + _GAP * (len(least) - 1) <= columns:
         return kept

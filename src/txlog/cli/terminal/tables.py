@@ -27,7 +27,7 @@ _SHORT: Final = {"hidden_messages": "HIDDEN"}  # keeps the table of status withi
 NOTHING: Final = "-"  # the value of a field without one, for people
 _NORMAL, _MAIN = 2, 3
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
-# Last words of fields whose number is a name: nobody counts with it, and people copy it.
+# Last words of fields whose number is a name: users copy it, and do not count with it.
 _IDS: Final = ("pid", "port", "id", "ledger", "lsn", "uid", "gid")
 
 
@@ -178,7 +178,7 @@ def cut(line: str, style: Look) -> str:
 
 
 def headings_of(names: Sequence[str], human: bool) -> list[str]:
-    """The headings of fields; `backlog_bytes` beside `backlog` is BACKLOG SIZE."""
+    """The headings of fields; if `backlog` is shown too, `backlog_bytes` is BACKLOG SIZE."""
     headings = [heading(name, human) for name in names]
     return [
         f"{text} {'SIZE' if name.endswith('_bytes') else 'TIME'}"

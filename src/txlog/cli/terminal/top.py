@@ -131,11 +131,11 @@ class Top:
 
     @staticmethod
     def _room(lines: int) -> int:
-        """How many rows fit beside two lines above, the headings, and one line below."""
+        """How many rows fit between two lines and the headings above, and one line below."""
         return max(1, lines - 4)
 
     def _ordered(self) -> list[LagRow]:
-        """By name from a on; by a figure from the largest on, and what is unknown at the end."""
+        """By name from a on; by a figure from the largest on, and unknown figures at the end."""
         rows = sorted(self._rows, key=lambda row: (row["topic"], row["subscription"]))
         if self._key == "n":
             return rows[::-1] if self._is_reversed else rows
@@ -190,5 +190,5 @@ class Top:
 
 
 def _of(width: int) -> tables.Look:
-    """A look for a line of this width."""
+    """The style of a line of this width."""
     return tables.Look(human=True, color=False, utc=False, width=width)

@@ -8,7 +8,7 @@
 
 Each handle here wraps the handle of `txlog` with the same name. All calls of one client run in one
 worker thread. Tasks that wait for messages sleep in the event loop, which watches one descriptor
-for all of them: a thousand waiting consumers need no thread and cost nothing until a commit.
+for all tasks: a thousand waiting consumers need no thread and cost nothing until a commit.
 
 **Cancellation** at any `await` leaves nothing half done. If the call has not begun, it never runs.
 If it has, it runs to its end, and then the client undoes it: it returns a message, which comes

@@ -52,7 +52,7 @@ H = TypeVar("H", bound=Closable[Any])
 
 
 class Options(ConsumerOptions, total=False):
-    """The options of `Client.consumer`: those of txlog.Client.consumer, without the listeners."""
+    """The options of `Client.consumer`: as for txlog.Client.consumer, without the listeners."""
 
     durable: bool
     start: Where | None

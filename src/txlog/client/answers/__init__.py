@@ -13,7 +13,7 @@ Contents:
     disk_usage        bytes on disk by topic and part, as `du -b` counts them
     health            what monitors and the doctor check of a store and the machine under it
     inspect           a topic, transaction, message or file, found by its name
-    installation      the doctor on another package in place of ours, and on missing bytecode
+    installation      the doctor on another package in place of txlog, and on missing bytecode
     integrity         verify and repair
     keys              transaction keys
     lag               how far subscriptions are behind; one subscription, its consumers

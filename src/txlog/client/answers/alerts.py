@@ -1,4 +1,4 @@
-"""Which backlogs are above the thresholds of their policies: the one place that judges.
+"""Which backlogs are above the thresholds of their policies; no other module compares them.
 
 `check`, `status`, the report, metrics and the pages take the answer from here. A threshold is a
 policy, and the narrowest scope that has one decides: subscription, topic, namespace, store. A value
@@ -58,7 +58,7 @@ def is_time(name: str) -> bool:
 def judged(view: View, store: Store, rows: Sequence[LagRow] | None = None) -> list[AlertRow]:
     """Every threshold that applies to a subscription, by topic and subscription.
 
-    rows: of `lag`, if the caller has them; without any threshold this does not look for them
+    rows: of `lag`, if the caller has them; else read here, unless there is no threshold
     """
     if not _has_thresholds(view, store.settings):
         return []

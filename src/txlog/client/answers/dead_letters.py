@@ -2,7 +2,7 @@
 
 A dead-letter topic is one to which a subscription gives its messages up, one named …-DLQ, or one
 whose messages were retried before. Its dead letters are the messages that its subscription `dlq`
-has not acknowledged; before the first retry, all of them.
+has not acknowledged; before the first retry, all messages.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _topic(view: View, topic: Topic, origins: list[str]) -> DeadLetterTopic:
     retried = _retried(view, topic)
     count = 0
     oldest: int | None = None
-    givers = set(origins)  # and what a letter says: its subscription may be deleted, or a function
+    givers = set(origins)  # letters name more: deleted subscriptions, functions
     for number in numbers(topic):
         runs = unsettled(view, retried, number)
         count += messages_in(view, number, runs)
@@ -98,7 +98,7 @@ def _topic(view: View, topic: Topic, origins: list[str]) -> DeadLetterTopic:
 
 
 def _short(name: str) -> str:
-    """The short name of the topic in a property, which anybody can write; a bad one unchanged."""
+    """The short name of the topic in a property; unchanged if invalid: any sender can write it."""
     try:
         return TopicName.parse(name, allow_partition=True).short
     except InvalidArgument:
@@ -164,7 +164,7 @@ def _count(properties: dict[str, str], name: str) -> int | None:
 
 
 def _reason(properties: dict[str, str]) -> str | None:
-    """What a function raised, else how often the message was postponed or redelivered."""
+    """The exception of a function, else how often the message was postponed or redelivered."""
     raised = properties.get(EXCEPTION)
     if raised is not None:
         return raised

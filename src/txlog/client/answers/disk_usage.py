@@ -1,7 +1,7 @@
-"""What topics and the parts of a store take on the disk, by the names of their files.
+"""The bytes of topics and of the other parts of a store on the disk, by the names of files.
 
-Everything below the store's directory is counted, also what no manifest names, so the total is that
-of `du -b`. Files that were moved outside the store are counted apart, from the manifest.
+The walk counts every file below the store's directory, even if no manifest names it, so the total
+equals `du -b`. Files that were moved outside the store are counted apart, from the manifest.
 Source: docs/format 2, "Names".
 """
 
@@ -25,7 +25,7 @@ _STORE_PARTS: Final = {
     "maintenance.lock": "locks", "pins.lock": "locks", "reserve": "reserve",
     "quarantine": "quarantine",
 }  # fmt: skip
-# Directories below that of a partition, and the field of their files.
+# Directories below a partition's directory, and the field for the bytes of their files.
 _PARTS: Final = {
     "_txnlog": "sidecar_bytes", "_delayed": "index_bytes", "_compacted": "compacted_bytes",
     "_cursors": "changes_bytes",

@@ -64,7 +64,7 @@ _REPAIR: Final = "txlog admin repair says what can be done"
 
 
 def _unavailable(view: View, partitions: Collection[int]) -> tuple[str, dict[str, str]]:
-    """The status of these partitions, and {name: reason} of the unavailable ones."""
+    """The status of `partitions`, and {name: reason} of the unavailable ones."""
     away = view.catalog.unavailable
     reasons = {
         topics_and_txns.partition_name(view, number): away[number].reason
@@ -166,7 +166,7 @@ def check(
 
 
 def _alert(alert: AlertRow) -> CheckRow:
-    """A threshold of a policy as a check; what it says is a warning, since nothing is broken."""
+    """A threshold of a policy as a check; if reached, it is a warning: nothing is broken."""
     words = {alerts.OK: OK, alerts.FIRING: WARNING, alerts.UNKNOWN: UNKNOWN}
     name = f"alert {alert['alert']} {alert['topic']}/{alert['subscription']}"
     bounds = Bounds(alert["threshold"])

@@ -39,7 +39,7 @@ PREFIXES = ("topic", "sub", "key", "txn", "msg", "ledger", "lsn", "file")
 
 
 def inspect(view: View, store: Store, what: str | None) -> dict[str, Any]:
-    """The description of what a word names: {kind, ...}.
+    """Describe the thing that a word names, as {kind, ...}.
 
     raises: NotFound, InvalidArgument (205: the word names two things)
     """

@@ -1,4 +1,4 @@
-"""How txlog is installed, to the doctor: another package in its place, bytecode that is missing.
+"""Checks of the installation for `doctor`: another package in txlog's place, missing bytecode.
 
 Python keeps the bytecode of a module in a file and compiles the module again where that file is
 missing or old. Containers often forbid it to write the file: PYTHONDONTWRITEBYTECODE is set, or
@@ -31,7 +31,7 @@ def package() -> DoctorAnswer:
 
 
 def bytecode() -> DoctorAnswer:
-    """Whether Python has the bytecode of our modules and of those that this process loaded."""
+    """Whether Python has the bytecode of txlog's modules and of all that this process loaded."""
     sources = {*_home().rglob("*.py"), *_loaded()}
     again = sorted(source for source in sources if is_compiled_again(source))
     if not again:
@@ -49,7 +49,7 @@ def bytecode() -> DoctorAnswer:
 
 
 def is_compiled_again(source: Path) -> bool:
-    """Whether Python can neither read the bytecode of a module nor keep it."""
+    """Whether each process compiles a module again: no valid bytecode, and no way to write it."""
     try:
         cached = Path(cache_from_source(str(source)))
     except NotImplementedError:  # an interpreter without such files
@@ -88,7 +88,7 @@ def _loaded() -> Iterator[Path]:
 
 
 def _root(source: Path) -> Path:
-    """The folder on Python's path that a module lies in."""
+    """The folder on Python's path that contains a module."""
     folders = [Path(folder).absolute() for folder in sys.path if folder]
     inside = [folder for folder in folders if source.is_relative_to(folder)]
     return max(inside, key=lambda folder: len(folder.parts), default=source.parent)

@@ -50,7 +50,7 @@ def verify(
 
     deep:    also decode everything, replay the journal from the checkpoint before the newest, and
              compare all components with each other and with the rows
-    topics:  check only the files and components of these topics, and the shared ones
+    topics:  check only their files and components, and the shared ones
     tell:    called now and then with the current step and the bytes read so far
     returns: {files, size_bytes, frames, errors, warnings, problem_list}; a problem has code,
              severity (error or warning), path, topic, partition, ledger, first and last (message
@@ -147,7 +147,7 @@ def repair(
     accept_loss: also take steps that lose messages
     returns:     {applied, messages_lost, action_list}; an action has action, path, ledger, first,
                  last (entries of the ledger, or LSNs), messages_lost, detail, done. messages_lost
-                 is None if it includes unreadable frames; then `detail` says what is known
+                 is None if it includes unreadable frames; then `detail` has the known facts
     raises:      Refused (902: it would lose messages, and nothing was done), StoreNotFound,
                  StoreLocked, StoreFull, InvalidArgument
     """
@@ -229,8 +229,8 @@ def _sum_lost(actions: Sequence[RepairStep]) -> int | None:
 def _repaired(
     applied: bool, actions: Sequence[RepairStep], remaining: Sequence[RepairStep] = ()
 ) -> Repaired:
-    """The answer: first the steps taken, then those left to a person, who may restore a copy of a
-    file or accept the loss.
+    """The answer: first the steps taken, then the rest: for these a user restores a copy of a
+    file or accepts the loss.
     """
     rows = [_action(step, applied) for step in actions] + [
         _action(step, False) for step in remaining

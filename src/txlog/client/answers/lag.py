@@ -2,19 +2,19 @@
 
     what counts   The backlog is every visible message that is not acknowledged. That includes
                   messages that a consumer has in hand or that an open transaction acknowledged. It
-                  leaves out aborted messages, and those of open transactions. Delayed messages
+                  leaves out messages of aborted and open transactions. Delayed messages
                   count, and `backlog_no_delayed` leaves them out.
     age           The oldest message of the backlog that is due; from its publish, its commit or,
                   if later, its time of delivery.
     rates         From the frames of the journal, see `rates`.
     bytes         Exact for ledgers that are wholly unacknowledged. Elsewhere the messages of a
                   ledger count as equally large.
-    no consumer   The last sign is the newest of: an acknowledgement, a consumer that came or left
-                  as far as the journal still says, the creation of the subscription.
+    no consumer   The last sign is the newest of: an acknowledgement, a consumer that came or left,
+                  if the journal still has it, the creation of the subscription.
 
 Cost: the folds of the subscriptions and at most READS_MAX messages or READ_BYTES_MAX bytes, however
 many partitions there are. Beyond that, the time of a plain message is estimated from the first and
-last time of its ledger, and the row says so.
+last time of its ledger, and `oldest_estimated` is true.
 Source: docs/design/consuming, "Lag".
 """
 
@@ -296,7 +296,7 @@ class LagReader:
             return end.first_ms + span * piece.entry // max(1, end.entries - 1), True
         self._reads_left -= 1
         self._bytes_left -= cost
-        tally = self._store.tally  # of what consumers read; looking at lag must not be in it
+        tally = self._store.tally  # counts reads of consumers; lag must not change it
         counts = tally.rows_read, tally.groups_decoded
         row = self._view.rows(requests_of([piece]), ("publish_time", "deliver_at"))[0]
         tally.rows_read, tally.groups_decoded = counts
@@ -359,7 +359,7 @@ def consumers(view: View, subscription: Subscription, store: Store) -> list[Cons
 
     alive:       a process holds its lock; a dead consumer stays in the list until a peer notices
     leased:      how many messages are leased to it
-    active_list: with failover, the partitions of which it is the active consumer
+    active_list: with failover, the partitions where it is the active consumer
     pid, command: of the process that holds the lock, according to the kernel
     host:        this machine: a store is used on one machine only; null for a dead consumer
     address:     null here; `txlog serve` knows the addresses of its clients

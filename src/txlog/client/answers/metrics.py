@@ -90,7 +90,7 @@ _INDEX = "pulsar_delayed_message_index"
 
 
 def delay_families(view: View, store: Store, topics: list[Topic]) -> Iterator[Family]:
-    """The metrics of these topics, in order."""
+    """The metrics of delayed delivery; samples in the order of `topics`."""
     counts = DelayCounts(view, store)
     yield Family(
         "pulsar_subscription_delayed",
@@ -226,7 +226,7 @@ Labels = dict[str, str]
 
 
 def watermark_families(view: View, store: Store, topics: list[Topic]) -> Iterator[Family]:
-    """The metrics of these topics, in order.
+    """The metrics of watermarks; samples in the order of `topics`.
 
     cost: a value for each subscription and partition, each from at most the rows of one interval
           between snapshots
@@ -268,7 +268,7 @@ def watermark_families(view: View, store: Store, topics: list[Topic]) -> Iterato
 
 
 def _used(view: View, topic: Topic) -> list[int]:
-    """The numbers of partitions with a watermark; looking does not create the state of others."""
+    """The numbers of partitions with a watermark; it creates no state for other partitions."""
     return [
         number
         for number in numbers(topic)
@@ -560,7 +560,7 @@ def _mean_bytes(view: View) -> dict[str, float]:
 
 
 def _lag_families(rows: Sequence[LagRow], mean_bytes: Mapping[str, float]) -> Iterator[Family]:
-    """How far subscriptions are behind. What is unknown has no sample."""
+    """How far subscriptions are behind. An unknown figure has no sample."""
     for name, text, value in _LAG:
         found = [(row, value(row)) for row in rows]
         yield Family(

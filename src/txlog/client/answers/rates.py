@@ -2,11 +2,11 @@
 
 A store has no process that counts. But each frame has the time at which it was written, and its ops
 say how many messages it made visible in a partition and how many it acknowledged on a cursor. The
-journal keeps all frames since the checkpoint before the newest one, so every process can answer for
-that time. A process that stays open reads the new frames at each look and so remembers up to
+journal keeps all frames since the checkpoint before the newest one, so every process can count
+them. A process that stays open reads the new frames at each look and so remembers up to
 REMEMBERED_MS. `known_since_ms` is the time from which nothing is missing.
 
-A rate is messages a second over a window, or over the part of it that is known. If less than a
+A rate is messages a second over a window, or over the known part of the window. If less than a
 sixth of the window is known, the rate is unknown: None, never 0.
 Source: docs/design/consuming, "Lag".
 """
@@ -42,7 +42,7 @@ LONG_MS: Final = 15 * MINUTE_MS
 REMEMBERED_MS: Final = LONG_MS
 # A rate needs this share of its window.
 SHARE: Final = 6
-# More sums than this are not kept: the oldest half of the remembered time goes.
+# With more sums than this, `follow` forgets the older half of the remembered time.
 SUMS_MAX: Final = 500_000
 
 Cell = tuple[int, int]  # numbers of a subscription and of a partition
@@ -73,7 +73,7 @@ class Rates:
         self.known_since_ms: int | None = None
 
     def follow(self, view: View, now_ms: int) -> None:
-        """Take the frames up to the view's LSN; without their journal nothing is known.
+        """Count the new frames up to the view's LSN; if the journal lacks them, forget all counts.
 
         cost: reads the journal since the newest checkpoint, or the one before; decodes new ops only
         """
@@ -96,7 +96,7 @@ class Rates:
             self._drop((max(self.known_since_ms, now_ms - REMEMBERED_MS) + now_ms) // 2)
 
     def _new_frames(self, view: View, now_ms: int) -> list[RawFrame]:
-        """Frames that continue the known ones; if none do, all that are left of the window."""
+        """The frames after the counted ones; after a gap, all of the window in the journal."""
         newest = view.manifest
         if self.known_since_ms is not None and self._lsn >= newest.cut_lsn:
             return frames_behind(view, newest)
@@ -143,7 +143,7 @@ class Rates:
                 pass
 
     def _commit(self, time_ms: int, op: PendingCommitted) -> None:
-        """Count a commit; its op does not say how many messages, the PendingAcked before it do."""
+        """Count a commit: its op has no number of messages, the PendingAcked ops before it have."""
         count = self._held.pop(_held(op), 0)
         cell = (op.subscription, op.partition)
         if op.sequence >= self._first_opened.get(op.coordinator, op.sequence + 1):
@@ -165,7 +165,7 @@ class Rates:
             self._sums += 1
 
     def _drop(self, before_ms: int) -> None:
-        """Forget what is older."""
+        """Forget sums that began before this time."""
         if self.known_since_ms is None or self.known_since_ms >= before_ms:
             return
         self.known_since_ms = before_ms

@@ -70,7 +70,7 @@ def there(view: View, partitions: Iterable[int]) -> list[int]:
 
 
 def file_bytes(view: View, ledgers: Sequence[int]) -> int:
-    """Bytes of the segment files of these ledgers; rows that are only in the journal count 0."""
+    """Bytes of the segment files of ledgers; rows that are only in the journal count 0."""
     return sum(ref.bytes for ledger in ledgers for ref in view.files.of(ledger))
 
 

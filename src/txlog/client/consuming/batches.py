@@ -29,7 +29,7 @@ _SIZE = 1024  # the assumed bytes of a message, before the first one was read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReceivePolicy:
-    """A batch is full as soon as one of these limits is reached; 0 or less: no such limit.
+    """A batch is full as soon as it reaches one limit; 0 or less: no such limit.
 
     max_num_messages: messages in the batch
     max_num_bytes:    bytes of their values; a larger message comes in a batch of its own

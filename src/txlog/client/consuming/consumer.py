@@ -183,7 +183,7 @@ class Consumer(Watermarked):
     def get_last_message_ids(self) -> LastIds:
         """The last visible message of each partition: {partition: MessageId, or None if empty}.
 
-        With several topics, a dictionary of these by topic.
+        With several topics, {topic: {partition: …}}.
         """
         return self.session.last_message_ids()
 

@@ -59,8 +59,8 @@ Ours = list[tuple[int, Run]]  # partition number, run without whole markers
 class MemorySession:
     """The state of a consumer of a subscription in memory.
 
-    Returned messages come before new ones, in order of position. As for a Reader, its watermark is
-    that of the last message it delivered, acknowledged or not.
+    Returned messages come before new ones, in order of position. As for a Reader, its watermark
+    follows the last message it delivered, acknowledged or not.
     """
 
     __slots__ = (

@@ -1,7 +1,7 @@
 """Owns Reader and Readers: they read committed messages without a subscription and write nothing.
 
-A reader reads in rounds. A round has one LSN for all partitions and reads each of them up to where
-it ended at that LSN. Then the next round begins. So all messages of a transaction are in one round,
+A reader reads in rounds. A round has one LSN for all partitions and reads each partition up to its
+end at that LSN. Then the next round begins. So all messages of a transaction are in one round,
 even if they are in several partitions and topics. A range with an end is a single round.
 Source: spec/transactions 8, Snapshot.
 """
@@ -99,8 +99,8 @@ AHEAD_FIRST, AHEAD_GROWTH = 10, 10
 class Reader(Watermarked):
     """Reads a topic from a position on; iterating ends at the end of the log.
 
-    With watermarks, its watermark is that of the last message it delivered, including the watermark
-    rows directly after that message. The reader stores nothing.
+    With watermarks, its watermark follows the last message it delivered and the watermark rows
+    directly after that message. The reader stores nothing.
 
     If a signal handler raises in the middle of a call, the reader stays usable: the messages that
     this call had read come next. A message that the call was just returning may be lost. A loop

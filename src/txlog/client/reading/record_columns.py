@@ -15,12 +15,12 @@ from txlog.engine.door.store import Store
 from txlog.engine.door.topics import records_for
 from txlog.errors import TopicNotFound
 
-# What a record is made from; a read of some columns must have these.
+# The columns from which a record is made; a read of `record` needs them.
 SOURCES: Final = ("topic", "value", "schema_version")
 
 
 def stored(columns: Sequence[str] | None) -> list[str] | None:
-    """The stored columns that a read of these columns needs; None: all."""
+    """The stored columns that a read of `columns` needs; None: all."""
     if columns is None:
         return None
     return [

@@ -44,9 +44,9 @@ class Query(Protocol):
 class SqlResult:
     """The rows of one SELECT, as of the moment of the call; a context manager.
 
-    The SELECT runs when its rows are first used. Reading all of them, or `close`, releases the
-    files that it needs. A result can be read again: the rows stay in memory then, except those of
-    `batches`. One thread at a time may use it.
+    The SELECT runs when its rows are first used. Reading the last row, or `close`, releases
+    the files that it needs. A caller can read a result again, because its rows stay in memory; rows
+    of `batches` do not. One thread at a time may use it.
     """
 
     def __init__(self, query: Query) -> None:
@@ -198,7 +198,7 @@ class SqlResult:
         return found
 
     def _cells(self, rows: int) -> tuple[list[str], list[list[str]], str]:
-        """Headings and cells for a drawing, and a line about what it leaves out."""
+        """Headings and cells for a drawing, and a line about left out rows and columns."""
         first = self._first(rows + 1)
         names = self.columns[:_SHOWN_COLUMNS]
         cells = [[_cell(value) for value in row[:_SHOWN_COLUMNS]] for row in first[:rows]]

@@ -284,7 +284,7 @@ def _since(view: View, number: int, place: Mark | None) -> Iterator[ScanSegment]
 
 
 def _values(view: View, tables: list[pa.Table]) -> Changes:
-    """The newest value of each key; of several partitions, that with the highest LSN."""
+    """The newest value of each key; if several partitions have it, by the highest LSN."""
     placed = pa.concat_tables([PLACED.empty_table(), *tables])
     if len(tables) > 1:
         in_order = placed.take(pc.sort_indices(placed.column("lsn")))

@@ -2,7 +2,7 @@
 
     driver   client.bulk(topic, key=, batch=)      a batch that is stored already needs no files
     tasks    stage(plan, rows)                     write files below the topic's _stage directory
-    driver   commit(staged)                        one frame stores all of them, or none
+    driver   commit(staged)                        one frame stores all files, or none
 
 A batch is named by a key, and a number or a name. A driver that repeats it gets the first answer.
 Numbers under a key rise: a number at or below the last one counts as stored.

@@ -249,7 +249,7 @@ class Producer:
     def send_batch(
         self, data: pa.Table | pa.RecordBatch, *, txn: Transaction | TxnId | None = None
     ) -> BatchReceipt:
-        """Send rows in one frame: all of them are stored, or none.
+        """Send rows in one frame: the store keeps all rows, or none.
 
         data:   value binary, optionally key binary, properties map<string,string>, event_time and
                 deliver_at timestamp[ms, UTC], deliver_after int64 (ms), sequence_id int64,

@@ -68,7 +68,7 @@ def moved_partitions(answer: Sought) -> list[SeekPartition]:
 
 
 def seek_effect(row: SeekPartition) -> str:
-    """What a seek does in a partition, in words."""
+    """The effect of a seek in a partition, in words."""
     parts = []
     for count, singular, plural in (
         (row["redeliver"], "comes again", "come again"),
@@ -205,7 +205,7 @@ class SubscriptionHandle:
         """Acknowledge messages without delivering them; the fields of `sub skip`.
 
         Messages that a transaction holds are left alone.
-        messages, all, older_than_ms: pass one of them: so many messages of each partition, all, or
+        messages, all, older_than_ms: pass only one: so many messages of each partition, all, or
                                       messages older than this
         """
         if (messages is not None) + all + (older_than_ms is not None) != 1:
@@ -306,7 +306,7 @@ class SubscriptionHandle:
         """Redeliver messages that a consumer holds, counted; the fields of `sub nack`.
 
         Messages that no consumer holds are skipped.
-        delay_ms: None: that of the subscription, doubled with each redelivery
+        delay_ms: None: the subscription's delay, doubled with each redelivery
         raises:   MessageNotFound, PartitionUnavailable, InvalidArgument
         """
         wait_ms = duration_ms(delay_ms)
@@ -334,7 +334,7 @@ class SubscriptionHandle:
     ) -> Redelivered:
         """Redeliver messages that consumers hold, without delay; the fields of `sub redeliver`.
 
-        ids:    None: all of them
+        ids:    None: all messages that consumers hold
         raises: MessageNotFound, PartitionUnavailable
         """
         runs, store = None if ids is None else runs_of_ids(list(ids)), self._store

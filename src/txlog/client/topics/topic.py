@@ -207,7 +207,7 @@ class TopicHandle:
         return self._store.ask(counted)
 
     def cutoff(self) -> int | None:
-        """Messages with a delivery time up to this one (ms since 1970 UTC) are due; None: all are.
+        """The latest delivery time that is due now, in ms since 1970 UTC; None: all are due.
 
         It follows the policies of the topic. If the journal is damaged, it follows those before the
         damage.
@@ -250,7 +250,7 @@ class TopicHandle:
     ) -> Promoted:
         """Deliver delayed messages now. It does not change the delay of messages sent later.
 
-        ids, before, all: pass one of them: these messages, messages due before an instant (ms since
+        ids, before, all: pass only one: these messages, messages due before an instant (ms since
                           1970 UTC), or all
         subscription:     None: every shared and key-shared subscription
         returns:          {topic, subscription, promoted, not_delayed, first_at, last_at}; promoted:
@@ -380,7 +380,7 @@ class TopicHandle:
     # --- dead letters ------------------------------------------------------------------------
 
     def dead_letters(self, limit: int | None = None) -> list[DeadLetter]:
-        """The dead letters that nobody has retried, the oldest first; the fields of `dlq list T`.
+        """The dead letters not yet retried, the oldest first; the fields of `dlq list T`.
 
         The topic is a dead-letter topic. A message is a dead letter until the topic's subscription
         `dlq` acknowledges it, which `retry_dead_letters` does.

@@ -156,7 +156,7 @@ class Cursor:
             return
         mark = before(lowest)
         while self.rewinds and not _is_below(self.rewinds[-1][1], mark):
-            self.rewinds.pop()  # going back to the new mark passes this one, too
+            self.rewinds.pop()  # a rewind to the new mark passes the popped mark, too
         self.rewinds.append((self.round, mark))
         if len(self.rewinds) > REWINDS_MAX:
             self.rewinds[:2] = [(self.rewinds[1][0], self.rewinds[0][1])]

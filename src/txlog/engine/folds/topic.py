@@ -187,7 +187,7 @@ def _adopted(state: Topic, lsn: int, time_ms: int, op: Adopted) -> None:
 
 
 def _sent(state: Topic, lsn: int, time_ms: int, producer: str, sequence: int, where: Mark) -> None:
-    """Note that all sequences from a producer's highest so far up to this one are stored."""
+    """Note that all sequences from a producer's highest so far up to `sequence` are stored."""
     sent = state.producers.get(producer)
     if sent is None:
         state.producers[producer] = ProducerState(

@@ -429,7 +429,7 @@ def backlog_by_ledger(
         of_markers[ledger] = of_markers.get(ledger, 0) + len(indexes)
     silent: Mapping[int, BitMap64] = {}
     markers: Mapping[int, list[Marker]] = {}
-    if view.exists(("watermark", partition, 0)):  # looking does not create the state of others
+    if view.exists(("watermark", partition, 0)):  # reading it creates the state
         silent = view.watermark(partition).silent
     if view.exists(("buffer", partition, 0)):
         markers = view.buffer(partition).markers

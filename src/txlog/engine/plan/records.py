@@ -1,8 +1,8 @@
 """Values of typed topics: which schema a message is checked against, and values as columns.
 
 `schema_version` of a row names the schema that its writer checked the value against; null means
-unchecked bytes. So code that makes columns of values need not check them. The type of `record` in a
-file is that of the newest schema when the file was written. A value whose schema cannot be read as
+unchecked bytes. So code that makes columns of values need not check them. `record` in a file
+has the type of the newest schema when the file was written. A value whose schema cannot be read as
 this type has no record. Source: spec/schemas 2 and 3; PIP-87 and "Schema evolution and
 compatibility" of Pulsar.
 """
@@ -196,7 +196,7 @@ def stamped_back(target: Topic, fingerprints: Sequence[str | None], routed: Rout
     """Routed copies of messages that go back to their topic, with the Avro schemas that wrote them.
 
     A text in a message is no proof, so a version is given only to values that its schema reads.
-    fingerprints: of these schemas, in the order of the messages before they were routed
+    fingerprints: of the schemas, in the order of the messages before they were routed
     """
     versions = {
         schema_in(version).fingerprint: version

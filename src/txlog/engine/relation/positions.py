@@ -82,7 +82,7 @@ def chosen_partitions(
 def last_ids(
     view: View, topic: Topic, indexes: Iterable[int] | None
 ) -> dict[int, MessageId | None]:
-    """The last visible message of these partitions (None: all); None for an empty partition."""
+    """The last visible message by partition; None: it is empty. indexes: None: all partitions."""
     chosen = range(topic.partitions) if indexes is None else indexes
     return {index: ranges.last_message(view, number_of(topic, index)) for index in chosen}
 

@@ -1,6 +1,6 @@
 """Files outside any store that users name: replaced whole and durably, or left as they were.
 
-Another process sees the old bytes or the new ones, and never part of them.
+Another process sees all old bytes or all new bytes, and never a part.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Sweeper:
     ) -> Draft | None:
         """Draft the frame of a sweep, which may have no ops; None: nothing can be due.
 
-        uses:     what the waiting calls use; it is swept first, whatever the bound
+        uses:     the parts that the waiting calls use; they are swept first, whatever the bound
         thorough: every coordinator, without a bound
         """
         in_doubt, sure = False, now  # forgetting and silence cannot be undone
@@ -458,7 +458,7 @@ def are_done(calls: list[Call]) -> bool:
 
 
 def in_doubt(calls: Iterable[Call]) -> bool:
-    """True when an effect of these calls may be in the journal."""
+    """True when an effect of the calls may be in the journal."""
     return any(call.is_in_doubt for call in calls)
 
 

@@ -600,8 +600,8 @@ class Store:
     def _keep_view(self) -> None:
         """After a TxlogError from a step that may refuse: the view is unchanged, so keep it.
 
-        It cannot be kept if another call was refused inside this one: the error of that call may
-        have cut short any step.
+        It cannot be kept if another call was refused within this call: that error may have cut
+        short any step.
         """
         self._is_void = self._mutex.has_refused
 
@@ -694,7 +694,7 @@ class Store:
 
     @property
     def length(self) -> float:
-        """The journal after the newest checkpoint, as a share of what makes the next one due (1).
+        """The journal after the newest checkpoint, as a share of the length when the next is due.
 
         cost: two divisions; no lock, so it may be slightly out of date
         """

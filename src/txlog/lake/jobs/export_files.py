@@ -8,7 +8,7 @@ piece and writes none twice:
     state     replaced in one step: now the piece counts
     again     files that begin after the state belong to an unfinished piece: they are removed
 
-The order is that of the log, one partition after another. A message has one of these forms:
+Messages keep the order of the log, one partition after another. The forms of a message:
 
     parquet, arrow   COLUMNS, of a typed topic `record` before them: key and value are bytes,
                      instants UTC in milliseconds

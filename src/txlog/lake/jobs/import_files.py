@@ -175,7 +175,7 @@ def import_files(
 
 
 def _rehearsed(source: Files, topic: TopicName) -> Imported:
-    """What an import into a topic that it would create would do."""
+    """The answer of a rehearsal for a topic that the import would create."""
     return {
         "topic": topic.short,
         "files": len(source.paths),

@@ -1,4 +1,4 @@
-"""Owns the engine that runs jobs on a Spark session, and what it computes for upkeep.
+"""Owns the engine that runs jobs on a Spark session, and the work that it does for upkeep.
 
 It converts rows of files to messages by the rules that `jobs.sources.rows` has for DuckDB.
 """

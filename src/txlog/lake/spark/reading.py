@@ -90,7 +90,7 @@ def read(
     isolation: Isolation = "committed",
     skip_unavailable: bool = False,
 ) -> DataFrame:
-    """Return the messages of a topic, or several, as of now; the columns are those of `messages`.
+    """Return the messages of a topic, or several, as of now, with the columns of `messages`.
 
     The frame has the messages of the moment it was made, no matter how often it runs. Its files are
     pinned until `release`, or until this process and everything using the session have ended. In a
@@ -556,7 +556,7 @@ def _entries(source: FileSource) -> tuple[int, int]:
 
 
 def _is_within(spans: Mapping[int, Span]) -> Column:
-    """Whether a row of these partitions is at a wanted position."""
+    """Whether a row is at a wanted position; spans: by partition."""
     index = F.coalesce("txn_index", F.lit(0))
     out = F.lit(False)
     for partition, span in spans.items():

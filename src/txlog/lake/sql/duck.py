@@ -204,7 +204,7 @@ class Session:
         return str(written[0])
 
     def fields_of(self, queries: Sequence[str], column: str) -> set[str] | None:
-        """Fields of a struct column that SELECTs name, in lower case; None: perhaps all of them.
+        """Fields of a struct column that SELECTs name, in lower case; None: perhaps all fields.
 
         `tables_of` has accepted the queries. A field counts only in forms that are certain: a name
         without a star, a table without column aliases, an expression class that is listed here.
@@ -361,7 +361,7 @@ class Session:
 
 
 def _headed(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
-    """The rows of a reader, under headings without functions of ours."""
+    """The rows of a reader, under headings without txlog's internal functions."""
     fields = [field.with_name(macros.heading(field.name)) for field in reader.schema]
     if [field.name for field in fields] == reader.schema.names:
         return reader

@@ -1,4 +1,4 @@
-"""Owns how DuckDB's errors read: in our words, with names of this store and none of our internals.
+"""Owns the text of DuckDB's errors: it has names of this store, and no internals of txlog.
 
 DuckDB suggests the nearest of all names that it knows, also its own tables (`pragma_database_list`)
 and the relations that we register (`txlog_tail`), and quotes the statement with our EXPLAIN.
@@ -35,7 +35,7 @@ def explained(text: str) -> SqlError:
     near = [offered[1]] if offered and not _INTERNAL.match(offered[1]) else []
     listed = _CANDIDATES.search(text)
     names = re.findall(r'"([^"]*)"', listed[1]) if listed else []
-    names = sorted(each for each in names if not _INTERNAL.match(each))  # theirs change
+    names = sorted(each for each in names if not _INTERNAL.match(each))  # DuckDB varies the order
     if table := _TABLE.search(text):
         return SqlError(f'no topic or relation "{table[1]}"', table=table[1])
     if alias := _ALIAS.search(text):
@@ -63,7 +63,7 @@ def explained(text: str) -> SqlError:
 def suggesting(
     names: Callable[[], Iterable[str]], fields: Callable[[], Iterable[str]]
 ) -> Iterator[None]:
-    """Add the nearest name to the error of an unknown relation, the field to that of a column.
+    """Add a hint to the error of an unknown relation or column: the nearest name or field.
 
     names: topics and relations; fields: of the records of the topics in the SQL
     """

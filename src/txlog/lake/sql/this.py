@@ -64,7 +64,7 @@ def select_of(answer: Mapping[str, Any], starts: Iterable[tuple[int, int, int, i
 
 
 def _topic(answer: Mapping[str, Any]) -> str:
-    """The topic's view, by its full name: its short name may equal that of a list."""
+    """The topic's view, by its full name: its short name may equal the name of a list."""
     topic = str(answer["topic"])
     return name(topic if topic.count("/") == 2 else f"public/default/{topic}")
 

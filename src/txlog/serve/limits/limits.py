@@ -185,7 +185,7 @@ def network_of(address: str) -> str:
 def has_fair_share(own_count: int, used: int, limit: int) -> bool:
     """Whether a holder may take one more of a resource that all holders share.
 
-    A holder may have as many as are left of seven eighths: a single holder gets half of these, the
+    A holder may have as many as are left of seven eighths: a single holder gets half of that, the
     next a quarter. The last eighth is for holders with few, at least one each. So even if many
     holders take all they can, something is left for the next one, and shares need no configuration.
 
@@ -231,7 +231,7 @@ class ConnectionLimit:
     """The open connections: those that have authenticated, and those that have not yet.
 
     Unauthenticated ones count from their first moment, before TLS, and separately, so that they
-    keep no client out. Without room the server drops the oldest of them, because a real client
+    keep no client out. Without room the server drops the oldest one, because a real client
     authenticates within milliseconds. It drops one of the same address if that address has used up
     its share, else one of the address with most connections.
 

@@ -85,11 +85,11 @@ class StoreConsumers:
         self.joining: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 
     def add(self, store_consumer: StoreConsumer) -> None:
-        """Allow consumers of other partitions to join this one."""
+        """Allow consumers of other partitions to join a consumer."""
         self._known.setdefault(store_consumer.key, []).append(store_consumer)
 
     def forget(self, store_consumer: StoreConsumer) -> None:
-        """No further consumer may join this one."""
+        """Let no further consumer join a consumer."""
         members = self._known.get(store_consumer.key, [])
         if store_consumer in members:
             members.remove(store_consumer)

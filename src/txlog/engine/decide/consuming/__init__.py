@@ -1,7 +1,7 @@
 """Consuming: how the consumers of a subscription share its messages and agree on their state.
 
 A subscription is a position in each partition of a topic, plus everything acknowledged beyond it.
-That is its cursor. Several processes consume it at once, and each of them may die while it has
+That is its cursor. Several processes consume it at once, and each may die while it has
 messages in hand. Two facts must outlive all these processes: which consumer has a message now, and
 whether a consumer has finished with it. Both are ops in the journal, folded into the cursor.
 
@@ -34,12 +34,12 @@ Four events end a lease:
 
  1. Its consumer acknowledges. Any acknowledgement ends a lease, no matter who sends it.
  2. The consumer gives the message back: at once, or as a negative acknowledgement after a delay,
-    which doubles with each redelivery if the policy says so.
+    which doubles with each redelivery if a policy sets this.
  3. The consumer dies. Each one holds a flock on `consumers/<id>.lock` for as long as it lives. If
     another process can lock the file, the consumer's process has ended. With a heartbeat, a process
     that only swaps would seem dead, and two would work on the message. A process id would not do,
     because the kernel gives it to other programs later. Consumer ids are used once, so an old lock
-    file never stands for a new consumer.
+    file never belongs to a new consumer.
  4. The ack time-out runs out, if there is one. It is measured on the clock since boot, which users
     cannot set.
 

@@ -5,13 +5,13 @@ after any crash, and with any number of processes at once, it is in exactly one 
 
 One subscription of the dead-letter topic, RETRIED, records which dead letters were dealt with.
 Other subscriptions there lose the message, too: their consumers might move it once more. A message
-that a live consumer or a transaction has in hand, on any of them, stays.
+that a live consumer or a transaction has in hand, on any subscription, stays.
 
 The message goes back for the subscription that gave it up. The same frame acknowledges it on the
 other subscriptions of its topic, because these have processed it already.
 
-It is a new message, with a new id, no producer and no sequence id; key, value, event time and the
-properties of its sender are those of the original. Its redelivery count begins at 0.
+It is a new message, with a new id, no producer and no sequence id; it keeps key, value, event time
+and the properties of the original's sender. Its redelivery count begins at 0.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from txlog.errors import InvalidArgument
 
 RETRIED: Final = "dlq"  # the subscription whose unacknowledged messages are the dead letters
 RETRIES: Final = "DLQ_RETRIES"  # the property that counts how often a message was moved back
-# the properties that a dead letter has besides those of the original
+# the properties that a dead letter adds to the original's properties
 MARKS: Final = (
     dead_letters.REAL_TOPIC,
     dead_letters.REAL_SUBSCRIPTION,
@@ -75,7 +75,7 @@ class _Origin(NamedTuple):
 
 
 class _Frame(NamedTuple):
-    """What the steps of one decision share."""
+    """The objects that the steps of one decision share."""
 
     draft: Draft
     settings: Settings

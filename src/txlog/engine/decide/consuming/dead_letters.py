@@ -59,7 +59,7 @@ REAL_TOPIC, REAL_SUBSCRIPTION = "REAL_TOPIC", "REAL_SUBSCRIPTION"
 ORIGIN_MESSAGE_ID, RECONSUMETIMES, DELAY_TIME = "ORIGIN_MESSAGE_ID", "RECONSUMETIMES", "DELAY_TIME"
 REDELIVERY_COUNT = "REDELIVERY_COUNT"  # of a dead letter: how often it was redelivered
 SCHEMA = "REAL_SCHEMA"  # the fingerprint of the Avro schema of the value, if it was checked
-EXCEPTION = "EXCEPTION"  # of a dead letter of a function: what the function raised
+EXCEPTION = "EXCEPTION"  # of a dead letter of a function: the exception that it raised
 NO_LIMIT = 1 << 62  # a stored message is moved even if it exceeds the limit for new ones
 Find = Callable[[View], tuple[Topic, Subscription]]
 Policies = Mapping[str, int | str]
@@ -121,9 +121,9 @@ def _derived_home(
 
 
 def policies(view: View, topic: Topic, subscription: Subscription) -> Policies:
-    """The policies of a subscription. On a retry topic with a derived name, those of its home, too.
+    """The policies of a subscription; on a retry topic with a derived name, its home's, too.
 
-    The subscription on a retry topic with another name got a copy of them when it was created.
+    On a retry topic with another name, the subscription got a copy when it was created.
     cost: O(1), because every receive calls it
     """
     derived = _derived_home(view, topic, subscription)

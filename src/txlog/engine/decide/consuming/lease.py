@@ -114,7 +114,7 @@ def attached(view: View, consumer: int) -> Consumer:
 def receive(
     view: View, settings: Settings, now: Instant, wants: ReceiveRequest
 ) -> Decision[Delivery | None]:
-    """Decide which messages a consumer gets next; flushed only if some of them are not durable yet.
+    """Decide which messages a consumer gets next; flushed only if some are not durable yet.
 
     answers: a Delivery; None: leases have expired, so the caller must reap first
     raises:  AlreadyClosed, PartitionUnavailable when no partition is available
@@ -334,7 +334,7 @@ def give_back_parts(
 def give_back_runs(
     view: View, subscription: int, consumer: int, parts: Iterable[tuple[int, list[Run]]]
 ) -> Decision[None]:
-    """Decide to return the leased messages of these runs; they do not count as redelivered."""
+    """Decide to return the leased messages in `parts`; they do not count as redelivered."""
     if subscription not in view.catalog.subscriptions:
         return Decision([])
     ops: list[Op] = []

@@ -24,7 +24,7 @@ default (spec/delayed 9 and 10; spec/watermarks 11):
     WATERMARK    the policies of plan/policies, named without their `watermark_`
     SCHEMA       compatibility, validation: of the schemas of topics (plan/records)
     ALERT        thresholds of a subscription's backlog, named without their `alert_`; None: no
-                 alert. A subscription may have its own, before those of its topic
+                 alert. A subscription's own override its topic's
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def get_policies(
 
 
 class _Found(NamedTuple):
-    """What a scope names, as the catalog has it."""
+    """The topic and subscription that a scope names, from the catalog."""
 
     topic: Topic | None = None
     subscription: Subscription | None = None
@@ -265,7 +265,7 @@ def _found(view: View, scope: PolicyScope) -> _Found:
 
 
 def own_policies(view: View, topic: Topic) -> dict[str, Value | None]:
-    """All policies set for a topic itself; those of a family as users write them."""
+    """All policies set for a topic itself; names in families as users write them."""
     by_policy = {
         names.policy: (name, names)
         for family in (DELAYED, RETENTION, WATERMARK, SCHEMA, ALERT)

@@ -10,5 +10,5 @@ Contents:
     many_topics         TopicsSession: one subscription name on several topics, or a pattern
     membership          joining a subscription, noticing dead peers, leaving
     receive             leasing messages, and the consumer's place in each partition
-    session             Session: what the handle of a consumer needs of its session
+    session             Session: the methods that the handle of a consumer calls
 """

@@ -53,7 +53,7 @@ class ConsumerSession:
     short:      the topic's name without public/default
     name:       of the consumer; by default the user's name and the process id
     member:     its membership of the subscription
-    receiving:  its turns: what is leased to it, and its place in each partition
+    receiving:  its turns: the messages leased to it, and its place in each partition
     watermarks: None unless the consumer asked for watermarks
     """
 

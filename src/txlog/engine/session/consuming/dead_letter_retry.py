@@ -1,7 +1,7 @@
 """Moving dead letters back to their topics: which ones, in frames of bounded size.
 
 The rows are read without the lock. The decision (decide/consuming/dead_letter_retry) checks each
-message again, so two processes that retry the same messages move each of them once. A call goes up
+message again, so two processes that retry the same messages move each once. A call goes up
 to the end that the dead-letter topic had when it began: a message that fails again meanwhile, and
 is back there, waits for the next call.
 """
@@ -63,14 +63,14 @@ class Selection(NamedTuple):
 
 
 class RetryOptions(NamedTuple):
-    """for_all: as in the decision; dry_run: only tell what would move."""
+    """for_all: as in the decision; dry_run: only count, move nothing."""
 
     for_all: bool = False
     dry_run: bool = False
 
 
 class _Calling(NamedTuple):
-    """What all frames of a call share; gone: the consumers that were dead when it began."""
+    """Facts that all frames of a call share; gone: the consumers that were dead when it began."""
 
     store: Store
     find: decisions.Find

@@ -92,7 +92,7 @@ class DeadLetters:
         return runs
 
     def sweep(self, numbers: Sequence[int]) -> int:
-        """Move all due messages of these partitions; returns how many were moved.
+        """Move all due messages of partitions; returns how many were moved.
 
         raises: PartitionUnavailable (of the dead-letter topic), LimitExceeded
         """

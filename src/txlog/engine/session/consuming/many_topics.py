@@ -1,4 +1,4 @@
-"""Owns TopicsSession: one subscription name on several topics, or on a pattern of them.
+"""Owns TopicsSession: one subscription name on several topics, or on all that match a pattern.
 
 It has a ConsumerSession for each topic and receives from them in turn. Each topic has its own
 subscription with that name, and keeps the guarantees of one: order, types, redelivery. There is no
@@ -401,7 +401,7 @@ class TopicsSession:
             return _together([session.redeliver() for session in self._sessions.values()])
 
     def seek(self, to: Where) -> None:
-        """Move each subscription, one after another; a message id moves only that of its topic.
+        """Move each subscription, one after another; a message id moves only its topic's.
 
         raises: as ConsumerSession.seek, after earlier topics were moved; MessageNotFound
         """

@@ -3,7 +3,7 @@
 A consumer is alive while it holds the flock on consumers/<id>.lock. The kernel frees that lock
 however the process dies. Ages and process ids do not matter: a stopped process is alive, and peers
 notice a killed one at their next look. For consumers of the same store handle, a table in memory
-answers instead of the kernel; otherwise a hundred of them would test each other's locks. The lock
+answers instead of the kernel; otherwise a hundred consumers would test each other's locks. The lock
 file also records how far the consumer's application has got in the messages taken ahead.
 Source: spec/transactions 9.1.
 """
@@ -52,7 +52,7 @@ LOOK_SECONDS = 0.1  # how often a busy consumer checks its peers; an idle one ch
 
 
 class Membership:
-    """A consumer's entry in the catalog, and the lock file that says it is alive.
+    """A consumer's entry in the catalog, and its lock file, held while it is alive.
 
     number:      its id
     kind:        its type: exclusive, shared, failover or key-shared
@@ -166,7 +166,7 @@ class Membership:
         return member if lock is not None and lock.is_open else None
 
     def _dead(self, numbers: Sequence[int]) -> list[int]:
-        """The dead consumers among `numbers`. It tests locks only of those of other handles."""
+        """The dead consumers among `numbers`. It tests only locks of other handles' consumers."""
         elsewhere = [number for number in numbers if self._here(number) is None]
         return dead_consumers(self._store.disk, elsewhere)
 
@@ -255,7 +255,7 @@ class Membership:
         return True
 
     def _with_ahead(self, view: View, consumers: Sequence[int]) -> list[int]:
-        """Those of these consumers to which messages that they took ahead are still leased."""
+        """The members of `consumers` that still lease messages which they took ahead."""
         subscription = view.catalog.subscriptions.get(self.subscription)
         if subscription is None:
             return []

@@ -22,8 +22,8 @@ from txlog.engine.session.reading.watermark_session import WatermarkSession
 from txlog.engine.session.transactions.transaction import Later, Transaction
 from txlog.engine.store.store import Store
 
-# For one topic dict[int, MessageId | None], by partition; for several topics a dict of these, by
-# topic. Both have the same class of handle, so a type checker cannot tell which one a caller gets.
+# For one topic dict[int, MessageId | None], by partition; for several topics a dict from
+# topic to such a dict. Both have one class of handle, so a type checker cannot tell them apart.
 LastIds: TypeAlias = dict[Any, Any]
 
 
@@ -105,7 +105,7 @@ class Session(Protocol):
     ) -> ReturnResult:
         """Return received messages, counted as redelivered; they come again after the delay.
 
-        delay_ms: None: that of the consumer or the subscription; default_ms: if neither has one
+        delay_ms: None: the consumer's or subscription's; default_ms: if neither has one
         """
 
     def reconsume_later(

@@ -155,7 +155,7 @@ class Transaction:
         self._store = store
         self._after_end = after_end
         self._status = "OPEN"
-        # Threads may share a handle, and `__del__` may run at any point, so each change of these
+        # Threads may share a handle, and `__del__` may run at any point, so each change of the
         # dicts is one C call. A deferred call stays in the queue until its outcome is noted, even
         # if its writer is interrupted. `_takers` says which caller writes it: the first to claim.
         self._queue: dict[Call, None] = {}

@@ -1,7 +1,7 @@
 """Functions of the C library that Python's `os` lacks: syncfs, statx, inotify, one heap.
 
 ctypes takes 2 ms to import, so the first call here imports it; most processes make none. Where the
-library lacks a function, the results say so, and callers use another way.
+library lacks a function, calls return False or raise, and callers use another way.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class PosixFile(Handle):
     __slots__ = ("_inode",)
 
     def inode(self) -> tuple[int, int]:
-        """Return device and inode; no other file has the same while this one is open."""
+        """Return device and inode; no other file has the same while this file is open."""
         try:
             return self._inode
         except AttributeError:
@@ -431,7 +431,7 @@ class PosixDisk:
             raise OutcomeUnknown("files were written, their directories not") from error
 
     def _publish_group(self, group: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
-        """Give files their names: write all of them, flush, read back, then link.
+        """Give files their names: write all files, flush, read back, then link.
 
         The caller flushes the names.
         """

@@ -68,7 +68,7 @@ def adopt_files(
     query:   of a stream: its id
     after:   as in Adoption
     returns: False when the batch was stored before
-    raises: StoreLocked, Corruption (a file differs from what its task wrote), NotAllowed (a file is
+    raises: StoreLocked, Corruption (a file has changed since its task wrote it), NotAllowed (it is
             missing, partitions were added, the key is of another topic or stream), TopicNotFound,
             ProducerBusy, PartitionUnavailable, LimitExceeded, StoreFull, DiskFailed: nothing was
             done; OutcomeUnknown

@@ -126,7 +126,7 @@ def rows_after(
 
 @contextmanager
 def _telling(path: str) -> Iterator[None]:
-    """Convert a failure of the disk in a table library to an error of ours, on one line."""
+    """Convert a failure of the disk in a table library to a TxlogError, on one line."""
     try:
         yield
     except OSError as error:

@@ -260,7 +260,7 @@ def files_of(
 
 
 def _has_form(path: Path, forms: Sequence[Form]) -> bool:
-    """Whether a file below a directory belongs to a source: its suffix is one of these forms."""
+    """Whether a file below a directory belongs to a source: its suffix is of one of `forms`."""
     if "envelope" not in forms and formats.is_packed(path.name):
         return False
     try:
@@ -367,7 +367,7 @@ def _rows(form: Form, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _misencoded(name: str, text: str, encoding: str) -> str | None:
-    """What is wrong with a text and its encoding; None: nothing that csv shows."""
+    """The fault of a text with its encoding, in words; None: no fault that CSV shows."""
     if not encoding:
         return f"{name} without {name}_encoding" if text else None
     if encoding not in ("utf8", "base64"):

@@ -35,7 +35,7 @@ _OTHERS: Final = {
     "sequence_id": "CAST({0} AS BIGINT)",
 }
 
-# A column of a CSV has the first of these types whose pattern all its texts match.
+# A column of a CSV has the first type here whose pattern all its texts match.
 _WRITTEN: Final = {
     "BOOLEAN": "(true|false)",
     "BIGINT": "-?(0|[1-9][0-9]*)",
@@ -203,8 +203,8 @@ def check_lines(session: Session, source: Files, user_source: Files) -> None:
 def _local_instants(zone: str | None) -> Iterator[str]:
     """The macros behind local_instant(text, wall): the instant of a wall time in the local zone.
 
-    The offsets of a day before and a day after are the two that a wall time can have. DuckDB alone
-    takes one of them without a word where the clocks change.
+    The offsets of a day before and a day after are the two that a wall time can have. Where the
+    clocks change, DuckDB alone picks one offset without an error.
     """
     if zone is None:
         yield f"CREATE OR REPLACE MACRO local_instant(text, wall) AS {_error(NO_NAME)}"
@@ -241,7 +241,7 @@ def _selected(session: Session, source: Files) -> str:
 
 
 def _columns(session: Session, source: Files) -> str:
-    """SQL for the columns of messages from those of a source."""
+    """SQL that makes the columns of messages from the columns of a source."""
     chosen = source.columns
     if source.form == "ndjson":
         members = {"key": chosen.key, "event_time": chosen.event_time}

@@ -5,7 +5,7 @@ Pulsar's API has no delayed messages and watermarks: their answers have the fiel
 `txlog delay` and `txlog watermark`. Pulsar's figures of its machine, its JVM and Netty are missing:
 a store has no beans and no allocators.
 
-Message ids are those of clients of the binary protocol (serve/pulsar/ids). Only internalStats and
+Message ids are as in the binary protocol (serve/pulsar/ids). Only internalStats and
 delayed messages have the ids of the store.
 """
 

@@ -51,9 +51,9 @@ SAMPLE_AGE_MAX_MS: Final = 60_000  # an older sample says nothing about the curr
 class Rates:
     """How fast counters grow, from the current value and an earlier sample of each.
 
-    Samples exist in this process only: after a restart the first sample has no rate yet. A counter
-    that nobody asks for is dropped after SAMPLE_AGE_MAX_MS: the names of producers have the
-    addresses of their clients, so there would be more of them with each reconnect.
+    Samples exist in this process only: after a restart the first sample has no rate yet. It drops a
+    counter that no call has read for SAMPLE_AGE_MAX_MS: the names of producers have the addresses
+    of their clients, so each reconnect would add counters.
     """
 
     __slots__ = ("_known",)

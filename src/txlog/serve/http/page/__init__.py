@@ -1,4 +1,4 @@
-"""The live page at `/`: what a store and its server are doing, in a browser.
+"""The live page at `/`: it shows a store and its server at work, in a browser.
 
 The server sends the page's content as one stream of events. `txlog.page` draws it.
 

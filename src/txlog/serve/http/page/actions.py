@@ -79,7 +79,7 @@ def _redeliver(client: Store, fields: Fields, now_ms: int, right: Grant | None) 
 def _retry(client: Store, fields: Fields, now_ms: int, right: Grant | None) -> str:
     """Retry dead letters, if the caller may also produce to the topics that they go back to.
 
-    What a message says of its origin never changes, so the ids that are judged are those that move.
+    A message's origin never changes, so the call moves the same messages that it has authorized.
     """
     name = topic_in(fields).short
     if not is_of_dead_letters(client, name):
@@ -123,7 +123,7 @@ ACTIONS: Final = {
     "retry": PageAction(CONSUME, "retry_dead_letters", _retry),
     "abort": PageAction(ADMIN, abort_transaction.__name__, _abort),
 }
-# What the log has of an action: no keys, no messages.
+# The fields of an action that the log records: no keys, no messages.
 _AUDITED: Final = ("topic", "subscription", "to", "ids", "id", "plan")
 
 
@@ -139,7 +139,7 @@ def _handler(
     serving: HttpContext, name: str, action: PageAction
 ) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
-        await serving.gate(request, Action(LOOK, STORE, "act"))  # who it is, and no more
+        await serving.gate(request, Action(LOOK, STORE, "act"))  # authenticate first
         if not serving.allows_actions:
             raise NotAllowed(
                 "this server allows no actions on its page",
@@ -176,7 +176,7 @@ def check_own_page(request: Request) -> None:
     """Raises NotAllowed unless a page of this server sent the request; the body must be JSON.
 
     Browsers name the origin of a page with each POST. A page of another site cannot hide or change
-    it, and cannot send JSON without asking first, which this server does not answer.
+    it, and can send JSON only after a preflight request, which this server does not answer.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 BUDGET: Final = SearchBudget()
 HISTORY_MS: Final = 20_000  # a history is kept so long
 HISTORIES_MAX: Final = 200
-SPANS: Final = {  # of a history: its length and that of a column
+SPANS: Final = {  # of a history: its length, and the length of a column
     "hour": (HOUR_MS, MINUTE_MS),
     "day": (DAY_MS, 10 * MINUTE_MS),
     "week": (7 * DAY_MS, HOUR_MS),
@@ -259,7 +259,7 @@ async def permitted(
 ) -> Grant | None:
     """Pass the gate for the topic of a query.
 
-    A query that names no topic is judged as one about the store, before its error is told.
+    A query that names no topic needs the right to the store before it gets its error.
 
     raises: InvalidArgument; the errors of the gate
     """

@@ -69,7 +69,7 @@ class LivePage:
         """Events for a viewer: everything at first, then the changes."""
         self._viewers += 1
         if self._task is None or self._task.done():
-            # It reads for all viewers, so it acts for none of them.
+            # It reads for all viewers, so it has the context of no viewer.
             self._task = self._serving.tasks.begin(
                 self._read_until_cancelled(), nothing, context=Context()
             )
