@@ -394,6 +394,7 @@ def test_field_help_needs_no_store(
             "admin compact-changes": [],
             "admin accept-clock": [],
             "du": [],
+            "policy alert get": [],
             "admin offload": ["x", "--to", "x"],
             "man install": [],
             "completion install": ["bash"],

@@ -57,7 +57,12 @@ def _blocks() -> dict[str, tuple[str, str]]:
 
 BLOCKS = _blocks()
 SHAPED = {path: text for path, (_, text) in BLOCKS.items() if text.startswith(("[{", "{", "~{"))}
-OPEN = {"inspect", "query"}  # their fields depend on the arguments
+OPEN = {
+    "inspect",
+    "query",
+    "dlq list",
+    "top",
+}  # their fields depend on the arguments, or they need a terminal
 
 
 def command(path: str) -> Command:
@@ -312,6 +317,7 @@ config get durability
 config set ttl_ms 1000
 copy {copy} --verify
 restore {copy} {store}-again
+du
 report --out {page}
 demo {demo} --small
 spark submit-args

@@ -21,6 +21,7 @@ from tests.harness import Child, run, txlog_of
 from txlog.cli.consume import work
 from txlog.cli.main import main
 from txlog.cli.produce import columns
+from txlog.clock import ManualClock
 from txlog.errors import DiskFailed
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -252,6 +253,7 @@ def test_consumer_with_too_many_unacknowledged_messages_fails(tool: Tool, ack: s
         assert (code, out.count("\n"), error["code"]) == (2, 2, "TXL-204")
         assert (error["setting"], error["limit"], error["value"]) == ("unacked_max", 2, 3)
     assert tool.json("sub", "list")[0]["backlog"] == 3  # no message was acknowledged
+    take = (*take, "-f", "lines")
     assert tool.ok(*take, "-n", "2") == "a\nb\n"
     tool.ok("sub", "seek", "s", "--to", "+1", "-y")
     assert tool.ok(*take) == "b\nc\n"  # exactly the limit, so all messages came
@@ -646,12 +648,13 @@ def test_every_instant_of_a_sealed_file_is_queried_and_exported(tool: Tool, tmp_
         10**17,
         (1 << 63) - 1,
     ]
-    with txlog.open(str(tool.path)) as client:
-        for at in instants:
-            client.producer("orders").send(b"x", event_time=at)
+    clock = ManualClock(1_795_165_924_123)  # that of the tool: a later message is in a new ledger
+    for at in instants:
+        with txlog.open(str(tool.path), clock=clock) as client:
+            client.producer("orders").send(b"x", event_time=at, partition=0)
     with txlog.open(str(tool.path)) as client, client.transaction() as txn:
-        client.producer("orders").send(b"x", event_time=10**17, txn=txn)
-        client.producer("orders").send(b"x", event_time=1, txn=txn)
+        client.producer("orders").send(b"x", event_time=10**17, txn=txn, partition=0)
+        client.producer("orders").send(b"x", event_time=1, txn=txn, partition=0)
     instants += [10**17, 1]
     tool.ok("admin", "checkpoint", "--roll-all")
     least, most = "-infinity", "infinity"

@@ -8,5 +8,7 @@ Contents:
     command      a command: its function, the declarations of its parameters, how a line is parsed
     dispatch     one run: global flags, the command, its exit code
     parameters   parameters of a command as data, and their meanings, for help and completion
+    synonyms     words of other tools: the command that each means, or a hint
     typer        the commands over Typer: help, and all other lines
+    usage        the help of a command as text: examples, arguments, flags by group
 """

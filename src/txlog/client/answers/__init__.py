@@ -24,9 +24,9 @@ Contents:
     metrics_text      the metrics as text, by prometheus-client
     overview          the figures that `txlog report` draws, all as of one LSN
     partitions        sidecars, pending acknowledgements, one position
-    status            the status of a store, and its problems
     rates             messages in and out by time, from the frames of the journal
     space             compaction, trims, offloading and garbage collection
+    status            the status of a store, and its problems
     topics_and_txns   topics, subscriptions, transactions and the status of the store; expire
     transactions      coordinators and transactions
     watermarks        watermarks of topics and subscriptions, and the producers that assert them

@@ -10,7 +10,7 @@ Source: spec/transactions 9.1.
 
 from __future__ import annotations
 
-import os
+import platform
 import time
 from collections.abc import Sequence
 from threading import Event
@@ -155,7 +155,7 @@ class Membership:
             is_alive, pid, _ = holder_of(self._store.disk, consumer_lock(consumer.number))
             if is_alive:
                 name = consumer.name or f"number {consumer.number}"
-                where = "" if pid is None else f" in process {pid} on {os.uname().nodename}"
+                where = "" if pid is None else f" in process {pid} on {platform.node()}"
                 holders.append(f"{name}{where}")
         return holders
 
