@@ -253,10 +253,10 @@ def test_consumer_with_too_many_unacknowledged_messages_fails(tool: Tool, ack: s
         assert (code, out.count("\n"), error["code"]) == (2, 2, "TXL-204")
         assert (error["setting"], error["limit"], error["value"]) == ("unacked_max", 2, 3)
     assert tool.json("sub", "list")[0]["backlog"] == 3  # no message was acknowledged
-    take = (*take, "-f", "lines")
-    assert tool.ok(*take, "-n", "2") == "a\nb\n"
+    plain = (*take, "-f", "lines")
+    assert tool.ok(*plain, "-n", "2") == "a\nb\n"
     tool.ok("sub", "seek", "s", "--to", "+1", "-y")
-    assert tool.ok(*take) == "b\nc\n"  # exactly the limit, so all messages came
+    assert tool.ok(*plain) == "b\nc\n"  # exactly the limit, so all messages came
 
 
 def test_filters(tool: Tool) -> None:
