@@ -31,6 +31,7 @@ TtlFrom = Annotated[
     Option("--ttl-from", metavar="publish|deliver_at", help="start of the time that --ttl counts"),
 ]
 Read = Callable[[Any], object]
+_DIGITS_MAX: Final = 18
 _CHECKS: Final = ("count", "refuse", "off")
 
 
@@ -71,7 +72,7 @@ def _bound(parse: Callable[[str], int], word: str = "unlimited") -> Read:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > _DIGITS_MAX:
         raise InvalidArgument(f"{text!r} is not a number of messages", code=203)
     return int(text)
 

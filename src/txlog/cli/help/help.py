@@ -44,6 +44,8 @@ def _command(topic_words: list[str]) -> str | None:
         return None
     try:
         topic_words = [word for word in catalogue.expanded(topic_words) if word[:1] != "-"]
+        if not topic_words:
+            return None
         path, used = catalogue.resolve(topic_words)
     except Usage as error:
         if len(topic_words) > 1:
