@@ -257,3 +257,25 @@ def test_large_message_goes_back_in_chunks(bench: Bench, monkeypatch: pytest.Mon
     assert retry(client, all=True, all_subscriptions=True) == (1, [])
     assert [m.value for m in receive(client)] == [b"large" * 700]
     assert client.topic(DLQ).dead_letters() == []
+
+
+def test_an_ordinary_topic_gets_no_subscription(txlog_client: Client) -> None:
+    """Kills: a subscription that nobody reads, whose backlog keeps the messages of the topic."""
+    txlog_client.create_topic("plain")
+    txlog_client.producer("plain").send(b"x")
+    answer = txlog_client.topic("plain").retry_dead_letters(all=True)
+    assert (answer["retried"], answer["left"]) == (0, 1)
+    assert txlog_client.subscriptions("plain") == []
+    assert txlog_client.dead_letters() == []
+
+
+def test_a_count_goes_past_letters_that_stay(bench: Bench) -> None:
+    """Kills: a count that letters without an origin use up."""
+    client = bench.client
+    client.create_topic(DLQ)
+    producer = client.producer(DLQ)
+    for _ in range(3):
+        producer.send(b"no origin")
+    producer.send(b"5", properties={"REAL_TOPIC": "t", "REAL_SUBSCRIPTION": "s"})
+    assert retry(client, count=1) == (1, ["its properties name no topic and subscription"])
+    assert values(client) == [b"5"]

@@ -33,7 +33,12 @@ def retried(
     if count is not None and count < 1:
         raise InvalidArgument(f"{count} messages to retry, at least 1", code=203)
     store.ask(lambda view: find_topic(view, topic))
+    chosen = Selection(None if ids is None else list(ids), count, sending.as_bytes(key))
     if not options.dry_run:
+        rehearsal = RetryOptions(options.for_all, dry_run=True)
+        if not retry(store, topic, chosen._replace(limit=1), rehearsal).moved:
+            # an ordinary topic must not get a subscription, whose backlog nobody reads
+            return _answer(topic, retry(store, topic, chosen, rehearsal))
         create_subscription(
             store,
             topic.short,
@@ -43,7 +48,6 @@ def retried(
             position=None,
             if_not_exists=True,
         )
-    chosen = Selection(None if ids is None else list(ids), count, sending.as_bytes(key))
     return _answer(topic, retry(store, topic, chosen, options))
 
 

@@ -95,19 +95,17 @@ def retry(
     calling = _Calling(store, find, options, dead_consumers(store.disk, consumers))
     moved, left = 0, dict[str, list[MessageId]]()
     for number, runs in store.read(lambda view: _chosen(view, find(view), selection)).items():
-        room = None if selection.limit is None else selection.limit - moved
         for table in _tables(store, topic, number, runs, selection.key):
-            if room is not None:
-                table = table.slice(0, room)
-            if not table.num_rows:
-                continue
-            answer = _moved(calling, number, table)
-            moved += answer.moved
-            room = None if room is None else room - answer.moved
-            for reason, ids in answer.left.items():
-                left.setdefault(reason, []).extend(ids)
-            if room == 0:
-                return RetryAnswer(moved, left)
+            rest = table
+            while rest.num_rows:  # those that stay do not count, so the next ones take their place
+                part = rest.slice(0, None if selection.limit is None else selection.limit - moved)
+                rest = rest.slice(part.num_rows)
+                answer = _moved(calling, number, part)
+                moved += answer.moved
+                for reason, ids in answer.left.items():
+                    left.setdefault(reason, []).extend(ids)
+                if moved == selection.limit:
+                    return RetryAnswer(moved, left)
     return RetryAnswer(moved, left)
 
 
