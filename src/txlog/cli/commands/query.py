@@ -104,8 +104,10 @@ def query(
             return
         rows = shapes.Printed(call.output, call.output.fields).print(batches)
     files = f"{counted(query_.files, 'file')} read, " if query_.files else ""
-    if pruned:  # the statistics of a file can exclude all of its rows
-        files = f"{pruned} of {counted(query_.files, 'file')} skipped: no row there matches, "
+    if pruned == query_.files and pruned:  # of a join, a plan also says this of files that it reads
+        files = f"{counted(query_.files, 'file')}, "
+    elif pruned:  # the statistics of a file can exclude all of its rows
+        files = f"{query_.files - pruned} of {counted(query_.files, 'file')} read, "
     call.summary(f"{counted(rows, 'row')} ({files}{duration(call.elapsed_ms())})")
 
 
