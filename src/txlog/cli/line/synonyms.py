@@ -177,8 +177,13 @@ RENAME: Final = (
     "txlog topic copy OLD --to-store . --as NEW, txlog topic delete OLD "
     "(subscriptions stay with the old one)"
 )
+COMPARE: Final = (
+    "no command compares stores; for a topic: "
+    "diff <(txlog -S A consume T -f '%k %v\\n') <(txlog -S B consume T -f '%k %v\\n')"
+)
 ABSENT: Final[dict[str, str]] = {
-    line: RENAME for line in ("rename", "mv", "move", "topic rename", "topic mv", "topic move")
+    **{line: RENAME for line in ("rename", "mv", "move", "topic rename", "topic mv", "topic move")},
+    **dict.fromkeys(("diff", "compare"), COMPARE),
 }
 
 

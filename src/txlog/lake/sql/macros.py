@@ -31,7 +31,9 @@ _FUNCTIONS: Final = frozenset(
 )
 _OURS: Final = re.compile(r'txlog_json\(((?:"[^"]*"|[\w.])+)\)')
 _CAUSES: Final = ("Malformed JSON", "Failure in decode")
-_HINT: Final = "skip such messages: WHERE try_json(value) IS NOT NULL"
+_HINT: Final = (
+    "skip such messages: WHERE try_json(value) IS NOT NULL (in a join: try_json(o.value))"
+)
 
 
 def as_json(tree: dict[str, Any]) -> bool:
