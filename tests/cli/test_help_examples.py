@@ -58,6 +58,7 @@ BEFORE: Final = {
     "txlog txn connect nightly",
     "txlog wait --topic orders --watermark": "txlog sub clear-backlog billing --yes",
     "txlog wait --backlog": "txlog sub clear-backlog billing --yes; txlog txn commit 0:42",
+    "txlog dlq": "txlog topic create orders-billing-DLQ",
     "txlog admin online": "txlog admin offline orders/2",
     "txlog man path": "txlog man install",
     "cat $(txlog config path)": "txlog config set --user utc true",
@@ -77,7 +78,10 @@ INSTEAD: Final = {
 }
 PLACES: Final = ("/data/", "/mnt/", "/backup/", "/var/lib/node_exporter/")
 OF_SHELL: Final = re.compile(r"[|<>$*]|&&|^[A-Z_]+=|^(?!txlog )|^txlog shell$|bash -c")
-STUBS: Final = {"spark-submit": "exit 0", "uv": "exit 0", "duckdb": "exit 0", "jq": "exec cat"}
+STUBS: Final = {
+    **dict.fromkeys(("spark-submit", "uv", "pip", "duckdb"), "exit 0"),
+    "jq": "exec cat",
+}
 FILES: Final = {
     "lines.ndjson": '{"id":1}\n{"id":2}\n',
     "orders.ndjson": '{"id":1}\n{"id":\n',

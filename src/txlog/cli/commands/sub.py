@@ -592,7 +592,7 @@ def list_letters(
     "move dead letters back to their topics",
     examples=(
         "txlog dlq retry orders-billing-DLQ --all",
-        "txlog dlq retry orders-billing-DLQ 18:0 18:3",
+        "txlog dlq retry orders-billing-DLQ -n 10 --dry-run",
         "txlog dlq list orders-billing-DLQ --json | txlog dlq retry orders-billing-DLQ -",
     ),
     rows="consuming.DeadLettersRetried",
