@@ -59,6 +59,8 @@ BEFORE: Final = {
     "txlog wait --topic orders --watermark": "txlog sub clear-backlog billing --yes",
     "txlog wait --backlog": "txlog sub clear-backlog billing --yes; txlog txn commit 0:42",
     "txlog dlq": "txlog topic create orders-billing-DLQ",
+    "txlog topic copy": "txlog init ../backup/shop",
+    "txlog restore": "txlog copy ../backup/shop",
     "txlog admin online": "txlog admin offline orders/2",
     "txlog man path": "txlog man install",
     "cat $(txlog config path)": "txlog config set --user utc true",
