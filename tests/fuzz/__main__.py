@@ -103,7 +103,7 @@ def _campaign(name: str, options: argparse.Namespace) -> dict[str, Any]:
     target = TARGETS[name]
     campaign = Campaign(target, options.seed, Path(options.child))
     began = time.monotonic()
-    campaign.run(sys.maxsize, began + 60 * options.minutes)
+    campaign.run(sys.maxsize, 60 * options.minutes)
     seconds = time.monotonic() - began
     sentences = []
     for finding in campaign.findings.values():

@@ -32,6 +32,7 @@ SIZE_MAX = 1 << 14
 STEPS, STEPS_PER_BYTE = 200_000, 2_000
 MEMORY, MEMORY_PER_BYTE = 32 << 20, 1_000
 NATIVE_S = 120.0  # of the processor, for one input: code that is not Python has no steps to count
+FIRST_TIMES = 10  # as many steps may a run take that imports modules
 LEAKS_EVERY = 64
 LEAKS_REPEATED = 3
 _FILES_CHECKED = "/proc/self/fd"
@@ -59,7 +60,7 @@ class Target(NamedTuple):
     repair: Callable[[bytes], bytes] | None = None
     change: Callable[[random.Random, bytes], bytes] | None = None
     words: tuple[bytes, ...] = ()
-    first: bytes = b""
+    first: bytes | None = None
     steps: int = STEPS
     size_max: int = SIZE_MAX
     memory: int = MEMORY
@@ -97,14 +98,13 @@ class Runner:
         """Run an input, counting its steps; a first run may import modules and fill caches."""
         finding = self._run(data)
         if finding is not None and finding.name in ("steps", "memory"):
-            with suppress(Exception):  # to its end, so that all is imported
-                self.target.run(data)
+            self._run(data, times=FIRST_TIMES)
             finding = self._run(data)
         return finding
 
-    def _run(self, data: bytes) -> Finding | None:
+    def _run(self, data: bytes, times: int = 1) -> Finding | None:
         target, trace = self.target, self.trace
-        trace.begin(target.steps + STEPS_PER_BYTE * len(data))
+        trace.begin(times * (target.steps + STEPS_PER_BYTE * len(data)))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         signal.setitimer(signal.ITIMER_PROF, NATIVE_S)
         try:
@@ -178,7 +178,7 @@ def _crash(error: Exception, data: bytes) -> Finding:
     place = f"{Path(ours[-1].filename).stem}.{ours[-1].name}"
     text = str(error).splitlines()[0][:100] if str(error) else ""
     kind = type(error).__name__
-    name = re.sub(r"\W+|_+", "_", f"{place}_{kind}").strip("_").lower()
+    name = re.sub(r"[\W_]+", "_", f"{place}_{kind}").strip("_").lower()
     details = "".join(traceback.format_exception(error))
     return Finding(name, f"{place} raises {kind}: {text}", data, details)
 
@@ -189,8 +189,9 @@ def runner(target: Target) -> Iterator[Runner]:
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         before, tempfile.tempdir = tempfile.tempdir, folder
         try:
-            with suppress(Exception):
-                target.run(target.first)
+            if target.first is not None:
+                with suppress(Exception):
+                    target.run(target.first)
             yield Runner(target, Trace(), Path(folder))
         finally:
             tempfile.tempdir = before
@@ -213,18 +214,21 @@ class Campaign:
         self._current = None if current is None else current.open("wb", buffering=0)
         self._since: list[bytes] = []
 
-    def run(self, executions: int, until: float = float("inf")) -> None:
-        """Run the seeds and the corpus, then mutated inputs, so many or until a time."""
+    def run(
+        self, executions: int, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Run the seeds and the corpus, then mutated inputs, so many or for so long."""
+        until = clock() + seconds
         with runner(self.target) as running:
             self._before = running.left()
             seeds = [*self.target.seeds(), *corpus.kept(self.target.name)]
             self._chance.shuffle(seeds)  # where the time is too short for all, they change daily
             for data in seeds:
                 self._try(running, data, is_seed=True)
-                if time.monotonic() > until:
+                if clock() > until:
                     break
             last = self.executions + executions
-            while self.executions < last and time.monotonic() < until:
+            while self.executions < last and clock() < until:
                 self._try(running, self._next())
 
     def _next(self) -> bytes:

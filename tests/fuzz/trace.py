@@ -51,7 +51,7 @@ class Trace:
         self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
     ) -> None:
         sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
 
     def _call(self, frame: FrameType, event: str, value: object) -> Any:
         code = frame.f_code

@@ -22,7 +22,7 @@ from tests.storage.test_bucket import encode
 from tests.storage.test_segment import Bytes
 from txlog.base.startup.crc32c import crc32c
 from txlog.engine.model.leases import Seen
-from txlog.engine.model.ops import Op, decode_ops
+from txlog.engine.model.ops import FILES, Component, Op, decode_ops
 from txlog.engine.storage import bucket, frame, manifest, segment
 from txlog.engine.storage.checked import checked_bytes
 from txlog.engine.storage.segment_reader import SegmentReader
@@ -30,7 +30,7 @@ from txlog.engine.store import identity, liveness
 from txlog.engine.upkeep.changes import log
 from txlog.engine.upkeep.changes.rows import SCHEMAS
 from txlog.engine.upkeep.checkpoint import dump, history
-from txlog.engine.view import FILES, FOLDS, Component, StateSources, made
+from txlog.engine.view import FOLDS, StateSources, made
 from txlog.errors import TxlogError
 
 _U32 = struct.Struct("<I")

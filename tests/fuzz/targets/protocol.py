@@ -8,6 +8,7 @@ import zlib
 from base64 import b64encode
 from typing import Any
 
+import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from tests.fuzz.engine import Target
@@ -102,7 +103,7 @@ def _message_seeds() -> list[bytes]:
         ),
     ]
     for kind, codec in ((1, "lz4_raw"), (3, "zstd"), (4, "snappy")):
-        packed = batches.pa.Codec(codec).compress(batch, asbytes=True)
+        packed = pa.Codec(codec).compress(batch, asbytes=True)
         head = {"num_messages_in_batch": 3, "compression": kind, "uncompressed_size": len(batch)}
         heads.append((head, packed))
     seeds = []
@@ -118,7 +119,7 @@ def _message_seeds() -> list[bytes]:
 
 
 def _trailer(head: Any, payload: bytes) -> bytes:
-    text = head.SerializeToString()
+    text: bytes = head.SerializeToString()
     rest = _U32.pack(len(text)) + text + payload
     return wire.MAGIC + _U32.pack(crc32c(rest)) + rest
 
@@ -141,7 +142,7 @@ def _encrypted_head() -> Any:
 def _schema(data: bytes) -> None:
     """The schema that a client names with a producer or consumer."""
     command = messages.BaseCommand(type=messages.COMMANDS["GET_OR_CREATE_SCHEMA"])
-    body: Any = command.getOrCreateSchema  # type: ignore[attr-defined]
+    body: Any = command.getOrCreateSchema
     try:
         body.ParseFromString(data)
     except DecodeError as error:

@@ -171,6 +171,7 @@ TARGETS = (
             f"{_E}upkeep.repair.plan",
         ),
         change=_changed_again,
+        first=b"\0",
         steps=5_000_000,
         size_max=512,
         memory=128 << 20,

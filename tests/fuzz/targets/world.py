@@ -18,7 +18,11 @@ ORDER = (
     '{"type":"record","name":"Order","fields":[{"name":"id","type":"int"},'
     '{"name":"note","type":["null","string"],"default":null}]}'
 )
-_SETTINGS = {"free_bytes_min": 0, "min_index_count_per_bucket": 1, "ledger_step_per_bucket": 1}
+_SETTINGS: dict[str, Any] = {
+    "free_bytes_min": 0,
+    "min_index_count_per_bucket": 1,
+    "ledger_step_per_bucket": 1,
+}
 
 
 @cache
