@@ -6,6 +6,7 @@ import random
 import struct
 import zlib
 from base64 import b64encode
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -14,10 +15,11 @@ from google.protobuf.message import DecodeError
 from tests.fuzz.engine import Target
 from tests.serve import fuzz as inputs
 from txlog.base.startup.crc32c import crc32c
-from txlog.errors import TxlogError
+from txlog.errors import InvalidMessage, TxlogError
 from txlog.serve.pulsar import batches, encrypted, messages, schemas, wire
 
 MOST = 5 << 20
+PIECES_MAX = 200  # bytes of a frame for a decoder that gets a few bytes at a time
 _U32 = struct.Struct(">I")
 
 
@@ -27,6 +29,7 @@ class NotAnInput(Exception):
 
 def _frames(data: bytes) -> None:
     """What a connection does with bytes before a handler gets a command."""
+    _in_pieces(data)
     decoder = wire.FrameDecoder(MOST)
     half = len(data) // 2
     for piece in (data[:half], data[half:]):
@@ -38,6 +41,16 @@ def _frames(data: bytes) -> None:
                 _message(bytes(command.trailer))
     assert decoder.pending <= len(data)
     assert decoder.wanted >= 0
+
+
+def _in_pieces(data: bytes) -> None:
+    """However the bytes are cut, the decoder never buffers more than one frame."""
+    decoder = wire.FrameDecoder(PIECES_MAX)
+    with suppress(InvalidMessage):
+        for at in range(0, len(data), 61):
+            for _ in decoder.whole(data[at : at + 61]):
+                pass
+            assert decoder.pending <= max(PIECES_MAX, 61) + 4
 
 
 def repaired_frames(data: bytes) -> bytes:
