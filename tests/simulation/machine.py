@@ -18,11 +18,12 @@ from tests.disk.memory import Killed, Machine, MemoryDisk, MemoryFile, MemoryLoc
 from tests.disk.power_loss import Node, choose_images, cut_power, pending_items
 from tests.disk.watch import MemoryWatch
 from tests.simulation.scheduler import SECOND, Scheduler, Task
-from txlog.engine.storage.disk.locks import locked, naps
+from txlog.engine.storage.disk.locks import locked
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, WatchEvent
 
 PLATTER_CHOICES = 12  # of so many disks that a power cut could leave, one is taken
 DISK_BYTES = 1 << 40
+NAP_SECONDS_MIN, NAP_SECONDS_MAX = 0.002, 2.0
 
 
 class Interrupted(Exception):
@@ -81,12 +82,18 @@ class SharedFile(MemoryFile):
 
 
 class SharedLock(MemoryLock):
-    """A lock that is waited for as on the real disk: by trying again after short naps."""
+    """A lock that tries again when it may be free, or after a nap, as on the real disk."""
 
     def acquire(self, timeout_ms: int, meanwhile: Callable[[], bool] | None = None) -> bool:
         if self.try_acquire():
             return True
-        for _ in naps(timeout_ms):
+        scheduler = self.disk.process_here.world.scheduler  # type: ignore[attr-defined]
+        deadline = scheduler.now_ns + timeout_ms * 1_000_000
+        nap = NAP_SECONDS_MIN
+        while scheduler.now_ns < deadline:
+            left = (deadline - scheduler.now_ns) / SECOND
+            self.disk.machine.released.wait_for(self._is_free, min(nap, left))
+            nap = min(2 * nap, NAP_SECONDS_MAX)
             if meanwhile is not None and meanwhile():
                 return False
             if self.try_acquire():
