@@ -25,50 +25,61 @@ partition. A transaction is named by any text that is unique in the history, suc
 op, with its args -> its answer:
 
   topics
-    create_topic     topic, partitions
+    create_topic     topic, partitions, derived? (messages come into it without a `send`, as from
+                     a function; topics named …-DLQ and …-RETRY are derived anyway)
     delete_topic     topic
     add_partitions   topic, partitions (the new number)
-    trim             topic, partition?, ids? (removed) or before (the first id that stays)
-    compact          topic -> by key, the last message of each key stays
-    flush            (client.flush: everything this process did before is durable)
+    trim             topic, partition?, ids? (removed) or before? (the first id that stays)
+    flush            everything written before is durable
+    settings         (an `event` at the beginning) those that differ: durability, tick_ms (how
+                     early a delayed message may come if not strict), ack_timeout_ms,
+                     producer_idle_timeout_ms
   producers
+    open_producer    topic, producer (its name), session      fences earlier sessions of this name
     send             topic, value, key?, partition?, txn?, producer? (its name), sequence?,
-                     session? (one producer object; its sends are in order),
+                     session? (one producer object: it stores in the order of the invocations),
                      deliver_at_ms?, event_time_ms?
                      -> partition, id (a send in a transaction may have none), duplicate?
                         Batched sends: invoke each as it is queued, and answer each later.
     announce         topic, producer, time_ms (null: idle), txn?       a producer's watermark
   transactions
     connect_key      key -> epoch                                      fences earlier epochs
-    begin            key?, epoch? -> txn
-    commit, abort    txn, key?, epoch? -> state? (committed | aborted)
+    begin            key?, epoch? -> txn, epoch? (without an epoch it connects the key, too)
+    commit, abort    txn -> state? (committed | committing | aborted | aborting)
   consumers
-    subscribe        topic, subscription, consumer (unique name), kind (exclusive | failover |
-                     shared | key_shared), initial? (earliest | latest)
+    subscribe        topic (or a list), subscription, consumer (a name for each object), kind
+                     (exclusive | failover | shared | key_shared), initial? (latest | earliest),
+                     ack_timeout_ms?, dead_letter_topic?, retry_topic?
     close            consumer
     unsubscribe      topic, subscription
     receive          topic, subscription, consumer
                      -> messages: [{topic?, partition, id, value, key?, redelivered?, late?}]
-    acknowledge      topic, subscription, consumer?, partition?, ids or values, cumulative?, txn?
-    nack             topic, subscription, consumer, ids or values      also reconsume_later
+    acknowledge      topic, subscription, consumer?, ids or values, cumulative?, txn?
+                     -> dropped?, stale?
+    reconsume_later  topic, subscription, consumer, ids or values
+    nack             topic, subscription, consumer, ids or values
     redeliver        topic, subscription, consumer                     all that it holds
-    seek             topic, subscription, to (earliest | latest | an id)
+    seek             topic, subscription, to (earliest | latest | an id | a time)
     watermark        consumer? or reader?, topic, subscription?, time_ms  (an `event`: it was
                      emitted to this consumer)
   readers
-    read             topics, reader?, isolation? (committed | uncommitted)
+    read             reader?, start? (earliest), isolation? (committed | uncommitted),
+                     partial?, compacted?, partitions? (not all of the topics are read)
                      -> topics: {topic: {partition: [[id, value], …]}}
                      Without `reader`: everything that is visible, at one moment. With `reader`:
-                     what a continuing reader returned since its last read; each of its rounds is
-                     of one moment.
-  faults, all of type `event`
-    kill             (process)            its open calls are unknown
-    power_cut                             every process dies; what was not flushed may be lost
-    stop, continue   (process)            SIGSTOP, SIGCONT
-    clock_jump       (process), by_ms
+                     what a continuing reader returned since its last read, up to one moment. A
+                     covered partition without messages has an empty list. `partial`: there may
+                     be more than it returned.
+  faults, of type `event`, or a call if they take time
+    kill             (process) its open calls are unknown; without a process, the server of all
+    power_cut        every process dies; what was not flushed may be lost
+    lossy            unflushed frames may be lost, as after a failed flush
+    stop, continue   (process) SIGSTOP, SIGCONT
+    clock_jump       (process) by_ms
   after recovery, when nothing else runs
     final_read       -> as read, of all topics
-    final_drain      topic, subscription -> messages, as receive: all that a fresh consumer gets
+    final_drain      topic, subscription -> messages, as receive: all that a fresh consumer gets.
+                     `at` is the time by which delayed messages should have come.
 """
 
 from __future__ import annotations
