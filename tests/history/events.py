@@ -155,12 +155,6 @@ class Recorder:
                     self.unknown(call)
         return event
 
-    def save(self, path: Path) -> None:
-        """Write the history as lines of JSON."""
-        with path.open("wb") as file:
-            for event in self.events:
-                file.write(msgspec.json.encode(event) + b"\n")
-
     def _end(
         self,
         type_: Type,
@@ -200,6 +194,12 @@ def load(lines: Iterable[bytes | str]) -> Iterator[Event]:
                 yield decoder.decode(line)
             except msgspec.DecodeError as error:
                 raise ValueError(f"line {number} is no event: {error}") from error
+
+
+def save(events: Iterable[Event], path: Path) -> None:
+    """Write a history as lines of JSON."""
+    with path.open("wb") as file:
+        file.writelines(msgspec.json.encode(event) + b"\n" for event in events)
 
 
 def read_file(path: Path) -> list[Event]:
