@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from tests.history.events import Event
+from tests.history.events import DIED, Event
 
 NEVER = math.inf
 Position = tuple[int, ...]
@@ -93,6 +93,7 @@ class Txn:
     """A transaction: its calls, and whether it may have committed.
 
     doomed: the call that proves that it was aborted
+    shown:  the first read or receive that showed a message which only it can have sent
     """
 
     name: str
@@ -103,12 +104,17 @@ class Txn:
     begin: Call | None = None
     doomed: Call | None = None
     unit: Unit | None = None
-    seen: bool = False
+    shown: Call | None = None
 
     @property
     def committed(self) -> Call | None:
         """The first call that answered that it is committed."""
         return next((c for c in self.commits if is_commit(c)), None)
+
+    @property
+    def proof(self) -> Call | None:
+        """The call whose answer proves that it is committed."""
+        return self.committed or self.shown
 
 
 @dataclass(slots=True, eq=False)
@@ -161,7 +167,8 @@ class History:
     """All that the checks need, read once from the events."""
 
     def __init__(self, events: Iterable[Event]) -> None:
-        self.calls = list(pair(events))
+        self.calls = pair(events)
+        end_by_kills(self.calls)
         self.by_op: dict[str, list[Call]] = defaultdict(list)
         for call in self.calls:
             self.by_op[call.op].append(call)
@@ -326,6 +333,10 @@ class History:
                 self.places[topic, row.value].append(row)
                 units = self.candidates(topic, row.value)
                 row.unit = units[0] if len(units) == 1 else None
+                if row.unit is not None and row.unit.txn is not None:
+                    txn = self.txns[row.unit.txn]
+                    if txn.shown is None or row.first.end < txn.shown.end:
+                        txn.shown = row.first
                 if topic in removals or self._cuts:
                     start = row.unit.start if row.unit else 0
                     row.gone = self.gone(topic, partition, row.position, start)
@@ -410,7 +421,20 @@ def first_end_after(calls: list[Call]) -> Callable[[float], Call | None]:
     return after
 
 
-def pair(events: Iterable[Event]) -> Iterator[Call]:
+def end_by_kills(calls: list[Call]) -> None:
+    """A call of a process that was killed ended with it, if its end is not in the history."""
+    kills: dict[str, list[Call]] = defaultdict(list)
+    for call in calls:
+        if call.op == "kill" and call.process:
+            kills[call.process].append(call)
+    for call in calls:
+        if call.end == NEVER and call.op != "kill":
+            kill = next((k for k in kills.get(call.process, ()) if k.end > call.start), None)
+            if kill is not None and kill.end != NEVER:
+                call.end, call.error = kill.end, DIED
+
+
+def pair(events: Iterable[Event]) -> list[Call]:
     """The calls of a history in the order of their invocations."""
     calls: dict[int, Call] = {}
     ordered: list[Call] = []
@@ -429,4 +453,4 @@ def pair(events: Iterable[Event]) -> Iterator[Call]:
         call.outcome, call.answer, call.error = event.type, event.answer, event.error
         call.at = event.at if event.at is not None else call.at
         call.end = at
-    return iter(ordered)
+    return ordered

@@ -103,7 +103,7 @@ class Reading:
 
     def __init__(self) -> None:
         self._now: int | None = None
-        self.recorder = Recorder(lambda: self._now)  # type: ignore[arg-type, return-value]
+        self.recorder = Recorder(lambda: self._now)
         self._open: dict[str, tuple[int, str, dict[str, Any]]] = {}
 
     def line(self, line: str) -> None:
