@@ -32,20 +32,19 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 import txlog
-from tests.history.checker import check
-from tests.history.events import Event, Recorder, merged, save
+from tests.history.events import Event, merged
+from tests.history.recording import SUFFIX, Calls, Record, checked, contents, received
 from txlog.errors import (
     ConsumerBusy,
     InvalidTxnStatus,
     ProducerFenced,
     StoreLocked,
-    TransactionConflict,
     TransactionNotFound,
+    TxlogError,
 )
 
 PARTITIONS = 4
@@ -55,38 +54,6 @@ ABORTED_SHARE = 0.2
 BATCH = 50
 PAUSE_S = 0.02
 TIMEOUT_MS = 2_000
-Record = dict[str, Any]
-WITHOUT_A_CHANGE = (InvalidTxnStatus, TransactionConflict, ProducerFenced, ConsumerBusy)
-
-
-def recorder_of(path: Path) -> Recorder:
-    """A recorder that appends to a file; the kernel has each event before the next step."""
-    return Recorder(to=path.open("a"), order=time.monotonic_ns)
-
-
-class Calls:
-    """Records the calls of one process."""
-
-    def __init__(self, where: Path, name: str) -> None:
-        self.process = f"{name}-{os.getpid()}"
-        self._recorder = recorder_of(where / f"{name}.history")
-
-    def __call__(
-        self,
-        op: str,
-        args: Record,
-        act: Callable[[], Any],
-        answer: Callable[[Any], Record] = lambda _: {},
-    ) -> Any:
-        """Make a call, and record it with its answer."""
-        call = self._recorder.invoke(self.process, op, **args)
-        try:
-            result = act()
-        except WITHOUT_A_CHANGE as error:
-            self._recorder.fail(call, error)
-            raise
-        self._recorder.ok(call, **answer(result))
-        return result
 
 
 # --- workers -----------------------------------------------------------------------------------
@@ -168,20 +135,6 @@ def consume(client: txlog.Client, name: str, calls: Calls, chance: random.Random
                     take(client, consumer, table, output, calls, own, chance)
 
 
-def received(table: pa.Table) -> Record:
-    """The messages of a table as an answer of the history."""
-    return {
-        "messages": [
-            {
-                "partition": message.partition,
-                "id": str(message.message_id),
-                "value": (message.value or b"").decode(),
-            }
-            for message in txlog.messages(table)
-        ]
-    }
-
-
 def take(
     client: txlog.Client,
     consumer: txlog.Consumer,
@@ -221,7 +174,7 @@ def upkeep(client: txlog.Client, name: str, calls: Calls, chance: random.Random)
 
 def kill(path: Path, names: list[str], chance: random.Random) -> None:
     """Send SIGKILL to a random worker at random moments; NAME.pid has the process id."""
-    recorder = recorder_of(path / "killer.history")
+    calls = Calls(path, "killer", "killer")
     while True:
         time.sleep(chance.uniform(0.5, 2.0))
         victim = chance.choice(names)
@@ -230,11 +183,10 @@ def kill(path: Path, names: list[str], chance: random.Random) -> None:
             descriptor = os.pidfd_open(pid)
         except (OSError, ValueError):
             continue
-        call = recorder.invoke(f"{victim}-{pid}", "kill")
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        select.select([descriptor], [], [])
-        recorder.ok(call)
+        with calls.killing(f"{victim}-{pid}"):
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            select.select([descriptor], [], [])
         os.close(descriptor)
 
 
@@ -250,7 +202,7 @@ def work(where: Path, name: str, seed: int) -> None:
     if name == "killer":
         kill(where, list(WORKERS), random.Random(seed))
     with txlog.open(str(where / "store")) as client:
-        WORKERS[name](client, name, Calls(where, name), chance)
+        WORKERS[name](client, name, Calls(where, name, f"{name}-{os.getpid()}"), chance)
 
 
 # --- supervision -------------------------------------------------------------------------------
@@ -288,12 +240,11 @@ def supervise(where: Path, seconds: float, seed: int) -> Counter[str]:
                 started[name] += 1
             time.sleep(PAUSE_S)
     finally:
-        recorder = recorder_of(where / "supervisor.history")
+        calls = Calls(where, "supervisor", "supervisor")
         for name, process in running.items():
-            call = recorder.invoke(f"{name}-{process.pid}", "kill")
-            process.kill()
-            process.wait()
-            recorder.ok(call)
+            with calls.killing(f"{name}-{process.pid}"):
+                process.kill()
+                process.wait()
     return started
 
 
@@ -302,8 +253,8 @@ def supervise(where: Path, seconds: float, seed: int) -> Counter[str]:
 
 def settle(where: Path) -> None:
     """Let time-outs end open transactions, ask for each outcome again, and read what is there."""
-    history = merged(where.glob("*.history"))
-    calls = Calls(where, "end")
+    history = merged(where.glob(f"*{SUFFIX}"))
+    calls = Calls(where, "end", "end")
     with txlog.open(str(where / "store")) as client:
         while any(client.transactions()):
             time.sleep(PAUSE_S)
@@ -311,7 +262,7 @@ def settle(where: Path) -> None:
         for event in history:
             if event.op in ("commit", "abort") and event.type == "invoke":
                 ask_again(client, calls, event)
-        calls("final_read", {}, lambda: contents(client), lambda topics: {"topics": topics})
+        calls("final_read", {}, lambda: contents(client, TOPICS), dict)
         for name in SUBSCRIPTIONS:
             args = {"topic": "in", "subscription": name}
             calls("final_drain", args, partial(drain, client, name), received)
@@ -330,21 +281,9 @@ def ask_again(client: txlog.Client, calls: Calls, event: Event) -> None:
         return
     op = "commit" if state == "committed" else "abort"
     end = client.commit if op == "commit" else client.abort
-    with suppress(*WITHOUT_A_CHANGE):
+    with suppress(TxlogError):
         args = {"txn": event.args["txn"], "id": event.args["id"]}
         calls(op, args, lambda: end(txn_id))
-
-
-def contents(client: txlog.Client) -> dict[str, dict[str, list[list[str]]]]:
-    """All messages."""
-    topics: dict[str, dict[str, list[list[str]]]] = {}
-    for topic, partitions in TOPICS.items():
-        topics[topic] = {str(number): [] for number in range(partitions)}
-        for table in client.read(topic):
-            for message in txlog.messages(table):
-                row = [str(message.message_id), (message.value or b"").decode()]
-                topics[topic][str(message.partition)].append(row)
-    return topics
 
 
 def drain(client: txlog.Client, name: str) -> pa.Table:
@@ -361,15 +300,10 @@ def drain(client: txlog.Client, name: str) -> pa.Table:
 
 
 def check_history(where: Path) -> Record:
-    """Check the history of all workers. Raises AssertionError."""
-    events = merged(where.glob("*.history"))
-    findings = check(events)
-    if findings:
-        save(events, where / "findings.jsonl")
-        text = "\n".join(map(str, findings[:20]))
-        raise AssertionError(f"{len(findings)} findings in {where / 'findings.jsonl'}:\n{text}")
-    is_work = [e for e in events if e.type == "ok" and not e.process.startswith("end-")]
-    figures = Counter(event.op for event in is_work)
+    """Check the history of all workers; returns counts. Raises AssertionError."""
+    events = checked(where)
+    work = [e for e in events if e.type == "ok" and e.process != "end"]
+    figures = Counter(event.op for event in work)
     return {
         "events": len(events),
         "committed": figures["commit"],
@@ -390,7 +324,7 @@ def prepare(where: Path) -> None:
     with txlog.open(str(where / "store")) as client:
         for topic, partitions in TOPICS.items():
             client.create_topic(topic, partitions)
-        calls = Calls(where, "prepare")
+        calls = Calls(where, "prepare", "prepare")
         for name in SUBSCRIPTIONS:
             args = {"topic": "in", "subscription": name, "kind": "exclusive"}
             calls("subscribe", args, partial(client.create_subscription, "in", name))
