@@ -19,6 +19,8 @@ SHARED = ("shared", "key_shared")
 ORDERED = ("exclusive", "failover")
 RETURNS = ("nack", "redeliver", "reconsume_later", "seek", "close", "unsubscribe")
 MEMBERS = ("subscribe", "close", "unsubscribe")
+# the call had its effect by its end, or has none: it ran in a process, not on a server
+SETTLED = (DIED, "Interrupted", "OutcomeUnknown")
 Name = tuple[str, str]
 
 
@@ -45,7 +47,7 @@ class Stretches:
 
 def stretch(call: Call) -> tuple[float, float]:
     """When a call may have taken effect: nobody knows when one does whose outcome is unknown."""
-    is_settled = call.outcome in ("ok", "fail") or call.error == DIED
+    is_settled = call.outcome in ("ok", "fail") or call.error in SETTLED
     return call.start, call.end if is_settled else NEVER
 
 
@@ -165,7 +167,7 @@ class Deliveries:
                 state.may_return = True
 
     def _add(self, state: Subscription, call: Call, start: float, end: float) -> None:
-        if call.outcome == "fail":
+        if call.outcome == "fail" and call.op != "close":
             return
         if call.op != "subscribe" or state.kind == "failover":
             state.returns.add(start, end)
@@ -231,9 +233,10 @@ class Deliveries:
 
     def places(self, state: Subscription, call: Call) -> list[Position]:
         """The messages that an acknowledgement names."""
-        if "values" in call.args:
-            return [p for v in call.args["values"] for p in self.place_of[state.name[0], v]]
-        places = [position(text) for text in call.args.get("ids", ())]
+        if "ids" not in call.args:
+            values = call.args.get("values", ())
+            return [place for v in values for place in self.place_of[state.name[0], v]]
+        places = [position(text) for text in call.args["ids"]]
         if not call.args.get("cumulative"):
             return places
         covered = []
@@ -360,7 +363,7 @@ class Deliveries:
             return False
         if state.resets.any(ack.since, asked):
             return False
-        return ack.is_durable or self.history.survives(ack.since, asked)
+        return ack.is_durable or self.history.survives(ack.sure, asked)
 
     def _check_returned(
         self, state: Subscription, place: Position, message: dict[str, Any], call: Call
@@ -396,6 +399,8 @@ class Deliveries:
         state.last[number] = (place, call)
         if before is None or state.may_return or place >= before[0]:
             return
+        if before[1].end > call.start and before[1] is not call:
+            return  # two threads receive at the same time
         if place in state.delivered or state.returns.any(before[1].start, call.end):
             return
         text = (
@@ -466,7 +471,7 @@ class Deliveries:
         for earlier, (other, before) in list(held.items()):
             if state.may_return or state.returns.any(before.start, call.end):
                 del held[earlier]
-            elif other != consumer and earlier < place:
+            elif other != consumer and earlier < place and before.end < call.start:
                 text = f"{consumer} got {message['value']!r} while {other} held {show(earlier)}"
                 self.find("key-order", f"{text} of key {key}", before, call)
                 return
@@ -479,6 +484,7 @@ class Deliveries:
             place not in state.delivered
             and place not in state.acked
             and not state.may_return
+            and (last[1].end < call.start or last[1] is call)
             and not state.returns.any(last[1].start, call.end)
         ):
             text = f"{call} delivered {show(place)} of key {key} first after {show(last[0])}"

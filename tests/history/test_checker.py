@@ -18,6 +18,10 @@ BROKEN: dict[str, str] = {
         send m1 -> 1:0
         send m2 -> 1:1
         read -> 1:1/m2""",
+    "lost-message, with its partition": """
+        send m1 -> 1:0
+        send t.1/m2 -> 2:0
+        final_read -> 1:0/m1""",
     "lost-message, from the end": """
         send m1 -> 1:0
         send m2 -> 1:1
@@ -532,6 +536,29 @@ CORRECT: dict[str, str] = {
         send m2 ? OutcomeUnknown
         subscribe c2 kind=shared
         receive c2 -> 1:0/m1""",
+    "a lost acknowledgement, before a call that flushed nothing": """
+        subscribe c1 kind=shared
+        send m1 producer=n sequence=1 -> 1:0
+        receive c1 -> 1:0/m1
+        acknowledge c1 1:0
+        send m1 producer=n sequence=1 -> duplicate=true
+        p2/flush
+        begin -> A
+        commit txn=A
+        * power_cut
+        final_drain -> 1:0/m1""",
+    "two threads with one reader and one consumer": """
+        send m1 -> 1:0
+        send m2 -> 1:1
+        subscribe c1 kind=exclusive initial=earliest
+        x: read reader=r start=earliest
+        y: read reader=r start=earliest
+        x -> 1:1/m2
+        y -> 1:0/m1
+        x: receive c1
+        y: receive c1
+        x -> 1:1/m2
+        y -> 1:0/m1""",
     "an acknowledgement whose outcome is unknown": """
         subscribe c1 kind=shared
         send m1 -> 1:0
