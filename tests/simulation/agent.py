@@ -250,7 +250,10 @@ class Agent:
 
     def _repeat(self, at: tuple[str, str]) -> None:
         """Send the newest message of a named producer, once more if need be."""
-        (topic, name), (sequence, value, key, time_ms) = at, self.memory.unsettled[at]
+        unsettled = self.memory.unsettled.get(at)
+        if unsettled is None:  # another thread was faster
+            return
+        (topic, name), (sequence, value, key, time_ms) = at, unsettled
         producer, payload = self._producer(topic, name), self._payload(topic, value)
         facts: dict[str, Any] = {"topic": topic, "value": value, "session": self._session(*at)}
         facts |= {"producer": name, "sequence": sequence, "event_time_ms": time_ms}
@@ -264,7 +267,8 @@ class Agent:
             _sent,
             **facts,
         )
-        del self.memory.unsettled[at]
+        if self.memory.unsettled.get(at) is unsettled:
+            del self.memory.unsettled[at]
 
     def announce(self, op: dict[str, Any]) -> None:
         topic, name = op["topic"], f"{self.process.name}-{op['producer']}"
@@ -292,7 +296,7 @@ class Agent:
         """Flush, and record the answers of queued messages."""
         call = self.recorder.invoke(self.process.name, "flush")
         try:
-            for producer in self.producers.values():
+            for producer in [*self.producers.values()]:  # another thread may add one
                 producer.flush()
             self.client.flush()
         except (TxlogError, Interrupted) as error:
