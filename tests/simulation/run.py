@@ -117,6 +117,7 @@ class Run:
             clocks._read_boot_id = before
             if was_collecting:
                 gc.enable()
+                gc.collect()
         events = self.recorder.events
         if not self.findings:
             self.findings += judge(events)
