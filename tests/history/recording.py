@@ -63,6 +63,10 @@ class Calls:
         for call in calls:
             self._recorder.ok(call)
 
+    def event(self, op: str, process: str) -> None:
+        """Record what happens to a process."""
+        self._recorder.event(op, process=process)
+
     @contextmanager
     def killing(self, process: str) -> Iterator[None]:
         """The block kills a process, and waits until it is dead."""
