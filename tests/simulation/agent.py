@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from threading import Thread
+from threading import Thread, current_thread
 from typing import Any
 
 from tests.history.events import Recorder
@@ -34,6 +34,7 @@ from txlog.errors import OutcomeUnknown, TxlogError
 
 LARGE_BYTES = 250  # above max_message_bytes of some scenarios
 CLOSING_ROUNDS = 3
+SIDE_THREAD = "side"  # of two that work at the same time: they have no order
 
 
 @dataclass
@@ -186,7 +187,9 @@ class Agent:
         return self.producers[at]
 
     def _session(self, topic: str, name: str | None = None) -> str:
-        return f"{self.process.name}.{self.memory.incarnation}.{topic}.{name or ''}"
+        thread = current_thread()
+        mark = f".{self.memory.count}" if thread.name == SIDE_THREAD else ""
+        return f"{self.process.name}.{self.memory.incarnation}.{topic}.{name or ''}{mark}"
 
     # --- sending -----------------------------------------------------------------------------
 
@@ -507,7 +510,12 @@ class Agent:
         """Postpone a message to the retry topic of the subscription."""
         received, consumer = self._take(op, 1)
         for message in received:
-            consumer.reconsume_later(message, 100)
+            self._call(
+                "reconsume_later",
+                partial(consumer.reconsume_later, message, 100),
+                _nothing,
+                **self._acked_of(op, consumer, [message]),
+            )
 
     def recreate_subscription(self, op: dict[str, Any]) -> None:
         topic, subscription = op["topic"], op["subscription"]
@@ -599,7 +607,9 @@ class Agent:
 
     def together(self, op: dict[str, Any]) -> None:
         """Two operations at the same time, in threads of one client."""
-        threads = [Thread(target=self._perform, args=(each,)) for each in op["of"]]
+        threads = [
+            Thread(target=self._perform, args=(each,), name=SIDE_THREAD) for each in op["of"]
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
