@@ -140,6 +140,8 @@ class Agent:
 
     def _close(self) -> None:
         """Close; a fault may need another try. Afterwards nothing of this life is left."""
+        names = [consumer.name for consumer in self.consumers.values()]
+        calls = [self.recorder.invoke(self.process.name, "close", consumer=name) for name in names]
         for _ in range(CLOSING_ROUNDS):
             try:
                 self.client.close()
@@ -147,6 +149,8 @@ class Agent:
             except (TxlogError, Interrupted):
                 continue
         self._answer_queued()
+        for call in calls:
+            self.recorder.ok(call)
         self.recorder.event("kill", process=self.process.name)
 
     def _guarded(self, act: Callable[[], object]) -> None:
