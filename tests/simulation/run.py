@@ -1,0 +1,337 @@
+"""Owns a run: it performs a scenario, lets the store recover, and has the history judged."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any
+
+import msgspec
+
+from tests.history.events import Event, Recorder
+from tests.simulation.agent import (
+    Agent,
+    Memory,
+    make_topic,
+    need_sound,
+    rows_of,
+    snapshot,
+    subscribe,
+    value_of,
+)
+from tests.simulation.commands import simulated_commands
+from tests.simulation.machine import SharedDisk, SimulatedProcess, World
+from tests.simulation.primitives import EPOCH_NS
+from tests.simulation.scenario import (
+    FUNCTION_IN,
+    FUNCTION_OUT,
+    FUNCTION_SUBSCRIPTION,
+    ProcessPlan,
+    Scenario,
+    TopicPlan,
+)
+from tests.simulation.scheduler import SECOND, START_NS, Active, Scheduler, Stuck
+from txlog import Message, messages
+from txlog import clock as clocks
+from txlog.base.settings import Settings
+from txlog.client.answers.integrity import verify_disk
+from txlog.client.open import open_on
+from txlog.clock import SystemClock
+from txlog.engine.store.identity import make_store
+from txlog.errors import TopicNotFound, TxlogError
+
+RESTART_S = 0.2
+AFTERWARDS_S = 2 * 86_400  # every time-out and delay is over by then
+DRAIN_ROUNDS = 2
+FUNCTION_TOPIC = TopicPlan(FUNCTION_IN, 2, {FUNCTION_SUBSCRIPTION: "exclusive"})
+
+
+@dataclass
+class Finding:
+    """What is wrong: a name that stands for the kind, and a sentence that begins with it."""
+
+    name: str
+    text: str
+
+
+@dataclass
+class Outcome:
+    """The result of a run.
+
+    digest: of the history and all calls of the disk; the same scenario gives the same
+    """
+
+    scenario: Scenario
+    findings: list[Finding]
+    events: list[Event]
+    digest: str
+    steps: int
+    calls: int
+    seconds: float
+    met: list[str] = field(default_factory=list)
+
+
+Judge = Callable[[list[Event]], list[Finding]]
+
+
+class Run:
+    """A scenario in progress."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        random = Random(f"{scenario.seed} schedule")
+        self.scheduler = Scheduler(random, switch_rate=scenario.switch_rate)
+        self.world = World(scenario.seed, self.scheduler)
+        self.recorder = Recorder(now=self._now_ms)
+        self.findings: list[Finding] = []
+        self.seconds = 0.0
+        for fault in scenario.faults:
+            self.world.faults.setdefault(fault["at"], []).append(dict(fault))
+        self.world.on_death = self._died
+        self.world.on_event = self._note
+        self._plans: dict[str, tuple[ProcessPlan, Memory]] = {}
+
+    def _note(self, op: str, **facts: Any) -> None:
+        self.recorder.event(op, **facts)
+
+    def _now_ms(self) -> int:
+        return (EPOCH_NS + self.scheduler.now_ns + self.world.wall_offset_ns) // 1_000_000
+
+    def perform(self, judge: Judge) -> Outcome:
+        """Run to the end; the judge reads the history."""
+        Active.scheduler = self.scheduler
+        before = clocks._read_boot_id
+        clocks._read_boot_id = self._boot_id
+        was_collecting = gc.isenabled()
+        gc.disable()
+        try:
+            with simulated_commands():
+                self._phases()
+        except Stuck as stuck:
+            self.findings.append(Finding("stuck", f"stuck: {stuck}"))
+        finally:
+            Active.scheduler = None
+            clocks._read_boot_id = before
+            if was_collecting:
+                gc.enable()
+                gc.collect()
+        events = self.recorder.events
+        if not self.findings:
+            self.findings += judge(events)
+        digest = self.world.trace
+        for event in events:
+            digest.update(msgspec.json.encode(event))
+        scheduler = self.scheduler
+        return Outcome(
+            self.scenario,
+            self.findings,
+            events,
+            digest.hexdigest(),
+            scheduler.steps,
+            self.world.calls,
+            self.seconds,
+            self.world.met,
+        )
+
+    def _phases(self) -> None:
+        self._phase("setup", self._set_up)
+        for plan in self.scenario.processes if not self.findings else ():
+            self._plans[plan.name] = plan, Memory()
+            self._start(plan.name)
+        self._go()
+        self.seconds = (self.scheduler.now_ns - START_NS) / SECOND
+        self.world.faults.clear()
+        if not self.findings:
+            self.scheduler.now_ns += AFTERWARDS_S * SECOND
+            self.recorder.event("recovered")
+            self._phase("checker", self._look_over)
+
+    def _boot_id(self) -> str:
+        return self.world.boot_id
+
+    # --- processes ---------------------------------------------------------------------------
+
+    def _start(self, name: str) -> None:
+        plan, memory = self._plans[name]
+        process = self.world.new_process(name)
+        process.has_no_watch, process.late_events_s = plan.has_no_watch, plan.late_events_s
+        agent = Agent(self.scenario, plan, process, self.recorder, memory)
+        self.scheduler.spawn("main", process, agent.live)
+
+    def _died(self, process: SimulatedProcess | None) -> None:
+        """Start dead processes again after a moment, as a supervisor does."""
+        if process is None:
+            self.recorder.event("power_cut")
+            names = [*self._plans]
+        else:
+            self.recorder.event("kill", process=process.name)
+            names = [process.name]
+        supervisor = SimulatedProcess(self.world, "supervisor")
+        for name in names:
+            if name in self._plans:
+                self._plans[name][1].incarnation += 1
+                self.scheduler.spawn("restart", supervisor, partial(self._restart, name))
+
+    def _restart(self, name: str) -> None:
+        self.scheduler.sleep(RESTART_S * self.scheduler.random.random())
+        if not any(
+            process.is_alive and process.name == name and self._has_tasks(process)
+            for process in self.world.processes
+        ):
+            self._start(name)
+
+    def _has_tasks(self, process: SimulatedProcess) -> bool:
+        return any(task.process is process for task in self.scheduler.tasks)
+
+    def _phase(self, name: str, act: Callable[[SimulatedProcess], None]) -> None:
+        process = self.world.new_process(name)
+
+        def calmly() -> None:
+            with self.world.calm():
+                act(process)
+
+        self.scheduler.spawn("main", process, calmly)
+        self._go()
+
+    def _go(self) -> None:
+        self.scheduler.run()
+        for task, error, trace in self.scheduler.failures:
+            name = f"error-{type(error).__name__}"
+            text = f"{name}: {task.process}/{task.name}: {error}\n{trace}"
+            self.findings.append(Finding(name, text))
+        self.scheduler.failures.clear()
+
+    # --- before and after --------------------------------------------------------------------
+
+    def _set_up(self, process: SimulatedProcess) -> None:
+        settings = Settings.from_mapping(self.scenario.settings)
+        make_store(SharedDisk(process), settings, SystemClock())
+        with open_on(SharedDisk(process), SystemClock()) as client:
+            for topic in (*self.scenario.topics, FUNCTION_TOPIC):
+                make_topic(client, self.recorder, process.name, topic)
+            client.create_topic(FUNCTION_OUT)
+            for topic in self.scenario.topics:
+                self._announce_all(client, process, topic)
+
+    def _announce_all(self, client: Any, process: SimulatedProcess, topic: TopicPlan) -> None:
+        """Let every named producer of a topic with watermarks promise something early."""
+        for plan in self.scenario.processes if topic.has_watermarks else ():
+            for number in ("n1", "n2"):
+                name = f"{plan.name}-{number}"
+                facts: dict[str, Any] = {"topic": topic.name, "producer": name, "time_ms": 1}
+                call = self.recorder.invoke(process.name, "announce", **facts)
+                client.producer(topic.name, name).new_watermark().event_time(1).send()
+                self.recorder.ok(call)
+
+    def _look_over(self, process: SimulatedProcess) -> None:
+        """Open the store, read everything, drain every subscription, verify."""
+        recorder = self.recorder
+        with open_on(SharedDisk(process), SystemClock()) as client:
+            client.expire()
+            missing = [topic for topic in self.scenario.topics if not _exists(client, topic.name)]
+            for topic in missing:  # a process died between deleting and creating it
+                make_topic(client, recorder, process.name, topic)
+            names = [topic.name for topic in (*self.scenario.topics, FUNCTION_TOPIC)]
+            call = recorder.invoke(process.name, "final_read", topics=names)
+            recorder.ok(call, topics=snapshot(client, names))
+            for topic in self.scenario.topics:
+                for subscription in topic.kinds:
+                    self._drain(client, process, topic, subscription)
+            self._check_function(client)
+            try:
+                client.checkpoint(roll_all=True)
+            except TxlogError as error:
+                self.findings.append(Finding("no-checkpoint", f"no-checkpoint: {error}"))
+            call = recorder.invoke(process.name, "final_read", topics=names)
+            recorder.ok(call, topics=snapshot(client, names))
+        need_sound(verify_disk(SharedDisk(process, read_only=True), SystemClock(), deep=True))
+
+    def _drain(
+        self, client: Any, process: SimulatedProcess, topic: TopicPlan, subscription: str
+    ) -> None:
+        """Receive what a subscription has left, and what lies among its dead letters."""
+        if not any(row["subscription"] == subscription for row in client.subscriptions(topic.name)):
+            subscribe(client, self.recorder, process.name, topic, subscription)
+        call = self.recorder.invoke(
+            process.name, "final_drain", topic=topic.name, subscription=subscription
+        )
+        rows: list[dict[str, Any]] = []
+        kind: Any = topic.kinds[subscription].replace("_", "-")
+        with client.consumer(topic.name, subscription, type=kind) as consumer:
+            empty = 0
+            while empty < DRAIN_ROUNDS:
+                table = consumer.receive_batch(1000, 1000)
+                empty = 0 if table.num_rows else empty + 1
+                received = [*messages(table)]
+                rows += rows_of(received)
+                if received:
+                    consumer.acknowledge(received)
+        seen = snapshot(client, [topic.name])[topic.name]
+        replayed = self._replayed(topic.name, subscription)
+        for ending in ("DLQ", "RETRY"):
+            name = f"{topic.name}-{subscription}-{ending}"
+            for table in client.read(name) if _exists(client, name) else ():
+                rows += [
+                    row
+                    for row in moved_rows(messages(table), topic.name, seen)
+                    if row["value"] not in replayed
+                ]
+        self.recorder.ok(call, messages=rows)
+
+    def _replayed(self, topic: str, subscription: str) -> set[str]:
+        """If the subscription went back: what it acknowledged, also after it was a dead letter."""
+        calls = [
+            event.args
+            for event in self.recorder.events
+            if event.type == "invoke"
+            and event.args.get("topic") == topic
+            and event.args.get("subscription") in (subscription, None)
+            and event.op in ("seek", "unsubscribe", "delete_topic", "acknowledge")
+        ]
+        values = [value for args in calls for value in args.get("values", ())]
+        went_back = any("values" not in args and "ids" not in args for args in calls)
+        return set(values) if went_back else set()
+
+    def _check_function(self, client: Any) -> None:
+        """Each message that the function acknowledged has exactly one result."""
+        inputs = self._values(client, FUNCTION_IN)
+        results = self._values(client, FUNCTION_OUT)
+        with client.consumer(FUNCTION_IN, FUNCTION_SUBSCRIPTION) as consumer:
+            left = {value_of(m.value) for m in messages(consumer.receive_batch(10_000, 1000))}
+        expected = sorted(f"f-{value}" for value in inputs if value not in left)
+        if sorted(results) != expected:
+            text = f"function: its results are {sorted(results)}, not {expected}"
+            self.findings.append(Finding("function", text))
+
+    def _values(self, client: Any, topic: str) -> list[str]:
+        tables = client.read(topic)
+        return [value_of(message.value) for table in tables for message in messages(table)]
+
+
+def moved_rows(
+    moved: Iterable[Message], topic: str, seen: dict[str, list[list[str | None]]]
+) -> list[dict[str, Any]]:
+    """Messages of a dead-letter or retry topic, as the messages that they were.
+
+    seen: the messages of their topic by partition; others are gone, or of a deleted topic
+    """
+    partition_of = {row[0]: int(number) for number, rows in seen.items() for row in rows}
+    rows = []
+    for message in moved:
+        origin = message.properties["ORIGIN_MESSAGE_ID"]
+        if origin in partition_of:
+            (row,) = rows_of([message])
+            row |= {"topic": topic, "id": origin, "partition": partition_of[origin]}
+            rows.append(row | {"redelivered": 1})
+    return rows
+
+
+def _exists(client: Any, topic: str) -> bool:
+    try:
+        client.describe_topic(topic)
+    except TopicNotFound:
+        return False
+    return True
