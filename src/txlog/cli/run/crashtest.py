@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 class CrashTesting(msgspec.Struct, kw_only=True):
     """The options of `crashtest`."""
 
-    program: Annotated[str, Argument(metavar="PROGRAM", show_default=False)]
-    arguments: Annotated[list[str] | None, Argument(metavar="ARG", show_default=False)] = None
+    program: Annotated[
+        str, Argument(metavar="PROGRAM", show_default=False, help="a file of Python")
+    ]
+    arguments: Annotated[
+        list[str] | None, Argument(metavar="ARG", show_default=False, help="of the program")
+    ] = None
     inputs: Annotated[list[str], Option("--input", metavar="T…", help="topics that it reads")]
     outputs: Annotated[
         list[str], Option("--output", metavar="T…", help="topics to compare (all)", many=True)
