@@ -22,7 +22,7 @@ LINES_MAX = {
     "README.md": 120, "docs/watermarks.md": 210, "ARCHITECTURE.md": 310, "docs/format.md": 425,
     "CONTRIBUTING.md": 170, "docs/analytics.md": 250, "docs/cluster.md": 100,
     "docs/tutorial.md": 260, "docs/cookbook.md": 326, "docs/python.md": 385, "docs/index.md": 60,
-    "docs/testing.md": 60, "docs/page.md": 60, "docs/flights.md": 130,
+    "docs/testing.md": 60, "docs/crashtest.md": 110, "docs/page.md": 60, "docs/flights.md": 130,
     "docs/serve.md": 350, "docs/http.md": 80,
     "docs/guarantees.md": 40, "docs/comparison.md": 40, "docs/copies.md": 30,
     "docs/exit-codes.md": 35, "docs/container.md": 40, "docs/demonstration.md": 50,
@@ -89,6 +89,13 @@ def test_the_flights_run_as_written(tmp_path: Path) -> None:
         (tmp_path / name).symlink_to(ROOT / name)
     assert len(tour(_text("docs/flights.md"))) >= 10
     _run_tour(_text("docs/flights.md"), tmp_path)
+
+
+@pytest.mark.deep
+def test_the_crash_test_runs_as_written(tmp_path: Path) -> None:
+    """Its programs are killed sixteen times."""
+    assert len(tour(_text("docs/crashtest.md"))) >= 6
+    _run_tour(_text("docs/crashtest.md"), tmp_path)
 
 
 RECIPES = 11

@@ -265,6 +265,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "dlq retry": Entry("commands.sub", "retry_letters", "move dead letters back to their topics"),
     "restore": Entry("commands.store", "restore", "make a store from a copy"),
+    "crashtest": Entry(
+        "run.crashtest", "crashtest", "kill a program at each of its calls, and say what is lost"
+    ),
 }
 
 # Made by scripts.generate: how much a command can lose, 1 to 3 (line/synonyms); others only read.
@@ -342,6 +345,7 @@ LEVELS: Final[dict[str, int]] = {
     "policy alert remove": 1,
     "dlq retry": 1,
     "restore": 1,
+    "crashtest": 1,
 }
 
 NOUNS: Final[dict[str, str]] = {
@@ -398,7 +402,7 @@ VERB_ALIASES: Final[dict[str, str]] = {
 _GROUPS: Final = (
     ("begin", "init demo shell", "make a store, see it work"),
     ("messages", "produce consume peek import export", "lines, whole files"),
-    ("process", "run transform", "a function or a program, exactly once"),
+    ("process", "run transform crashtest", "a function or a program, exactly once"),
     ("look", "status top inspect query views report", "any id; SQL; charts"),
     ("health", "verify doctor check metrics bench", "intact, healthy, fast"),
     ("keep", "copy restore du wait", "back up, while others write"),
