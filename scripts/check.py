@@ -2,11 +2,11 @@
 
 usage: check.py [-h] [--all] [--slow] [--changed] [--only STEP] [PYTEST ARGUMENT ...]
 
-The steps format, lint, types and tests are quick. --all adds four that take as long again: deep
-tries each law at many places; spark has the tests of one Spark session; clients builds stock
-clients of Apache Pulsar and tries them; upstream runs a part of those clients' own tests, each day
-another one. With --all also a seventh of the tests marked slow runs, each day another one
-(tests/rotation.py); with --slow, all of them. With pytest arguments, only those tests run.
+The steps format, lint, types and tests are quick. --all adds four: deep tries each law at many
+places; spark has the tests of one Spark session; clients builds stock clients of Apache Pulsar and
+tries them; upstream runs those clients' own tests. Of each, another part runs each day, and so of
+the tests marked slow (tests/rotation.py); with --slow, all run, and with --only STEP, all of that
+step but the slow ones. With pytest arguments, only those tests run.
 --changed is for while you work: ruff and the tests nearest to your changes, for 9 seconds. A failed
 step does not stop the others; the exit code is then 1. `scripts/test` calls this in `.venv`.
 """
@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from scripts import changed
+from tests import rotation
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = [sys.executable, "-m"]
@@ -55,7 +56,7 @@ def main() -> int:
         return changed.check()
     names = [*STEPS] if options.all or options.slow else [*QUICK]
     is_rotation = options.all and not options.slow
-    today = ["--slow-day", str(datetime.now(UTC).toordinal())]  # also if midnight passes meanwhile
+    day = datetime.now(UTC).toordinal()  # also if midnight passes meanwhile
     names = [options.only] if options.only else ["tests"] if rest else names
     failed = []
     for name in names:
@@ -65,7 +66,7 @@ def main() -> int:
         elif name in MARKED:
             every = options.slow or is_rotation
             command += ["-m", MARKED[name] + ("" if every else " and not slow")]
-            command += today if is_rotation else []
+            command += ["--day", str(day)] if is_rotation else []
         began = time.monotonic()
         print(f"== {name}", flush=True)
         code = subprocess.run(command, cwd=ROOT, check=False).returncode
@@ -73,6 +74,8 @@ def main() -> int:
         print(f"({time.monotonic() - began:.1f} s)", flush=True)
         if code != 0:
             failed.append(name)
+    if is_rotation:
+        print(rotation.today(day))
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
