@@ -101,3 +101,43 @@ def test_the_line_of_today_names_every_tier() -> None:
         "parts of today: slow 2 of 7, deep 3 of 3, spark 1 of 2, clients 1 of 2; "
     )
     assert {*check.MARKED} - {"tests"} <= {*TIERS}
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands of the steps that run; none of them does anything, and that of spark fails."""
+    commands = list[list[str]]()
+
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, int("spark" in command), stdout="a line\n")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return commands
+
+
+@pytest.mark.parametrize(
+    ("words", "marks", "has_day"),
+    [
+        (["--all"], {"deep and not spark", "spark", "clients"}, True),
+        (["--slow"], {"deep and not spark", "spark", "clients"}, False),
+        (["--only", "deep"], {"deep and not spark and not slow"}, False),
+        ([], set(), False),
+    ],
+)
+def test_only_a_run_of_all_has_parts(
+    ran: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    words: list[str], marks: set[str], has_day: bool,
+) -> None:  # fmt: skip
+    """Of steps side by side each output is printed in one piece, and a failure is one of all."""
+    monkeypatch.setattr(sys, "argv", ["check.py", *words])
+    assert check.main() == int("spark" in marks)
+    marked = {command[-1 - 2 * has_day]: command for command in ran if "-m" in command[3:]}
+    quick = "not spark and not deep and not clients"
+    assert marked.keys() - {quick, f"{quick} and not slow"} == marks
+    assert all(("--day" in command) == has_day for command in marked.values())
+    printed = capsys.readouterr()
+    assert ("parts of today: slow " in printed.out) == has_day
+    if "spark" in marks:
+        assert "== spark\na line\n== spark: FAILED (" in printed.out
+        assert printed.err == "failed: spark\n"
