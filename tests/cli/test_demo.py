@@ -50,6 +50,7 @@ def test_file_has_the_published_totals() -> None:
         ) == {"refunds": 3836, "quantity": 5_176_450, "value": Decimal("9747747.934")}
 
 
+@pytest.mark.deep
 def test_lines_of_an_invoice_are_grouped_though_scattered_in_the_file() -> None:
     """Kills: an invoice read as a run of lines, as one invoice of the file is interrupted."""
     with source.open_source(source.locate(), None) as session:
@@ -379,6 +380,7 @@ def test_verdict_names_what_differs() -> None:
     assert "1 lost, 2 doubled\ndiffers: value: 1.4, expected 1.5\n" in text
 
 
+@pytest.mark.deep
 def test_demonstration_ends_with_its_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -391,6 +393,7 @@ def test_demonstration_ends_with_its_verdict(
     assert printed.err.startswith("2 workers killed; 40 invoices: 0 lost, 0 doubled\n")
 
 
+@pytest.mark.deep
 def test_tour_in_a_pipe_goes_on_to_its_end(tmp_path: Path) -> None:
     """It runs its commands, kills the function, and leaves the store; a second one is refused."""
     words = [sys.executable, "-m", "txlog", "demo", str(tmp_path / "tour"), "--tour"]
@@ -409,6 +412,7 @@ def test_tour_in_a_pipe_goes_on_to_its_end(tmp_path: Path) -> None:
     assert "tour is not empty" in again.stderr
 
 
+@pytest.mark.deep
 def test_tour_on_a_terminal_waits_and_can_be_left(tmp_path: Path) -> None:
     """Enter goes on; q ends the tour, which still says how to remove its store."""
     words = [sys.executable, "-m", "txlog", "demo", "walk", "--tour"]

@@ -17,6 +17,7 @@ import pytest
 
 import txlog
 from tests.harness import CHILDREN, Child, Children, python, run, run_until_done, txlog_of
+from tests.tiers import graded
 from txlog.cli.call import progress
 from txlog.cli.main import main
 from txlog.cli.run import log as joblog
@@ -353,7 +354,9 @@ def test_a_command_that_dislikes_one_message(tool: Tool) -> None:
     assert (tool.values(), tool.values("bad")) == (["v1", "v2", "v4", "v5"], ["3"])
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), graded([(signal.SIGINT, 130), (signal.SIGTERM, 143)], 1)
+)
 def test_a_signal_aborts_the_batch_and_frees_the_subscription(
     tool: Tool, number: int, code: int
 ) -> None:

@@ -49,6 +49,7 @@ def test_the_oracle_sees_what_comes_early(monkeypatch: pytest.MonkeyPatch) -> No
     assert "is not due before" in failure.trace[-1]
 
 
+@pytest.mark.deep
 def test_the_oracle_sees_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for an index that is a little late."""
     cutoff = DelayPolicy.cutoff

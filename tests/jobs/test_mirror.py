@@ -26,6 +26,7 @@ from tests.harness import KILLED, ready, run
 from tests.jobs.histories import plain
 from tests.jobs.test_export_files import bench_of, fill
 from tests.sql.test_querying import FIRST, STEPS, History
+from tests.tiers import graded
 from txlog import Client
 from txlog.errors import (
     DiskFailed,
@@ -127,7 +128,7 @@ def test_each_run_adds_the_newly_visible_messages(tmp_path: Path, form: str) -> 
     assert in_mirror(form, out) == in_topic(bench.client)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", graded(FORMS, ("hive",)))
 def test_mirror_is_the_topic_after_any_history(tmp_path: Path, form: str) -> None:
     """Ledgers roll, and compactions and checkpoints happen between runs.
 
@@ -220,7 +221,7 @@ def records_in(form: str, path: Path) -> list[Any]:
     return naturals
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", graded(FORMS, ("delta",)))
 def test_records_are_columns_of_the_first_schema(tmp_path: Path, form: str) -> None:
     """All types, with nulls, from the journal and from sealed files; a later schema changes no
     file.
@@ -307,7 +308,7 @@ def test_a_killed_run_is_continued_exactly_once(
     }
 
 
-@pytest.mark.parametrize("after", range(5))
+@pytest.mark.parametrize("after", graded(range(5), 2))
 def test_directories_complete_a_killed_run_that_was_partly_visible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
@@ -379,7 +380,7 @@ def test_a_run_keeps_the_files_that_it_reads(
     assert in_mirror(form, out) == expected
 
 
-@pytest.mark.parametrize("size", [0, 1024, 60_000])
+@pytest.mark.parametrize("size", graded([1024, 0, 60_000], 1))
 @pytest.mark.parametrize("form", FORMS)
 def test_full_disk_prints_one_line_and_leaves_no_partial_file(
     tmp_path: Path, form: str, size: int
