@@ -116,7 +116,7 @@ def test_records_keep_their_schema(bench: Bench, other: Client) -> None:
     assert (message.decode(), message.schema_version) == ({"who": "ana"}, 1)
 
 
-@pytest.mark.parametrize("after", range(1, 12))
+@pytest.mark.parametrize("after", graded(range(1, 12), 2))
 def test_interrupted_copy_goes_on(
     bench: Bench, other: Client, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
