@@ -14,6 +14,7 @@ step does not stop the others; the exit code is then 1. `scripts/test` calls thi
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -26,12 +27,14 @@ from tests import rotation
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = [sys.executable, "-m"]
+# A worker more than cores: now and then one waits for a disk, a clock or a program.
+WORKERS = str((os.cpu_count() or 1) + 1)
 STEPS = {
     "format": [*PYTHON, "ruff", "format", "--check", "--quiet", "."],
     "lint": [*PYTHON, "ruff", "check", "--quiet", "."],
     "types": [*PYTHON, "mypy"],
-    "tests": [*PYTHON, "pytest", "-q", "-n", "auto", "--dist", "worksteal"],
-    "deep": [*PYTHON, "pytest", "-q", "-n", "auto", "--dist", "worksteal"],
+    "tests": [*PYTHON, "pytest", "-q", "-n", WORKERS, "--dist", "worksteal"],
+    "deep": [*PYTHON, "pytest", "-q", "-n", WORKERS, "--dist", "worksteal"],
     "spark": [*PYTHON, "pytest", "-q", "tests/spark"],
     "clients": [*PYTHON, "pytest", "-q", "tests/clients"],
     "upstream": [*PYTHON, "tests.upstream"],

@@ -27,7 +27,7 @@ class Tier(NamedTuple):
 
 
 TIERS = {
-    "slow": Tier(7, limit_s=25.0),
+    "slow": Tier(7, limit_s=15.0),
     "deep": Tier(3),
     "spark": Tier(2, has_files=True),
     "clients": Tier(2, has_files=True),

@@ -200,6 +200,7 @@ def test_an_instance_that_fails_stops_the_others(tool: Tool) -> None:
     assert (code, json.loads(out)["skipped"]) == (0, 1)
 
 
+@pytest.mark.deep
 def test_a_function_that_kills_every_instance_is_an_error(
     tool: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

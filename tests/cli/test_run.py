@@ -249,6 +249,7 @@ def test_a_name_that_is_no_function(tool: Tool, name: str, code: int, text: str)
     assert text in tool.run(name)[2]
 
 
+@pytest.mark.deep
 def test_the_working_directory_is_no_place_for_modules(tool: Tool) -> None:
     """spec/cli 8.3: --path says where modules are; `python -m txlog` adds nothing."""
     words = ["run", "f:keep", "--input", "in", "--output", "out", "-s", "s", "--json"]

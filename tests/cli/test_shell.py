@@ -275,6 +275,7 @@ def test_a_person_at_the_shell(tmp_path: Path, shell: Shell, columns: int) -> No
         assert client.describe_topic("orders")["messages"] == 1
 
 
+@pytest.mark.deep
 def test_the_history_lasts_and_is_searched(tmp_path: Path, shell: Shell) -> None:
     env = {**person(tmp_path), "NO_COLOR": "1"}
     with Screen([sys.executable, "-m", "txlog", "shell"], env) as screen:

@@ -239,6 +239,7 @@ def test_the_error_names_the_damaged_file(kind: str) -> None:
     assert count
 
 
+@pytest.mark.deep
 def test_a_store_is_restored_by_the_bytes_it_had() -> None:
     """With the old bytes back, and a quarantined partition online again, all messages are
     readable.

@@ -79,7 +79,7 @@ WORKLOADS = {
     "bulk deleted": "create create bulk key_delete bulk delete_topic create bulk",
     "lazy key": "create send connect key_begin txn_send begin connect connect key_begin commit",
 }
-QUICK = ("transaction", "checkpoint")
+QUICK = ("transaction",)
 STEPS = [
     "create", "send", "begin", "txn_send", "txn_send", "ack", "txn_ack", "commit", "abort",
     "checkpoint", "roll", "connect", "key_begin", "key_delete", "compact", "trim", "joined",

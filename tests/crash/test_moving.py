@@ -83,7 +83,7 @@ MOVES: dict[str, Callable[[Client, list[MessageId]], object]] = {
 }
 
 
-@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("move", graded(MOVES, ("put off",)))
 def test_every_crash_of_a_move_leaves_each_message_once(move: str) -> None:
     """spec/reliability 3: message and acknowledgement move together, after any kill or
     power cut.
@@ -237,6 +237,7 @@ def check_retried(client: Client, sent: list[bytes], label: str) -> int:
     return len(back)
 
 
+@pytest.mark.deep
 def test_every_crash_of_a_retry_leaves_each_message_once() -> None:
     """A dead letter is in its topic again, or still a dead letter, after any kill or power cut."""
     disk = new_disk()

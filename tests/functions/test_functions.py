@@ -596,6 +596,7 @@ class F:
     assert deep(None) == 4
 
 
+@pytest.mark.deep
 @settings(max_examples=40)
 @given(
     counts=st.lists(st.integers(0, 30), min_size=2, max_size=2),

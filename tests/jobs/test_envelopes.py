@@ -179,6 +179,7 @@ def test_invalid_envelope_is_named_and_nothing_is_stored(
     assert not [*(tmp_path / "store").rglob("_stage/*/*")]
 
 
+@pytest.mark.deep
 def test_packed_and_truncated_files_of_envelopes(
     tmp_path: Path,
 ) -> None:

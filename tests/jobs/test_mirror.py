@@ -106,7 +106,7 @@ def in_topic(client: Client) -> list[tuple[object, ...]]:
     return rows_of(pa.concat_tables([Shape(client, "t").rows(rows) for rows in client.read("t")]))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", graded(FORMS, ("delta",)))
 def test_each_run_adds_the_newly_visible_messages(tmp_path: Path, form: str) -> None:
     """The messages of a transaction that was open at the first run come with the first run after
     its commit.
@@ -148,7 +148,7 @@ def test_mirror_is_the_topic_after_any_history(tmp_path: Path, form: str) -> Non
         history.client.close()
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", graded(FORMS, ("hive",)))
 def test_a_mirror_is_of_one_topic_of_one_store(tmp_path: Path, form: str) -> None:
     bench, out = bench_of(tmp_path), tmp_path / "out"
     bench.client.create_topic("u")
@@ -257,7 +257,7 @@ def test_records_are_columns_of_the_first_schema(tmp_path: Path, form: str) -> N
         mirror(client, "t", str(out), form)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", graded(FORMS, ("hive",)))
 def test_a_mirror_that_was_made_without_records_goes_on_without(tmp_path: Path, form: str) -> None:
     bench, out = bench_of(tmp_path), tmp_path / "out"
     mirror(bench.client, "t", str(out), form)
@@ -283,7 +283,7 @@ def files_of(form: str, path: Path) -> set[Path]:
     return set(path.rglob("[!.]*.parquet"))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", graded(FORMS, ("hive",)))
 @pytest.mark.parametrize(
     "steps",
     [[3, 7], *(pytest.param([at, 1, 2], marks=pytest.mark.slow) for at in range(12))],
@@ -349,7 +349,7 @@ def test_directories_complete_a_killed_run_that_was_partly_visible(
     assert all(path.stat().st_ino == inode for path, inode in inodes_before.items())
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", graded(FORMS, ("hive",)))
 def test_a_run_keeps_the_files_that_it_reads(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,7 +381,7 @@ def test_a_run_keeps_the_files_that_it_reads(
 
 
 @pytest.mark.parametrize("size", graded([1024, 0, 60_000], 1))
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", graded(FORMS, ("hive",)))
 def test_full_disk_prints_one_line_and_leaves_no_partial_file(
     tmp_path: Path, form: str, size: int
 ) -> None:

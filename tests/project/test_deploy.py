@@ -161,6 +161,7 @@ def served(container: dict[str, str]) -> Iterator[Served]:
         yield Served(port, Path(container["TXLOG_STORE"]), container)
 
 
+@pytest.mark.deep
 def test_the_image_serves_nobody_else_without_a_word(container: dict[str, str]) -> None:
     """The image's own command has neither TLS nor rules: it names the missing flags and exits."""
     done = harness.run([*words_of("ENTRYPOINT"), *words_of("CMD")], env=container, code=None)

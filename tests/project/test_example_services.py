@@ -105,6 +105,7 @@ def test_orders_of_the_service_are_stored_once_though_it_is_killed(service: Serv
     assert answered == set(service.stored())
 
 
+@pytest.mark.deep
 def test_message_that_was_sent_but_not_removed_is_stored_once(service: Service) -> None:
     """A kill between the send and the removal: the relay sends the row a second time."""
     with service.running() as (process, client):
