@@ -13,8 +13,8 @@ from txlog.cli.line.catalogue import COMMANDS
 TRANSCRIPTS = sorted(golden.GOLDEN.glob("*.txt"))
 # The commands of every day, and those that refuse; the tests of each room have the others as well.
 QUICK = frozenset(
-    "first_steps topics produce consuming subscriptions transactions keys schemas delayed query"
-    " functions dlq verify repair jobs mistakes dry_run check watermark_policies metrics".split()
+    "first_steps topics produce consuming subscriptions transactions schemas delayed query verify"
+    " mistakes dry_run".split()
 )
 
 

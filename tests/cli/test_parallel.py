@@ -159,6 +159,7 @@ def received(tool: Tool) -> None:
                 consumer.acknowledge(message)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("number", "code"), graded([(signal.SIGTERM, 143), (signal.SIGINT, 130)], 1)
 )

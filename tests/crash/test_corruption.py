@@ -37,7 +37,7 @@ KINDS = (
     "journal", "witness", "manifest", "toml", "state", "part", "side part", "sealed",
     "sealed side", "lock", "reserve",
 )  # fmt: skip
-SHORT = tuple(kind for kind in KINDS if kind not in ("manifest", "state", "part", "witness"))
+SHORT = ("journal", "sealed side", "lock")
 
 
 @cache
