@@ -17,6 +17,7 @@ import pyte
 import pytest
 
 import txlog
+from tests.tiers import graded
 
 ALTERNATE, BACK = b"\x1b[?1049h", b"\x1b[?1049l"
 
@@ -111,7 +112,7 @@ def test_top_sorts_by_keys_and_gives_the_screen_back(store: Path) -> None:
     assert ALTERNATE in terminal.output and BACK in terminal.output
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", graded([signal.SIGTERM, signal.SIGINT], 1))
 def test_signal_ends_top_and_gives_the_screen_back(store: Path, number: signal.Signals) -> None:
     terminal = Terminal(["top"], store)
     terminal.until("pears/s")
