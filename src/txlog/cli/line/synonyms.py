@@ -269,7 +269,7 @@ class Vocabulary:
         """
         verbs = self._with_noun([words[0], *following[:1]]) if len(words) == 1 else words
         if verbs[0] != words[0]:
-            return f"did you mean: txlog {' '.join(verbs)}"
+            return f"did you mean: txlog {_with_name(' '.join(verbs), following[1:])}"
         noun, word = " ".join(words[:-1]), words[-1]
         targets = self._targets(words)
         if not targets and " ".join(words) in ABSENT:
@@ -278,7 +278,8 @@ class Vocabulary:
             return text.format(*given[: len(names)], *names[len(given) :])
         targets = targets or self._elsewhere(word) or self._alike(noun, word)
         if targets:
-            return f"did you mean: {', '.join(f'txlog {line}' for line in targets[:_HINTS_MAX])}"
+            lines = [f"txlog {_with_name(line, following)}" for line in targets[:_HINTS_MAX]]
+            return f"did you mean: {', '.join(lines)}"
         return f"txlog {noun} -h lists the commands" if noun else "txlog lists the commands"
 
     def _targets(self, words: Sequence[str]) -> list[str]:
@@ -422,6 +423,14 @@ def flag_hint(word: str, flags: Mapping[str, str], path: str = "") -> str | None
 def _likeness(word: str, name: str) -> float:
     matcher = difflib.SequenceMatcher(None, word, name)
     return 0.0 if matcher.real_quick_ratio() < _ALIKE else matcher.ratio()
+
+
+def _with_name(line: str, following: Sequence[str]) -> str:
+    """A line that has flags, with the name that the user typed before them."""
+    path, dash, flags = line.partition(" -")
+    if not dash or not following or following[0].startswith("-"):
+        return line
+    return f"{path} {shlex.quote(following[0])}{dash}{flags}"
 
 
 def _path(line: str) -> str:
