@@ -50,7 +50,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "topic update": Entry("commands.topic", "update", "add partitions, change policies"),
     "topic delete": Entry("commands.topic", "delete", "delete topics with their messages"),
     "topic copy": Entry(
-        "commands.topic", "copy", "copy a topic to another store, each message once"
+        "commands.topic", "copy", "copy a topic, also to another store, each message once"
     ),
     "schema get": Entry("commands.topic", "get_schema", "a schema of a topic"),
     "schema versions": Entry("commands.topic", "schema_versions", "the schemas of a topic"),
@@ -498,7 +498,7 @@ def _verb(noun: str, args: list[str], used: int) -> tuple[str, int]:
     if path in NOUNS:
         return _verb(path, args, used + 1)
     if path not in COMMANDS:
-        raise _unknown([*noun.split(), args[used]])
+        raise _unknown([*noun.split(), args[used]], args[used + 1 :])
     return path, used + 1
 
 
