@@ -1,0 +1,129 @@
+"""Owns the virtual machine: its kernel, its disks and the program that it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).parent
+KERNEL = "linux.uml"
+MEMORY = "1G"
+DISKS_MAX = 15  # of one machine, besides the first
+BOUND_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystem:
+    """A file system of the machine: how to make and to mount it, and the size of its disk."""
+
+    type: str
+    make: Sequence[str]
+    options: str
+    size: int
+
+
+FILE_SYSTEMS = {
+    "ext4-ordered": FileSystem("ext4", ("mkfs.ext4", "-qF", "-b", "4096"), "data=ordered", 128),
+    "ext4-journal": FileSystem("ext4", ("mkfs.ext4", "-qF", "-b", "4096"), "data=journal", 128),
+    "xfs": FileSystem("xfs", ("mkfs.xfs", "-qf"), "defaults", 320),
+    "btrfs": FileSystem("btrfs", ("mkfs.btrfs", "-qf"), "defaults", 320),
+}
+
+
+class Unavailable(Exception):
+    """A program that the machine needs is not here."""
+
+
+class Broken(Exception):
+    """The machine did not do its work; the text ends with its console."""
+
+
+def missing() -> list[str]:
+    """Programs that are needed and are not on PATH."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+    wanted = [KERNEL, "cc", *{system.make[0] for system in FILE_SYSTEMS.values()}]
+    return [name for name in wanted if shutil.which(name, path=path) is None]
+
+
+def library(folder: Path) -> Path:
+    """Compile the library that records writes and flushes."""
+    target = folder / "device.so"
+    words = ["cc", "-O1", "-Wall", "-Wextra", "-fPIC", "-shared", "-o"]
+    subprocess.run([*words, str(target), str(HERE / "device.c")], check=True)
+    return target
+
+
+def blank(system: FileSystem, path: Path) -> None:
+    """Make an empty disk with a file system."""
+    with path.open("wb") as file:
+        file.truncate(system.size << 20)
+    environment = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"}
+    subprocess.run([*system.make, str(path)], check=True, env=environment, capture_output=True)
+
+
+def boot(
+    folder: Path,
+    disks: Sequence[Path],
+    job: Mapping[str, Any],
+    name: str,
+    more: Mapping[str, str] | None = None,
+) -> None:
+    """Run a job in a new machine until its power goes off; raises Broken.
+
+    name: of the job's file in `folder`, and of its console
+    """
+    (folder / f"{name}.job").write_text(json.dumps(job))
+    console = folder / f"{name}.console"
+    words = [
+        KERNEL,
+        f"mem={MEMORY}",
+        "root=none",
+        "rootfstype=hostfs",
+        "rootflags=/",
+        "ro",
+        f"init={HERE / 'init.sh'}",
+        "con=null",
+        "con0=fd:0,fd:1",
+        "ssl=null",
+        "quiet",
+        f"umid=powercut-{os.getpid()}-{name}",
+        *(f"ubd{number}={path}" for number, path in enumerate(disks)),
+        f"POWERCUT_PYTHON={sys.executable}",
+        f"POWERCUT_ROOT={ROOT}",
+        f"POWERCUT_OUT={folder}",
+        f"POWERCUT_JOB={name}.job",
+    ]
+    environment = {**os.environ, **(more or {})}
+    with console.open("wb") as out:
+        machine = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            machine.wait(BOUND_S)
+        except subprocess.TimeoutExpired:
+            raise Broken(f"it did not end within {BOUND_S} s: {tail(console)}") from None
+        finally:
+            if machine.poll() is None:
+                os.killpg(machine.pid, signal.SIGKILL)
+                machine.wait()
+    if "the program ended with code 0" not in console.read_text(errors="replace"):
+        raise Broken(tail(console))
+
+
+def tail(console: Path) -> str:
+    """The last lines of a console."""
+    return "\n".join(console.read_text(errors="replace").splitlines()[-30:])

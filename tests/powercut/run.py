@@ -1,0 +1,204 @@
+"""Owns `scripts/powercut`: machines at work, cuts of their disks, and the comparison.
+
+Usage: scripts/powercut [--cuts N] [--seed S] [--filesystem NAME] …
+
+    --cuts N             power cuts for each file system (default 10)
+    --seed S             chooses work and cuts (default: drawn, and printed)
+    --filesystem NAME    ext4-ordered, ext4-journal, xfs, btrfs or all (default ext4-ordered)
+    --cuts-of-a-run N    cuts of one run of the machine (default 60)
+    --seconds N          work in a run (default 20)
+    --unit N             bytes that the disk writes whole: 512 or 4096 (default: both in turn)
+    --leave-out WHAT     data or names: fdatasync or fsync do nothing, to see that this is found
+    --keep FOLDER        keep the files of runs there; otherwise only those of a run with a fault
+
+Exit code 1: a store differs from what was told; 2: the machine cannot be had or did not work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import compare, machine
+from .device import FLUSH, SECTOR, WRITE, Cut, Disk, Record, copy
+
+EVENTS_SIZE = 256 << 20
+
+
+@dataclass(slots=True)
+class Figures:
+    """What the cuts of a file system showed."""
+
+    cuts: int = 0
+    confirmed: int = 0
+    unmounted: int = 0
+    unflushed: int = 0
+    told: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+
+    def add(self, other: Figures) -> None:
+        """Count what another run showed."""
+        self.cuts += other.cuts
+        self.confirmed += other.confirmed
+        self.unmounted += other.unmounted
+        self.unflushed += other.unflushed
+        self.told += other.told
+        self.faults += other.faults
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run of the machine and its cuts."""
+
+    filesystem: str
+    cuts: int
+    seed: int
+    seconds: float = 20.0
+    units: Sequence[int] = (SECTOR, 4096)
+    leave_out: Sequence[str] = ()
+
+
+def run(plan: Plan, folder: Path) -> Figures:
+    """Let a machine work, cut its power again and again, and compare.
+
+    folder: gets the files of the run
+    """
+    system = machine.FILE_SYSTEMS[plan.filesystem]
+    names = ("blank", "disk", "events", "record")
+    blank, disk, events, record_file = (folder / name for name in names)
+    machine.blank(system, blank)
+    copy(blank, disk)
+    with events.open("wb") as file:
+        file.truncate(EVENTS_SIZE)
+    job = {"type": system.type, "options": system.options}
+    work = {"do": "work", "seed": plan.seed, "seconds": plan.seconds}
+    more = {
+        "LD_PRELOAD": str(machine.library(folder)),
+        "POWERCUT_LOG": str(record_file),
+        "POWERCUT_DISKS": f"{disk}:{events}",
+    }
+    machine.boot(folder, [disk, events], {**job, **work, "leave_out": plan.leave_out}, "work", more)
+    codes = json.loads((folder / "worked.json").read_text())
+    if any(codes):
+        raise machine.Broken(f"workers ended with {codes}: {machine.tail(folder / 'work.console')}")
+    record = Record(record_file)
+    if not record.count(FLUSH) or not record.count(WRITE):
+        raise machine.Broken("the record has no flush: this kernel's disks work in another way")
+    cuts = record.choose(plan.cuts, random.Random(plan.seed), plan.units)
+    figures = Figures()
+    following = Disk(record, blank, folder / "flushed")
+    for start in range(0, len(cuts), machine.DISKS_MAX):
+        group = cuts[start : start + machine.DISKS_MAX]
+        for cut, answer in recovered(folder, following, job, group, figures):
+            judge(record, cut, answer, figures)
+    return figures
+
+
+def recovered(
+    folder: Path, following: Disk, job: dict[str, Any], cuts: Sequence[Cut], figures: Figures
+) -> Iterator[tuple[Cut, dict[str, Any]]]:
+    """Let another machine recover the disks of cuts; yields what each has."""
+    images = [folder / f"cut-{n}" for n in range(len(cuts))]
+    for cut, image in zip(cuts, images, strict=True):
+        figures.unflushed += following.after(cut, image)
+    disks = {"abcdefghijklmnop"[n + 1]: image.name for n, image in enumerate(images)}
+    machine.boot(
+        folder, [folder / "disk", *images], {**job, "do": "recover", "disks": disks}, "recover"
+    )
+    for cut, image in zip(cuts, images, strict=True):
+        yield cut, json.loads((folder / f"{image.name}.json").read_text())
+
+
+def judge(record: Record, cut: Cut, answer: dict[str, Any], figures: Figures) -> None:
+    """Compare what one disk has with what was told before its cut."""
+    figures.cuts += 1
+    if "mount" in answer:
+        figures.unmounted += 1
+        figures.told[f"mount: {answer['mount']} (unit {cut.unit})"] += 1
+        return
+    events = record.told_before(cut)
+    told = compare.Told(events)
+    figures.confirmed += told.confirmed
+    figures.told += told.counts
+    figures.faults += [f"{cut}: {fault}" for fault in compare.faults(events, answer)]
+
+
+def plans(options: argparse.Namespace, seed: int) -> Iterator[Plan]:
+    """The runs that the options ask for."""
+    chosen = options.filesystem
+    for name in machine.FILE_SYSTEMS if chosen == "all" else [chosen]:
+        left, number = options.cuts, 0
+        while left > 0:
+            count = min(left, options.cuts_of_a_run)
+            units = [options.unit] if options.unit else [SECTOR, 4096]
+            leave_out = options.leave_out or []
+            yield Plan(name, count, seed + number, options.seconds, units, leave_out)
+            left, number = left - count, number + 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the plans and print figures."""
+    parser = argparse.ArgumentParser(prog="scripts/powercut", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--cuts", type=int, default=10)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--filesystem", choices=[*machine.FILE_SYSTEMS, "all"])
+    parser.add_argument("--cuts-of-a-run", type=int, default=60)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--unit", type=int, choices=[SECTOR, 4096])
+    parser.add_argument("--leave-out", action="append", choices=["data", "names"])
+    parser.add_argument("--keep", type=Path)
+    parser.set_defaults(filesystem="ext4-ordered")
+    options = parser.parse_args(arguments)
+    if lacking := machine.missing():
+        print(f"not on PATH: {', '.join(lacking)}", file=sys.stderr)
+        return 2
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 30)
+    total: dict[str, Figures] = {}
+    for plan in plans(options, seed):
+        began = time.monotonic()
+        parent = options.keep or Path(tempfile.gettempdir())
+        folder = Path(tempfile.mkdtemp(prefix=f"powercut-{plan.filesystem}-", dir=parent))
+        try:
+            figures = run(plan, folder)
+        except machine.Broken as error:
+            print(f"{plan.filesystem}, seed {plan.seed}: {error}", file=sys.stderr)
+            return 2
+        show(plan, figures, time.monotonic() - began)
+        total.setdefault(plan.filesystem, Figures()).add(figures)
+        if options.keep or figures.faults:
+            print(f"the files are in {folder}", flush=True)
+        else:
+            shutil.rmtree(folder)
+    print(
+        f"{sum(figures.cuts for figures in total.values())} cuts, "
+        f"{sum(len(figures.faults) for figures in total.values())} faults"
+    )
+    return 1 if any(figures.faults for figures in total.values()) else 0
+
+
+def show(plan: Plan, figures: Figures, seconds: float) -> None:
+    """Print the figures of a run, and its first faults."""
+    print(
+        f"{plan.filesystem}, seed {plan.seed}: {figures.cuts} cuts, {figures.confirmed} confirmed "
+        f"messages compared, {figures.unflushed / max(figures.cuts, 1):.1f} writes unflushed, "
+        f"{figures.unmounted} disks did not mount, {len(figures.faults)} faults, {seconds:.0f} s"
+    )
+    print("  told:", ", ".join(f"{name} {count}" for name, count in sorted(figures.told.items())))
+    for fault in figures.faults[:20]:
+        print(" ", fault)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
