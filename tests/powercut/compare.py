@@ -95,8 +95,7 @@ def _faults(told: Told, answer: Event) -> Iterator[str]:
         return
     if "open" in answer and told.counts["init"]:
         yield f"the store does not open: {answer['open']}"
-    for name in ("verified", "verified_later"):
-        yield from (f"{name}: {problem}" for problem in answer[name])
+    yield from (f"verify: {problem}" for problem in answer["verified"])
     yield from (f"topic {topic} is lost" for topic in told.created - {*answer["topics"]})
     yield from (f"topic {topic} is a phantom" for topic in {*answer["topics"]} - told.topics)
     places = [
@@ -200,3 +199,30 @@ def _later(answer: Event, places: Sequence[Place]) -> Iterator[str]:
     new = Counter((topic, value) for topic, value, _, _ in {*later} - {*places})
     if added != new:
         yield f"after recovery {dict(added)} were added, and {dict(new)} are there"
+
+
+# --- for the checker ------------------------------------------------------------------------------
+
+WORDS = frozenset(
+    "create_topic flush send connect_key begin commit abort"
+    " subscribe receive acknowledge read".split()
+)
+
+
+def history(events: Sequence[Event], answer: Event) -> Iterator[dict[str, Any]]:
+    """The events before a cut, the cut, and what was there, in the words of tests/history."""
+    lines = [dict(event) for event in events if event["op"] in WORDS]
+    lines.append({"type": "event", "op": "power_cut"})
+    topics: dict[str, dict[str, list[list[str]]]] = {topic: {} for topic in answer["topics"]}
+    for row in answer["messages"]:
+        parts = topics[row["topic"]].setdefault(str(row["partition"]), [])
+        parts.append([row["id"], row["value"]])
+    finals: list[tuple[str, Event, Event]] = [("final_read", {}, {"topics": topics})]
+    if "drained_again" in answer:
+        args = {"topic": "orders", "subscription": SUBSCRIPTION}
+        finals.append(("final_drain", args, {"messages": answer["drained"]}))
+    for call, (op, args, result) in enumerate(finals, 1):
+        same: dict[str, Any] = {"process": "after", "call": -call, "op": op}
+        lines.append({**same, "type": "invoke", "args": args})
+        lines.append({**same, "type": "ok", "answer": result})
+    yield from ({"n": n, **line} for n, line in enumerate(lines))

@@ -9,6 +9,7 @@ Usage: scripts/powercut [--cuts N] [--seed S] [--filesystem NAME] …
     --seconds N          work in a run (default 20)
     --unit N             bytes that the disk writes whole: 512 or 4096 (default: both in turn)
     --leave-out WHAT     data or names: fdatasync or fsync do nothing, to see that this is found
+    --histories FOLDER   write each cut's history there, for tests/history
     --keep FOLDER        keep the files of runs there; otherwise only those of a run with a fault
 
 Exit code 1: a store differs from what was told; 2: the machine cannot be had or did not work.
@@ -33,6 +34,7 @@ from . import compare, machine
 from .device import FLUSH, SECTOR, WRITE, Cut, Disk, Record, copy
 
 EVENTS_SIZE = 256 << 20
+THOROUGH = 3  # after every third cut the store also makes a checkpoint and is verified again
 
 
 @dataclass(slots=True)
@@ -66,6 +68,7 @@ class Plan:
     seconds: float = 20.0
     units: Sequence[int] = (SECTOR, 4096)
     leave_out: Sequence[str] = ()
+    histories: Path | None = None
 
 
 def run(plan: Plan, folder: Path) -> Figures:
@@ -100,7 +103,7 @@ def run(plan: Plan, folder: Path) -> Figures:
     for start in range(0, len(cuts), machine.DISKS_MAX):
         group = cuts[start : start + machine.DISKS_MAX]
         for cut, answer in recovered(folder, following, job, group, figures):
-            judge(record, cut, answer, figures)
+            judge(record, cut, answer, figures, plan)
     return figures
 
 
@@ -112,14 +115,14 @@ def recovered(
     for cut, image in zip(cuts, images, strict=True):
         figures.unflushed += following.after(cut, image)
     disks = {"abcdefghijklmnop"[n + 1]: image.name for n, image in enumerate(images)}
-    machine.boot(
-        folder, [folder / "disk", *images], {**job, "do": "recover", "disks": disks}, "recover"
-    )
+    thoroughly = [image.name for image in images[::THOROUGH]]
+    task = {**job, "do": "recover", "disks": disks, "thoroughly": thoroughly}
+    machine.boot(folder, [folder / "disk", *images], task, "recover")
     for cut, image in zip(cuts, images, strict=True):
         yield cut, json.loads((folder / f"{image.name}.json").read_text())
 
 
-def judge(record: Record, cut: Cut, answer: dict[str, Any], figures: Figures) -> None:
+def judge(record: Record, cut: Cut, answer: dict[str, Any], figures: Figures, plan: Plan) -> None:
     """Compare what one disk has with what was told before its cut."""
     figures.cuts += 1
     if "mount" in answer:
@@ -131,6 +134,10 @@ def judge(record: Record, cut: Cut, answer: dict[str, Any], figures: Figures) ->
     figures.confirmed += told.confirmed
     figures.told += told.counts
     figures.faults += [f"{cut}: {fault}" for fault in compare.faults(events, answer)]
+    if plan.histories is not None and "messages" in answer:
+        file = plan.histories / f"{plan.filesystem}-{plan.seed}-{cut.at}-{cut.seed}.jsonl"
+        lines = (json.dumps(line) + "\n" for line in compare.history(events, answer))
+        file.write_text("".join(lines))
 
 
 def plans(options: argparse.Namespace, seed: int) -> Iterator[Plan]:
@@ -142,7 +149,9 @@ def plans(options: argparse.Namespace, seed: int) -> Iterator[Plan]:
             count = min(left, options.cuts_of_a_run)
             units = [options.unit] if options.unit else [SECTOR, 4096]
             leave_out = options.leave_out or []
-            yield Plan(name, count, seed + number, options.seconds, units, leave_out)
+            yield Plan(
+                name, count, seed + number, options.seconds, units, leave_out, options.histories
+            )
             left, number = left - count, number + 1
 
 
@@ -158,6 +167,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--unit", type=int, choices=[SECTOR, 4096])
     parser.add_argument("--leave-out", action="append", choices=["data", "names"])
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("--histories", type=Path)
     parser.set_defaults(filesystem="ext4-ordered")
     options = parser.parse_args(arguments)
     if lacking := machine.missing():
