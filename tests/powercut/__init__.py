@@ -17,6 +17,7 @@ Contents:
     machine     starts the virtual machine with disks and a program
     guest       the programs inside: workers on a store, and recovery of the disks of cuts
     workers     what the workers in the machine do with a store
+    outside     stock clients of Apache Pulsar, outside of the machine, that use a server in it
     compare     what a recovered store has, compared with what had been told
     run         `scripts/powercut`: a run, its cuts and its figures
 """

@@ -103,6 +103,7 @@ def _faults(told: Told, answer: Event) -> Iterator[str]:
     ]
     by_value = {(topic, value): (partition, id_) for topic, value, partition, id_ in places}
     yield from _messages(told, places, by_value)
+    yield from _order(answer["messages"])
     yield from _transactions(told, by_value)
     yield from _subscription(told, answer, by_value)
     yield from _numbers(told, answer, by_value)
@@ -127,18 +128,24 @@ def _messages(
         if by_value.get((topic, value)) != (partition, id_):
             at = by_value.get((topic, value))
             yield f"{value} of {topic} was seen as {partition} {id_} and is taken back ({at})"
+
+
+def _order(rows: Sequence[Event]) -> Iterator[str]:
+    """Ids grow along a partition, and the numbers of a producer for each key."""
     ends: dict[tuple[str, int], tuple[int, ...]] = {}
-    sequences: dict[tuple[str, str, int], int] = {}
-    for topic, value, partition, id_ in places:
-        number = tuple(map(int, id_.split(":")))
-        if number <= ends.get((topic, partition), ()):
+    numbers: dict[tuple[Any, ...], int] = {}
+    for row in rows:
+        topic, partition, id_ = row["topic"], row["partition"], row["id"]
+        position = tuple(map(int, id_.split(":")))
+        if position <= ends.get((topic, partition), ()):
             yield f"{topic} {partition} has {id_} behind {ends[topic, partition]}"
-        ends[topic, partition] = number
+        ends[topic, partition] = position
         if topic == "orders":
-            name, _, text = value.partition(":")
-            if int(text) <= sequences.get((topic, name, partition), 0):
-                yield f"{value} is out of order in {topic} {partition}"
-            sequences[topic, name, partition] = int(text)
+            name, _, text = row["value"].partition(":")
+            line = name, row["key"], partition
+            if int(text) <= numbers.get(line, 0):
+                yield f"{row['value']} is out of order in {topic} {partition}"
+            numbers[line] = int(text)
 
 
 def _transactions(told: Told, by_value: Mapping[tuple[str, str], tuple[int, str]]) -> Iterator[str]:
@@ -217,7 +224,9 @@ def history(events: Sequence[Event], answer: Event) -> Iterator[dict[str, Any]]:
     for row in answer["messages"]:
         parts = topics[row["topic"]].setdefault(str(row["partition"]), [])
         parts.append([row["id"], row["value"]])
-    finals: list[tuple[str, Event, Event]] = [("final_read", {}, {"topics": topics})]
+    finals: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+        ("final_read", {}, {"topics": topics})
+    ]
     if "drained_again" in answer:
         args = {"topic": "orders", "subscription": SUBSCRIPTION}
         finals.append(("final_drain", args, {"messages": answer["drained"]}))

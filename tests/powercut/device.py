@@ -13,7 +13,8 @@ import mmap
 import os
 import random
 import struct
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -23,6 +24,9 @@ WRITE, FLUSH, ZERO = 1, 2, 3
 HEADER = struct.Struct("<IIQQ")
 STORE_DISK, EVENT_DISK = 0, 1  # as the machine has them
 REGION = 32 << 20  # of the disk of events, for each process
+
+PREPARED = ("init", "create_subscription")  # the first calls, before there is work
+DURABLE = ("send", "commit", "abort", "create_topic")  # calls that end with a flush
 
 Keep = Literal["nothing", "everything", "few", "half", "most", "all but one", "a torn end"]
 KEEPS: tuple[Keep, ...] = (
@@ -72,6 +76,7 @@ class Record:
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.entries = list(self._parsed())
         self.events = list(self._told())
+        self._starts = [entry.at - HEADER.size for entry in self.entries]
 
     def _parsed(self) -> Iterator[Entry]:
         at, size = 0, len(self._bytes)
@@ -102,6 +107,11 @@ class Record:
             for line in lines:
                 yield Told(index + 1, json.loads(line))
 
+    def add(self, outside: Iterable[tuple[int, dict[str, Any]]]) -> None:
+        """Take events from outside of the machine, with the size that the record had then."""
+        told = [Told(bisect_left(self._starts, size), event) for size, event in outside]
+        self.events = sorted([*self.events, *told], key=lambda each: each.before)
+
     def count(self, kind: int) -> int:
         """How many entries of a kind the disk of the store has."""
         return sum(entry.kind == kind and entry.disk == STORE_DISK for entry in self.entries)
@@ -109,22 +119,22 @@ class Record:
     # --- cuts -------------------------------------------------------------------------------------
 
     def choose(self, count: int, rng: random.Random, units: Sequence[int]) -> list[Cut]:
-        """Draw cuts: half of them right after an answer, others anywhere or before a flush."""
+        """Draw cuts: half of them right after an answer, others before a flush or anywhere.
+
+        One in ten is as likely to be before the topics were there as after it.
+        """
         store = [n for n, entry in enumerate(self.entries) if entry.disk == STORE_DISK]
-        flushes = [n for n in store if self.entries[n].kind == FLUSH]
-        answers = [told.before for told in self.events if told.event["type"] == "ok"]
+        answered = [told for told in self.events if told.event["type"] == "ok"]
+        made = [told.before for told in answered if told.event["op"] in PREPARED]
+        begin = max(made, default=0)
+        later = [n for n in store if n >= begin] or store
+        flushes = [n for n in later if self.entries[n].kind == FLUSH] or later
+        answers = [told.before for told in answered if told.event["op"] in DURABLE] or later
         cuts = []
         for _ in range(count):
-            kind = rng.random()
-            places = answers if kind < 0.5 else flushes if kind < 0.65 else store
-            cuts.append(
-                Cut(
-                    rng.choice(places or store),
-                    rng.choice(KEEPS),
-                    rng.choice(units),
-                    rng.randrange(1 << 30),
-                )
-            )
+            places = rng.choices((answers, flushes, later, store), (50, 15, 25, 10))[0]
+            keep, unit, seed = rng.choice(KEEPS), rng.choice(units), rng.randrange(1 << 30)
+            cuts.append(Cut(rng.choice(places), keep, unit, seed))
         return sorted(cuts, key=lambda cut: cut.at)
 
     def told_before(self, cut: Cut) -> list[dict[str, Any]]:

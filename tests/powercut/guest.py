@@ -1,15 +1,20 @@
-"""The program inside the machine: `guest work` or `guest recover`, with a job in /mnt/out.
+"""The program inside the machine: it does a job of /mnt/out.
 
 work      mounts the first disk and lets workers use a store on it until their time is over
+serve     mounts the first disk, and serves a store on it to clients outside of the machine
 recover   mounts the other disks, one after another, and writes what each has to /mnt/out
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
+import runpy
+import signal
 import subprocess
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import Any
@@ -29,6 +34,14 @@ def unflushed(_: object) -> None:
     """What a flush does when it is left out, to see that the comparison finds it."""
 
 
+def leave_out_flushes(job: dict[str, Any]) -> None:
+    """Make no flushes of files (`data`) or of names and new files (`names`), if the job says so."""
+    if "data" in job["leave_out"]:
+        os.fdatasync = unflushed  # type: ignore[assignment]
+    if "names" in job["leave_out"]:
+        os.fsync = unflushed  # type: ignore[assignment]
+
+
 # --- work -----------------------------------------------------------------------------------------
 
 
@@ -36,14 +49,16 @@ def work(job: dict[str, Any]) -> None:
     """Fork a process for each role, and wait for all."""
     if problem := mount("a", job):
         sys.exit(problem)
-    if "data" in job["leave_out"]:
-        os.fdatasync = unflushed  # type: ignore[assignment]
-    if "names" in job["leave_out"]:
-        os.fsync = unflushed  # type: ignore[assignment]
+    leave_out_flushes(job)
     from . import workers
 
+    finished = mmap.mmap(-1, mmap.PAGESIZE)
+
     def run(number: int, role: Any) -> None:
-        role(workers.Worker(str(STORE), "/dev/ubdb", number, job["seed"], job["seconds"]))
+        seed, sends = job["seed"], job["sends"]
+        worker = workers.Worker(str(STORE), "/dev/ubdb", number, seed, sends, finished)
+        role(worker)
+        worker.finish()
 
     workers.warm_up("/mnt/tmp/warm")
     run(0, workers.prepare)
@@ -59,6 +74,30 @@ def work(job: dict[str, Any]) -> None:
         children.append(child)
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     (OUT / "worked.json").write_text(json.dumps(codes))
+
+
+def serve(job: dict[str, Any]) -> None:
+    """Serve a store to clients outside until the job's file `stop` is there."""
+    if problem := mount("a", job):
+        sys.exit(problem)
+    address = job["address"]
+    for words in (
+        ["addr", "add", f"{address}/{job['bits']}", "dev", "eth0"],
+        ["link", "set", "eth0", "up"],
+    ):
+        subprocess.run(["ip", *words], check=True)
+    from . import workers
+
+    workers.prepare(workers.Worker(str(STORE), "/dev/ubdb", 0, 0, 0, mmap.mmap(-1, 1)))
+    if (server := os.fork()) == 0:
+        leave_out_flushes(job)
+        words = ["serve", "--insecure", "--pulsar", f"{address}:6650", "--http", "off"]
+        sys.argv = ["txlog", "-S", str(STORE), *words, "--no-topic-creation"]
+        runpy.run_module("txlog", run_name="__main__", alter_sys=True)
+        os._exit(1)
+    while not (OUT / "stop").exists():
+        threading.Event().wait(0.5)
+    os.kill(server, signal.SIGKILL)
 
 
 # --- recover --------------------------------------------------------------------------------------
@@ -173,4 +212,4 @@ def go_on(client: Any, topics: list[str], answer: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     task = json.loads((OUT / sys.argv[1]).read_text())
-    {"work": work, "recover": recover}[task["do"]](task)
+    {"work": work, "serve": serve, "recover": recover}[task["do"]](task)

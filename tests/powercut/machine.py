@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,10 +50,10 @@ class Broken(Exception):
     """The machine did not do its work; the text ends with its console."""
 
 
-def missing() -> list[str]:
-    """Programs that are needed and are not on PATH."""
+def missing(names: Iterable[str]) -> list[str]:
+    """Programs that machines with these file systems need and that are not on PATH."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
-    wanted = [KERNEL, "cc", *{system.make[0] for system in FILE_SYSTEMS.values()}]
+    wanted = [KERNEL, "cc", *sorted({FILE_SYSTEMS[name].make[0] for name in names})]
     return [name for name in wanted if shutil.which(name, path=path) is None]
 
 
@@ -76,10 +79,14 @@ def boot(
     job: Mapping[str, Any],
     name: str,
     more: Mapping[str, str] | None = None,
+    network: str = "",
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
     """Run a job in a new machine until its power goes off; raises Broken.
 
-    name: of the job's file in `folder`, and of its console
+    name:      of the job's file in `folder`, and of its console
+    network:   the interface of this machine that leads to it
+    meanwhile: what to do outside while it runs
     """
     (folder / f"{name}.job").write_text(json.dumps(job))
     console = folder / f"{name}.console"
@@ -97,6 +104,7 @@ def boot(
         "quiet",
         f"umid=powercut-{os.getpid()}-{name}",
         *(f"ubd{number}={path}" for number, path in enumerate(disks)),
+        *([f"eth0=tuntap,{network}"] if network else []),
         f"POWERCUT_PYTHON={sys.executable}",
         f"POWERCUT_ROOT={ROOT}",
         f"POWERCUT_OUT={folder}",
@@ -113,6 +121,7 @@ def boot(
             start_new_session=True,
         )
         try:
+            meanwhile()
             machine.wait(BOUND_S)
         except subprocess.TimeoutExpired:
             raise Broken(f"it did not end within {BOUND_S} s: {tail(console)}") from None
@@ -127,3 +136,33 @@ def boot(
 def tail(console: Path) -> str:
     """The last lines of a console."""
     return "\n".join(console.read_text(errors="replace").splitlines()[-30:])
+
+
+# --- the network ----------------------------------------------------------------------------------
+
+OUTSIDE, INSIDE, BITS = "10.213.7.1", "10.213.7.2", 30
+TUNSETIFF, TAP, WITHOUT_HEADER = 0x400454CA, 0x0002, 0x1000
+TUNSETPERSIST = 0x400454CB
+
+
+@contextmanager
+def network() -> Iterator[str]:
+    """An interface that leads to a machine; raises Unavailable where we may not make one."""
+    name = f"cut{os.getpid()}"
+    try:
+        tap = os.open("/dev/net/tun", os.O_RDWR)
+        request = struct.pack("16sH22x", name.encode(), TAP | WITHOUT_HEADER)
+        fcntl.ioctl(tap, TUNSETIFF, request)
+        fcntl.ioctl(tap, TUNSETPERSIST, 1)
+    except OSError as error:
+        raise Unavailable(f"there is no network to a machine: {error}") from None
+    os.close(tap)  # the machine opens it again
+    try:
+        for words in (
+            ["addr", "add", f"{OUTSIDE}/{BITS}", "dev", name],
+            ["link", "set", name, "up"],
+        ):
+            subprocess.run(["ip", *words], check=True, capture_output=True)
+        yield name
+    finally:
+        subprocess.run(["ip", "link", "delete", name], check=False, capture_output=True)

@@ -6,10 +6,11 @@ Usage: scripts/powercut [--cuts N] [--seed S] [--filesystem NAME] …
     --seed S             chooses work and cuts (default: drawn, and printed)
     --filesystem NAME    ext4-ordered, ext4-journal, xfs, btrfs or all (default ext4-ordered)
     --cuts-of-a-run N    cuts of one run of the machine (default 60)
-    --seconds N          work in a run (default 20)
+    --sends N            messages of each sender in a run (default 200)
     --unit N             bytes that the disk writes whole: 512 or 4096 (default: both in turn)
     --leave-out WHAT     data or names: fdatasync or fsync do nothing, to see that this is found
     --histories FOLDER   write each cut's history there, for tests/history
+    --clients            stock clients outside of the machine use a server in it
     --keep FOLDER        keep the files of runs there; otherwise only those of a run with a fault
 
 Exit code 1: a store differs from what was told; 2: the machine cannot be had or did not work.
@@ -28,13 +29,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import compare, machine
 from .device import FLUSH, SECTOR, WRITE, Cut, Disk, Record, copy
+from .outside import Clients
 
 EVENTS_SIZE = 256 << 20
+SENDS = 200
 THOROUGH = 3  # after every third cut the store also makes a checkpoint and is verified again
+
+
+Outside = list[tuple[int, dict[str, Any]]]
+"""Events, with the size of the record when they were told."""
 
 
 @dataclass(slots=True)
@@ -65,9 +72,10 @@ class Plan:
     filesystem: str
     cuts: int
     seed: int
-    seconds: float = 20.0
+    sends: int = SENDS
     units: Sequence[int] = (SECTOR, 4096)
     leave_out: Sequence[str] = ()
+    clients: bool = False
     histories: Path | None = None
 
 
@@ -83,20 +91,18 @@ def run(plan: Plan, folder: Path) -> Figures:
     copy(blank, disk)
     with events.open("wb") as file:
         file.truncate(EVENTS_SIZE)
-    job = {"type": system.type, "options": system.options}
-    work = {"do": "work", "seed": plan.seed, "seconds": plan.seconds}
+    job = {"type": system.type, "options": system.options, "leave_out": plan.leave_out}
     more = {
         "LD_PRELOAD": str(machine.library(folder)),
         "POWERCUT_LOG": str(record_file),
         "POWERCUT_DISKS": f"{disk}:{events}",
     }
-    machine.boot(folder, [disk, events], {**job, **work, "leave_out": plan.leave_out}, "work", more)
-    codes = json.loads((folder / "worked.json").read_text())
-    if any(codes):
-        raise machine.Broken(f"workers ended with {codes}: {machine.tail(folder / 'work.console')}")
+    started = Start(folder, [disk, events], job, more)
+    told_outside = served(plan, started, record_file) if plan.clients else worked(plan, started)
     record = Record(record_file)
     if not record.count(FLUSH) or not record.count(WRITE):
         raise machine.Broken("the record has no flush: this kernel's disks work in another way")
+    record.add(told_outside)
     cuts = record.choose(plan.cuts, random.Random(plan.seed), plan.units)
     figures = Figures()
     following = Disk(record, blank, folder / "flushed")
@@ -105,6 +111,44 @@ def run(plan: Plan, folder: Path) -> Figures:
         for cut, answer in recovered(folder, following, job, group, figures):
             judge(record, cut, answer, figures, plan)
     return figures
+
+
+class Start(NamedTuple):
+    """What a machine at work starts with."""
+
+    folder: Path
+    disks: Sequence[Path]
+    job: dict[str, Any]
+    more: dict[str, str]
+
+
+def worked(plan: Plan, start: Start) -> Outside:
+    """Let processes in a machine use a store."""
+    work = {"do": "work", "seed": plan.seed, "sends": plan.sends}
+    machine.boot(start.folder, start.disks, {**start.job, **work}, "work", start.more)
+    codes = json.loads((start.folder / "worked.json").read_text())
+    if any(codes):
+        console = machine.tail(start.folder / "work.console")
+        raise machine.Broken(f"workers ended with {codes}: {console}")
+    return []
+
+
+def served(plan: Plan, start: Start, record: Path) -> Outside:
+    """Let stock clients of Apache Pulsar use a server in a machine; returns what they were told."""
+    clients = Clients(machine.INSIDE, record, plan.seed, plan.sends)
+
+    def use() -> None:
+        try:
+            clients.run()
+        finally:
+            (start.folder / "stop").touch()
+
+    serve = {"do": "serve", "address": machine.INSIDE, "bits": machine.BITS}
+    with machine.network() as name:
+        machine.boot(
+            start.folder, start.disks, {**start.job, **serve}, "work", start.more, name, use
+        )
+    return clients.events
 
 
 def recovered(
@@ -140,17 +184,22 @@ def judge(record: Record, cut: Cut, answer: dict[str, Any], figures: Figures, pl
         file.write_text("".join(lines))
 
 
-def plans(options: argparse.Namespace, seed: int) -> Iterator[Plan]:
+def plans(names: Sequence[str], options: argparse.Namespace, seed: int) -> Iterator[Plan]:
     """The runs that the options ask for."""
-    chosen = options.filesystem
-    for name in machine.FILE_SYSTEMS if chosen == "all" else [chosen]:
+    for name in names:
         left, number = options.cuts, 0
         while left > 0:
             count = min(left, options.cuts_of_a_run)
             units = [options.unit] if options.unit else [SECTOR, 4096]
-            leave_out = options.leave_out or []
             yield Plan(
-                name, count, seed + number, options.seconds, units, leave_out, options.histories
+                filesystem=name,
+                cuts=count,
+                seed=seed + number,
+                sends=options.sends,
+                units=units,
+                leave_out=options.leave_out or (),
+                clients=options.clients,
+                histories=options.histories,
             )
             left, number = left - count, number + 1
 
@@ -163,25 +212,28 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--filesystem", choices=[*machine.FILE_SYSTEMS, "all"])
     parser.add_argument("--cuts-of-a-run", type=int, default=60)
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--sends", type=int, default=SENDS)
     parser.add_argument("--unit", type=int, choices=[SECTOR, 4096])
     parser.add_argument("--leave-out", action="append", choices=["data", "names"])
+    parser.add_argument("--clients", action="store_true")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--histories", type=Path)
     parser.set_defaults(filesystem="ext4-ordered")
     options = parser.parse_args(arguments)
-    if lacking := machine.missing():
+    chosen = options.filesystem
+    names = [*machine.FILE_SYSTEMS] if chosen == "all" else [chosen]
+    if lacking := machine.missing(names):
         print(f"not on PATH: {', '.join(lacking)}", file=sys.stderr)
         return 2
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 30)
     total: dict[str, Figures] = {}
-    for plan in plans(options, seed):
+    for plan in plans(names, options, seed):
         began = time.monotonic()
         parent = options.keep or Path(tempfile.gettempdir())
         folder = Path(tempfile.mkdtemp(prefix=f"powercut-{plan.filesystem}-", dir=parent))
         try:
             figures = run(plan, folder)
-        except machine.Broken as error:
+        except (machine.Broken, machine.Unavailable) as error:
             print(f"{plan.filesystem}, seed {plan.seed}: {error}", file=sys.stderr)
             return 2
         show(plan, figures, time.monotonic() - began)

@@ -12,7 +12,6 @@ import mmap
 import os
 import random
 import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -70,17 +69,28 @@ class Teller:
 
 
 class Worker:
-    """One process that works on the store until its time is over."""
+    """One process that works on the store.
 
-    def __init__(self, path: str, disk: str, number: int, seed: int, seconds: float) -> None:
-        self.path, self.number = path, number
+    sends:    how many messages each sender sends; the others go on until all have
+    finished: memory that the processes share, with a 1 for each process that is done
+    """
+
+    def __init__(
+        self, path: str, disk: str, number: int, seed: int, sends: int, finished: mmap.mmap
+    ) -> None:
+        self.path, self.number, self.sends = path, number, sends
         self.tell = Teller(disk, number)
         self.rng = random.Random(f"{seed} {number}")
-        self._end = time.monotonic() + seconds
+        self._finished = finished
 
     def goes_on(self) -> bool:
-        """Whether there is time left."""
-        return time.monotonic() < self._end
+        """Whether any sender is at work."""
+        senders = (number for number, role in enumerate(ROLES, 1) if role is send)
+        return not all(self._finished[number] for number in senders)
+
+    def finish(self) -> None:
+        """Tell the others that this process is done."""
+        self._finished[self.number] = 1
 
     def call(self, op: str, act: Callable[[], Any], **args: Any) -> Any:
         """Make a call whose answer needs no words."""
@@ -140,6 +150,7 @@ def place(message: Message) -> dict[str, Any]:
         "partition": message.partition,
         "id": str(message.message_id),
         "value": text(message),
+        "key": (message.key or b"").decode(),
     }
 
 
@@ -158,7 +169,7 @@ def send(worker: Worker) -> None:
             value = f"{name}:{number}".encode() + padding
             return call, {"value": value, "key": key.encode(), "sequence_id": number}
 
-        while worker.goes_on():
+        while sequence < worker.sends:
             kind = rng.random()
             again = sequence > 0 and kind < 0.1
             count = rng.randrange(2, 9) if kind > 0.7 else 1
