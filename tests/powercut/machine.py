@@ -10,6 +10,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ KERNEL = "linux.uml"
 MEMORY = "1G"
 DISKS_MAX = 15  # of one machine, besides the first
 BOUND_S = 600
+ENDED = "the program ended with code"  # says init.sh
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def boot(
     network: str = "",
     meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run a job in a new machine until its power goes off; raises Broken.
+    """Run a job in a new machine, then cut its power; raises Broken.
 
     name:      of the job's file in `folder`, and of its console
     network:   the interface of this machine that leads to it
@@ -102,7 +104,7 @@ def boot(
         "con0=fd:0,fd:1",
         "ssl=null",
         "quiet",
-        f"umid=powercut-{os.getpid()}-{name}",
+        f"uml_dir={folder}/",
         *(f"ubd{number}={path}" for number, path in enumerate(disks)),
         *([f"eth0=tuntap,{network}"] if network else []),
         f"POWERCUT_PYTHON={sys.executable}",
@@ -110,27 +112,39 @@ def boot(
         f"POWERCUT_OUT={folder}",
         f"POWERCUT_JOB={name}.job",
     ]
-    environment = {**os.environ, **(more or {})}
-    with console.open("wb") as out:
-        machine = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
-        try:
-            meanwhile()
-            machine.wait(BOUND_S)
-        except subprocess.TimeoutExpired:
-            raise Broken(f"it did not end within {BOUND_S} s: {tail(console)}") from None
-        finally:
-            if machine.poll() is None:
-                os.killpg(machine.pid, signal.SIGKILL)
-                machine.wait()
-    if "the program ended with code 0" not in console.read_text(errors="replace"):
+    machine = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **(more or {})},
+        start_new_session=True,
+    )
+    ended = threading.Event()
+    reader = threading.Thread(target=follow, args=(machine, console, ended))
+    reader.start()
+    try:
+        meanwhile()
+        is_over = ended.wait(BOUND_S)
+    finally:
+        os.killpg(machine.pid, signal.SIGKILL)  # this is how the power goes off
+        machine.wait()
+        reader.join()
+    if not is_over:
+        raise Broken(f"it did not end within {BOUND_S} s: {tail(console)}")
+    if f"{ENDED} 0" not in console.read_text(errors="replace"):
         raise Broken(tail(console))
+
+
+def follow(machine: subprocess.Popen[bytes], console: Path, ended: threading.Event) -> None:
+    """Copy what the machine prints, and tell when its program has ended, or the machine has."""
+    assert machine.stdout is not None
+    with console.open("wb", buffering=0) as out, machine.stdout as lines:
+        for line in lines:
+            out.write(line)
+            if ENDED.encode() in line:
+                ended.set()
+    ended.set()
 
 
 def tail(console: Path) -> str:
