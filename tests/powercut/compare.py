@@ -1,4 +1,8 @@
-"""Owns the comparison of a recovered store with what its users had been told before the cut."""
+"""Owns the comparison of a recovered store with what its users had been told before the cut.
+
+The checker of `tests/history` judges the calls. A comparison of the plain lists stands beside it:
+each would find a mistake of the other.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
+
+from tests.history import events as vocabulary
+from tests.history.checker import check
 
 from .workers import SUBSCRIPTION
 
@@ -84,9 +93,11 @@ class Told:
 
 
 def faults(events: Sequence[Event], answer: Event) -> list[str]:
-    """What is wrong with a store after a cut, in words."""
-    told = Told(events)
-    return list(_faults(told, answer))
+    """What is wrong with a store after a cut, in words: ours, and those of the checker."""
+    said = list(_faults(Told(events), answer))
+    if "messages" in answer:
+        said += map(str, check(msgspec.convert([*history(events, answer)], list[vocabulary.Event])))
+    return said
 
 
 def _faults(told: Told, answer: Event) -> Iterator[str]:
@@ -222,7 +233,7 @@ def history(events: Sequence[Event], answer: Event) -> Iterator[dict[str, Any]]:
     lines.append({"type": "event", "op": "power_cut"})
     topics: dict[str, dict[str, list[list[str]]]] = {topic: {} for topic in answer["topics"]}
     for row in answer["messages"]:
-        parts = topics[row["topic"]].setdefault(str(row["partition"]), [])
+        parts = topics.setdefault(row["topic"], {}).setdefault(str(row["partition"]), [])
         parts.append([row["id"], row["value"]])
     finals: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         ("final_read", {}, {"topics": topics})

@@ -155,7 +155,7 @@ class Story:
         self.call("acknowledge", {"values": ["s:2"], "txn": "0:2"})
         self.call("commit", {"txn": "0:2"}, None)
         self.row("messages", "bills", "s:2a", "2:1:1")
-        read = {"orders": {"0": [["1:1", "s:1"]]}}
+        read = {"orders": {"0": [["1:1", "s:1"], ["1:2", "s:2"], ["1:3", "s:3"]]}}
         self.call("read", {"topics": ["orders"]}, {"topics": read})
         self.answer["later"] += self.answer["messages"]
 
@@ -206,3 +206,9 @@ def test_what_differs_from_what_was_told_is_named() -> None:
         story = Story()
         change(story)
         assert words in story.faults()
+
+
+def test_the_checker_of_histories_judges_a_cut_as_well() -> None:
+    story = Story()
+    story.lose("messages", "s:3")
+    assert "lost-message: " in story.faults()
