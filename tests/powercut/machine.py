@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -15,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
@@ -81,13 +79,13 @@ def boot(
     job: Mapping[str, Any],
     name: str,
     more: Mapping[str, str] | None = None,
-    network: str = "",
+    interface: str = "",
     meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
     """Run a job in a new machine, then cut its power; raises Broken.
 
     name:      of the job's file in `folder`, and of its console
-    network:   the interface of this machine that leads to it
+    interface: of this machine, that leads to it
     meanwhile: what to do outside while it runs
     """
     (folder / f"{name}.job").write_text(json.dumps(job))
@@ -106,7 +104,7 @@ def boot(
         "quiet",
         f"uml_dir={folder}/",
         *(f"ubd{number}={path}" for number, path in enumerate(disks)),
-        *([f"eth0=tuntap,{network}"] if network else []),
+        *([f"eth0=tuntap,{interface}"] if interface else []),
         f"POWERCUT_PYTHON={sys.executable}",
         f"POWERCUT_ROOT={ROOT}",
         f"POWERCUT_OUT={folder}",
@@ -154,29 +152,32 @@ def tail(console: Path) -> str:
 
 # --- the network ----------------------------------------------------------------------------------
 
-OUTSIDE, INSIDE, BITS = "10.213.7.1", "10.213.7.2", 30
-TUNSETIFF, TAP, WITHOUT_HEADER = 0x400454CA, 0x0002, 0x1000
-TUNSETPERSIST = 0x400454CB
+NETWORKS = 200  # machines with a network at one time
+BITS = 30
+
+
+class Network(NamedTuple):
+    """An interface of this machine, and the addresses at both of its ends."""
+
+    interface: str
+    outside: str
+    inside: str
 
 
 @contextmanager
-def network() -> Iterator[str]:
-    """An interface that leads to a machine; raises Unavailable where we may not make one."""
-    name = f"cut{os.getpid()}"
+def network() -> Iterator[Network]:
+    """A network with one machine; raises Unavailable where we may not make one."""
+    for number in range(NETWORKS):
+        made = Network(f"powercut{number}", f"10.213.{number}.1", f"10.213.{number}.2")
+        words = ["ip", "tuntap", "add", "dev", made.interface, "mode", "tap"]
+        if subprocess.run(words, check=False, capture_output=True).returncode == 0:
+            break
+    else:
+        raise Unavailable("`ip tuntap add` makes no network to a machine; it needs root")
     try:
-        tap = os.open("/dev/net/tun", os.O_RDWR)
-        request = struct.pack("16sH22x", name.encode(), TAP | WITHOUT_HEADER)
-        fcntl.ioctl(tap, TUNSETIFF, request)
-        fcntl.ioctl(tap, TUNSETPERSIST, 1)
-    except OSError as error:
-        raise Unavailable(f"there is no network to a machine: {error}") from None
-    os.close(tap)  # the machine opens it again
-    try:
-        for words in (
-            ["addr", "add", f"{OUTSIDE}/{BITS}", "dev", name],
-            ["link", "set", name, "up"],
-        ):
+        address = ["addr", "add", f"{made.outside}/{BITS}", "dev", made.interface]
+        for words in (address, ["link", "set", made.interface, "up"]):
             subprocess.run(["ip", *words], check=True, capture_output=True)
-        yield name
+        yield made
     finally:
-        subprocess.run(["ip", "link", "delete", name], check=False, capture_output=True)
+        subprocess.run(["ip", "link", "delete", made.interface], check=False, capture_output=True)

@@ -11,6 +11,7 @@ import itertools
 import random
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +47,14 @@ class Clients:
         client = pulsar.Client(
             f"pulsar://{self._address}:6650", logger=logger, operation_timeout_seconds=60
         )
-        senders = [
-            threading.Thread(target=self._send, args=(pulsar, client, number))
-            for number in range(1, PRODUCERS + 1)
-        ]
-        receiver = threading.Thread(target=self._receive, args=(pulsar, client))
-        for thread in (receiver, *senders):
-            thread.start()
-        for thread in senders:
-            thread.join()
-        self._over.set()
-        receiver.join()
+        with ThreadPoolExecutor(PRODUCERS + 1) as pool:
+            receiver = pool.submit(self._receive, pulsar, client)
+            numbers = range(1, PRODUCERS + 1)
+            senders = [pool.submit(self._send, pulsar, client, number) for number in numbers]
+            wait(senders)
+            self._over.set()
+            for work in (receiver, *senders):
+                work.result()
         client.close()
 
     def _await_server(self) -> None:

@@ -135,19 +135,17 @@ def worked(plan: Plan, start: Start) -> Outside:
 
 def served(plan: Plan, start: Start, record: Path) -> Outside:
     """Let stock clients of Apache Pulsar use a server in a machine; returns what they were told."""
-    clients = Clients(machine.INSIDE, record, plan.seed, plan.sends)
+    with machine.network() as network:
+        clients = Clients(network.inside, record, plan.seed, plan.sends)
 
-    def use() -> None:
-        try:
-            clients.run()
-        finally:
-            (start.folder / "stop").touch()
+        def use() -> None:
+            try:
+                clients.run()
+            finally:
+                (start.folder / "stop").touch()
 
-    serve = {"do": "serve", "address": machine.INSIDE, "bits": machine.BITS}
-    with machine.network() as name:
-        machine.boot(
-            start.folder, start.disks, {**start.job, **serve}, "work", start.more, name, use
-        )
+        serve = {**start.job, "do": "serve", "address": network.inside, "bits": machine.BITS}
+        machine.boot(start.folder, start.disks, serve, "work", start.more, network.interface, use)
     return clients.events
 
 
