@@ -102,7 +102,7 @@ def faults(events: Sequence[Event], answer: Event) -> list[str]:
 
 def _faults(told: Told, answer: Event) -> Iterator[str]:
     if "error" in answer:
-        yield f"recovery raised {answer['error']}"
+        yield f"recovery raised {answer['error'].strip().splitlines()[-1]}"
         return
     if "open" in answer and told.counts["init"]:
         yield f"the store does not open: {answer['open']}"

@@ -11,6 +11,7 @@ Usage: scripts/powercut [--cuts N] [--seed S] [--filesystem NAME] …
     --leave-out WHAT     data or names: fdatasync or fsync do nothing, to see that this is found
     --histories FOLDER   write each cut's history there, for tests/history
     --clients            stock clients outside of the machine use a server in it
+    --again FOLDER       the same cuts of a run whose files were kept; other options as then
     --keep FOLDER        keep the files of runs there; otherwise only those of a run with a fault
 
 Exit code 1: a store differs from what was told; 2: the machine cannot be had or did not work.
@@ -79,30 +80,21 @@ class Plan:
     histories: Path | None = None
 
 
-def run(plan: Plan, folder: Path) -> Figures:
+def run(plan: Plan, folder: Path, again: bool = False) -> Figures:
     """Let a machine work, cut its power again and again, and compare.
 
     folder: gets the files of the run
+    again:  it has them already, of a run with the same plan
     """
     system = machine.FILE_SYSTEMS[plan.filesystem]
-    names = ("blank", "disk", "events", "record")
-    blank, disk, events, record_file = (folder / name for name in names)
-    machine.blank(system, blank)
-    copy(blank, disk)
-    with events.open("wb") as file:
-        file.truncate(EVENTS_SIZE)
     job = {"type": system.type, "options": system.options, "leave_out": plan.leave_out}
-    more = {
-        "LD_PRELOAD": str(machine.library(folder)),
-        "POWERCUT_LOG": str(record_file),
-        "POWERCUT_DISKS": f"{disk}:{events}",
-    }
-    started = Start(folder, [disk, events], job, more)
-    told_outside = served(plan, started, record_file) if plan.clients else worked(plan, started)
+    blank, record_file, outside = (folder / name for name in ("blank", "record", "outside.json"))
+    if not again:
+        outside.write_text(json.dumps(at_work(plan, folder, job)))
     record = Record(record_file)
     if not record.count(FLUSH) or not record.count(WRITE):
         raise machine.Broken("the record has no flush: this kernel's disks work in another way")
-    record.add(told_outside)
+    record.add(json.loads(outside.read_text()))
     cuts = record.choose(plan.cuts, random.Random(plan.seed), plan.units)
     figures = Figures()
     following = Disk(record, blank, folder / "flushed")
@@ -111,6 +103,23 @@ def run(plan: Plan, folder: Path) -> Figures:
         for cut, answer in recovered(folder, following, job, group, figures):
             judge(record, cut, answer, figures, plan)
     return figures
+
+
+def at_work(plan: Plan, folder: Path, job: dict[str, Any]) -> Outside:
+    """Let a machine work on a new disk; returns what clients outside were told."""
+    names = ("blank", "disk", "events", "record")
+    blank, disk, events, record = (folder / name for name in names)
+    machine.blank(machine.FILE_SYSTEMS[plan.filesystem], blank)
+    copy(blank, disk)
+    with events.open("wb") as file:
+        file.truncate(EVENTS_SIZE)
+    more = {
+        "LD_PRELOAD": str(machine.library(folder)),
+        "POWERCUT_LOG": str(record),
+        "POWERCUT_DISKS": f"{disk}:{events}",
+    }
+    start = Start(folder, [disk, events], job, more)
+    return served(plan, start, record) if plan.clients else worked(plan, start)
 
 
 class Start(NamedTuple):
@@ -214,6 +223,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--unit", type=int, choices=[SECTOR, 4096])
     parser.add_argument("--leave-out", action="append", choices=["data", "names"])
     parser.add_argument("--clients", action="store_true")
+    parser.add_argument("--again", type=Path)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--histories", type=Path)
     parser.set_defaults(filesystem="ext4-ordered")
@@ -228,15 +238,16 @@ def main(arguments: Sequence[str]) -> int:
     for plan in plans(names, options, seed):
         began = time.monotonic()
         parent = options.keep or Path(tempfile.gettempdir())
-        folder = Path(tempfile.mkdtemp(prefix=f"powercut-{plan.filesystem}-", dir=parent))
+        prefix = f"powercut-{plan.filesystem}-"
+        folder = options.again or Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         try:
-            figures = run(plan, folder)
+            figures = run(plan, folder, options.again is not None)
         except (machine.Broken, machine.Unavailable) as error:
             print(f"{plan.filesystem}, seed {plan.seed}: {error}", file=sys.stderr)
             return 2
         show(plan, figures, time.monotonic() - began)
         total.setdefault(plan.filesystem, Figures()).add(figures)
-        if options.keep or figures.faults:
+        if options.keep or options.again or figures.faults:
             print(f"the files are in {folder}", flush=True)
         else:
             shutil.rmtree(folder)
