@@ -283,10 +283,11 @@ class Run:
 
     def _replayed(self, topic: str, subscription: str) -> set[str]:
         """If the subscription went back: what it acknowledged, also after it was a dead letter."""
+        refused = {event.call for event in self.recorder.events if event.type == "fail"}
         committed = {
             event.args["txn"]
             for event in self.recorder.events
-            if event.op == "commit" and event.type == "invoke"
+            if event.op == "commit" and event.type == "invoke" and event.call not in refused
         }
         calls = [
             event.args
