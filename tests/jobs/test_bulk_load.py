@@ -323,7 +323,7 @@ def test_a_transform_that_fails_names_its_messages(client: Client) -> None:
     client.create_topic("two", partitions=2)
     for number in range(4):
         client.producer("two").send(f"v{number}", key=f"k{number % 2}")
-    ids = {0: [], 1: []}
+    ids: dict[int, list[str]] = {0: [], 1: []}
     for message in client.reader("two"):
         ids[message.partition].append(str(message.message_id))
     with pytest.raises(CommandFailed, match="the transform failed: ValueError: no such") as failed:

@@ -7,6 +7,7 @@ of a task of a simulation they behave as the real ones.
 from __future__ import annotations
 
 import _thread
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -33,7 +34,7 @@ class Lock:
             self._is_held = is_held or self._is_held
             return is_held
         scheduler, task = at
-        deadline = None if timeout < 0 else scheduler.now_ns + round(timeout * SECOND)
+        deadline = None if timeout < 0 else scheduler.now_ns + max(1, math.ceil(timeout * SECOND))
         while self._is_held:
             if not blocking or (deadline is not None and scheduler.now_ns >= deadline):
                 return False
