@@ -1,0 +1,83 @@
+"""Look for mutants of the protocol, and print which detector finds each.
+
+usage: scripts/mutants [NAME ...] [--list] [--seeds N] [--first SEED] [--today SECONDS]
+
+Each mutant is a patch in tests/mutants that breaks one promise. Its header says what must find it: the
+simulation within a number of seeds, or some tests. The exit code is 1 if a mutant is not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from zlib import crc32
+
+from tests.mutants.hunt import Hunter
+from tests.mutants.patch import SIMULATION, Mutant, all_mutants
+
+
+def main() -> int:
+    """Hunt the chosen mutants; returns 1 if one was not found."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/mutants", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="numbers, or parts of names")
+    parser.add_argument("--list", action="store_true", help="only list them")
+    parser.add_argument("--seeds", type=int, metavar="N", help="in place of those in the headers")
+    parser.add_argument("--first", type=int, metavar="SEED", default=1, help="the first seed")
+    parser.add_argument(
+        "--today",
+        type=float,
+        metavar="SECONDS",
+        help="each day in another order, until so much processor time is used",
+    )
+    options = parser.parse_args()
+    chosen = [mutant for mutant in all_mutants() if _is_meant(mutant, options.names)]
+    if options.list:
+        for mutant in chosen:
+            print(f"{mutant.name}\n    broken: {mutant.broken}\n    lost: {mutant.lost}")
+        return 0
+    if options.today is not None:
+        chosen = in_order_of(datetime.now(UTC).toordinal(), chosen)
+    hunter = Hunter(options.seeds, options.first)
+    missed = []
+    hunted = 0
+    print(f"{'mutant':44} {'seeds':>5} {'seconds':>7}  found by", flush=True)
+    for mutant in chosen:
+        if options.today is not None and _processor_s() > options.today:
+            break
+        outcome = hunter.hunt(mutant)
+        hunted += 1
+        tried = str(outcome.seeds) if mutant.detector == SIMULATION else "-"
+        found_by = outcome.found_by or f"NOT FOUND by {mutant.detector}"
+        print(f"{mutant.name:44} {tried:>5} {outcome.seconds:7.1f}  {found_by[:120]}", flush=True)
+        if not outcome.found_by:
+            missed.append(mutant.name)
+    print(f"{hunted - len(missed)} of {hunted} mutants were found", flush=True)
+    return 1 if missed else 0
+
+
+def in_order_of(day: int, mutants: Iterable[Mutant]) -> list[Mutant]:
+    """The mutants in an order that differs from day to day."""
+    return sorted(mutants, key=lambda mutant: crc32(f"{day} {mutant.name}".encode()))
+
+
+def _is_meant(mutant: Mutant, names: list[str]) -> bool:
+    number = mutant.name.partition("-")[0]
+    return not names or any(
+        number == name.zfill(len(number)) if name.isdecimal() else name in mutant.name
+        for name in names
+    )
+
+
+def _processor_s() -> float:
+    """The processor time of all detectors so far, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    sys.exit(main())
