@@ -1,1 +1,1 @@
-"""Mutants: patches that each break one promise of the protocol, and the command that looks for them."""
+"""Owns the mutants: patches that each break one promise, and the command that hunts them."""

@@ -2,8 +2,8 @@
 
 usage: scripts/mutants [NAME ...] [--list] [--seeds N] [--first SEED] [--today SECONDS]
 
-Each mutant is a patch in tests/mutants that breaks one promise. Its header says what must find it: the
-simulation within a number of seeds, or some tests. The exit code is 1 if a mutant is not found.
+Each mutant is a patch in tests/mutants that breaks one promise. Its header says what must find it:
+the simulation within a number of seeds, or some tests. The exit code is 1 if one is not found.
 """
 
 from __future__ import annotations
