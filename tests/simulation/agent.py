@@ -1,0 +1,586 @@
+"""Owns the agent: the program of a simulated process, which performs the operations of its plan.
+
+It uses the public API as an application does, records each call in the history, and carries on
+after errors of txlog. A process that was killed starts again with the next operation; its named
+producers then repeat what may not have been stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tests.history.events import Recorder
+from tests.simulation.machine import Interrupted, SharedDisk, SimulatedProcess
+from tests.simulation.scenario import ProcessPlan, Scenario
+from txlog import Client, Message, MessageId
+from txlog.base.ranges import END, START
+from txlog.client.answers.integrity import verify_disk
+from txlog.client.open import open_on
+from txlog.clock import SystemClock
+from txlog.errors import OutcomeUnknown, TxlogError
+
+LARGE_BYTES = 250  # above max_message_bytes of some scenarios
+CLOSING_ROUNDS = 3
+
+
+class Damage(Exception):
+    """`verify` reported an error."""
+
+
+class Memory:
+    """What an application keeps outside of the store, so that it outlives its process.
+
+    sequences:  by topic and producer, the next number
+    unsettled:  by topic and producer, what may not have been stored: sequence, value, key
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.next = 0
+        self.sequences: dict[tuple[str, str], int] = {}
+        self.unsettled: dict[tuple[str, str], tuple[int, str, str | None]] = {}
+        self.incarnation = 0
+
+
+def text_id(message_id: MessageId | None) -> str | None:
+    """A message id as histories write it."""
+    return None if message_id is None else str(message_id)
+
+
+def rows_of(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """Received messages as histories write them."""
+    return [
+        {
+            "topic": message.topic,
+            "partition": message.partition,
+            "id": text_id(message.message_id),
+            "value": value_of(message.value),
+            "key": None if message.key is None else message.key.decode(),
+            "redelivered": message.redelivery_count or 0,
+        }
+        for message in messages
+    ]
+
+
+def value_of(value: bytes | None) -> str:
+    """The unique name of a message; large ones are padded."""
+    return (value or b"").decode().rstrip("-")
+
+
+class Agent:
+    """One life of a process."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        plan: ProcessPlan,
+        process: SimulatedProcess,
+        recorder: Recorder,
+        memory: Memory,
+    ) -> None:
+        self.scenario, self.plan, self.process = scenario, plan, process
+        self.recorder, self.memory = recorder, memory
+        self.topics = {topic.name: topic for topic in scenario.topics}
+        self.client: Client = None  # type: ignore[assignment]
+        self.consumers: dict[tuple[str, str], Any] = {}
+        self.readers: dict[str, tuple[str, Any]] = {}
+        self.producers: dict[tuple[str, str | None], Any] = {}
+        self.queued: list[tuple[int, Any]] = []
+
+    # --- the life ----------------------------------------------------------------------------
+
+    def live(self) -> None:
+        """Perform the operations that are left, and end properly."""
+        while not self._open():
+            pass
+        self._repeat_unsettled()
+        operations = self.plan.operations
+        while self.memory.next < len(operations):
+            operation = operations[self.memory.next]
+            self.memory.next += 1
+            self._guarded(lambda op=operation: getattr(self, op["op"])(op))  # type: ignore[misc]
+        self._guarded(self._settle)
+        self._close()
+
+    def _open(self) -> bool:
+        try:
+            self.client = open_on(SharedDisk(self.process), SystemClock())
+        except (TxlogError, Interrupted):
+            self.process.world.scheduler.sleep(0.1)
+            return False
+        return True
+
+    def _close(self) -> None:
+        """Close; a fault may need another try."""
+        for consumer in self.consumers.values():
+            self._guarded(consumer.close)
+        for _ in range(CLOSING_ROUNDS):
+            try:
+                self.client.close()
+                break
+            except (TxlogError, Interrupted):
+                continue
+        self._answer_queued()
+
+    def _guarded(self, act: Callable[[], object]) -> None:
+        """Carry on after what txlog refuses; any other error is a finding."""
+        try:
+            act()
+        except (TxlogError, Interrupted):
+            return
+
+    def _call(
+        self, op: str, act: Callable[[], Any], answer: Callable[[Any], dict[str, Any]], **args: Any
+    ) -> Any:
+        """Make a call and record it with its outcome."""
+        call = self.recorder.invoke(self.process.name, op, **args)
+        try:
+            result = act()
+        except (OutcomeUnknown, Interrupted) as error:
+            self.recorder.unknown(call, error)
+            raise
+        except TxlogError as error:
+            self.recorder.fail(call, error)
+            raise
+        self.recorder.ok(call, **answer(result))
+        return result
+
+    def _value(self) -> str:
+        self.memory.count += 1
+        return f"{self.process.name}-{self.memory.count}"
+
+    def _producer(self, topic: str, name: str | None = None, **options: Any) -> Any:
+        at = topic, name
+        if at not in self.producers:
+            self.producers[at] = self.client.producer(topic, name, **options)
+        return self.producers[at]
+
+    def _session(self, topic: str, name: str | None = None) -> str:
+        return f"{self.process.name}.{self.memory.incarnation}.{topic}.{name or ''}"
+
+    # --- sending -----------------------------------------------------------------------------
+
+    def send(self, op: dict[str, Any]) -> None:
+        topic, key, value = op["topic"], op["key"], self._value()
+        producer = self._producer(topic)
+        facts = {"topic": topic, "value": value, "session": self._session(topic)}
+        if key:
+            facts["key"] = key
+        if not op["queued"]:
+            self._call("send", lambda: producer.send(value, key=key), _sent, **facts)
+            self._answer_queued()
+            return
+        call = self.recorder.invoke(self.process.name, "send", **facts)
+        try:
+            self.queued.append((call, producer.send_async(value, key=key)))
+        except (OutcomeUnknown, Interrupted) as error:
+            self.recorder.unknown(call, error)
+            raise
+        except TxlogError as error:
+            self.recorder.fail(call, error)
+            raise
+
+    def send_many(self, op: dict[str, Any]) -> None:
+        for _ in range(op["count"]):
+            self.send({**op, "queued": True})
+        self._settle()
+
+    def send_delayed(self, op: dict[str, Any]) -> None:
+        topic, key, value = op["topic"], op["key"], self._value()
+        now_ms = SystemClock().now().wall_ms
+        facts: dict[str, Any] = {"topic": topic, "value": value, "session": self._session(topic)}
+        if key:
+            facts["key"] = key
+        due = now_ms + op["after_ms"]
+        facts["deliver_at_ms"] = due
+        producer = self._producer(topic)
+        self._call("send", lambda: producer.send(value, key=key, deliver_at=due), _sent, **facts)
+
+    def send_large(self, op: dict[str, Any]) -> None:
+        topic, value = op["topic"], self._value()
+        producer = self.client.producer(topic, chunking=True)
+        padded = value + "-" * LARGE_BYTES
+        facts = {"topic": topic, "value": value, "session": f"large {value}"}
+        self._call("send", lambda: producer.send(padded), _sent, **facts)
+
+    def send_named(self, op: dict[str, Any]) -> None:
+        topic, name = op["topic"], f"{self.process.name}-{op['producer']}"
+        at = topic, name
+        if at in self.memory.unsettled:
+            self._repeat(at)
+        sequence = self.memory.sequences.get(at, 0)
+        self.memory.sequences[at] = sequence + 1
+        self.memory.unsettled[at] = sequence, self._value(), op["key"]
+        self._repeat(at)
+
+    def _repeat_unsettled(self) -> None:
+        for at in list(self.memory.unsettled):
+            self._guarded(lambda at=at: self._repeat(at))  # type: ignore[misc]
+
+    def _repeat(self, at: tuple[str, str]) -> None:
+        """Send the newest message of a named producer, once more if need be."""
+        (topic, name), (sequence, value, key) = at, self.memory.unsettled[at]
+        producer = self._producer(topic, name)
+        facts: dict[str, Any] = {"topic": topic, "value": value, "session": self._session(*at)}
+        facts |= {"producer": name, "sequence": sequence}
+        if key:
+            facts["key"] = key
+        self._call(
+            "send",
+            lambda: producer.send(value, key=key, sequence_id=sequence, partition=0),
+            _sent,
+            **facts,
+        )
+        del self.memory.unsettled[at]
+
+    def announce(self, op: dict[str, Any]) -> None:
+        topic, name = op["topic"], f"{self.process.name}-{op['producer']}"
+        time_ms = SystemClock().now().wall_ms - op["back_ms"]
+        producer = self._producer(topic, name)
+        self._call(
+            "announce",
+            lambda: producer.new_watermark().event_time(time_ms).send(),
+            _nothing,
+            topic=topic,
+            producer=name,
+            time_ms=time_ms,
+        )
+
+    def flush(self, op: dict[str, Any]) -> None:
+        self._settle()
+
+    def _settle(self) -> None:
+        """Flush, and record the answers of queued messages."""
+        call = self.recorder.invoke(self.process.name, "flush")
+        try:
+            for producer in self.producers.values():
+                producer.flush()
+            self.client.flush()
+        except (TxlogError, Interrupted) as error:
+            self.recorder.unknown(call, error)
+            raise
+        else:
+            self.recorder.ok(call)
+        finally:
+            self._answer_queued()
+
+    def _answer_queued(self) -> None:
+        left = []
+        for call, future in self.queued:
+            if not future.done():
+                left.append((call, future))
+                continue
+            try:
+                receipt = future.result()
+            except (OutcomeUnknown, Interrupted) as error:
+                self.recorder.unknown(call, error)
+            except TxlogError as error:
+                self.recorder.fail(call, error)
+            else:
+                self.recorder.ok(call, **_sent(receipt))
+        self.queued = left
+
+    # --- transactions ------------------------------------------------------------------------
+
+    def transfer(self, op: dict[str, Any]) -> None:
+        """Receive, send to several topics and acknowledge in one transaction."""
+        received, consumer = self._take(op, op["take"])
+        self._in_transaction(op, received, consumer, {})
+
+    def keyed(self, op: dict[str, Any]) -> None:
+        key = op["transaction_key"]
+        connected = self._call(
+            "connect_key",
+            lambda: self.client.connect(key),
+            lambda answer: {"epoch": answer["epoch"]},
+            key=key,
+        )
+        received, consumer = self._take(op, op["take"])
+        self._in_transaction(op, received, consumer, {"key": key, "epoch": connected["epoch"]})
+
+    def leave_open(self, op: dict[str, Any]) -> None:
+        """A transaction that nobody ends: its time-out does."""
+        received, consumer = self._take(op, op["take"])
+        txn = self._begin({})
+        self._fill(op, txn, received, consumer)
+
+    def _begin(self, holder: dict[str, Any]) -> Any:
+        txn = self._call(
+            "begin",
+            lambda: self._begun(holder),
+            lambda answer: {"txn": str(answer.id)},
+            **holder,
+        )
+        return txn
+
+    def _begun(self, holder: dict[str, Any]) -> Any:
+        txn = self.client.transaction(**holder)
+        _ = txn.id
+        return txn
+
+    def _fill(self, op: dict[str, Any], txn: Any, received: list[Message], consumer: Any) -> None:
+        txn_id = str(txn.id)
+        for topic, key in op["to"]:
+            self._send_in(txn, topic, key)
+        if received:
+            self._call(
+                "acknowledge",
+                lambda: consumer.acknowledge(received, txn=txn),
+                _acked,
+                **self._acked_of(op, consumer, received),
+                txn=txn_id,
+            )
+
+    def _send_in(self, txn: Any, topic: str, key: str | None) -> None:
+        value, producer = self._value(), self._producer(topic)
+        facts = {"topic": topic, "value": value, "txn": str(txn.id)}
+        facts["session"] = f"{self._session(topic)}.{txn.id}"
+        if key:
+            facts["key"] = key
+        self._call("send", lambda: producer.send(value, key=key, txn=txn), _sent, **facts)
+
+    def _in_transaction(
+        self,
+        op: dict[str, Any],
+        received: list[Message],
+        consumer: Any,
+        holder: dict[str, Any],
+    ) -> None:
+        txn = self._begin(holder)
+        txn_id = str(txn.id)
+        try:
+            self._fill(op, txn, received, consumer)
+        except (TxlogError, Interrupted):
+            self._guarded(lambda: self._end(txn, txn_id, "abort", holder))
+            raise
+        if op["rest_s"]:
+            self.process.world.scheduler.sleep(op["rest_s"])
+        self._end(txn, txn_id, op["end"], holder)
+
+    def _end(self, txn: Any, txn_id: str, end: str, holder: dict[str, Any]) -> None:
+        self._call(end, getattr(txn, end), _nothing, txn=txn_id, **holder)
+
+    # --- receiving ---------------------------------------------------------------------------
+
+    def _consumer(self, op: dict[str, Any]) -> Any:
+        topic, subscription = op["topic"], op["subscription"]
+        at = topic, subscription
+        if at not in self.consumers:
+            kind: Any = self.topics[topic].kinds[subscription]
+            place = f"{self.memory.incarnation}.{self.memory.count}.{topic}.{subscription}"
+            self.memory.count += 1
+            name = f"{self.process.name}.{place}"
+            self.consumers[at] = self._call(
+                "subscribe",
+                lambda: self.client.consumer(
+                    topic, subscription, type=kind.replace("_", "-"), name=name
+                ),
+                _nothing,
+                topic=topic,
+                subscription=subscription,
+                consumer=name,
+                kind=kind,
+            )
+        return self.consumers[at]
+
+    def _take(
+        self, op: dict[str, Any], most: int, timeout_ms: int = 0, *, ahead: bool = False
+    ) -> tuple[list[Message], Any]:
+        if not most:
+            return [], None
+        consumer = self._consumer(op)
+        topic, subscription = op["topic"], op["subscription"]
+
+        def receive() -> list[Message]:
+            if not ahead:
+                return [*_messages(consumer.receive_batch(most, timeout_ms))]
+            message = consumer.receive(timeout_ms)
+            return [] if message is None else [message]
+
+        received: list[Message] = self._call(
+            "receive",
+            receive,
+            lambda messages: {"messages": rows_of(messages)},
+            topic=topic,
+            subscription=subscription,
+            consumer=consumer.name,
+        )
+        return received, consumer
+
+    def _acked_of(
+        self, op: dict[str, Any], consumer: Any, messages: list[Message]
+    ) -> dict[str, Any]:
+        return {
+            "topic": op["topic"],
+            "subscription": op["subscription"],
+            "consumer": consumer.name,
+            "values": [value_of(message.value) for message in messages],
+            "ids": [text_id(message.message_id) for message in messages],
+        }
+
+    def consume(self, op: dict[str, Any]) -> None:
+        received, consumer = self._take(op, op["take"], op["timeout_ms"], ahead=op["ahead"])
+        then = op["then"]
+        if then == "close":
+            at = op["topic"], op["subscription"]
+            self._call("close", self.consumers.pop(at).close, _nothing, consumer=consumer.name)
+            return
+        if not received or then == "nothing":
+            return
+        facts = self._acked_of(op, consumer, received)
+        kind = self.topics[op["topic"]].kinds[op["subscription"]]
+        if then == "nack":
+            self._call("nack", lambda: consumer.negative_acknowledge(received), _nothing, **facts)
+        elif then == "cumulative" and kind in ("exclusive", "failover"):
+            last = received[-1]
+            facts = self._acked_of(op, consumer, [last])
+            self._call(
+                "acknowledge",
+                lambda: consumer.acknowledge_cumulative(last),
+                _acked,
+                **facts,
+                partition=last.partition,
+                cumulative=True,
+            )
+        else:
+            self._call("acknowledge", lambda: consumer.acknowledge(received), _acked, **facts)
+
+    def seek(self, op: dict[str, Any]) -> None:
+        topic, subscription, to = op["topic"], op["subscription"], op["to"]
+        self._call(
+            "seek",
+            lambda: self.client.subscription(topic, subscription).seek(
+                START if to == "earliest" else END, force=True
+            ),
+            _nothing,
+            topic=topic,
+            subscription=subscription,
+            to=to,
+        )
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def read(self, op: dict[str, Any]) -> None:
+        topics = [topic.name for topic in self.scenario.topics]
+        self._call(
+            "read",
+            lambda: snapshot(self.client, topics),
+            lambda seen: {"topics": seen},
+            topics=topics,
+        )
+
+    def follow(self, op: dict[str, Any]) -> None:
+        topic = op["topic"]
+        if topic not in self.readers:
+            name = f"{self.process.name}.{self.memory.incarnation}.reader.{topic}"
+            self.readers[topic] = name, self.client.reader(topic)
+        name, reader = self.readers[topic]
+        self._call(
+            "read",
+            lambda: [*_messages(reader.receive_batch(timeout_ms=0))],
+            lambda messages: {"topics": {topic: _by_partition(messages)}},
+            topics=[topic],
+            reader=name,
+        )
+
+    # --- upkeep ------------------------------------------------------------------------------
+
+    def checkpoint(self, op: dict[str, Any]) -> None:
+        self.client.checkpoint(roll_all=op["roll_all"])
+
+    def compact(self, op: dict[str, Any]) -> None:
+        self.client.admin.compact(op["topic"])
+
+    def compact_topic(self, op: dict[str, Any]) -> None:
+        self.client.admin.compact_topic(op["topic"])
+
+    def trim(self, op: dict[str, Any]) -> None:
+        topic = op["topic"]
+        self._call(
+            "trim",
+            lambda: self.client.admin.trim(topic, END, force_unacked=op["force"]),
+            _nothing,
+            topic=topic,
+        )
+
+    def add_partition(self, op: dict[str, Any]) -> None:
+        topic = op["topic"]
+        count = self.client.describe_topic(topic)["partitions"] + 1
+        self._call(
+            "add_partitions",
+            lambda: self.client.admin.update_topic(topic, count),
+            _nothing,
+            topic=topic,
+            partitions=count,
+        )
+
+    def expire(self, op: dict[str, Any]) -> None:
+        self.client.expire()
+
+    def merge(self, op: dict[str, Any]) -> None:
+        self.client.topic(op["topic"]).merge()
+
+    def sleep(self, op: dict[str, Any]) -> None:
+        self.process.world.scheduler.sleep(op["seconds"])
+
+    def reopen(self, op: dict[str, Any]) -> None:
+        self._guarded(self._settle)
+        self._close()
+        self.memory.incarnation += 1
+        self.consumers, self.readers, self.producers = {}, {}, {}
+        while not self._open():
+            pass
+
+    def verify(self, op: dict[str, Any]) -> None:
+        with self.process.world.calm():
+            disk = SharedDisk(self.process, read_only=True)
+            need_sound(verify_disk(disk, SystemClock(), deep=True))
+
+
+def need_sound(answer: Any) -> None:
+    """Raise Damage if `verify` has found an error."""
+    if answer["errors"]:
+        raise Damage("; ".join(row["message"] for row in answer["problem_list"]))
+
+
+def snapshot(client: Client, topics: list[str]) -> dict[str, dict[str, list[list[str | None]]]]:
+    """All committed messages of topics, as of one moment."""
+    seen: dict[str, dict[str, list[list[str | None]]]] = {topic: {} for topic in topics}
+    for table in client.read(topics):
+        for message in _messages(table):
+            rows = seen[message.topic].setdefault(str(message.partition), [])
+            rows.append([text_id(message.message_id), value_of(message.value)])
+    return seen
+
+
+def _messages(table: Any) -> Iterable[Message]:
+    from txlog import messages
+
+    return messages(table)
+
+
+def _by_partition(messages: Iterable[Message]) -> dict[str, list[list[str | None]]]:
+    rows: dict[str, list[list[str | None]]] = {}
+    for message in messages:
+        rows.setdefault(str(message.partition), []).append(
+            [text_id(message.message_id), value_of(message.value)]
+        )
+    return rows
+
+
+def _sent(receipt: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = {"partition": receipt.partition}
+    if receipt.message_id is not None:
+        answer["id"] = text_id(receipt.message_id)
+    if receipt.duplicate:
+        answer["duplicate"] = True
+    return answer
+
+
+def _acked(answer: Any) -> dict[str, Any]:
+    return {"acked": answer.acked, "already": answer.already, "dropped": answer.dropped}
+
+
+def _nothing(answer: Any) -> dict[str, Any]:
+    return {}

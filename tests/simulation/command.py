@@ -1,0 +1,86 @@
+"""Owns the command: it runs seeds, shrinks what fails, and prints the figures."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import msgspec
+
+from tests.history.events import Event
+from tests.simulation import scenario as scenarios
+from tests.simulation.run import Finding, Outcome, Run
+from tests.simulation.scenario import Scenario
+from tests.simulation.scheduler import real
+
+FOUND = Path(__file__).with_name("found")
+
+
+def judge(events: list[Event]) -> list[Finding]:
+    """The findings of the checker of histories."""
+    try:
+        from tests.history.checker import check
+    except ImportError:
+        return []
+    return [Finding(finding.name, finding.text) for finding in check(events)]
+
+
+def perform(scenario: Scenario) -> Outcome:
+    """Run one scenario."""
+    return Run(scenario).perform(judge)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="simulate", description=__doc__)
+    parser.add_argument("--seed", type=int, help="the first seed; by default 1")
+    parser.add_argument(
+        "--seeds", type=int, help="how many seeds; by default one, if --seed is given"
+    )
+    parser.add_argument("--minutes", type=float, help="stop after so long")
+    parser.add_argument("--processes", type=int, help="simulated processes; by default drawn")
+    parser.add_argument("--replay", type=Path, help="a scenario that was saved")
+    parser.add_argument("--no-faults", action="store_true", help="leave faults out")
+    parser.add_argument("--history", type=Path, help="write the history of the last run")
+    parser.add_argument("--digest", action="store_true", help="print the digest of each run")
+    options = parser.parse_args()
+    if options.replay:
+        plans = iter([msgspec.json.decode(options.replay.read_bytes(), type=Scenario)])
+    else:
+        first = 1 if options.seed is None else options.seed
+        count = options.seeds or (
+            1 if options.seed is not None and not options.minutes else 1 << 40
+        )
+        plans = (
+            scenarios.draw(seed, options.processes, faults=not options.no_faults)
+            for seed in range(first, first + count)
+        )
+    began = real.monotonic()
+    runs = calls = operations = 0
+    simulated_s = 0.0
+    failed: list[int] = []
+    for plan in plans:
+        outcome = perform(plan)
+        runs, calls = runs + 1, calls + outcome.calls
+        simulated_s += outcome.seconds
+        operations += sum(event.type == "invoke" for event in outcome.events)
+        if options.digest:
+            print(f"seed {plan.seed}: {outcome.digest}")
+        if outcome.findings:
+            failed.append(plan.seed)
+            for finding in outcome.findings:
+                print(f"seed {plan.seed}: {finding.name}: {finding.text}", flush=True)
+        if options.history:
+            options.history.write_bytes(
+                b"".join(msgspec.json.encode(event) + b"\n" for event in outcome.events)
+            )
+        if options.minutes and real.monotonic() - began > 60 * options.minutes:
+            break
+    took = real.monotonic() - began
+    print(
+        f"{runs} runs, {operations} calls, {calls} calls of the disk, "
+        f"{simulated_s / 3600:.1f} simulated hours in {took:.1f} s; "
+        f"failed: {', '.join(map(str, failed)) or 'none'}",
+        file=sys.stderr,
+    )
+    return 1 if failed else 0

@@ -1,0 +1,328 @@
+"""Owns the simulated machine: processes share one disk, and each call of the disk is a step.
+
+A step may give the turn away, and then meet a fault that the scenario put at this place.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+from tests.disk import memory
+from tests.disk.memory import Killed, Machine, MemoryDisk, MemoryFile, MemoryLock, PowerCut
+from tests.disk.power_loss import Node, choose_images, cut_power, pending_items
+from tests.disk.watch import MemoryWatch
+from tests.simulation.scheduler import SECOND, Scheduler, Task
+from txlog.engine.storage.disk.locks import locked
+from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, WatchEvent
+
+PLATTER_CHOICES = 12  # of so many disks that a power cut could leave, one is taken
+DISK_BYTES = 1 << 40
+NAP_SECONDS_MIN, NAP_SECONDS_MAX = 0.002, 2.0
+
+
+class Interrupted(Exception):
+    """What a signal handler raised in the middle of a call."""
+
+
+class Released:
+    """Stands for `Machine.released`: wakes those who wait for a lock or a change of a file."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._waiting: list[Task] = []
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def notify_all(self) -> None:
+        for task in self._waiting:
+            self._scheduler.wake(task)
+
+    def wait_for(self, is_so: Callable[[], bool], seconds: float | None) -> bool:
+        scheduler = self._scheduler
+        deadline = None if seconds is None else scheduler.now_ns + round(seconds * SECOND)
+        while not is_so():
+            task = scheduler.task_here()
+            if task is None or (deadline is not None and scheduler.now_ns >= deadline):
+                return is_so()
+            self._waiting.append(task)
+            try:
+                scheduler.park(deadline)
+            finally:
+                self._waiting.remove(task)
+        return True
+
+
+class SharedMachine(Machine):
+    """The files and locks that all processes share, and when each file changed last."""
+
+    def __init__(self, scheduler: Scheduler, seed: int) -> None:
+        super().__init__(Node(is_directory=True), DISK_BYTES, seed, memory.FIRST_PID)
+        self.released = Released(scheduler)  # type: ignore[assignment]
+        self.changed: dict[Node, int] = {}
+
+
+class SharedFile(MemoryFile):
+    """A file whose writes the machine numbers."""
+
+    def _put(self, offset: int, data: bytes) -> None:
+        machine = self._disk.machine
+        assert isinstance(machine, SharedMachine)
+        machine.changed[self.node] = machine.order + 1
+        super()._put(offset, data)
+
+
+class SharedLock(MemoryLock):
+    """A lock that tries again when it may be free, or after a nap, as on the real disk."""
+
+    def acquire(self, timeout_ms: int, meanwhile: Callable[[], bool] | None = None) -> bool:
+        if self.try_acquire():
+            return True
+        scheduler = self.disk.process_here.world.scheduler  # type: ignore[attr-defined]
+        deadline = scheduler.now_ns + timeout_ms * 1_000_000
+        nap = NAP_SECONDS_MIN
+        while scheduler.now_ns < deadline:
+            left = (deadline - scheduler.now_ns) / SECOND
+            self.disk.machine.released.wait_for(self._is_free, min(nap, left))
+            nap = min(2 * nap, NAP_SECONDS_MAX)
+            if meanwhile is not None and meanwhile():
+                return False
+            if self.try_acquire():
+                return True
+        raise locked(self.path, self.holder(), timeout_ms)
+
+
+class SharedWatch(MemoryWatch):
+    """Reports changes of files by the numbers of their writes."""
+
+    def __init__(self, disk: SharedDisk) -> None:
+        super().__init__(disk)
+        self._process = disk.process_here
+
+    def _state(self, path: str) -> object:
+        if path == ".":
+            return "there"
+        disk = self._disk
+        node = disk.find(path)
+        if node is None or node.entries is not None:
+            return super()._state(path)
+        machine = disk.machine
+        assert isinstance(machine, SharedMachine)
+        return id(node), machine.changed.get(node, 0)
+
+    def add(self, path: str, kind: WatchEvent) -> bool:
+        if self._process.has_no_watch:
+            return False
+        return super().add(path, kind)
+
+    def wait(self, seconds: float | None) -> frozenset[str]:
+        late = self._process.late_events_s
+        events = super().wait(seconds)
+        if events and late:
+            self._process.world.scheduler.sleep(late)
+            events |= self.take()
+        return events
+
+
+class SharedDisk(MemoryDisk):
+    """The disk as one simulated process sees it."""
+
+    def __init__(self, process: SimulatedProcess, read_only: bool = False) -> None:
+        machine = process.world.machine
+        machine.next_pid -= 1
+        super().__init__(machine, read_only=read_only)
+        machine.next_pid += 1
+        self._pid = process.pid
+        self.process_here: SimulatedProcess = process
+        self.step = self.look = self._meet
+        process.disks.append(self)
+
+    def _meet(self, op: str, path: str, **info: int) -> None:
+        self.process_here.world.meet(self.process_here, op, path, info)
+
+    def open(self, path: str, write: bool = False) -> SharedFile:
+        file = super().open(path, write)
+        return SharedFile(self, file.node, path, write)
+
+    def lock_file(self, path: str, create: bool = True) -> SharedLock:
+        lock = super().lock_file(path, create)
+        return SharedLock(self, lock._node, path)
+
+    def watch(self) -> SharedWatch | None:
+        return None if self.process_here.has_no_watch else SharedWatch(self)
+
+    def process(self, read_only: bool = False) -> MemoryDisk:
+        return SharedDisk(self.process_here, read_only)
+
+
+class SimulatedProcess:
+    """A process: its id, clock, and open disks.
+
+    wall_offset_ns: its wall clock differs by so much from that of the machine
+    booted_ns:      when the machine booted, on the monotonic clock
+    has_no_watch:   it cannot watch files; late_events_s: reports of changes come so much later
+    """
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.pid = world.machine.next_pid
+        world.machine.next_pid += 1
+        self.disks: list[SharedDisk] = []
+        self.is_alive = True
+        self.has_no_watch = False
+        self.late_events_s = 0.0
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def wall_offset_ns(self) -> int:
+        return self.world.wall_offset_ns
+
+    @property
+    def booted_ns(self) -> int:
+        return self.world.booted_ns
+
+    def end(self, death: Killed) -> None:
+        """Free what the kernel frees when a process ends, and end its tasks."""
+        self.is_alive = False
+        self.world.scheduler.kill(self, death)
+        for disk in self.disks:
+            disk.kill(death)
+
+
+class World:
+    """The machine, its processes, and the faults that they meet.
+
+    faults:   by number of the call of the disk, those that happen there
+    calls:    the calls of the disk so far; trace: a hash of them all
+    on_death: called with a process after it was killed, and with None after a power cut
+    """
+
+    def __init__(self, seed: int, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.random = Random(f"{seed} faults")
+        self.machine = SharedMachine(scheduler, seed)
+        self.processes: list[SimulatedProcess] = []
+        self.faults: dict[int, list[dict[str, Any]]] = {}
+        self.calls = 0
+        self.wall_offset_ns = 0
+        self.booted_ns = 0
+        self.boots = 0
+        self.met: list[str] = []
+        self.on_death: Callable[[SimulatedProcess | None], None] = lambda process: None
+        self.on_event: Callable[..., None] = lambda op, **info: None
+        self.trace = hashlib.sha256()
+        self._calm = 0
+
+    @property
+    def boot_id(self) -> str:
+        return str(uuid.UUID(int=0x51 + self.boots))
+
+    def new_process(self, name: str) -> SimulatedProcess:
+        process = SimulatedProcess(self, name)
+        self.processes.append(process)
+        return process
+
+    @contextmanager
+    def calm(self) -> Iterator[None]:
+        """No fault happens meanwhile."""
+        self._calm += 1
+        try:
+            yield
+        finally:
+            self._calm -= 1
+
+    def meet(self, process: SimulatedProcess, op: str, path: str, info: dict[str, int]) -> None:
+        """A process is about to make a call of the disk."""
+        scheduler = self.scheduler
+        if scheduler.task_here() is None:
+            return
+        scheduler.yield_turn()
+        facts = ",".join(map(str, info.values()))
+        self.trace.update(f"{scheduler.now_ns} {process.name} {op} {path} {facts}\n".encode())
+        self.calls += 1
+        if self._calm:
+            return
+        for fault in self.faults.pop(self.calls, ()):
+            self._happen(fault, process, op, path, info)
+
+    def _happen(
+        self,
+        fault: dict[str, Any],
+        process: SimulatedProcess,
+        op: str,
+        path: str,
+        info: dict[str, int],
+    ) -> None:
+        kind = fault["kind"]
+        if not self._suits(kind, op, path):
+            later = self.faults.setdefault(self.calls + 1, [])
+            later.append(fault)
+            return
+        self.met.append(kind)
+        if kind == "kill":
+            death = Killed(self.random.randrange(info["length"] + 1) if op == "pwrite" else 0)
+            process.end(death)
+            self.on_death(process)
+            raise death
+        if kind == "power_cut":
+            raise self.cut_power()
+        if kind == "stop":
+            self.on_event("stop", process=process.name)
+            scheduler = self.scheduler
+            scheduler.stop(process, fault["seconds"])
+            scheduler.yield_stopped()
+            self.on_event("continue", process=process.name)
+        elif kind == "clock":
+            self.wall_offset_ns += fault["ms"] * 1_000_000
+            self.on_event("clock_jump", by_ms=fault["ms"])
+        elif kind == "interrupt":
+            raise Interrupted("a signal handler raised this")
+        else:
+            number = getattr(errno, kind.removeprefix("short_"))
+            error = OSError(number, "simulated")
+            if kind.startswith("short_"):
+                error.written = self.random.randrange(info["length"] + 1)  # type: ignore[attr-defined]
+            raise error
+
+    def _suits(self, kind: str, op: str, path: str) -> bool:
+        if path.rpartition("/")[2].startswith(TEMPORARY_PREFIX) and op == "unlink":
+            return kind in ("kill", "power_cut", "stop", "clock")
+        if kind == "EIO":
+            return op in ("pwrite", "datasync", "sync_dir", "link", "pread", "read", "unlink")
+        if kind == "ENOSPC":
+            return op in ("pwrite", "create", "mkdir", "link")
+        if kind == "EMFILE":
+            return op in ("open", "create", "read", "listdir")
+        if kind.startswith("short_"):
+            return op == "pwrite"
+        return True
+
+    def cut_power(self) -> PowerCut:
+        """End all processes, and leave one of the disks that the platter may hold."""
+        death = PowerCut()
+        dead = [process for process in self.processes if process.is_alive]
+        for process in dead:
+            process.end(death)
+        machine = self.machine
+        items = pending_items(machine.root)
+        images = list(choose_images(items, self.random, PLATTER_CHOICES))
+        image = images[self.random.randrange(len(images))]
+        machine.root = cut_power(machine.root, items, image)
+        machine.holders.clear()
+        machine.changed.clear()
+        self.boots += 1
+        self.booted_ns = self.scheduler.now_ns
+        self.on_death(None)
+        return death

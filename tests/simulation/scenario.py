@@ -1,0 +1,197 @@
+"""Owns the scenario: processes, their operations and the faults, drawn from a seed.
+
+A scenario says everything that a run depends on, so its JSON repeats the run. Shrinking takes parts
+out of it, and an operation makes sense whatever else is missing.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Final
+
+import msgspec
+
+TOPICS: Final = ("a", "b", "c")
+SUBSCRIPTIONS: Final = ("s1", "s2")
+KINDS: Final = ("shared", "key_shared", "failover", "exclusive")
+MESSAGE_KEYS: Final = ("k1", "k2", "k3")
+TRANSACTION_KEYS: Final = ("task1", "task2")
+FAULTS: Final = (
+    ("kill", 30),
+    ("power_cut", 12),
+    ("stop", 8),
+    ("clock", 6),
+    ("interrupt", 10),
+    ("EIO", 12),
+    ("ENOSPC", 8),
+    ("EMFILE", 4),
+    ("short_ENOSPC", 5),
+    ("short_EIO", 5),
+)
+CALLS_PER_OPERATION: Final = 25  # calls of the disk, about
+
+
+class ProcessPlan(msgspec.Struct):
+    """A process: its operations in order, and what is particular about it."""
+
+    name: str
+    operations: list[dict[str, Any]]
+    has_no_watch: bool = False
+    late_events_s: float = 0.0
+
+
+class TopicPlan(msgspec.Struct):
+    """A topic that exists from the start."""
+
+    name: str
+    partitions: int
+    kinds: dict[str, str]  # of its subscriptions, by name
+    policies: dict[str, Any] = {}
+
+
+class Scenario(msgspec.Struct):
+    """Everything that a run depends on."""
+
+    seed: int
+    switch_rate: float
+    settings: dict[str, Any]
+    topics: list[TopicPlan]
+    processes: list[ProcessPlan]
+    faults: list[dict[str, Any]]
+
+
+def draw(seed: int, processes: int | None = None, *, faults: bool = True) -> Scenario:
+    """The scenario of a seed; processes: how many, by default drawn as well."""
+    random = Random(f"{seed} scenario")
+    count = processes or random.choice((1, 2, 2, 3, 3, 4))
+    topics = [_topic(random, name) for name in TOPICS[: random.randint(1, len(TOPICS))]]
+    settings: dict[str, Any] = {
+        "coordinators": random.choice((1, 2, 4)),
+        "txn_timeout_default_ms": random.choice((2_000, 20_000, 60_000)),
+        "txn_ids_reserved": random.choice((2, 16, 1024)),
+        "checkpoint_frames": random.choice((8, 30, 100, 100_000)),
+        "ledger_entries_max": random.choice((3, 20, 1_000_000)),
+        "reader_grace_ms": random.choice((0, 0, 600_000)),
+        "max_message_bytes": random.choice((100, 10_000)),
+        "lock_timeout_ms": random.choice((2_000, 30_000, 300_000)),
+        "ledger_step_per_bucket": random.choice((1, 2, 5)),
+        "mutable_ids_max": random.choice((3, 500_000)),
+        "max_num_buckets": random.choice((1, 2, 20)),
+        "tick_time_ms": random.choice((0, 10, 1000)),
+        "sidecar_garbage_ratio": random.choice((0.01, 0.5)),
+        "watermark_snapshot_entries_max": random.choice((1, 10_000)),
+    }
+    weights = _weights(random)
+    plans = []
+    for number in range(1, count + 1):
+        length = random.randint(5, 40)
+        plan = ProcessPlan(
+            f"p{number}", [_operation(random, weights, topics) for _ in range(length)]
+        )
+        plan.has_no_watch = random.random() < 0.1
+        plan.late_events_s = random.choice((0, 0, 0, 0.001, 0.3))
+        plans.append(plan)
+    operations = sum(len(plan.operations) for plan in plans)
+    wanted = random.choice((0, 1, 2, 3, 5, 8)) if faults else 0
+    kinds, shares = zip(*FAULTS, strict=True)
+    drawn = []
+    for _ in range(wanted):
+        fault: dict[str, Any] = {
+            "at": 1 + random.randrange(operations * CALLS_PER_OPERATION),
+            "kind": random.choices(kinds, shares)[0],
+        }
+        if fault["kind"] == "stop":
+            fault["seconds"] = random.choice((0.5, 5, 90, 400))
+        elif fault["kind"] == "clock":
+            fault["ms"] = random.choice((-3_600_000, -500, 500, 5_000, 3_600_000))
+        drawn.append(fault)
+    drawn.sort(key=lambda fault: fault["at"])
+    return Scenario(seed, random.choice((0.05, 0.3, 0.7)), settings, topics, plans, drawn)
+
+
+def _topic(random: Random, name: str) -> TopicPlan:
+    kinds = {sub: random.choice(KINDS) for sub in SUBSCRIPTIONS[: random.randint(1, 2)]}
+    return TopicPlan(name, random.randint(1, 3), kinds)
+
+
+def _weights(random: Random) -> dict[str, float]:
+    """Each seed likes other operations, and leaves some out."""
+    weights = {
+        "send": 10,
+        "send_many": 4,
+        "send_named": 6,
+        "send_delayed": 4,
+        "send_large": 1,
+        "transfer": 12,
+        "keyed": 5,
+        "leave_open": 2,
+        "consume": 12,
+        "read": 5,
+        "follow": 4,
+        "checkpoint": 4,
+        "compact": 1,
+        "compact_topic": 0.5,
+        "trim": 1,
+        "add_partition": 0.5,
+        "seek": 1,
+        "flush": 1,
+        "sleep": 4,
+        "expire": 1,
+        "announce": 2,
+        "verify": 1,
+        "reopen": 1,
+        "merge": 0.5,
+    }
+    return {name: weight * random.choice((0, 0.5, 1, 1, 3)) for name, weight in weights.items()}
+
+
+def _operation(
+    random: Random, weights: dict[str, float], topics: list[TopicPlan]
+) -> dict[str, Any]:
+    names = list(weights)
+    name = random.choices(names, [weights[each] + 1e-6 for each in names])[0]
+    topic = random.choice(topics)
+    operation: dict[str, Any] = {"op": name, "topic": topic.name}
+    subscription = random.choice(list(topic.kinds))
+    if name in ("consume", "seek", "transfer", "keyed", "leave_open"):
+        operation["subscription"] = subscription
+    if name in ("send", "send_many", "send_named", "send_delayed", "send_large"):
+        operation["key"] = random.choice((None, *MESSAGE_KEYS))
+        if name == "send":
+            operation["queued"] = random.random() < 0.3
+        if name == "send_many":
+            operation["count"] = random.randint(2, 8)
+        if name == "send_named":
+            operation["producer"] = random.choice(("n1", "n2"))
+        if name == "send_delayed":
+            operation["after_ms"] = random.choice((0, 200, 3_000, 60_000, 600_000))
+    elif name in ("transfer", "keyed", "leave_open"):
+        operation["to"] = [
+            [random.choice(topics).name, random.choice((None, *MESSAGE_KEYS))]
+            for _ in range(random.randint(1, 4))
+        ]
+        operation["take"] = random.randint(0, 4)
+        operation["end"] = random.choice(("commit", "commit", "commit", "abort"))
+        operation["joined"] = random.random() < 0.5
+        operation["rest_s"] = random.choice((0, 0, 0.01, 3))
+        if name == "keyed":
+            operation["transaction_key"] = random.choice(TRANSACTION_KEYS)
+    elif name == "consume":
+        operation["take"] = random.randint(1, 6)
+        operation["timeout_ms"] = random.choice((0, 0, 50, 5_000))
+        operation["then"] = random.choice(
+            ("acknowledge", "acknowledge", "acknowledge", "nack", "nothing", "cumulative", "close")
+        )
+        operation["ahead"] = random.random() < 0.4
+    elif name == "seek":
+        operation["to"] = random.choice(("earliest", "latest"))
+    elif name == "checkpoint":
+        operation["roll_all"] = random.random() < 0.4
+    elif name == "sleep":
+        operation["seconds"] = random.choice((0.01, 0.5, 5, 100))
+    elif name == "trim":
+        operation["force"] = random.random() < 0.2
+    elif name == "announce":
+        operation["producer"] = random.choice(("n1", "n2"))
+        operation["back_ms"] = random.choice((0, 1000))
+    return operation
