@@ -9,13 +9,12 @@ the simulation within a number of seeds, or some tests. The exit code is 1 if on
 from __future__ import annotations
 
 import argparse
-import resource
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from zlib import crc32
 
-from tests.mutants.hunt import Hunter
+from tests.mutants.hunt import Hunter, TimeIsOver
 from tests.mutants.patch import SIMULATION, Mutant, all_mutants
 
 
@@ -42,14 +41,15 @@ def main() -> int:
         return 0
     if options.today is not None:
         chosen = in_order_of(datetime.now(UTC).toordinal(), chosen)
-    hunter = Hunter(options.seeds, options.first)
+    hunter = Hunter(options.seeds, options.first, options.today)
     missed = []
     hunted = 0
     print(f"{'mutant':44} {'seeds':>5} {'seconds':>7}  found by", flush=True)
     for mutant in chosen:
-        if options.today is not None and _processor_s() > options.today:
+        try:
+            outcome = hunter.hunt(mutant)
+        except TimeIsOver:
             break
-        outcome = hunter.hunt(mutant)
         hunted += 1
         tried = str(outcome.seeds) if mutant.detector == SIMULATION else "-"
         found_by = outcome.found_by or f"NOT FOUND by {mutant.detector}"
@@ -71,12 +71,6 @@ def _is_meant(mutant: Mutant, names: list[str]) -> bool:
         number == name.zfill(len(number)) if name.isdecimal() else name in mutant.name
         for name in names
     )
-
-
-def _processor_s() -> float:
-    """The processor time of all detectors so far, in seconds."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,32 +33,39 @@ class Hunted:
     seconds: float
 
 
+class TimeIsOver(Exception):
+    """The processor time for the hunt is used up, so nothing is decided."""
+
+
 class Hunter:
     """Hunts mutants; seeds that fail without a patch find none.
 
     most: try at most so many seeds, whatever a header says; None: as many as it says
     first: the first seed
+    bound_s: the processor time of all detectors; None: without a bound
     """
 
-    def __init__(self, most: int | None = None, first: int = 1) -> None:
-        self._most, self._first = most, first
+    def __init__(
+        self, most: int | None = None, first: int = 1, bound_s: float | None = None
+    ) -> None:
+        self._most, self._first, self._bound_s = most, first, bound_s
         self._plain: dict[int, bool] = {}  # by seed: whether it passes without a patch
 
     def hunt(self, mutant: Mutant) -> Hunted:
-        """Run the detector of a mutant."""
+        """Run the detector of a mutant; raises TimeIsOver."""
         began = time.monotonic()
         with _copy(mutant) as copy:
             if mutant.detector == SIMULATION:
                 seeds = mutant.seeds if self._most is None else self._most
                 found_by, tried = self._simulate(copy, seeds)
             else:
-                found_by, tried = _tested(copy, mutant.detector), 0
+                found_by, tried = self._tested(copy, mutant.detector), 0
         return Hunted(found_by, tried, time.monotonic() - began)
 
     def _simulate(self, copy: Path, seeds: int) -> tuple[str, int]:
         seed, last = self._first, self._first + seeds - 1
         while seed <= last:
-            failed = _first_failure(copy, seed, last)
+            failed = self._first_failure(copy, seed, last)
             if failed is None:
                 break
             seed, text = failed
@@ -69,49 +78,66 @@ class Hunter:
         """Whether a seed finds nothing in the project as it is."""
         if seed not in self._plain:
             with _copy(None) as copy:
-                self._plain[seed] = _first_failure(copy, seed, seed) is None
+                self._plain[seed] = self._first_failure(copy, seed, seed) is None
         return self._plain[seed]
 
+    def _first_failure(self, copy: Path, first: int, last: int) -> tuple[int, str] | None:
+        """(seed, finding) of the first seed that finds something; None: none does."""
+        command = ["tests.simulation", "--seed", str(first), "--seeds", str(last - first + 1)]
+        with self._started(copy, ["-u", "-m", *command]) as process:
+            assert process.stdout is not None
+            said = []
+            for line in process.stdout:
+                if (finding := _FINDING.match(line)) is not None:
+                    process.kill()
+                    return int(finding[1]), finding[2].strip()
+                said.append(line)
+            self._check(process)
+            if process.returncode != 0:
+                raise RuntimeError(f"the simulation does not run: {''.join(said)}")
+        return None
 
-def _first_failure(copy: Path, first: int, last: int) -> tuple[int, str] | None:
-    """(seed, finding) of the first seed that finds something; None: none does."""
-    command = ["tests.simulation", "--seed", str(first), "--seeds", str(last - first + 1)]
-    with subprocess.Popen(
-        [sys.executable, "-u", "-m", *command],
-        cwd=copy,
-        env=_environment(copy),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None and process.stderr is not None
-        for line in process.stdout:
-            if (finding := _FINDING.match(line)) is not None:
-                process.kill()
-                return int(finding[1]), finding[2].strip()
-        error = process.stderr.read()
-        if process.wait() != 0:
-            raise RuntimeError(f"the simulation does not run: {error}")
-    return None
+    def _tested(self, copy: Path, paths: str) -> str:
+        """The first test that fails; empty if all pass."""
+        options = ["-q", "-x", "--tb=no", "--no-header", "-p", "no:cacheprovider", "-m", MARKED]
+        with self._started(copy, ["-m", "pytest", *options, *paths.split()]) as process:
+            said, _ = process.communicate()
+            self._check(process)
+        if process.returncode == 0:
+            return ""
+        failed = _FAILED.search(said)
+        if failed is None:
+            raise RuntimeError(f"the tests do not run: {said}")
+        return failed[1]
+
+    def _started(self, copy: Path, command: list[str]) -> subprocess.Popen[str]:
+        """A detector, which may use the processor time that is left."""
+        left_s = None if self._bound_s is None else int(self._bound_s - used_s())
+        if left_s is not None and left_s <= 0:
+            raise TimeIsOver
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            cwd=copy,
+            env=_environment(copy),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if left_s is not None:
+            resource.prlimit(process.pid, resource.RLIMIT_CPU, (left_s, left_s + 1))
+        return process
+
+    @staticmethod
+    def _check(process: subprocess.Popen[str]) -> None:
+        """Raise TimeIsOver if the system ended a detector for its processor time."""
+        if process.wait() in (-signal.SIGXCPU, -signal.SIGKILL):
+            raise TimeIsOver
 
 
-def _tested(copy: Path, path: str) -> str:
-    """The first test that fails; empty if all pass."""
-    options = ["-q", "-x", "--tb=no", "--no-header", "-p", "no:cacheprovider", "-m", MARKED]
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *path.split()],
-        cwd=copy,
-        env=_environment(copy),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if ran.returncode == 0:
-        return ""
-    failed = _FAILED.search(ran.stdout)
-    if failed is None:
-        raise RuntimeError(f"the tests do not run: {ran.stdout}{ran.stderr}")
-    return failed[1]
+def used_s() -> float:
+    """The processor time of all detectors so far, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 @contextmanager
