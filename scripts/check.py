@@ -2,11 +2,12 @@
 
 usage: check.py [-h] [--all] [--slow] [--changed] [--only STEP] [PYTEST ARGUMENT ...]
 
-The steps format, lint, types and tests are quick. --all adds four that take as long again: deep
+The steps format, lint, types and tests are quick. --all adds five that take as long again: deep
 tries each law at many places; spark has the tests of one Spark session; clients builds stock
-clients of Apache Pulsar and tries them; upstream runs a part of those clients' own tests, each day
-another one. With --all also a seventh of the tests marked slow runs, each day another one
-(tests/rotation.py); with --slow, all of them. With pytest arguments, only those tests run.
+clients of Apache Pulsar and tries them; upstream runs a part of those clients' own tests, and
+mutants looks for patches that break a promise, both each day for others. With --all also a seventh
+of the tests marked slow runs, each day another one (tests/rotation.py); with --slow, all of them.
+With pytest arguments, only those tests run.
 --changed is for while you work: ruff and the tests nearest to your changes, for 9 seconds. A failed
 step does not stop the others; the exit code is then 1. `scripts/test` calls this in `.venv`.
 """
@@ -33,6 +34,7 @@ STEPS = {
     "spark": [*PYTHON, "pytest", "-q", "tests/spark"],
     "clients": [*PYTHON, "pytest", "-q", "tests/clients"],
     "upstream": [*PYTHON, "tests.upstream"],
+    "mutants": [*PYTHON, "tests.mutants", "--today", "90"],
 }
 QUICK = ("format", "lint", "types", "tests")
 MARKED = {
@@ -46,7 +48,7 @@ MARKED = {
 def main() -> int:
     """Run the selected steps and print the result of each; returns 1 if one failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--all", action="store_true", help="also deep, spark, clients, upstream")
+    parser.add_argument("--all", action="store_true", help="also the five steps that take long")
     parser.add_argument("--slow", action="store_true", help="also those, and every slow test")
     parser.add_argument("--only", choices=STEPS, help="one step")
     parser.add_argument("--changed", action="store_true", help="tests near the changes, 9 s")

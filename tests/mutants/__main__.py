@@ -1,9 +1,10 @@
 """Look for mutants of the protocol, and print which detector finds each.
 
-usage: scripts/mutants [NAME ...] [--list] [--seeds N] [--first SEED] [--today SECONDS]
+usage: scripts/mutants [NAME ...] [--list] [--only simulation|tests] [--seeds N] [--first SEED]
+                       [--today SECONDS]
 
-Each mutant is a patch in tests/mutants that breaks one promise. Its header says what must find it:
-the simulation within a number of seeds, or some tests. The exit code is 1 if one is not found.
+Each mutant is a patch in tests/mutants that breaks one promise. Its header says what finds it: the
+simulation within a number of seeds, or some tests. The exit code is 1 if one is not found.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from datetime import UTC, datetime
 from zlib import crc32
 
 from tests.mutants.hunt import Hunter, TimeIsOver
-from tests.mutants.patch import SIMULATION, Mutant, all_mutants
+from tests.mutants.patch import SIMULATION, Detector, Mutant, all_mutants
+
+KINDS = (SIMULATION, "tests")
 
 
 def main() -> int:
@@ -25,6 +28,7 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="numbers, or parts of names")
     parser.add_argument("--list", action="store_true", help="only list them")
+    parser.add_argument("--only", choices=KINDS, help="only detectors of this kind")
     parser.add_argument("--seeds", type=int, metavar="N", help="in place of those in the headers")
     parser.add_argument("--first", type=int, metavar="SEED", default=1, help="the first seed")
     parser.add_argument(
@@ -46,18 +50,25 @@ def main() -> int:
     hunted = 0
     print(f"{'mutant':44} {'seeds':>5} {'seconds':>7}  found by", flush=True)
     for mutant in chosen:
+        detectors = [each for each in mutant.detectors if options.only in (None, _kind_of(each))]
+        if not detectors:
+            continue
         try:
-            outcome = hunter.hunt(mutant)
+            outcome = hunter.hunt(mutant, detectors)
         except TimeIsOver:
             break
         hunted += 1
-        tried = str(outcome.seeds) if mutant.detector == SIMULATION else "-"
-        found_by = outcome.found_by or f"NOT FOUND by {mutant.detector}"
+        tried = str(outcome.seeds or "-")
+        found_by = outcome.found_by or f"NOT FOUND by {'; '.join(each.name for each in detectors)}"
         print(f"{mutant.name:44} {tried:>5} {outcome.seconds:7.1f}  {found_by[:120]}", flush=True)
         if not outcome.found_by:
             missed.append(mutant.name)
     print(f"{hunted - len(missed)} of {hunted} mutants were found", flush=True)
     return 1 if missed else 0
+
+
+def _kind_of(detector: Detector) -> str:
+    return KINDS[not detector.seeds]
 
 
 def in_order_of(day: int, mutants: Iterable[Mutant]) -> list[Mutant]:

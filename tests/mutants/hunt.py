@@ -11,12 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants.patch import ROOT, SIMULATION, Mutant
+from tests.mutants.patch import ROOT, Detector, Mutant
 
 COPIED = ("src", "tests", "pyproject.toml")
 MARKED = "not slow and not deep and not spark and not clients"
@@ -51,15 +51,19 @@ class Hunter:
         self._most, self._first, self._bound_s = most, first, bound_s
         self._plain: dict[int, bool] = {}  # by seed: whether it passes without a patch
 
-    def hunt(self, mutant: Mutant) -> Hunted:
-        """Run the detector of a mutant; raises TimeIsOver."""
+    def hunt(self, mutant: Mutant, detectors: Iterable[Detector]) -> Hunted:
+        """Run detectors of a mutant, until one finds it; raises TimeIsOver."""
         began = time.monotonic()
+        found_by, tried = "", 0
         with _copy(mutant) as copy:
-            if mutant.detector == SIMULATION:
-                seeds = mutant.seeds if self._most is None else self._most
-                found_by, tried = self._simulate(copy, seeds)
-            else:
-                found_by, tried = self._tested(copy, mutant.detector), 0
+            for detector in detectors:
+                if detector.seeds:
+                    seeds = detector.seeds if self._most is None else self._most
+                    found_by, tried = self._simulate(copy, seeds)
+                else:
+                    found_by = self._tested(copy, detector.tests)
+                if found_by:
+                    break
         return Hunted(found_by, tried, time.monotonic() - began)
 
     def _simulate(self, copy: Path, seeds: int) -> tuple[str, int]:
@@ -83,8 +87,8 @@ class Hunter:
 
     def _first_failure(self, copy: Path, first: int, last: int) -> tuple[int, str] | None:
         """(seed, finding) of the first seed that finds something; None: none does."""
-        command = ["tests.simulation", "--seed", str(first), "--seeds", str(last - first + 1)]
-        with self._started(copy, ["-u", "-m", *command]) as process:
+        seeds = ["--seed", str(first), "--seeds", str(last - first + 1), "--no-shrinking"]
+        with self._started(copy, ["-u", "-m", "tests.simulation", *seeds]) as process:
             assert process.stdout is not None
             said = []
             for line in process.stdout:
@@ -97,10 +101,10 @@ class Hunter:
                 raise RuntimeError(f"the simulation does not run: {''.join(said)}")
         return None
 
-    def _tested(self, copy: Path, paths: str) -> str:
+    def _tested(self, copy: Path, tests: Iterable[str]) -> str:
         """The first test that fails; empty if all pass."""
         options = ["-q", "-x", "--tb=no", "--no-header", "-p", "no:cacheprovider", "-m", MARKED]
-        with self._started(copy, ["-m", "pytest", *options, *paths.split()]) as process:
+        with self._started(copy, ["-m", "pytest", *options, *tests]) as process:
             said, _ = process.communicate()
             self._check(process)
         if process.returncode == 0:

@@ -2,9 +2,10 @@
 
     broken: what the patch breaks, in a sentence
     lost: what a user would lose
-    found by: simulation, 60 seeds
+    found by: simulation, 60 seeds; tests/crash/test_torn.py::test_a_clean_store_is_left_alone
 
-`found by` names what must find it: the simulation within a number of seeds, or a path of tests.
+`found by` names what finds it: the simulation within a number of seeds, or tests. If it names
+several, one of them must find it.
 """
 
 from __future__ import annotations
@@ -32,14 +33,26 @@ class Hunk:
 
 
 @dataclass(frozen=True)
+class Detector:
+    """What finds a mutant: tests, or the simulation within a number of seeds, else 0."""
+
+    tests: tuple[str, ...]
+    seeds: int = 0
+
+    @property
+    def name(self) -> str:
+        """What the table calls it."""
+        return SIMULATION if self.seeds else " ".join(self.tests)
+
+
+@dataclass(frozen=True)
 class Mutant:
-    """A patch and its header; seeds: 0 unless the simulation must find it."""
+    """A patch and its header."""
 
     name: str
     broken: str
     lost: str
-    detector: str
-    seeds: int
+    detectors: tuple[Detector, ...]
     hunks: tuple[Hunk, ...]
 
     def applied(self, root: Path = ROOT) -> dict[str, str]:
@@ -60,8 +73,8 @@ def read_mutant(path: Path) -> Mutant:
     header = _HEADER.match(text)
     if header is None:
         raise ValueError(f"{path.name} does not begin with broken, lost and found by")
-    broken, lost, detector = header.groups()
-    seeds = _SEEDS.fullmatch(detector)
+    broken, lost, found_by = header.groups()
+    detectors = tuple(_detector(part) for part in found_by.split("; "))
     parts = _FILE.split(text[header.end() :])[1:]
     hunks = [
         Hunk(changed, *_sides(hunk))
@@ -70,16 +83,12 @@ def read_mutant(path: Path) -> Mutant:
     ]
     if not hunks:
         raise ValueError(f"{path.name} changes nothing")
-    name = path.stem
-    is_simulated = seeds is not None
-    return Mutant(
-        name,
-        broken,
-        lost,
-        SIMULATION if is_simulated else detector,
-        int(seeds[1]) if seeds is not None else 0,
-        tuple(hunks),
-    )
+    return Mutant(path.stem, broken, lost, detectors, tuple(hunks))
+
+
+def _detector(text: str) -> Detector:
+    seeds = _SEEDS.fullmatch(text)
+    return Detector(tuple(text.split())) if seeds is None else Detector((), int(seeds[1]))
 
 
 def _sides(hunk: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.__main__ import in_order_of
-from tests.mutants.patch import PATCHES, ROOT, SIMULATION, Hunk, Mutant, all_mutants, read_mutant
+from tests.mutants.patch import PATCHES, ROOT, Hunk, Mutant, all_mutants, read_mutant
 
 MUTANTS = all_mutants()
 MUTANTS_MIN = 80
@@ -32,10 +32,13 @@ def test_a_patch_applies_and_compiles(mutant: Mutant) -> None:
 def test_a_header_says_what_breaks_and_what_finds_it(mutant: Mutant) -> None:
     for sentence in (mutant.broken, mutant.lost):
         assert sentence[0].isupper() and sentence.endswith(".")
-    if mutant.detector == SIMULATION:
-        assert 0 < mutant.seeds <= SEEDS_MAX
-    else:
-        assert all((ROOT / path.partition("::")[0]).exists() for path in mutant.detector.split())
+    assert mutant.detectors
+    for detector in mutant.detectors:
+        assert detector.tests or 0 < detector.seeds <= SEEDS_MAX
+        for test in detector.tests:
+            path, _, name = test.partition("::")
+            assert (ROOT / path).exists()
+            assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8") if name else True
 
 
 def test_no_two_patches_are_the_same() -> None:
@@ -46,7 +49,7 @@ def test_no_two_patches_are_the_same() -> None:
 def test_a_patch_that_does_not_fit_is_refused() -> None:
     hunk = Hunk(MUTANTS[0].hunks[0].path, "no such line\n", "")
     with pytest.raises(ValueError, match="0 times"):
-        Mutant("stray", "", "", SIMULATION, 1, (hunk,)).applied()
+        Mutant("stray", "", "", (), (hunk,)).applied()
 
 
 def test_a_patch_without_a_header_is_refused(tmp_path: Path) -> None:
