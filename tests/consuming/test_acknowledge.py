@@ -308,6 +308,12 @@ def test_plain_cumulative_into_a_marker(board: Board) -> None:
     assert board.client.subscriptions("t")[0]["mark_delete"] == marker
 
 
+def test_mark_delete_inside_a_marker_waits_for_the_rest_of_it(board: Board) -> None:
+    assert board.ack("t1", cumulative=True) == (3, 0, 0)
+    assert board.ack("p3") == (1, 0, 0)
+    assert board.left() == "t2 t3 p4"
+
+
 # --- around the matrix ------------------------------------------------------------------------
 
 

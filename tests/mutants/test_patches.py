@@ -15,7 +15,7 @@ SEEDS_MAX = 1_000
 
 
 def test_there_are_enough_and_each_has_a_number() -> None:
-    assert len(MUTANTS) >= MUTANTS_MIN
+    assert len([mutant for mutant in MUTANTS if mutant.detectors]) >= MUTANTS_MIN
     numbers = [int(mutant.name.partition("-")[0]) for mutant in MUTANTS]
     assert len({*numbers}) == len(numbers)
 
@@ -32,7 +32,6 @@ def test_a_patch_applies_and_compiles(mutant: Mutant) -> None:
 def test_a_header_says_what_breaks_and_what_finds_it(mutant: Mutant) -> None:
     for sentence in (mutant.broken, mutant.lost):
         assert sentence[0].isupper() and sentence.endswith(".")
-    assert mutant.detectors
     for detector in mutant.detectors:
         assert detector.tests or 0 < detector.seeds <= SEEDS_MAX
         for test in detector.tests:
