@@ -98,7 +98,9 @@ class Hunter:
                 said.append(line)
             self._check(process)
             if process.returncode != 0:
-                raise RuntimeError(f"the simulation does not run: {''.join(said)}")
+                raise RuntimeError(
+                    f"the simulation ends with {process.returncode}: {''.join(said)}"
+                )
         return None
 
     def _tested(self, copy: Path, tests: Iterable[str]) -> str:
@@ -164,4 +166,4 @@ def _copy(mutant: Mutant | None) -> Iterator[Path]:
 
 def _environment(copy: Path) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, "PYTHONPATH": f"{copy / 'src'}{os.pathsep}{copy}"}
+    return {**kept, "PYTHONPATH": f"{copy / 'src'}{os.pathsep}{copy}", "PYTHONHASHSEED": "0"}
