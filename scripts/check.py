@@ -2,9 +2,10 @@
 
 usage: check.py [-h] [--all] [--slow] [--changed] [--only STEP] [PYTEST ARGUMENT ...]
 
-The steps format, lint, types and tests are quick. --all adds four: deep tries each law at many
+The steps format, lint, types and tests are quick. --all adds five: deep tries each law at many
 places; spark has the tests of one Spark session; clients builds stock clients of Apache Pulsar and
-tries them; upstream runs those clients' own tests. Of each, another part runs each day, and so of
+tries them; upstream runs those clients' own tests; mutants hunts patches that break a promise, for
+90 seconds of processor time. Of each, another part runs each day, and so of
 the tests marked slow (tests/rotation.py); with --slow, all run, and with --only STEP, all of that
 step but the slow ones. With pytest arguments, only those tests run.
 --changed is for while you work: ruff and the tests nearest to your changes, for 9 seconds. A failed
@@ -38,6 +39,7 @@ STEPS = {
     "spark": [*PYTHON, "pytest", "-q", "tests/spark"],
     "clients": [*PYTHON, "pytest", "-q", "tests/clients"],
     "upstream": [*PYTHON, "tests.upstream"],
+    "mutants": [*PYTHON, "tests.mutants", "--today", "90"],
 }
 QUICK = ("format", "lint", "types", "tests")
 # Of --all: each keeps about one core busy, so that two run at once, behind the others.
@@ -53,7 +55,7 @@ MARKED = {
 def main() -> int:
     """Run the selected steps and print the result of each; returns 1 if one failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--all", action="store_true", help="also deep, spark, clients, upstream")
+    parser.add_argument("--all", action="store_true", help="also the five steps that take long")
     parser.add_argument("--slow", action="store_true", help="also those, and every slow test")
     parser.add_argument("--only", choices=STEPS, help="one step")
     parser.add_argument("--changed", action="store_true", help="tests near the changes, 9 s")

@@ -308,6 +308,21 @@ def test_plain_cumulative_into_a_marker(board: Board) -> None:
     assert board.client.subscriptions("t")[0]["mark_delete"] == marker
 
 
+def test_mark_delete_inside_a_marker_waits_for_the_rest_of_it(board: Board) -> None:
+    board.client.subscription("t", "s").seek(board.ids["t2"])
+    assert board.left() == "t2 t3 p3 p4"
+    assert board.ack("p3") == (1, 0, 0)
+    assert board.left() == "t2 t3 p4"
+
+
+def test_what_a_transaction_holds_stays_held_over_a_checkpoint(board: Board) -> None:
+    board.ack("p0 t2", begin(board.client))
+    board.client.checkpoint()
+    board.bench.reopen()
+    board.client = board.bench.client
+    assert board.left() == "p1 t1 t3 p3 p4"
+
+
 # --- around the matrix ------------------------------------------------------------------------
 
 

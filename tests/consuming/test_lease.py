@@ -223,6 +223,15 @@ def test_a_nack_rewinds_an_exclusive_consumer(bench: Bench) -> None:
         assert got(consumer) == []
 
 
+def test_a_nack_of_messages_apart_rewinds_to_the_first(bench: Bench) -> None:
+    ids = send(bench.client, *letters(5))
+    with bench.client.consumer("t", "s") as consumer:
+        assert got(consumer, 4) == letters(4)
+        consumer.acknowledge([ids[0], ids[2]])
+        assert consumer.negative_acknowledge([ids[1], ids[3]]).returned == 2
+        assert counts(consumer) == [(b"b", 1), (b"d", 1), (b"e", 0)]
+
+
 def test_a_rewind_does_not_go_below_what_was_returned(bench: Bench) -> None:
     ids = send(bench.client, *letters(4))
     with bench.client.consumer("t", "s") as consumer:
@@ -322,6 +331,19 @@ def test_a_nack_waits_its_delay(bench: Bench) -> None:
     assert got(second) == []
     bench.clock.advance(1)
     assert counts(second) == [(b"a", 1), (b"b", 1)]
+
+
+def test_a_wall_clock_that_is_set_ends_no_delay(bench: Bench) -> None:
+    ids = send(bench.client, *letters(1))
+    with bench.client.consumer("t", "s", type="shared") as consumer:
+        assert got(consumer) == [b"a"]
+        consumer.negative_acknowledge(ids, delay_ms=500)
+        wall_ms = bench.clock.now().wall_ms
+        bench.clock.set_wall(wall_ms + 10_000)
+        assert got(consumer) == []
+        bench.clock.set_wall(wall_ms - 10_000)
+        bench.clock.advance(500)
+        assert got(consumer) == [b"a"]
 
 
 def test_a_nack_with_delay_rewinds_an_exclusive_consumer_when_it_is_due(bench: Bench) -> None:
@@ -487,6 +509,17 @@ def test_each_key_goes_to_its_owner_in_order(bench: Bench) -> None:
     assert got(second) == [b"b", b"e", b"f"]
     assert got(first) == [b"d"]
     assert got(first) == got(second) == []
+
+
+def test_keys_of_a_consumer_that_left_are_taken_from_where_they_were(bench: Bench) -> None:
+    """The other consumer had passed over their messages, and none of them was leased."""
+    first = bench.client.consumer("t", "s", type="key-shared")
+    second = bench.another().consumer("t", "s")
+    k1, _, l1, _ = keys_of(first, second)
+    keyed(bench.client, (l1, b"a"), (k1, b"b"))
+    assert got(first) == [b"b"]
+    second.close()
+    assert got(first) == [b"a"]
 
 
 def test_messages_without_a_key_go_to_anyone(bench: Bench) -> None:

@@ -151,6 +151,17 @@ def test_an_idle_ledger_goes_by_age(tmp_path: Path) -> None:
     assert totals(bench.client) == (0, 0)
 
 
+def test_a_ledger_is_as_old_as_its_newest_message(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    message_ids = fill(bench.client, 1)
+    bench.clock.advance(1_999)
+    message_ids += send(bench.client, b"x", b"x", b"x")  # the last one is in another ledger
+    bench.client.acknowledge("t", "s", message_ids)
+    bench.client.set_policies("t", retention_ms=2_000)
+    bench.clock.advance(1)
+    assert bench.client.admin.trim("t", by_policy=True)["messages"] == 0
+
+
 def test_a_checkpoint_trims_by_policy_and_never_what_is_not_acknowledged(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     message_ids = fill(bench.client)

@@ -57,6 +57,24 @@ def test_an_abort_leaves_nothing(bench: Bench) -> None:
     assert client.show_transaction(txn.id)["reason"] == "user"
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_an_end_reaches_every_participant(bench: Bench, commits: bool) -> None:
+    """Two partitions with messages, and two subscriptions with acknowledgements."""
+    client = bench.client
+    client.create_subscription("t", "r")
+    (message_id,) = send(client, b"in")
+    txn = begin(client)
+    for number in (0, 1):
+        client.producer("t").send(b"out", partition=number, txn=txn)
+    for subscription in ("s", "r"):
+        client.acknowledge("t", subscription, [message_id], txn=txn)
+    (client.commit if commits else client.abort)(txn)
+    left = [b"out", b"out"] if commits else [b"in"]
+    for subscription in ("s", "r"):
+        assert [message.value for message in pending(client, "t", subscription)] == left
+    assert client.admin.find_hanging(0) == []
+
+
 def test_markers_complete_the_ids(bench: Bench) -> None:
     """2: a send answers (partition, I); the marker in the answer of the commit completes the id."""
     client = bench.client

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import txlog
+from tests.engine_kit import START_MS, new_store, open_client, send, values
+from txlog.clock import ManualClock
 from txlog.engine.storage.disk.posix import PosixDisk
 
 
@@ -36,3 +38,16 @@ def test_unnamed_files_go_and_named_ones_stay(tmp_path: Path) -> None:
         assert [message.value for message in client.reader("orders")] == [b"one", b"two"]
     with txlog.open(str(root)) as client:
         assert [message.value for message in client.reader("orders")] == [b"one", b"two"]
+
+
+def test_a_file_that_was_sealed_since_the_last_checkpoint_stays(tmp_path: Path) -> None:
+    """Only a frame names it, until the next checkpoint does."""
+    clock = ManualClock(START_MS)
+    path = new_store(tmp_path / "store", clock, ledger_entries_max=1)
+    with open_client(path, clock) as client:
+        client.create_topic("t")
+        send(client, b"one", b"two")
+        client.checkpoint()
+        client.admin.gc(apply=True, keep_ms=0)
+    with open_client(path, clock) as client:
+        assert values(client) == [b"one", b"two"]

@@ -128,6 +128,24 @@ def test_c_one_step_many_rows(bench: Bench) -> None:
         assert consumer.get_last_watermark() == Watermark(60, 1)
 
 
+def test_a_transaction_counts_once_all_of_it_is_acknowledged(bench: Bench) -> None:
+    """Its watermark must not overtake the messages that were sent with it."""
+    client = bench.client
+    with client.consumer("t", "s", enable_watermarking=True) as consumer:
+        say(client, "A", 50)
+        assert values(consumer) == [50]
+        txn = begin(client)
+        post(client, 60, txn=txn)
+        post(client, 70, txn=txn)
+        say(client, "A", 90, txn=txn)
+        client.commit(txn)
+        _, (first, last) = drain(consumer)
+        consumer.acknowledge_cumulative(first)
+        assert values(consumer) == []
+        consumer.acknowledge(last)
+        assert values(consumer) == [90]
+
+
 def test_d_idle_and_back(bench: Bench) -> None:
     """D: no producer is not the maximum; a returning one with a lower time holds the value
     there.

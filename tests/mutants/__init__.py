@@ -1,0 +1,1 @@
+"""Owns the mutants: patches that each break one promise, and the command that hunts them."""

@@ -1,0 +1,169 @@
+"""Owns the hunt for a mutant: a copy of the project gets the patch, and a detector runs on it."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutants.patch import ROOT, Detector, Mutant
+
+COPIED = ("src", "tests", "pyproject.toml")
+MARKED = "not slow and not deep and not spark and not clients"
+_FINDING = re.compile(r"seed (\d+): (.+)")
+_FAILED = re.compile(r"(?:FAILED|ERROR) (\S+)")
+
+
+@dataclass(frozen=True)
+class Hunted:
+    """The outcome: found_by is empty if nothing found it; seeds: how many it took."""
+
+    found_by: str
+    seeds: int
+    seconds: float
+
+
+class TimeIsOver(Exception):
+    """The processor time for the hunt is used up, so nothing is decided."""
+
+
+class Hunter:
+    """Hunts mutants; seeds that fail without a patch find none.
+
+    most: try at most so many seeds, whatever a header says; None: as many as it says
+    first: the first seed
+    bound_s: the processor time of all detectors; None: without a bound
+    """
+
+    def __init__(
+        self, most: int | None = None, first: int = 1, bound_s: float | None = None
+    ) -> None:
+        self._most, self._first, self._bound_s = most, first, bound_s
+        self._plain: dict[int, bool] = {}  # by seed: whether it passes without a patch
+
+    def hunt(self, mutant: Mutant, detectors: Iterable[Detector]) -> Hunted:
+        """Run detectors of a mutant, until one finds it; raises TimeIsOver."""
+        began = time.monotonic()
+        found_by, tried = "", 0
+        with _copy(mutant) as copy:
+            for detector in detectors:
+                if detector.seeds:
+                    seeds = detector.seeds if self._most is None else self._most
+                    found_by, tried = self._simulate(copy, seeds)
+                else:
+                    found_by = self._tested(copy, detector.tests)
+                if found_by:
+                    break
+        return Hunted(found_by, tried, time.monotonic() - began)
+
+    def _simulate(self, copy: Path, seeds: int) -> tuple[str, int]:
+        seed, last = self._first, self._first + seeds - 1
+        while seed <= last:
+            failed = self._first_failure(copy, seed, last)
+            if failed is None:
+                break
+            seed, text = failed
+            if self._passes(seed):
+                return f"seed {seed}: {text}", seed - self._first + 1
+            seed += 1
+        return "", seeds
+
+    def _passes(self, seed: int) -> bool:
+        """Whether a seed finds nothing in the project as it is."""
+        if seed not in self._plain:
+            with _copy(None) as copy:
+                self._plain[seed] = self._first_failure(copy, seed, seed) is None
+        return self._plain[seed]
+
+    def _first_failure(self, copy: Path, first: int, last: int) -> tuple[int, str] | None:
+        """(seed, finding) of the first seed that finds something; None: none does."""
+        seeds = ["--seed", str(first), "--seeds", str(last - first + 1), "--no-shrinking"]
+        with self._started(copy, ["-u", "-m", "tests.simulation", *seeds]) as process:
+            assert process.stdout is not None
+            said = []
+            for line in process.stdout:
+                if (finding := _FINDING.match(line)) is not None:
+                    process.kill()
+                    return int(finding[1]), finding[2].strip()
+                said.append(line)
+            self._check(process)
+            if process.returncode != 0:
+                raise RuntimeError(
+                    f"the simulation ends with {process.returncode}: {''.join(said)}"
+                )
+        return None
+
+    def _tested(self, copy: Path, tests: Iterable[str]) -> str:
+        """The first test that fails; empty if all pass."""
+        options = ["-q", "-x", "--tb=no", "--no-header", "-p", "no:cacheprovider", "-m", MARKED]
+        with self._started(copy, ["-m", "pytest", *options, *tests]) as process:
+            said, _ = process.communicate()
+            self._check(process)
+        if process.returncode == 0:
+            return ""
+        failed = _FAILED.search(said)
+        if failed is None:
+            raise RuntimeError(f"the tests do not run: {said}")
+        return failed[1]
+
+    def _started(self, copy: Path, command: list[str]) -> subprocess.Popen[str]:
+        """A detector, which may use the processor time that is left."""
+        left_s = None if self._bound_s is None else int(self._bound_s - used_s())
+        if left_s is not None and left_s <= 0:
+            raise TimeIsOver
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            cwd=copy,
+            env=_environment(copy),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if left_s is not None:
+            resource.prlimit(process.pid, resource.RLIMIT_CPU, (left_s, left_s + 1))
+        return process
+
+    @staticmethod
+    def _check(process: subprocess.Popen[str]) -> None:
+        """Raise TimeIsOver if the system ended a detector for its processor time."""
+        if process.wait() in (-signal.SIGXCPU, -signal.SIGKILL):
+            raise TimeIsOver
+
+
+def used_s() -> float:
+    """The processor time of all detectors so far, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+@contextmanager
+def _copy(mutant: Mutant | None) -> Iterator[Path]:
+    """A copy of the project with the patch."""
+    with tempfile.TemporaryDirectory(prefix="txlog-mutant-") as directory:
+        copy = Path(directory)
+        for path in ROOT.iterdir():
+            if path.name not in COPIED:
+                if not path.name.startswith("."):
+                    (copy / path.name).symlink_to(path)
+            elif path.is_dir():
+                shutil.copytree(path, copy / path.name)
+            else:
+                shutil.copy2(path, copy / path.name)
+        for changed, text in ({} if mutant is None else mutant.applied(copy)).items():
+            (copy / changed).write_text(text, encoding="utf-8")
+        yield copy
+
+
+def _environment(copy: Path) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPATH": f"{copy / 'src'}{os.pathsep}{copy}", "PYTHONHASHSEED": "0"}
