@@ -7,6 +7,7 @@ of a task of a simulation they behave as the real ones.
 from __future__ import annotations
 
 import _thread
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -231,6 +232,9 @@ def install() -> None:
     module.RLock = RLock
     module.Thread = Thread
     module._time = time.monotonic
+    queues: Any = queue  # executors hand work to threads with these
+    queues.SimpleQueue = queues._PySimpleQueue
+    queues.time = time.monotonic
     thread: Any = _thread
     thread.RLock = RLock
     thread.allocate_lock = Lock

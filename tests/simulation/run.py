@@ -13,6 +13,7 @@ import msgspec
 
 from tests.history.events import Event, Recorder
 from tests.simulation.agent import Agent, Memory, need_sound, rows_of, snapshot
+from tests.simulation.aio_agent import AioAgent
 from tests.simulation.machine import SharedDisk, SimulatedProcess, World
 from tests.simulation.scenario import ProcessPlan, Scenario
 from tests.simulation.scheduler import SECOND, Active, Scheduler, Stuck
@@ -24,6 +25,7 @@ from txlog.clock import SystemClock
 from txlog.engine.store.identity import make_store
 from txlog.errors import TxlogError
 
+KINDS: dict[str, type[Agent]] = {"agent": Agent, "aio": AioAgent}
 RESTART_S = 0.2
 AFTERWARDS_S = 2 * 86_400  # every time-out and delay is over by then
 DRAIN_ROUNDS = 2
@@ -131,7 +133,7 @@ class Run:
         plan, memory = self._plans[name]
         process = self.world.new_process(name)
         process.has_no_watch, process.late_events_s = plan.has_no_watch, plan.late_events_s
-        agent = Agent(self.scenario, plan, process, self.recorder, memory)
+        agent = KINDS[plan.kind](self.scenario, plan, process, self.recorder, memory)
         self.scheduler.spawn("main", process, agent.live)
 
     def _died(self, process: SimulatedProcess | None) -> None:

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from tests.simulation.plans import draw_group
+
 TOPICS: Final = ("a", "b", "c")
 SUBSCRIPTIONS: Final = ("s1", "s2")
 KINDS: Final = ("shared", "key_shared", "failover", "exclusive")
@@ -28,6 +30,7 @@ FAULTS: Final = (
     ("short_ENOSPC", 5),
     ("short_EIO", 5),
 )
+AIO_SHARE: Final = 0.2  # of processes
 CALLS_PER_OPERATION: Final = 25  # calls of the disk, about
 
 
@@ -38,6 +41,8 @@ class ProcessPlan(msgspec.Struct):
     operations: list[dict[str, Any]]
     has_no_watch: bool = False
     late_events_s: float = 0.0
+    kind: str = "agent"  # or aio
+    transaction_key: str | None = None  # of the client of an aio process
 
 
 class TopicPlan(msgspec.Struct):
@@ -88,6 +93,11 @@ def draw(seed: int, processes: int | None = None, *, faults: bool = True) -> Sce
         plan = ProcessPlan(
             f"p{number}", [_operation(random, weights, topics) for _ in range(length)]
         )
+        if random.random() < AIO_SHARE:
+            plan.kind = "aio"
+            plan.transaction_key = random.choice((None, TRANSACTION_KEYS[-1]))
+            groups = max(2, length // 3)
+            plan.operations = [draw_group(random, topics, MESSAGE_KEYS) for _ in range(groups)]
         plan.has_no_watch = random.random() < 0.1
         plan.late_events_s = random.choice((0, 0, 0, 0.001, 0.3))
         plans.append(plan)
