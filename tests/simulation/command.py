@@ -8,27 +8,42 @@ from pathlib import Path
 
 import msgspec
 
+from tests.history.checker import check
 from tests.history.events import Event
 from tests.simulation import scenario as scenarios
 from tests.simulation.run import Finding, Outcome, Run
 from tests.simulation.scenario import Scenario
 from tests.simulation.scheduler import real
+from tests.simulation.shrink import shrink
 
-FOUND = Path(__file__).with_name("found")
+FOUND = Path(__file__).with_name("found")  # regressions: scenarios that once failed
 
 
 def judge(events: list[Event]) -> list[Finding]:
     """The findings of the checker of histories."""
-    try:
-        from tests.history.checker import check
-    except ImportError:
-        return []
-    return [Finding(finding.name, finding.text) for finding in check(events)]
+    return [Finding(finding.name, str(finding)) for finding in check(events)]
 
 
 def perform(scenario: Scenario) -> Outcome:
     """Run one scenario."""
     return Run(scenario).perform(judge)
+
+
+def save(scenario: Scenario, finding: Finding, folder: Path | None) -> None:
+    """Shrink a scenario, and write it to a file or to stdout."""
+
+    def fails(smaller: Scenario) -> bool:
+        return any(each.name == finding.name for each in perform(smaller).findings)
+
+    small = shrink(scenario, fails)
+    text = next(each.text for each in perform(small).findings if each.name == finding.name)
+    saved = {"found": text, **msgspec.to_builtins(small)}
+    data = msgspec.json.format(msgspec.json.encode(saved), indent=1)
+    if folder is None:
+        print(data.decode(), flush=True)
+    else:
+        name = "-".join(finding.name.lower().split())
+        (folder / f"{name}-{scenario.seed}.json").write_bytes(data + b"\n")
 
 
 def main() -> int:
@@ -42,6 +57,8 @@ def main() -> int:
     parser.add_argument("--replay", type=Path, help="a scenario that was saved")
     parser.add_argument("--no-faults", action="store_true", help="leave faults out")
     parser.add_argument("--history", type=Path, help="write the history of the last run")
+    parser.add_argument("--no-shrinking", action="store_true", help="do not shrink what fails")
+    parser.add_argument("--save", type=Path, help="where shrunk scenarios go; default: print them")
     parser.add_argument("--digest", action="store_true", help="print the digest of each run")
     options = parser.parse_args()
     if options.replay:
@@ -69,7 +86,9 @@ def main() -> int:
         if outcome.findings:
             failed.append(plan.seed)
             for finding in outcome.findings:
-                print(f"seed {plan.seed}: {finding.name}: {finding.text}", flush=True)
+                print(f"seed {plan.seed}: {finding.text}", flush=True)
+            if not options.replay and not options.no_shrinking:
+                save(plan, outcome.findings[0], options.save)
         if options.history:
             options.history.write_bytes(
                 b"".join(msgspec.json.encode(event) + b"\n" for event in outcome.events)

@@ -15,6 +15,7 @@ from tests.history.events import Event, Recorder
 from tests.simulation.agent import Agent, Memory, need_sound, rows_of, snapshot
 from tests.simulation.aio_agent import AioAgent
 from tests.simulation.machine import SharedDisk, SimulatedProcess, World
+from tests.simulation.primitives import EPOCH_NS
 from tests.simulation.scenario import ProcessPlan, Scenario
 from tests.simulation.scheduler import SECOND, Active, Scheduler, Stuck
 from txlog import clock as clocks
@@ -33,7 +34,7 @@ DRAIN_ROUNDS = 2
 
 @dataclass
 class Finding:
-    """What is wrong: a name that stands for the kind, and a sentence."""
+    """What is wrong: a name that stands for the kind, and a sentence that begins with it."""
 
     name: str
     text: str
@@ -79,7 +80,7 @@ class Run:
         self.recorder.event(op, **facts)
 
     def _now_ms(self) -> int:
-        return self.scheduler.now_ns // 1_000_000
+        return (EPOCH_NS + self.scheduler.now_ns + self.world.wall_offset_ns) // 1_000_000
 
     def perform(self, judge: Judge) -> Outcome:
         """Run to the end; the judge reads the history."""
@@ -100,7 +101,7 @@ class Run:
                 self.recorder.event("recovered")
                 self._phase("checker", self._look_over)
         except Stuck as stuck:
-            self.findings.append(Finding("stuck", str(stuck)))
+            self.findings.append(Finding("stuck", f"stuck: {stuck}"))
         finally:
             Active.scheduler = None
             clocks._read_boot_id = before
@@ -174,8 +175,9 @@ class Run:
     def _go(self) -> None:
         self.scheduler.run()
         for task, error, trace in self.scheduler.failures:
-            text = f"{task.process}/{task.name}: {type(error).__name__}: {error}\n{trace}"
-            self.findings.append(Finding(f"error {type(error).__name__}", text))
+            name = f"error-{type(error).__name__}"
+            text = f"{name}: {task.process}/{task.name}: {error}\n{trace}"
+            self.findings.append(Finding(name, text))
         self.scheduler.failures.clear()
 
     # --- before and after --------------------------------------------------------------------
@@ -224,7 +226,7 @@ class Run:
             try:
                 client.checkpoint(roll_all=True)
             except TxlogError as error:
-                self.findings.append(Finding("no checkpoint", str(error)))
+                self.findings.append(Finding("no-checkpoint", f"no-checkpoint: {error}"))
             call = recorder.invoke(process.name, "final_read", topics=names)
             recorder.ok(call, topics=snapshot(client, names))
         need_sound(verify_disk(SharedDisk(process, read_only=True), SystemClock(), deep=True))
