@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import sys
 from asyncio.base_events import BaseEventLoop
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -192,3 +193,12 @@ def run_in_loop(process: SimulatedProcess, main: Callable[[], Coroutine[Any, Any
 
 for _name in ("asyncio", "concurrent.futures"):  # what a killed process leaves is no news
     logging.getLogger(_name).disabled = True
+
+
+def _tell_unraisable(unraisable: Any) -> None:
+    """Say nothing of the coroutines of killed processes, which end when they are freed."""
+    if not asyncio.iscoroutine(unraisable.object):
+        sys.__unraisablehook__(unraisable)
+
+
+sys.unraisablehook = _tell_unraisable

@@ -196,6 +196,7 @@ class SimulatedProcess:
     wall_offset_ns: its wall clock differs by so much from that of the machine
     booted_ns:      when the machine booted, on the monotonic clock
     has_no_watch:   it cannot watch files; late_events_s: reports of changes come so much later
+    kind:           as of its plan
     is_remote:      it runs on another machine, which keeps its power
     sockets:        its ends of connections; loops: its event loops that have ended
     """
@@ -209,6 +210,7 @@ class SimulatedProcess:
         self.is_alive = True
         self.has_no_watch = False
         self.late_events_s = 0.0
+        self.kind = ""
         self.is_remote = False
         self.sockets: list[Any] = []
         self.loops: list[Any] = []

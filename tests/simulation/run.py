@@ -14,10 +14,13 @@ import msgspec
 from tests.history.events import Event, Recorder
 from tests.simulation.agent import Agent, Memory, need_sound, rows_of, snapshot
 from tests.simulation.aio_agent import AioAgent
+from tests.simulation.client_agent import ClientAgent, resolve
 from tests.simulation.machine import SharedDisk, SimulatedProcess, World
+from tests.simulation.network import Network
 from tests.simulation.primitives import EPOCH_NS
 from tests.simulation.scenario import ProcessPlan, Scenario
 from tests.simulation.scheduler import SECOND, Active, Scheduler, Stuck
+from tests.simulation.server_agent import ServerAgent
 from txlog import clock as clocks
 from txlog.base.settings import Settings
 from txlog.client.answers.integrity import verify_disk
@@ -26,7 +29,12 @@ from txlog.clock import SystemClock
 from txlog.engine.store.identity import make_store
 from txlog.errors import TxlogError
 
-KINDS: dict[str, type[Agent]] = {"agent": Agent, "aio": AioAgent}
+KINDS: dict[str, type[Agent]] = {
+    "agent": Agent,
+    "aio": AioAgent,
+    "server": ServerAgent,
+    "client": ClientAgent,
+}
 RESTART_S = 0.2
 AFTERWARDS_S = 2 * 86_400  # every time-out and delay is over by then
 DRAIN_ROUNDS = 2
@@ -68,6 +76,7 @@ class Run:
         random = Random(f"{scenario.seed} schedule")
         self.scheduler = Scheduler(random, switch_rate=scenario.switch_rate)
         self.world = World(scenario.seed, self.scheduler)
+        self.world.network = Network(self.world, scenario.seed)
         self.recorder = Recorder(now=self._now_ms)
         self.findings: list[Finding] = []
         for fault in scenario.faults:
@@ -108,6 +117,7 @@ class Run:
             if was_collecting:
                 gc.enable()
         events = self.recorder.events
+        resolve(events)
         if not self.findings:
             self.findings += judge(events)
         digest = self.world.trace
@@ -133,6 +143,7 @@ class Run:
     def _start(self, name: str) -> None:
         plan, memory = self._plans[name]
         process = self.world.new_process(name)
+        process.kind, process.is_remote = plan.kind, plan.kind == "client"
         process.has_no_watch, process.late_events_s = plan.has_no_watch, plan.late_events_s
         agent = KINDS[plan.kind](self.scenario, plan, process, self.recorder, memory)
         self.scheduler.spawn("main", process, agent.live)
@@ -140,10 +151,11 @@ class Run:
     def _died(self, process: SimulatedProcess | None) -> None:
         """Start dead processes again after a moment, as a supervisor does."""
         if process is None:
-            self.recorder.event("power_cut")
-            names = [*self._plans]
-        else:
-            self.recorder.event("kill", process=process.name)
+            remote = [name for name, (plan, _) in self._plans.items() if plan.kind == "client"]
+            self.recorder.event("power_cut", survivors=remote)
+            names = [name for name in self._plans if name not in remote]
+        else:  # a server holds messages for its clients
+            self.recorder.event("kill", process="" if process.kind == "server" else process.name)
             names = [process.name]
         supervisor = SimulatedProcess(self.world, "supervisor")
         for name in names:
