@@ -414,13 +414,16 @@ class ClientAgent(Agent):
             await self.client_of.ask("tcClientConnectRequest", tc_id=0)
             self.has_coordinator = True
         received, group = await self._taken(op) if op["take"] else ([], None)
+        copies = {message.value: message for message in received}
+        received = [*copies.values()]
         begun = await self.recorded("begin", partial(self._begin, op), named)
         txn = begun.txnid_most_bits, begun.txnid_least_bits
         txn_id = str(TxnId.from_halves(*txn))
         halves = {"txnid_most_bits": txn[0], "txnid_least_bits": txn[1]}
         end = op["end"]
+        returning = self._may_return(op, group, received)
         try:
-            await self._fill(op, txn, txn_id, halves, received, group)
+            await self._fill_txn(op, txn, txn_id, halves, received, group)
         except (Refused, Lost):
             end = "abort"
         await self.recorded(
@@ -429,11 +432,24 @@ class ClientAgent(Agent):
             lambda _: {},
             txn=txn_id,
         )
+        if returning is not None and end == "commit" and self.process.is_alive:
+            self.recorder.fail(returning, "Committed")
+
+    def _may_return(
+        self, op: dict[str, Any], group: Group | None, received: list[Received]
+    ) -> int | None:
+        """An abort also returns the rest of the batches in which messages were acknowledged."""
+        if group is None or not any(message.size for message in received):
+            return None
+        facts = {"topic": op["topic"], "subscription": op["subscription"]}
+        return self.recorder.invoke(
+            self.process.name, "redeliver", consumer=group.name, **facts
+        )
 
     async def _begin(self, op: dict[str, Any]) -> Any:
         return await self.client_of.ask("newTxn", txn_ttl_seconds=op["ttl_ms"], tc_id=0)
 
-    async def _fill(
+    async def _fill_txn(
         self,
         op: dict[str, Any],
         txn: Any,
@@ -508,7 +524,11 @@ def resolve(events: list[Any]) -> None:
         for event in events
         if event.op == "send" and event.type == "invoke"
     }
+    known: dict[tuple[str, str], str] = {}
     for event in events:
+        if event.args.get("cumulative") and "ids" not in event.args:
+            topic = event.args["topic"]
+            event.args["ids"] = [known[topic, value] for value in event.args.pop("values")]
         for message in event.answer.get("messages", ()):
             at = message.pop("at", None)
             if at is None:
@@ -518,3 +538,4 @@ def resolve(events: list[Any]) -> None:
                 message["id"] += f":{at + 1}"
             else:
                 message["id"] = f"{ledger}:{int(entry) + at}"
+            known[message["topic"], message["value"]] = message["id"]

@@ -340,8 +340,9 @@ class World:
     def _suits(self, kind: str, op: str, path: str) -> bool:
         if path.rpartition("/")[2].startswith(TEMPORARY_PREFIX) and op == "unlink":
             return kind in ("kill", "power_cut", "stop", "clock")
-        if kind == "interrupt":  # only the main thread runs signal handlers
-            return self.scheduler.task_here().name == "main"  # type: ignore[union-attr]
+        if kind == "interrupt":  # only a main thread without an event loop runs signal handlers
+            task = self.scheduler.task_here()
+            return task is not None and task.name == "main" and task.process.kind == "agent"
         if kind == "EIO":
             return op in ("pwrite", "datasync", "sync_dir", "link", "pread", "read", "unlink")
         if kind == "ENOSPC":

