@@ -74,6 +74,14 @@ class Group:
             if not self.agent.client_of.is_closed:
                 self.agent.client_of.begin(self._attach_again())
 
+    def received(self, messages: list[Received]) -> None:
+        """Messages came: in the history they are received now, whenever somebody takes them."""
+        recorder, process = self.agent.recorder, self.agent.process.name
+        facts = {"topic": self.topic, "subscription": self.subscription}
+        call = recorder.invoke(process, "receive", consumer=self.name, **facts)
+        recorder.ok(call, messages=[row_of(self.topic, message) for message in messages])
+        self.came.set()
+
     async def _attach_again(self) -> None:
         await asyncio.sleep(0.1)
         try:
@@ -291,7 +299,7 @@ class ClientAgent(Agent):
                     window,
                     group.queue,
                     group.detached,
-                    group.came.set,
+                    group.received,
                 )
             )
         try:
@@ -305,32 +313,20 @@ class ClientAgent(Agent):
 
     async def _taken(self, op: dict[str, Any]) -> tuple[list[Received], Group]:
         group = await self._group(op["topic"], op["subscription"], op["window"])
-        facts = {"topic": op["topic"], "subscription": op["subscription"]}
-
-        async def receive() -> list[Received]:
-            messages: list[Received] = []
-            try:
-                async with asyncio.timeout(op["timeout_s"]):
-                    while len(messages) < op["take"]:
-                        group.came.clear()
-                        if group.queue:
-                            message = group.queue.popleft()
-                            message.consumer.took()
-                            messages.append(message)
-                        else:
-                            await group.came.wait()
-            except TimeoutError:
-                pass
-            return messages
-
-        received = await self.recorded(
-            "receive",
-            receive,
-            lambda messages: {"messages": [row_of(op["topic"], each) for each in messages]},
-            consumer=group.name,
-            **facts,
-        )
-        return received, group
+        messages: list[Received] = []
+        try:
+            async with asyncio.timeout(op["timeout_s"]):
+                while len(messages) < op["take"]:
+                    group.came.clear()
+                    if group.queue:
+                        message = group.queue.popleft()
+                        message.consumer.took()
+                        messages.append(message)
+                    else:
+                        await group.came.wait()
+        except TimeoutError:
+            pass
+        return messages, group
 
     async def do_take(self, op: dict[str, Any]) -> None:
         """Receive, and do something with it."""
@@ -442,9 +438,7 @@ class ClientAgent(Agent):
         if group is None or not any(message.size for message in received):
             return None
         facts = {"topic": op["topic"], "subscription": op["subscription"]}
-        return self.recorder.invoke(
-            self.process.name, "redeliver", consumer=group.name, **facts
-        )
+        return self.recorder.invoke(self.process.name, "redeliver", consumer=group.name, **facts)
 
     async def _begin(self, op: dict[str, Any]) -> Any:
         return await self.client_of.ask("newTxn", txn_ttl_seconds=op["ttl_ms"], tc_id=0)

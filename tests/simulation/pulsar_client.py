@@ -510,7 +510,7 @@ class ClientConsumer:
         window: int,
         queue: deque[Received],
         on_detached: Callable[[], None],
-        notify: Callable[[], None],
+        notify: Callable[[list[Received]], None],
     ) -> None:
         self.client, self.topic, self.partition = client, topic, partition
         self.subscription, self.kind, self.name, self.window = subscription, kind, name, window
@@ -576,6 +576,7 @@ class ClientConsumer:
 
     def on_message(self, body: Any, trailer: memoryview) -> None:
         """Messages came: alone, as a batch, or a chunk of one."""
+        before = len(self.queue)
         head, payload = wire.split_message(trailer)
         where = body.message_id
         common = (where.ledgerId, where.entryId)
@@ -600,7 +601,7 @@ class ClientConsumer:
                 at += single.payload_size
                 key = single.partition_key if single.HasField("partition_key") else None
                 self._add(value, key, common, (index, count), body.redelivery_count, batch)
-        self.notify()
+        self.notify([*self.queue][before:])
 
     def _add(
         self,
