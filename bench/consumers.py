@@ -6,13 +6,12 @@
 
 Six processes, two of them with two threads, consume one subscription of a topic with four
 partitions. Each consumer receives a batch, acknowledges it and sends its messages on, in one
-transaction. On Shared every other process acknowledges plainly and keeps a log instead. From time
+transaction. On Shared every other process acknowledges plainly instead. From time
 to time a consumer negatively acknowledges a batch, with or without a delay, or closes and is opened
-again. A producer sends keyed messages all the while, some in transactions. At the end the output
-must have no message twice, and every message must be in the output or in a log. With Key_Shared
-the messages of a key must be in order. With --delay two of three messages have a time of delivery
-within that many milliseconds, while upkeep seals and merges the buckets of the index; no message
-may arrive before its time.
+again. A producer sends keyed messages all the while, some in transactions. With --delay two of
+three messages have a time of delivery within that many milliseconds, while upkeep seals and merges
+the buckets of the index. Everybody records its calls, and at the end `tests.history` checks the
+history of all: nothing lost or processed twice, the order of a key, no delivery before its time.
 
 Then come two figures. The first is the time from a SIGKILL until another consumer has the messages
 of the dead one. The second is how many messages a second 1, 2 and 4 processes take from a Shared
@@ -40,19 +39,22 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 import txlog
+from tests.history.recording import Calls, Record, checked, contents, received
 from txlog.errors import ConsumerBusy
 
 TYPES = ("exclusive", "failover", "shared", "key-shared")
 THREADS = (2, 2, 1, 1, 1, 1)  # of each process
 PARTITIONS = 4
 KEYS = 48
+TOPICS = {"in": PARTITIONS, "out": PARTITIONS}
+SUBSCRIPTION = {"topic": "in", "subscription": "s"}
 BATCH = 20
 KILLED = 2
 DRAIN_SECONDS = 120
@@ -69,51 +71,79 @@ def say(text: str) -> None:
 
 
 class Work:
-    """One consumer in a thread of a worker process."""
+    """One consumer in a thread of a worker process; it records its calls."""
 
     def __init__(self, where: Path, client: txlog.Client, name: str, kind: str, seed: int) -> None:
         self.client, self.name, self.kind = client, name, kind
         self.chance = random.Random(seed)
+        self.calls = Calls(where, name, process_name(int(name[1]), os.getpid()))
         self.producer = client.producer("out")
-        self.epoch = client.connect(name)["epoch"]  # fences the open transaction of the dead worker
+        # fences the open transaction of the dead worker
+        answer = self.calls("connect_key", {"key": name}, lambda: client.connect(name), with_epoch)
+        self.epoch = answer["epoch"]
         self.is_plain = kind == "shared" and int(name[1]) % 2 == 1
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        self.log = os.open(where / f"{name}.log", flags, 0o600)
+        self.own: dict[str, str] = {}
 
     def run(self) -> None:
         """Without end: open a consumer, pass batches on, close it at a random time."""
         while True:
+            self.own = {**SUBSCRIPTION, "consumer": f"{self.calls.process}-{time.monotonic_ns()}"}
+            options: dict[str, Any] = {"type": self.kind, "name": self.name}
+            subscribe = partial(self.client.consumer, "in", "s", **options)
             try:
-                consumer = self.client.consumer("in", "s", type=self.kind, name=self.name)
+                consumer = self.calls("subscribe", {**self.own, "kind": self.kind}, subscribe)
             except ConsumerBusy:  # Exclusive: another consumer is attached
                 time.sleep(0.02)
                 continue
-            with consumer:
+            try:
                 while self.chance.random() > 0.01:
                     self.step(consumer)
+            finally:
+                self.calls("close", self.own, consumer.close)
 
     def step(self, consumer: txlog.Consumer) -> None:
-        """Pass one batch on, negatively acknowledge it, or log and acknowledge it plainly."""
-        table = consumer.receive_batch(self.chance.randint(1, BATCH), 200)
+        """Pass one batch on, negatively acknowledge it, or acknowledge it plainly."""
+        receive = partial(consumer.receive_batch, self.chance.randint(1, BATCH), 200)
+        table = self.calls("receive", self.own, receive, received)
         if not table.num_rows:
             return
-        if self.kind in ("shared", "key-shared"):
-            latest = pc.max(table.column("deliver_at").cast(pa.int64())).as_py()
-            if latest is not None and latest > time.time_ns() // 1_000_000:
-                raise RuntimeError(f"{latest - time.time_ns() // 1_000_000} ms before its time")
+        messages = received(table)["messages"]
+        acked = {**self.own, "ids": [message["id"] for message in messages]}
         fate = self.chance.random()
         if fate < 0.05:
-            consumer.negative_acknowledge(table, delay_ms=50 if fate < 0.02 else 0)
+            delay_ms = 50 if fate < 0.02 else 0
+            nack = partial(consumer.negative_acknowledge, table, delay_ms=delay_ms)
+            self.calls("nack", acked, nack)
         elif self.is_plain:
-            values = [value.decode() for value in table.column("value").to_pylist()]
-            os.write(self.log, "".join(f"{value}\n" for value in values).encode())
-            answer = consumer.acknowledge(table)
+            answer = self.calls("acknowledge", acked, partial(consumer.acknowledge, table))
             if answer.acked != table.num_rows:
-                raise RuntimeError(f"in hand, and acknowledged by another: {answer}, {values}")
+                raise RuntimeError(f"in hand, and acknowledged by another: {answer}, {acked}")
         else:
-            with self.client.transaction(key=self.name, epoch=self.epoch) as txn:
-                self.producer.send_batch(table.select(["key", "value"]), txn=txn)
-                consumer.acknowledge(table, txn=txn)
+            self.pass_on(consumer, table, acked)
+
+    def pass_on(self, consumer: txlog.Consumer, table: pa.Table, acked: Record) -> None:
+        """Send a batch on and acknowledge it, in one transaction."""
+        begin = {"key": self.name, "epoch": self.epoch}
+        label = f"{self.own['consumer']}-{time.monotonic_ns()}"
+        transaction = partial(self.client.transaction, key=self.name, epoch=self.epoch)
+        txn = self.calls("begin", begin, transaction, lambda _: {"txn": label})
+        values = [f"{m['value']}@{label}" for m in received(table)["messages"]]
+        out = pa.table({"key": table["key"], "value": pa.array(values).cast(pa.binary())})
+        sends = [{"topic": "out", "value": value, "txn": label} for value in values]
+        self.calls.together("send", sends, lambda: self.producer.send_batch(out, txn=txn))
+        acknowledge = partial(consumer.acknowledge, table, txn=txn)
+        self.calls("acknowledge", {**acked, "txn": label}, acknowledge)
+        self.calls("commit", {"txn": label}, txn.commit)
+
+
+def with_epoch(answer: Any) -> Record:
+    """The epoch of a connection as an answer of the history."""
+    return {"epoch": answer["epoch"]}
+
+
+def process_name(number: int, pid: int) -> str:
+    """A worker process in the history."""
+    return f"w{number}-{pid}"
 
 
 def work(where: Path, number: int, kind: str, seed: int) -> None:
@@ -218,8 +248,11 @@ class Worker:
 class Sender(threading.Thread):
     """Sends keyed messages, some in transactions, until `is_over` is set."""
 
-    def __init__(self, client: txlog.Client, rate: float, delay_ms: int, seed: int) -> None:
+    def __init__(
+        self, client: txlog.Client, calls: Calls, rate: float, delay_ms: int, seed: int
+    ) -> None:
         super().__init__()
+        self.calls = calls
         self.client, self.rate, self.delay_ms = client, rate, delay_ms
         self.chance = random.Random(seed)
         self.sent = 0
@@ -227,28 +260,36 @@ class Sender(threading.Thread):
 
     def run(self) -> None:
         producer = self.client.producer("in")
-        of_key: Counter[int] = Counter()
         while not self.is_over.wait(10 / self.rate):
-            keys, values = [], []
-            times: list[int | None] = []
+            sends: list[Record] = []
             now_ms = time.time_ns() // 1_000_000
             for number in range(self.sent, self.sent + 10):
-                key = number * 31 % KEYS
                 is_delayed = self.delay_ms > 0 and self.chance.random() < 2 / 3
-                times.append(now_ms + self.chance.randrange(self.delay_ms) if is_delayed else None)
-                of_key[key] += not is_delayed  # a delayed message is not in the order of its key
-                keys.append(b"k%d" % key)
-                sequence = 0 if is_delayed else of_key[key]
-                values.append(b"%d:%d:%d" % (number, key, sequence))
-            columns = [pa.array(keys, pa.binary()), pa.array(values, pa.binary())]
-            columns.append(pa.array(times, pa.timestamp("ms", "UTC")))
+                at_ms = now_ms + self.chance.randrange(self.delay_ms) if is_delayed else None
+                key = f"k{number * 31 % KEYS}"
+                send = {"topic": "in", "value": str(number), "key": key, "session": "sender"}
+                sends.append(send if at_ms is None else {**send, "deliver_at_ms": at_ms})
+            columns = [
+                pa.array([send["key"] for send in sends]).cast(pa.binary()),
+                pa.array([send["value"] for send in sends]).cast(pa.binary()),
+                pa.array([s.get("deliver_at_ms") for s in sends], pa.timestamp("ms", "UTC")),
+            ]
             table = pa.table(columns, ["key", "value", "deliver_at"])
             if self.sent % 30 == 0:
-                with self.client.transaction() as txn:
-                    producer.send_batch(table, txn=txn)
+                self.in_transaction(producer, table, sends)
             else:
-                producer.send_batch(table)
+                self.calls.together("send", sends, partial(producer.send_batch, table))
             self.sent += 10
+
+    def in_transaction(
+        self, producer: txlog.Producer, table: pa.Table, sends: list[Record]
+    ) -> None:
+        """Send a batch in a transaction."""
+        label = f"sender-{self.sent}"
+        txn = self.client.transaction()
+        sends = [{**send, "txn": label} for send in sends]
+        self.calls.together("send", sends, partial(producer.send_batch, table, txn=txn))
+        self.calls("commit", {"txn": label}, txn.commit)
 
 
 def torture(
@@ -270,8 +311,11 @@ def torture(
     with txlog.open(str(where / "store")) as client:
         client.create_topic("in", PARTITIONS)
         client.create_topic("out", PARTITIONS)
-        client.create_subscription("in", "s", type=kind)
-        sender = Sender(client, rate, delay_ms, seed)
+        calls = Calls(where, "main", "main")
+        options: dict[str, Any] = {"type": kind}
+        create = partial(client.create_subscription, "in", "s", **options)
+        calls("subscribe", {**SUBSCRIPTION, "kind": kind}, create)
+        sender = Sender(client, Calls(where, "sender", "main"), rate, delay_ms, seed)
         sender.start()
         numbers = range(len(THREADS))
         running = {n: nursery.start(where, n, kind, chance.randrange(1 << 30)) for n in numbers}
@@ -281,7 +325,8 @@ def torture(
                 time.sleep(min(1.0, seconds / 4))
                 for number in chance.sample(list(numbers), KILLED):
                     assert running[number].is_alive(), (where / "errors").read_text()
-                    running[number].kill()
+                    with calls.killing(process_name(number, running[number].pid)):
+                        running[number].kill()
                     kills += 1
                     running[number] = nursery.start(where, number, kind, chance.randrange(1 << 30))
             sender.is_over.set()
@@ -289,9 +334,12 @@ def torture(
             drain(client, where, running)
         finally:
             sender.is_over.set()
-            for worker in running.values():
-                worker.kill()
-        found = check(client, where, kind, sender.sent)
+            for number, worker in running.items():
+                with calls.killing(process_name(number, worker.pid)):
+                    worker.kill()
+        calls("final_read", {}, partial(contents, client, TOPICS), dict)
+        calls("final_drain", {**SUBSCRIPTION}, partial(left, client), received)
+        found = check_history(where, sender.sent)
         found |= {"type": kind, "kills": kills, "seconds": round(time.monotonic() - began, 1)}
         found["redelivered"] = client.store.read(
             lambda view: sum(view.cursor(1, n + 1).figures.redelivered for n in range(PARTITIONS))
@@ -312,34 +360,19 @@ def drain(client: txlog.Client, where: Path, running: dict[int, Worker]) -> None
     raise AssertionError(f"messages are stuck: {row}")
 
 
-def check(client: txlog.Client, where: Path, kind: str, sent: int) -> dict[str, object]:
-    """Check the output and the logs against `sent`; returns the counts. Raises AssertionError."""
-    passed: list[tuple[int, int, int]] = []
-    for table in client.read("out"):
-        for value in table.column("value").to_pylist():
-            number, key, sequence = map(int, value.split(b":"))
-            passed.append((number, key, sequence))
-    again = [number for number, times in Counter(one[0] for one in passed).items() if times > 1]
-    assert not again, f"passed on twice: {again[:10]}"
-    logged = {
-        int(line.split(":")[0])
-        for path in where.glob("c*.log")
-        for line in path.read_text().split("\n")[:-1]
-    }
-    missing = set(range(sent)) - {one[0] for one in passed} - logged
-    assert not missing, f"never processed: {sorted(missing)[:10]}"
-    if kind != "shared":
-        assert not logged
-        assert len(passed) == sent
-    if kind == "key-shared":
-        last: Counter[int] = Counter()
-        for _, key, sequence in passed:  # a key has one partition, and its order there
-            if not sequence:
-                continue
-            assert sequence == last[key] + 1, f"key {key}: {sequence} behind {last[key]}"
-            last[key] = sequence
+def left(client: txlog.Client) -> pa.Table:
+    """What a new consumer gets after everything was acknowledged."""
+    with client.consumer("in", "s") as consumer:
+        return consumer.receive_batch(1 << 16)
+
+
+def check_history(where: Path, sent: int) -> dict[str, object]:
+    """Check the history of all processes; returns counts. Raises AssertionError."""
     assert not (where / "errors").read_text(), (where / "errors").read_text()
-    return {"messages": sent, "passed_on": len(passed), "logged": len(logged)}
+    events = checked(where)
+    done = Counter(event.op for event in events if event.type == "ok")
+    figures = {name: done[name] for name in ("receive", "acknowledge", "commit", "nack")}
+    return {"messages": sent, "events": len(events), **figures}
 
 
 # --- figures ----------------------------------------------------------------------------------

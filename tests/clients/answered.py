@@ -1,4 +1,4 @@
-"""Owns the count of answered messages: each one that a stock client got answered is stored once.
+"""Owns plans for stock clients whose server dies; the history of each run is checked.
 
 A *plan* describes the messages that a client sends, while the server is killed or stopped and
 started again:
@@ -23,12 +23,13 @@ import json
 import random
 import sys
 import tempfile
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import txlog
 from tests.clients import bed
+from tests.history.checker import check
+from tests.history.events import Event, Recorder
 
 CLIENTS = ("python", "go", "java")
 Plan = dict[str, Any]
@@ -75,25 +76,60 @@ def drawn(seed: int, client: str) -> Plan:
     }
 
 
+def history_of(plan: Plan, topic: str, outcome: dict[str, Any], server: bed.Server) -> list[Event]:
+    """The history of a run: what was sent, when the server died, what was answered and stored.
+
+    The program prints its answers at its end, so all calls overlap. The order of one producer is
+    kept unless the client makes a batch for each key or sends delayed messages ahead of batches.
+    """
+    recorder = Recorder()
+    values = [str(number) for number in range(plan["Count"])]
+    answers = set(outcome["answered"])
+    sent = {"topic": topic}
+    if not plan["Keys"] and not plan["Delayed"]:
+        sent["session"] = "client"
+    calls = {}
+    for number, value in enumerate(values):
+        txn = {"txn": f"T{number // plan['Txn']}"} if plan["Txn"] else {}
+        calls[value] = recorder.invoke("client", "send", **sent, value=value, **txn)
+    commits = {}
+    for number in range(0, plan["Count"] if plan["Txn"] else 0, plan["Txn"] or 1):
+        txn_values = values[number : number + plan["Txn"]]
+        commits[recorder.invoke("client", "commit", txn=f"T{number // plan['Txn']}")] = txn_values
+    for _ in range(server.restarts):
+        recorder.event("kill")
+    for call, txn_values in commits.items():
+        if answers.issuperset(txn_values):
+            recorder.ok(call)
+        else:
+            recorder.unknown(call, "not answered")
+    for value, call in calls.items():
+        if value in answers:
+            recorder.ok(call)
+        else:
+            recorder.unknown(call, "not answered")
+    read = recorder.invoke("reader", "final_read")
+    partitions: dict[str, list[list[str]]] = {}
+    with txlog.open(str(server.store)) as reader:
+        for message in reader.reader(topic):
+            row = [str(message.message_id), (message.value or b"").decode()]
+            partitions.setdefault(str(message.partition), []).append(row)
+    recorder.ok(read, topics={topic: partitions or {"0": []}})
+    return recorder.events
+
+
 def wrong(client: str, plan: Plan, server: bed.Server, topic: str) -> str:
-    """Run a plan; returns the fault with answered messages, or nothing."""
+    """Run a plan; returns the findings of its history, or nothing."""
     server.settings = {"PLAN": json.dumps(plan)}
     lines = list(bed.lines_of([*program(client), server.url, topic], server))
     if not lines:
         return "it did not end"
     outcome = json.loads(lines[-1])
     server.settings = {}
-    with txlog.open(str(server.store)) as reader:
-        stored = Counter((message.value or b"").decode() for message in reader.reader(topic))
-    lost = [value for value in outcome["answered"] if value not in stored]
-    twice = [value for value, count in stored.items() if count > 1]
-    few = plan["Refused"] == plan["Kills"] == 0 and len(outcome["answered"]) < plan["Count"]
-    faults = {
-        "lost": lost[:9],
-        "doubled": twice[:9],
-        "not answered": outcome["failed"] if few else 0,
-    }
-    return ", ".join(f"{name} {numbers}" for name, numbers in faults.items() if numbers)
+    faults = [str(finding) for finding in check(history_of(plan, topic, outcome, server))[:9]]
+    if plan["Refused"] == plan["Kills"] == 0 and len(outcome["answered"]) < plan["Count"]:
+        faults.append(f"not answered: {outcome['failed']}")
+    return "; ".join(faults)
 
 
 def main() -> int:

@@ -19,6 +19,8 @@ SHARED = ("shared", "key_shared")
 ORDERED = ("exclusive", "failover")
 RETURNS = ("nack", "redeliver", "reconsume_later", "seek", "close", "unsubscribe")
 MEMBERS = ("subscribe", "close", "unsubscribe")
+# the call had its effect by its end, or has none: it ran in a process, not on a server
+SETTLED = (DIED, "Interrupted", "OutcomeUnknown")
 Name = tuple[str, str]
 
 
@@ -45,7 +47,7 @@ class Stretches:
 
 def stretch(call: Call) -> tuple[float, float]:
     """When a call may have taken effect: nobody knows when one does whose outcome is unknown."""
-    is_settled = call.outcome in ("ok", "fail") or call.error == DIED
+    is_settled = call.outcome in ("ok", "fail") or call.error in SETTLED
     return call.start, call.end if is_settled else NEVER
 
 
@@ -165,7 +167,7 @@ class Deliveries:
                 state.may_return = True
 
     def _add(self, state: Subscription, call: Call, start: float, end: float) -> None:
-        if call.outcome == "fail":
+        if call.outcome == "fail" and call.op != "close":
             return
         if call.op != "subscribe" or state.kind == "failover":
             state.returns.add(start, end)
@@ -189,7 +191,7 @@ class Deliveries:
 
     def _add_abort(self, txn: Txn) -> None:
         """The abort of a transaction gives back what it had acknowledged, at an unknown time."""
-        if txn.committed is not None:
+        if txn.proof is not None:
             return
         end = txn.doomed.end if txn.doomed else NEVER
         for ack in txn.acks:
@@ -200,7 +202,7 @@ class Deliveries:
 
     def run(self) -> list[Finding]:
         """Follow the history; returns the findings."""
-        moments: list[tuple[float, int, Call]] = []
+        moments: list[tuple[float, int, Any]] = []
         for call in self.history.calls:
             if call.op == "acknowledge" and call.outcome != "fail":
                 moments.append((call.start, 0, call))
@@ -208,15 +210,16 @@ class Deliveries:
                     moments.append((call.end, 1, call))
             elif call.op == "reconsume_later" and call.outcome != "fail":
                 moments.append((call.start, 0, call))
-            elif call.op == "commit" and call.outcome == "ok":
-                moments.append((call.end, 2, call))
             elif call.op == "receive" and call.outcome == "ok":
                 moments.append((call.end, 3, call))
             elif call.op in ("seek", "unsubscribe") and call.outcome != "fail":
                 moments.append((call.start, 4, call))
+        for txn in self.history.txns.values():
+            if txn.proof is not None and not txn.doomed and txn.acks:
+                moments.append((txn.proof.end, 2, txn))
         steps = (self._ack_begins, self._ack_ends, self._committed, self._received, self._reset)
-        for _, kind, call in sorted(moments, key=lambda moment: moment[:2]):
-            steps[kind](call)
+        for _, kind, subject in sorted(moments, key=lambda moment: moment[:2]):
+            steps[kind](subject)
         self._check_members()
         for drain in self.history.by_op["final_drain"]:
             if drain.outcome == "ok":
@@ -230,9 +233,10 @@ class Deliveries:
 
     def places(self, state: Subscription, call: Call) -> list[Position]:
         """The messages that an acknowledgement names."""
-        if "values" in call.args:
-            return [p for v in call.args["values"] for p in self.place_of[state.name[0], v]]
-        places = [position(text) for text in call.args.get("ids", ())]
+        if "ids" not in call.args:
+            values = call.args.get("values", ())
+            return [place for v in values for place in self.place_of[state.name[0], v]]
+        places = [position(text) for text in call.args["ids"]]
         if not call.args.get("cumulative"):
             return places
         covered = []
@@ -289,7 +293,7 @@ class Deliveries:
         for state in self._of_call(call):
             for place in self.places(state, call):
                 ack = state.acked.get(place)
-                if ack is None or is_doubtful or any(not txn.committed for txn in ack.txns):
+                if ack is None or is_doubtful or any(txn.proof is None for txn in ack.txns):
                     continue
                 was_held = self._was_held(state, place, call)
                 if call.args.get("cumulative") and not was_held:
@@ -301,10 +305,9 @@ class Deliveries:
         before = state.delivered.get(place)
         return before is not None and not state.returns.any(before.start, call.end)
 
-    def _committed(self, call: Call) -> None:
-        txn = self.history.txn(call.args["txn"])
-        if txn.committed is not call or txn.doomed:
-            return
+    def _committed(self, txn: Txn) -> None:
+        call = txn.proof
+        assert call is not None
         for acking in txn.acks:
             if acking.outcome != "ok":
                 continue
@@ -360,7 +363,7 @@ class Deliveries:
             return False
         if state.resets.any(ack.since, asked):
             return False
-        return ack.is_durable or self.history.survives(ack.since, asked)
+        return ack.is_durable or self.history.survives(ack.sure, asked)
 
     def _check_returned(
         self, state: Subscription, place: Position, message: dict[str, Any], call: Call
@@ -371,6 +374,11 @@ class Deliveries:
         if state.resets.any(ack.since, call.end) or (call.op == "receive" and not ack.was_held):
             return
         assert ack.sure is not None
+        if ack.is_durable and ack.sure.op not in ("commit", "acknowledge"):
+            text = f"{ack.sure} shows the transaction of {ack.first}, and {call} delivered"
+            text += f" {message['value']!r} again"
+            self.find("torn-transaction", text, ack.first, ack.sure, call)
+            return
         text = f"{call} delivered {message['value']!r}, which {ack.sure} acknowledged"
         self.find("returned-acknowledgement", text, ack.first, ack.sure, call)
 
@@ -391,6 +399,8 @@ class Deliveries:
         state.last[number] = (place, call)
         if before is None or state.may_return or place >= before[0]:
             return
+        if before[1].end > call.start and before[1] is not call:
+            return  # two threads receive at the same time
         if place in state.delivered or state.returns.any(before[1].start, call.end):
             return
         text = (
@@ -461,7 +471,7 @@ class Deliveries:
         for earlier, (other, before) in list(held.items()):
             if state.may_return or state.returns.any(before.start, call.end):
                 del held[earlier]
-            elif other != consumer and earlier < place:
+            elif other != consumer and earlier < place and before.end < call.start:
                 text = f"{consumer} got {message['value']!r} while {other} held {show(earlier)}"
                 self.find("key-order", f"{text} of key {key}", before, call)
                 return
@@ -474,6 +484,7 @@ class Deliveries:
             place not in state.delivered
             and place not in state.acked
             and not state.may_return
+            and (last[1].end < call.start or last[1] is call)
             and not state.returns.any(last[1].start, call.end)
         ):
             text = f"{call} delivered {show(place)} of key {key} first after {show(last[0])}"
@@ -526,25 +537,8 @@ class Drain:
             self.walk._check_returned(self.state, place, message, self.call)
             if self.state.kind in SHARED:
                 self.walk._check_time(self.state, place, message, self.call)
-            self._check_with_outputs(place, message)
         if not self.state.is_wild:
             self._check_missing()
-
-    def _check_with_outputs(self, place: Position, message: dict[str, Any]) -> None:
-        """A transaction whose messages are visible has its acknowledgements, too."""
-        ack = self.state.acked.get(place)
-        txn = ack.txns[0] if ack and len(ack.txns) == 1 else None
-        if ack is None or txn is None or txn.committed or ack.first.outcome != "ok":
-            return
-        visible = [s for s in txn.sends if self._is_only_of(s, txn)]
-        if visible and not self.state.resets.any(ack.first.start, self.call.end):
-            text = f"{message['value']!r} came again, and transaction {txn.name} is visible"
-            self.walk.find("torn-transaction", text, ack.first, visible[0], self.call)
-
-    def _is_only_of(self, send: Call, txn: Txn) -> bool:
-        name = (send.args["topic"], send.args["value"])
-        units = self.walk.history.candidates(*name)
-        return bool(self.walk.place_of[name]) and len(units) == 1 and units[0] is txn.unit
 
     def _check_missing(self) -> None:
         history, state = self.walk.history, self.state

@@ -113,14 +113,22 @@ class Event(msgspec.Struct, omit_defaults=True, gc=False):
 class Recorder:
     """Records events in order; the caller's threads must take turns.
 
-    now: the clock that sets `at`, in milliseconds
-    to:  also write each event to this stream as it happens, so that it survives a kill
+    now:   the clock that sets `at`, in milliseconds
+    to:    write each event to this stream as it happens, so that it survives a kill
+    order: sets `n`, if several processes record (`merged` puts their files together); such a
+           recorder keeps nothing in memory
     """
 
-    def __init__(self, now: Callable[[], int] | None = None, to: IO[str] | None = None) -> None:
+    def __init__(
+        self,
+        now: Callable[[], int | None] | None = None,
+        to: IO[str] | None = None,
+        order: Callable[[], int] | None = None,
+    ) -> None:
         self.events: list[Event] = []
         self._now = now
         self._to = to
+        self._order = order
         self._calls = 0
         self._open: dict[int, Event] = {}
 
@@ -157,12 +165,6 @@ class Recorder:
                     self.unknown(call)
         return event
 
-    def save(self, path: Path) -> None:
-        """Write the history as lines of JSON."""
-        with path.open("wb") as file:
-            for event in self.events:
-                file.write(msgspec.json.encode(event) + b"\n")
-
     def _end(
         self,
         type_: Type,
@@ -181,10 +183,10 @@ class Recorder:
         self, type_: Type, op: str, *, process: str, client: str, args: Mapping[str, Any] = {}
     ) -> Event:
         at = None if self._now is None else self._now()
-        event = Event(
-            len(self.events), type_, op, process=process, client=client, at=at, args=dict(args)
-        )
-        self.events.append(event)
+        number = len(self.events) if self._order is None else self._order()
+        event = Event(number, type_, op, process=process, client=client, at=at, args=dict(args))
+        if self._order is None:
+            self.events.append(event)
         return event
 
     def _write(self, event: Event) -> None:
@@ -202,6 +204,31 @@ def load(lines: Iterable[bytes | str]) -> Iterator[Event]:
                 yield decoder.decode(line)
             except msgspec.DecodeError as error:
                 raise ValueError(f"line {number} is no event: {error}") from error
+
+
+def merged(paths: Iterable[Path]) -> list[Event]:
+    """The history of several files whose recorders share an order; a kill may cut a last line."""
+    events: list[Event] = []
+    calls = 0
+    for path in paths:
+        number_of: dict[int, int] = {}
+        for event in load(line for line in path.open("rb") if line.endswith(b"}\n")):
+            if event.call is not None:
+                if event.type == "invoke":
+                    calls += 1
+                    number_of[event.call] = calls
+                event.call = number_of[event.call]
+            events.append(event)
+    events.sort(key=lambda event: event.n)
+    for number, event in enumerate(events):
+        event.n = number
+    return events
+
+
+def save(events: Iterable[Event], path: Path) -> None:
+    """Write a history as lines of JSON."""
+    with path.open("wb") as file:
+        file.writelines(msgspec.json.encode(event) + b"\n" for event in events)
 
 
 def read_file(path: Path) -> list[Event]:

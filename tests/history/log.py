@@ -11,11 +11,9 @@ from collections.abc import Generator, Iterator
 from itertools import pairwise
 
 from tests.history.model import (
-    NEVER,
     Call,
     Finding,
     History,
-    Partition,
     Position,
     Round,
     Row,
@@ -171,9 +169,7 @@ def order_in_transactions(history: History) -> Iterator[Finding]:
 
 def covers(shown: Round, topic: str, partition: int | None) -> bool:
     """Whether a read covers a partition, or, if that is unknown, all of the topic it may be in."""
-    if partition is not None:
-        return (topic, partition) in shown.shows
-    return any(name == topic for name, _ in shown.shows) and not shown.call.args.get("partitions")
+    return topic in shown.topics or (topic, partition) in shown.shows
 
 
 def partition_of(call: Call) -> int | None:
@@ -251,49 +247,31 @@ def _position(history: History, call: Call) -> Position | None:
     return tuple(map(int, answered.split(":"))) if answered else None
 
 
-def last_reads(history: History) -> dict[Partition, Round]:
-    """The last whole read of each partition."""
-    last: dict[Partition, Round] = {}
-    for shown in history.rounds:
-        if shown.is_whole and shown.reader is None:
-            for where in shown.shows:
-                if where not in last or last[where].call.start < shown.call.start:
-                    last[where] = shown
-    return last
-
-
 def lost(history: History, torn: set[str]) -> Iterator[Finding]:
     """Answered messages that the last read of their partition does not show."""
-    last = last_reads(history)
-    topics: dict[str, list[Round]] = defaultdict(list)
-    for (topic, _), read in last.items():
-        if read not in topics[topic]:
-            topics[topic].append(read)
-    seen = {id(read): values(history, read) for read in last.values()}
+    last: dict[tuple[str, int | None], Round] = {}
+    for shown in sorted(history.rounds, key=lambda shown: shown.call.start):
+        if shown.is_whole and shown.reader is None:
+            last.update(dict.fromkeys(shown.shows, shown))
+            last.update(dict.fromkeys(((topic, None) for topic in shown.topics), shown))
+    seen = {id(shown): values(history, shown) for shown in last.values()}
     for (topic, value), calls in history.sends.items():
-        if topic not in topics:
-            continue
         for call in calls:
             unit = history.unit_of(call) if call.outcome == "ok" else None
-            if unit is None or unit.end == NEVER or unit.txn in torn:
+            if unit is None or unit.txn in torn:
                 continue
             partition = partition_of(call)
-            reads = topics[topic]
-            shown = reads[0] if partition is None else last.get((topic, partition))
-            if shown is None or (partition is None and len(reads) > 1):
+            read = last.get((topic, partition), last.get((topic, None)))
+            if read is None or unit.end >= read.call.start or value in seen[id(read)][topic]:
                 continue
-            is_due = unit.end < shown.call.start and value not in seen[id(shown)][topic]
-            if not is_due or not covers(shown, topic, partition):
+            place = _position(history, call)
+            if history.gone(topic, partition, place, call.start) <= read.call.end:
                 continue
-            if history.gone(topic, partition, _position(history, call), call.start) <= (
-                shown.call.end
-            ):
-                continue
-            text = f"{shown} does not show {value!r} of {topic}, which {unit.label} answered"
+            text = f"{read} does not show {value!r} of {topic}, which {unit.label} answered"
             if unit.txn is None:
-                text = f"{shown} does not show {value!r} of {topic}, answered by {call}"
+                text = f"{read} does not show {value!r} of {topic}, answered by {call}"
             forget(history, [call])
-            yield Finding("lost-message", text, [*call.events, *shown.call.events])
+            yield Finding("lost-message", text, [*call.events, *read.call.events])
             break
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from tests.history.events import Event
+from tests.history.events import DIED, Event
 
 NEVER = math.inf
 Position = tuple[int, ...]
@@ -26,8 +26,8 @@ Partition = tuple[str, int]
 # the transaction of the call has ended, and for the first three it was aborted
 ABORTED_ERRORS = {"TransactionConflict", "TransactionTimedOut", "ExpiredTransaction"}
 ENDED_ERROR = "InvalidTxnStatus"
-# calls that return only when all that was written before is on disk
-DURABLE = {"commit", "abort", "create_topic", "delete_topic", "connect_key", "flush"}
+# calls that write a frame and return when it and all before it are on disk
+DURABLE = {"create_topic", "delete_topic", "connect_key"}
 
 
 @dataclass(slots=True)
@@ -93,6 +93,7 @@ class Txn:
     """A transaction: its calls, and whether it may have committed.
 
     doomed: the call that proves that it was aborted
+    shown:  the first read or receive that showed a message which only it can have sent
     """
 
     name: str
@@ -103,12 +104,17 @@ class Txn:
     begin: Call | None = None
     doomed: Call | None = None
     unit: Unit | None = None
-    seen: bool = False
+    shown: Call | None = None
 
     @property
     def committed(self) -> Call | None:
         """The first call that answered that it is committed."""
         return next((c for c in self.commits if is_commit(c)), None)
+
+    @property
+    def proof(self) -> Call | None:
+        """The call whose answer proves that it is committed."""
+        return self.committed or self.shown
 
 
 @dataclass(slots=True, eq=False)
@@ -130,12 +136,14 @@ class Round:
 
     shows:    the positions it returned
     is_whole: it shows everything that is visible at its moment, up to the last position
+    topics:   of these it covers all partitions
     """
 
     call: Call
     shows: dict[Partition, list[Position]]
     reader: str | None
     is_whole: bool
+    topics: set[str] = field(default_factory=set)
 
     def __str__(self) -> str:
         return f"the read [{self.call.start}]"
@@ -161,7 +169,8 @@ class History:
     """All that the checks need, read once from the events."""
 
     def __init__(self, events: Iterable[Event]) -> None:
-        self.calls = list(pair(events))
+        self.calls = pair(events)
+        end_by_kills(self.calls)
         self.by_op: dict[str, list[Call]] = defaultdict(list)
         for call in self.calls:
             self.by_op[call.op].append(call)
@@ -180,6 +189,10 @@ class History:
         self._take_txns()
         self._take_rounds()
         self._take_deliveries()
+        for shown in self.rounds:
+            for where in self.rows:
+                if where[0] in shown.topics:
+                    shown.shows.setdefault(where, [])
         self.places: dict[tuple[str, str], list[Row]] = defaultdict(list)
         self._place_removals()
         self.losses = self._losses()
@@ -296,7 +309,9 @@ class History:
                     shows[where] = sorted(set(places))
             reader = call.args.get("reader")
             is_whole = not call.args.get("partial") and not call.args.get("compacted")
-            self.rounds.append(Round(call, shows, reader, is_whole))
+            has_all = is_whole and reader is None and not call.args.get("partitions")
+            topics = set(call.answer.get("topics", {})) if has_all else set()
+            self.rounds.append(Round(call, shows, reader, is_whole, topics))
 
     def _take_deliveries(self) -> None:
         for op in ("receive", "final_drain"):
@@ -326,6 +341,10 @@ class History:
                 self.places[topic, row.value].append(row)
                 units = self.candidates(topic, row.value)
                 row.unit = units[0] if len(units) == 1 else None
+                if row.unit is not None and row.unit.txn is not None:
+                    txn = self.txns[row.unit.txn]
+                    if txn.shown is None or row.first.end < txn.shown.end:
+                        txn.shown = row.first
                 if topic in removals or self._cuts:
                     start = row.unit.start if row.unit else 0
                     row.gone = self.gone(topic, partition, row.position, start)
@@ -356,12 +375,11 @@ class History:
 
         That is a power cut, and a failed flush until the next call that was flushed.
         """
-        losses: list[tuple[float, float]] = [
-            (call.start, call.end) for op in ("power_cut", "lossy") for call in self.by_op[op]
-        ]
+        losses: list[tuple[float, float]] = [(c.start, c.end) for c in self.by_op["power_cut"]]
         flushed = first_end_after([call for call in self.calls if self.is_durable(call)])
         for call in self.calls:
-            if call.outcome == "unknown" and call.error == "OutcomeUnknown":
+            is_failed = call.outcome == "unknown" and call.error == "OutcomeUnknown"
+            if is_failed or call.op == "lossy":
                 after = flushed(call.end)
                 losses.append((call.start, after.end if after else NEVER))
         return sorted(losses)
@@ -370,28 +388,45 @@ class History:
         """Whether this call returned after a flush."""
         if call.outcome != "ok" or self.settings.get("durability") == "os":
             return False
-        return call.op in DURABLE or (call.op == "send" and call.args.get("txn") is None)
+        name = call.args.get("txn")
+        if call.op == "commit":
+            # one that is repeated, or that is empty, writes nothing
+            txn = self.txn(name)
+            has_work = any(work.outcome == "ok" for work in (*txn.sends, *txn.acks))
+            return has_work and txn.commits[0] is call
+        is_plain_send = call.op == "send" and name is None and not call.answer.get("duplicate")
+        return is_plain_send or call.op in DURABLE
 
-    def _durable_starts(self) -> tuple[list[float], list[float]]:
-        """Ends of flushed calls, and the latest start of those that ended by then."""
-        ends, starts, latest = [], [], -1.0
-        for call in sorted((c for c in self.calls if self.is_durable(c)), key=lambda c: c.end):
-            latest = max(latest, call.start)
-            ends.append(call.end)
-            starts.append(latest)
-        return ends, starts
+    def _durable_starts(self) -> dict[str | None, tuple[list[float], list[float]]]:
+        """Ends of flushed calls, and the latest start of those that ended by then.
 
-    def survives(self, written: float, asked: float) -> bool:
-        """Whether what a call had written when it ended at `written` is certain at `asked`."""
-        ends, starts = self._durable
-        for start, end in self.losses:
-            if end < written or start > asked:
+        A `flush` is certain only for what its own process had written; None has the other calls.
+        """
+        by_process: dict[str | None, tuple[list[float], list[float]]] = {None: ([], [])}
+        for call in sorted(self.calls, key=lambda call: call.end):
+            is_flush = call.op == "flush" and call.outcome == "ok"
+            if is_flush and self.settings.get("durability") == "os":
                 continue
-            flushed = bisect_left(ends, start)
-            if not flushed or starts[flushed - 1] <= written:
-                return False
-            break  # it was flushed before the first loss, and so before the later ones
+            if is_flush or self.is_durable(call):
+                name = call.process if is_flush else None
+                ends, starts = by_process.setdefault(name, ([], []))
+                ends.append(call.end)
+                starts.append(max(call.start, starts[-1] if starts else -1))
+        return by_process
+
+    def survives(self, call: Call, asked: float) -> bool:
+        """Whether what a call that has ended had written is certain at `asked`."""
+        for start, end in self.losses:
+            if end < call.end or start > asked:
+                continue
+            # if it was flushed before the first loss, then also before the later ones
+            return any(self._flushed(name, call.end, start) for name in (None, call.process))
         return True
+
+    def _flushed(self, name: str | None, written: float, lost: float) -> bool:
+        ends, starts = self._durable.get(name, ([], []))
+        at = bisect_left(ends, lost)
+        return at > 0 and starts[at - 1] > written
 
 
 def first_end_after(calls: list[Call]) -> Callable[[float], Call | None]:
@@ -410,7 +445,20 @@ def first_end_after(calls: list[Call]) -> Callable[[float], Call | None]:
     return after
 
 
-def pair(events: Iterable[Event]) -> Iterator[Call]:
+def end_by_kills(calls: list[Call]) -> None:
+    """A call of a process that was killed ended with it, if its end is not in the history."""
+    kills: dict[str, list[Call]] = defaultdict(list)
+    for call in calls:
+        if call.op == "kill" and call.process:
+            kills[call.process].append(call)
+    for call in calls:
+        if call.end == NEVER and call.op != "kill":
+            kill = next((k for k in kills.get(call.process, ()) if k.end > call.start), None)
+            if kill is not None and kill.end != NEVER:
+                call.end, call.error = kill.end, DIED
+
+
+def pair(events: Iterable[Event]) -> list[Call]:
     """The calls of a history in the order of their invocations."""
     calls: dict[int, Call] = {}
     ordered: list[Call] = []
@@ -429,4 +477,4 @@ def pair(events: Iterable[Event]) -> Iterator[Call]:
         call.outcome, call.answer, call.error = event.type, event.answer, event.error
         call.at = event.at if event.at is not None else call.at
         call.end = at
-    return iter(ordered)
+    return ordered

@@ -46,6 +46,7 @@ class Order:
         self.skipped: list[tuple[Round, Row]] = []
         self.back: list[tuple[Round, Row]] = []
         self._seen: dict[tuple[str, Partition], Position] = {}
+        self._tangled = tangled(history.rounds)
         self._logs: dict[Partition, list[Row]] = {}
         self._positions: dict[Partition, list[Position]] = {}
         self._add_logs()
@@ -108,6 +109,9 @@ class Order:
         log = self._logs.get(where, [])
         node = self.node(shown)
         name = (str(shown.reader), where)
+        if shown.reader in self._tangled:
+            self._sees(node, where, places)
+            return
         before = self._seen.get(name)
         if before is None and shown.call.args.get("start") == "earliest":
             before = ()
@@ -185,6 +189,18 @@ class Order:
             else:
                 self.add(now, node, "time")
                 is_used = True
+
+
+def tangled(rounds: list[Round]) -> set[str]:
+    """Readers whose reads overlap, as two threads use them: nobody knows which was first."""
+    ends: dict[str, float] = {}
+    names = set()
+    for shown in sorted(rounds, key=lambda shown: shown.call.start):
+        if shown.reader is not None:
+            if ends.get(shown.reader, -1) > shown.call.start:
+                names.add(shown.reader)
+            ends[shown.reader] = shown.call.end
+    return names
 
 
 def check_moments(history: History) -> Iterator[Finding]:

@@ -58,11 +58,11 @@ def arguments(op: str, words: list[str]) -> dict[str, Any]:
         return {"topic": topic, "value": value, "partition": partition, **named}
     if op in OF_CONSUMER:
         ids = {"ids": others[1:]} if others[1:] else {}
-        topic = {} if op == "close" else {"topic": "t", "subscription": "s"}
-        return {"consumer": others[0], **topic, **ids, **named}
+        where = {} if op == "close" else {"topic": "t", "subscription": "s"}
+        return {"consumer": others[0], **where, **ids, **named}
     if op in ("subscribe", "seek", "unsubscribe", "final_drain", "watermark"):
-        name = {"subscribe": "consumer", "seek": "to", "watermark": "consumer"}.get(op)
-        first = {name: others[0]} if name and others else {}
+        name = {"seek": "to"}.get(op, "consumer")
+        first = {name: others[0]} if others else {}
         return {"topic": "t", "subscription": "s", **first, **named}
     if op in ("trim", "create_topic", "delete_topic", "announce", "open_producer"):
         return {"topic": others[0] if others else "t", **named}
@@ -73,8 +73,8 @@ def answer(op: str, args: dict[str, Any], words: list[str]) -> dict[str, Any]:
     """The answer of an operation."""
     named, others = plain(words)
     if op == "send":
-        partition = {"partition": args["partition"]} if "txn" not in args or others else {}
-        return {**partition, **({"id": others[0]} if others else {}), **named}
+        number = {"partition": args["partition"]} if "txn" not in args or others else {}
+        return {**number, **({"id": others[0]} if others else {}), **named}
     if op in ("receive", "final_drain"):
         messages = []
         for word in others:
@@ -89,8 +89,9 @@ def answer(op: str, args: dict[str, Any], words: list[str]) -> dict[str, Any]:
         for word in others:
             topic, partition, rest = place(word)
             rows = topics.setdefault(topic, {}).setdefault(str(partition), [])
+            id_, _, value = rest.partition("/")
             if rest:
-                rows.append(rest.split("/"))
+                rows.append([id_, value])
         return {"topics": topics or {"t": {"0": []}}, **named}
     if op == "begin":
         return {"txn": others[0], **named}
@@ -102,7 +103,7 @@ class Reading:
 
     def __init__(self) -> None:
         self._now: int | None = None
-        self.recorder = Recorder(lambda: self._now)  # type: ignore[arg-type, return-value]
+        self.recorder = Recorder(lambda: self._now)
         self._open: dict[str, tuple[int, str, dict[str, Any]]] = {}
 
     def line(self, line: str) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests.history.__main__ import main
 from tests.history.checker import NAMES, check
+from tests.history.events import read_file, save
 from tests.history.notation import history
 
 # Each is named by its finding, and a word that tells it from others with the same.
@@ -14,6 +18,10 @@ BROKEN: dict[str, str] = {
         send m1 -> 1:0
         send m2 -> 1:1
         read -> 1:1/m2""",
+    "lost-message, with its partition": """
+        send m1 -> 1:0
+        send t.1/m2 -> 2:0
+        final_read -> 1:0/m1""",
     "lost-message, from the end": """
         send m1 -> 1:0
         send m2 -> 1:1
@@ -528,6 +536,29 @@ CORRECT: dict[str, str] = {
         send m2 ? OutcomeUnknown
         subscribe c2 kind=shared
         receive c2 -> 1:0/m1""",
+    "a lost acknowledgement, before a call that flushed nothing": """
+        subscribe c1 kind=shared
+        send m1 producer=n sequence=1 -> 1:0
+        receive c1 -> 1:0/m1
+        acknowledge c1 1:0
+        send m1 producer=n sequence=1 -> duplicate=true
+        p2/flush
+        begin -> A
+        commit txn=A
+        * power_cut
+        final_drain -> 1:0/m1""",
+    "two threads with one reader and one consumer": """
+        send m1 -> 1:0
+        send m2 -> 1:1
+        subscribe c1 kind=exclusive initial=earliest
+        x: read reader=r start=earliest
+        y: read reader=r start=earliest
+        x -> 1:1/m2
+        y -> 1:0/m1
+        x: receive c1
+        y: receive c1
+        x -> 1:1/m2
+        y -> 1:0/m1""",
     "an acknowledgement whose outcome is unknown": """
         subscribe c1 kind=shared
         send m1 -> 1:0
@@ -708,3 +739,24 @@ def test_a_correct_history_passes(name: str) -> None:
 def test_each_name_has_a_broken_history() -> None:
     assert {name.split(",")[0] for name in BROKEN} == NAMES
     assert len(BROKEN) >= 50
+
+
+def test_files_of_lines_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    for path, text in ((good, "send m1 -> 1:0"), (bad, "read -> 1:0/m9")):
+        save(history(text), path)
+        assert read_file(path) == history(text)
+    assert main([str(good)]) == 0
+    assert main([str(good), str(bad)]) == 1
+    out = capsys.readouterr().out
+    assert "0 findings" in out
+    assert "phantom-message: read [0] saw 'm9' at 1:0 of t/0, which was never sent" in out
+
+
+def test_a_kill_ends_the_calls_of_its_process() -> None:
+    events = history("x: send m1\ny: p2/send m2\n* p/kill\ny -> 1:0")
+    assert [(event.type, event.op) for event in events[2:]] == [
+        ("event", "kill"),
+        ("unknown", "send"),
+        ("ok", "send"),
+    ]

@@ -16,7 +16,7 @@ from tests.history.model import NEVER, Call, Finding, History
 def check_watermarks(history: History) -> Iterator[Finding]:
     """Findings about the values that consumers and readers got."""
     last: dict[str, Call] = {}
-    kinds = {c.args["consumer"]: c.args.get("kind") for c in history.by_op["subscribe"]}
+    kinds = {c.args.get("consumer"): c.args.get("kind") for c in history.by_op["subscribe"]}
     steady = steady_producers(history) if history.by_op["watermark"] else {}
     for call in sorted(history.calls, key=lambda call: call.end):
         if call.outcome == "fail" or (call.outcome == "unknown" and call.op != "seek"):

@@ -7,13 +7,25 @@ producers then repeat what may not have been stored.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from threading import Thread
 from typing import Any
 
 from tests.history.events import Recorder
+from tests.simulation.commands import run_command
 from tests.simulation.machine import Interrupted, SharedDisk, SimulatedProcess
-from tests.simulation.scenario import ProcessPlan, Scenario
-from txlog import Client, Message, MessageId
+from tests.simulation.scenario import (
+    FUNCTION_IN,
+    FUNCTION_OUT,
+    FUNCTION_SUBSCRIPTION,
+    ProcessPlan,
+    Scenario,
+    TopicPlan,
+)
+from txlog import Client, Message, MessageId, functions
 from txlog.base.ranges import END, START
 from txlog.client.answers.integrity import verify_disk
 from txlog.client.open import open_on
@@ -24,6 +36,13 @@ LARGE_BYTES = 250  # above max_message_bytes of some scenarios
 CLOSING_ROUNDS = 3
 
 
+@dataclass
+class Record:
+    """The record of typed topics."""
+
+    name: str
+
+
 class Damage(Exception):
     """`verify` reported an error."""
 
@@ -32,14 +51,17 @@ class Memory:
     """What an application keeps outside of the store, so that it outlives its process.
 
     sequences:  by topic and producer, the next number
-    unsettled:  by topic and producer, what may not have been stored: sequence, value, key
+    unsettled:  by topic and producer, what may not have been stored: sequence, value, key, time
+    announced:  by topic and producer, the greatest time that it promised
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.next = 0
         self.sequences: dict[tuple[str, str], int] = {}
-        self.unsettled: dict[tuple[str, str], tuple[int, str, str | None]] = {}
+        self.unsettled: dict[tuple[str, str], tuple[int, str, str | None, int]] = {}
+        self.announced: dict[tuple[str, str], int] = {}
+        self.marks: dict[str, int] = {}
         self.incarnation = 0
 
 
@@ -64,8 +86,12 @@ def rows_of(messages: Iterable[Message]) -> list[dict[str, Any]]:
 
 
 def value_of(value: bytes | None) -> str:
-    """The unique name of a message; large ones are padded."""
-    return (value or b"").decode().rstrip("-")
+    """The unique name of a message; large ones are padded, typed ones are records."""
+    text = (value or b"").decode()
+    if text.startswith("{"):
+        name: str = json.loads(text)["name"]
+        return name
+    return text.rstrip("-")
 
 
 class Agent:
@@ -149,6 +175,10 @@ class Agent:
         self.memory.count += 1
         return f"{self.process.name}-{self.memory.count}"
 
+    def _payload(self, topic: str, value: str) -> Any:
+        plan = self.topics.get(topic)
+        return Record(value) if plan is not None and plan.is_typed else value
+
     def _producer(self, topic: str, name: str | None = None, **options: Any) -> Any:
         at = topic, name
         if at not in self.producers:
@@ -162,17 +192,17 @@ class Agent:
 
     def send(self, op: dict[str, Any]) -> None:
         topic, key, value = op["topic"], op["key"], self._value()
-        producer = self._producer(topic)
+        producer, payload = self._producer(topic), self._payload(topic, value)
         facts = {"topic": topic, "value": value, "session": self._session(topic)}
         if key:
             facts["key"] = key
         if not op["queued"]:
-            self._call("send", lambda: producer.send(value, key=key), _sent, **facts)
+            self._call("send", lambda: producer.send(payload, key=key), _sent, **facts)
             self._answer_queued()
             return
         call = self.recorder.invoke(self.process.name, "send", **facts)
         try:
-            self.queued.append((call, producer.send_async(value, key=key)))
+            self.queued.append((call, producer.send_async(payload, key=key)))
         except (OutcomeUnknown, Interrupted) as error:
             self.recorder.unknown(call, error)
             raise
@@ -193,8 +223,8 @@ class Agent:
             facts["key"] = key
         due = now_ms + op["after_ms"]
         facts["deliver_at_ms"] = due
-        producer = self._producer(topic)
-        self._call("send", lambda: producer.send(value, key=key, deliver_at=due), _sent, **facts)
+        producer, payload = self._producer(topic), self._payload(topic, value)
+        self._call("send", lambda: producer.send(payload, key=key, deliver_at=due), _sent, **facts)
 
     def send_large(self, op: dict[str, Any]) -> None:
         topic, value = op["topic"], self._value()
@@ -210,7 +240,8 @@ class Agent:
             self._repeat(at)
         sequence = self.memory.sequences.get(at, 0)
         self.memory.sequences[at] = sequence + 1
-        self.memory.unsettled[at] = sequence, self._value(), op["key"]
+        time_ms = max(SystemClock().now().wall_ms, self.memory.announced.get(at, 0))
+        self.memory.unsettled[at] = sequence, self._value(), op["key"], time_ms
         self._repeat(at)
 
     def _repeat_unsettled(self) -> None:
@@ -219,23 +250,35 @@ class Agent:
 
     def _repeat(self, at: tuple[str, str]) -> None:
         """Send the newest message of a named producer, once more if need be."""
-        (topic, name), (sequence, value, key) = at, self.memory.unsettled[at]
-        producer = self._producer(topic, name)
+        unsettled = self.memory.unsettled.get(at)
+        if unsettled is None:  # another thread was faster
+            return
+        (topic, name), (sequence, value, key, time_ms) = at, unsettled
+        producer, payload = self._producer(topic, name), self._payload(topic, value)
         facts: dict[str, Any] = {"topic": topic, "value": value, "session": self._session(*at)}
-        facts |= {"producer": name, "sequence": sequence}
+        facts |= {"producer": name, "sequence": sequence, "event_time_ms": time_ms}
         if key:
             facts["key"] = key
         self._call(
             "send",
-            lambda: producer.send(value, key=key, sequence_id=sequence, partition=0),
+            lambda: producer.send(
+                payload, key=key, sequence_id=sequence, partition=0, event_time=time_ms
+            ),
             _sent,
             **facts,
         )
-        del self.memory.unsettled[at]
+        if self.memory.unsettled.get(at) is unsettled:
+            del self.memory.unsettled[at]
 
     def announce(self, op: dict[str, Any]) -> None:
         topic, name = op["topic"], f"{self.process.name}-{op['producer']}"
+        if not self.topics[topic].has_watermarks:
+            return
+        at = topic, name
+        if at in self.memory.unsettled:
+            self._repeat(at)
         time_ms = SystemClock().now().wall_ms - op["back_ms"]
+        self.memory.announced[at] = max(time_ms, self.memory.announced.get(at, 0))
         producer = self._producer(topic, name)
         self._call(
             "announce",
@@ -253,7 +296,7 @@ class Agent:
         """Flush, and record the answers of queued messages."""
         call = self.recorder.invoke(self.process.name, "flush")
         try:
-            for producer in self.producers.values():
+            for producer in [*self.producers.values()]:  # another thread may add one
                 producer.flush()
             self.client.flush()
         except (TxlogError, Interrupted) as error:
@@ -333,11 +376,12 @@ class Agent:
 
     def _send_in(self, txn: Any, topic: str, key: str | None) -> None:
         value, producer = self._value(), self._producer(topic)
+        payload = self._payload(topic, value)
         facts = {"topic": topic, "value": value, "txn": str(txn.id)}
         facts["session"] = f"{self._session(topic)}.{txn.id}"
         if key:
             facts["key"] = key
-        self._call("send", lambda: producer.send(value, key=key, txn=txn), _sent, **facts)
+        self._call("send", lambda: producer.send(payload, key=key, txn=txn), _sent, **facts)
 
     def _in_transaction(
         self,
@@ -459,6 +503,29 @@ class Agent:
             to=to,
         )
 
+    def retry_later(self, op: dict[str, Any]) -> None:
+        """Postpone a message to the retry topic of the subscription."""
+        received, consumer = self._take(op, 1)
+        for message in received:
+            consumer.reconsume_later(message, 100)
+
+    def recreate_subscription(self, op: dict[str, Any]) -> None:
+        topic, subscription = op["topic"], op["subscription"]
+        facts = {"topic": topic, "subscription": subscription}
+        handle = self.client.subscription(topic, subscription)
+        self._call("unsubscribe", lambda: handle.delete(force=True), _nothing, **facts)
+        subscribe(self.client, self.recorder, self.process.name, self.topics[topic], subscription)
+
+    def recreate_topic(self, op: dict[str, Any]) -> None:
+        plan = self.topics[op["topic"]]
+        self._call(
+            "delete_topic",
+            lambda: self.client.admin.delete_topic(plan.name, force=True),
+            _nothing,
+            topic=plan.name,
+        )
+        make_topic(self.client, self.recorder, self.process.name, plan)
+
     # --- reading -----------------------------------------------------------------------------
 
     def read(self, op: dict[str, Any]) -> None:
@@ -474,7 +541,8 @@ class Agent:
         topic = op["topic"]
         if topic not in self.readers:
             name = f"{self.process.name}.{self.memory.incarnation}.reader.{topic}"
-            self.readers[topic] = name, self.client.reader(topic)
+            watches = self.topics[topic].has_watermarks
+            self.readers[topic] = name, self.client.reader(topic, enable_watermarking=watches)
         name, reader = self.readers[topic]
         self._call(
             "read",
@@ -483,6 +551,11 @@ class Agent:
             topics=[topic],
             reader=name,
         )
+        mark = reader.get_last_watermark()
+        if mark is not None and mark.event_time > self.memory.marks.get(name, -1):
+            self.memory.marks[name] = mark.event_time
+            facts = {"reader": name, "topic": topic, "time_ms": mark.event_time}
+            self.recorder.event("watermark", process=self.process.name, **facts)
 
     # --- upkeep ------------------------------------------------------------------------------
 
@@ -524,6 +597,48 @@ class Agent:
     def sleep(self, op: dict[str, Any]) -> None:
         self.process.world.scheduler.sleep(op["seconds"])
 
+    def together(self, op: dict[str, Any]) -> None:
+        """Two operations at the same time, in threads of one client."""
+        threads = [Thread(target=self._perform, args=(each,)) for each in op["of"]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _perform(self, op: dict[str, Any]) -> None:
+        self._guarded(lambda: getattr(self, op["op"])(op))
+
+    def feed(self, op: dict[str, Any]) -> None:
+        """Give the function something to do."""
+        producer = self._producer(FUNCTION_IN)
+        for _ in range(op["count"]):
+            value = self._value()
+            facts = {"topic": FUNCTION_IN, "value": value, "session": self._session(FUNCTION_IN)}
+            self._call("send", partial(producer.send, value), _sent, **facts)
+
+    def function(self, op: dict[str, Any]) -> None:
+        """Run a function that makes one message of each, exactly once."""
+        options = functions.FunctionOptions(
+            name="f", limit=op["limit"], txn_size=op["txn_size"], take_over_ms=1000
+        )
+        functions.run(
+            self.client, _doubled, FUNCTION_IN, FUNCTION_OUT, FUNCTION_SUBSCRIPTION, options
+        )
+
+    def command(self, op: dict[str, Any]) -> None:
+        """The same by the command layer, as a program of its own."""
+        topic, name = op["topic"], op["command"]
+        if name.startswith("produce"):
+            value = self._value()
+            text = json.dumps({"name": value}) if self.topics[topic].is_typed else value
+            args = ["produce", topic, "-m", text, *(["--txn"] if name == "produce-txn" else [])]
+            facts = {"topic": topic, "value": value}
+            self._call("send", lambda: _need_success(args), _nothing, **facts)
+        elif name == "consume":
+            run_command(["consume", topic, "--json"])
+        else:
+            run_command(["txn", "list", "--json"])
+
     def reopen(self, op: dict[str, Any]) -> None:
         self._guarded(self._settle)
         self._close()
@@ -536,6 +651,56 @@ class Agent:
         with self.process.world.calm():
             disk = SharedDisk(self.process, read_only=True)
             need_sound(verify_disk(disk, SystemClock(), deep=True))
+
+
+def _doubled(message: Message) -> str:
+    return f"f-{value_of(message.value)}"
+
+
+def _need_success(args: list[str]) -> None:
+    """Run a command; its exit code says what became of it."""
+    code, _, error = run_command(args)
+    if "Traceback" in error or "internal error" in error:
+        raise Damage(f"txlog {' '.join(args)} ended with {code}: {error}")
+    if code:
+        raise OutcomeUnknown(error)
+
+
+def make_topic(client: Client, recorder: Recorder, process: str, plan: TopicPlan) -> None:
+    """Create a topic and its subscriptions."""
+    facts: dict[str, Any] = {"topic": plan.name, "partitions": plan.partitions}
+    call = recorder.invoke(process, "create_topic", **facts)
+    try:
+        client.create_topic(
+            plan.name,
+            partitions=plan.partitions,
+            schema=Record if plan.is_typed else None,
+            **plan.policies,
+        )
+    except BaseException as error:
+        recorder.unknown(call, error)
+        raise
+    recorder.ok(call)
+    for name in plan.kinds:
+        subscribe(client, recorder, process, plan, name)
+
+
+def subscribe(client: Client, recorder: Recorder, process: str, plan: TopicPlan, name: str) -> None:
+    """Create a subscription at the first message."""
+    consumer = f"{process}.{len(recorder.events)}"
+    facts = {"topic": plan.name, "subscription": name, "kind": plan.kinds[name]}
+    kind: Any = plan.kinds[name].replace("_", "-")
+    policies: dict[str, Any] = {}
+    if plan.redeliveries is not None:
+        policies["max_redeliver_count"] = plan.redeliveries
+    call = recorder.invoke(process, "subscribe", **facts, consumer=consumer, initial="earliest")
+    try:
+        client.create_subscription(plan.name, name, type=kind, position="earliest", **policies)
+    except BaseException as error:
+        recorder.unknown(call, error)
+        raise
+    recorder.ok(call)
+    recorder.ok(recorder.invoke(process, "close", consumer=consumer))
 
 
 def need_sound(answer: Any) -> None:

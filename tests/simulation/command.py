@@ -54,7 +54,7 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, help="stop after so long")
     parser.add_argument("--processes", type=int, help="simulated processes; by default drawn")
-    parser.add_argument("--replay", type=Path, help="a scenario that was saved")
+    parser.add_argument("--replay", type=Path, action="append", help="a scenario that was saved")
     parser.add_argument("--no-faults", action="store_true", help="leave faults out")
     parser.add_argument("--history", type=Path, help="write the history of the last run")
     parser.add_argument("--no-shrinking", action="store_true", help="do not shrink what fails")
@@ -62,7 +62,7 @@ def main() -> int:
     parser.add_argument("--digest", action="store_true", help="print the digest of each run")
     options = parser.parse_args()
     if options.replay:
-        plans = iter([msgspec.json.decode(options.replay.read_bytes(), type=Scenario)])
+        plans = (msgspec.json.decode(path.read_bytes(), type=Scenario) for path in options.replay)
     else:
         first = 1 if options.seed is None else options.seed
         count = options.seeds or (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -12,22 +12,40 @@ from typing import Any
 import msgspec
 
 from tests.history.events import Event, Recorder
-from tests.simulation.agent import Agent, Memory, need_sound, rows_of, snapshot
+from tests.simulation.agent import (
+    Agent,
+    Memory,
+    make_topic,
+    need_sound,
+    rows_of,
+    snapshot,
+    subscribe,
+    value_of,
+)
 from tests.simulation.aio_agent import AioAgent
 from tests.simulation.client_agent import ClientAgent, resolve
+from tests.simulation.commands import simulated_commands
 from tests.simulation.machine import SharedDisk, SimulatedProcess, World
 from tests.simulation.network import Network
 from tests.simulation.primitives import EPOCH_NS
-from tests.simulation.scenario import ProcessPlan, Scenario
-from tests.simulation.scheduler import SECOND, Active, Scheduler, Stuck
+from tests.simulation.scenario import (
+    FUNCTION_IN,
+    FUNCTION_OUT,
+    FUNCTION_SUBSCRIPTION,
+    ProcessPlan,
+    Scenario,
+    TopicPlan,
+)
+from tests.simulation.scheduler import SECOND, START_NS, Active, Scheduler, Stuck
 from tests.simulation.server_agent import ServerAgent
+from txlog import Message, messages
 from txlog import clock as clocks
 from txlog.base.settings import Settings
 from txlog.client.answers.integrity import verify_disk
 from txlog.client.open import open_on
 from txlog.clock import SystemClock
 from txlog.engine.store.identity import make_store
-from txlog.errors import TxlogError
+from txlog.errors import TopicNotFound, TxlogError
 
 KINDS: dict[str, type[Agent]] = {
     "agent": Agent,
@@ -38,6 +56,7 @@ KINDS: dict[str, type[Agent]] = {
 RESTART_S = 0.2
 AFTERWARDS_S = 2 * 86_400  # every time-out and delay is over by then
 DRAIN_ROUNDS = 2
+FUNCTION_TOPIC = TopicPlan(FUNCTION_IN, 2, {FUNCTION_SUBSCRIPTION: "exclusive"})
 
 
 @dataclass
@@ -79,6 +98,7 @@ class Run:
         self.world.network = Network(self.world, scenario.seed)
         self.recorder = Recorder(now=self._now_ms)
         self.findings: list[Finding] = []
+        self.seconds = 0.0
         for fault in scenario.faults:
             self.world.faults.setdefault(fault["at"], []).append(dict(fault))
         self.world.on_death = self._died
@@ -99,16 +119,8 @@ class Run:
         was_collecting = gc.isenabled()
         gc.disable()
         try:
-            self._phase("setup", self._set_up)
-            for plan in self.scenario.processes if not self.findings else ():
-                self._plans[plan.name] = plan, Memory()
-                self._start(plan.name)
-            self._go()
-            self.world.faults.clear()
-            if not self.findings:
-                self.scheduler.now_ns += AFTERWARDS_S * SECOND
-                self.recorder.event("recovered")
-                self._phase("checker", self._look_over)
+            with simulated_commands():
+                self._phases()
         except Stuck as stuck:
             self.findings.append(Finding("stuck", f"stuck: {stuck}"))
         finally:
@@ -131,9 +143,22 @@ class Run:
             digest.hexdigest(),
             scheduler.steps,
             self.world.calls,
-            scheduler.now_ns / SECOND,
+            self.seconds,
             self.world.met,
         )
+
+    def _phases(self) -> None:
+        self._phase("setup", self._set_up)
+        for plan in self.scenario.processes if not self.findings else ():
+            self._plans[plan.name] = plan, Memory()
+            self._start(plan.name)
+        self._go()
+        self.seconds = (self.scheduler.now_ns - START_NS) / SECOND
+        self.world.faults.clear()
+        if not self.findings:
+            self.scheduler.now_ns += AFTERWARDS_S * SECOND
+            self.recorder.event("recovered")
+            self._phase("checker", self._look_over)
 
     def _boot_id(self) -> str:
         return self.world.boot_id
@@ -198,43 +223,37 @@ class Run:
         settings = Settings.from_mapping(self.scenario.settings)
         make_store(SharedDisk(process), settings, SystemClock())
         with open_on(SharedDisk(process), SystemClock()) as client:
+            for topic in (*self.scenario.topics, FUNCTION_TOPIC):
+                make_topic(client, self.recorder, process.name, topic)
+            client.create_topic(FUNCTION_OUT)
             for topic in self.scenario.topics:
-                client.create_topic(topic.name, partitions=topic.partitions, **topic.policies)
-                call = self.recorder.invoke(
-                    "setup", "create_topic", topic=topic.name, partitions=topic.partitions
-                )
+                self._announce_all(client, process, topic)
+
+    def _announce_all(self, client: Any, process: SimulatedProcess, topic: TopicPlan) -> None:
+        """Let every named producer of a topic with watermarks promise something early."""
+        for plan in self.scenario.processes if topic.has_watermarks else ():
+            for number in ("n1", "n2"):
+                name = f"{plan.name}-{number}"
+                facts: dict[str, Any] = {"topic": topic.name, "producer": name, "time_ms": 1}
+                call = self.recorder.invoke(process.name, "announce", **facts)
+                client.producer(topic.name, name).new_watermark().event_time(1).send()
                 self.recorder.ok(call)
-                kind: Any
-                for name, kind in topic.kinds.items():
-                    client.create_subscription(
-                        topic.name, name, type=kind.replace("_", "-"), position="earliest"
-                    )
-                    call = self.recorder.invoke(
-                        "setup",
-                        "subscribe",
-                        topic=topic.name,
-                        subscription=name,
-                        kind=kind,
-                        consumer=f"setup.{topic.name}.{name}",
-                        initial="earliest",
-                    )
-                    self.recorder.ok(call)
-                    call = self.recorder.invoke(
-                        "setup", "close", consumer=f"setup.{topic.name}.{name}"
-                    )
-                    self.recorder.ok(call)
 
     def _look_over(self, process: SimulatedProcess) -> None:
         """Open the store, read everything, drain every subscription, verify."""
         recorder = self.recorder
         with open_on(SharedDisk(process), SystemClock()) as client:
             client.expire()
-            names = [topic.name for topic in self.scenario.topics]
+            missing = [topic for topic in self.scenario.topics if not _exists(client, topic.name)]
+            for topic in missing:  # a process died between deleting and creating it
+                make_topic(client, recorder, process.name, topic)
+            names = [topic.name for topic in (*self.scenario.topics, FUNCTION_TOPIC)]
             call = recorder.invoke(process.name, "final_read", topics=names)
             recorder.ok(call, topics=snapshot(client, names))
             for topic in self.scenario.topics:
-                for subscription, kind in topic.kinds.items():
-                    self._drain(client, process, topic.name, subscription, kind)
+                for subscription in topic.kinds:
+                    self._drain(client, process, topic, subscription)
+            self._check_function(client)
             try:
                 client.checkpoint(roll_all=True)
             except TxlogError as error:
@@ -244,15 +263,17 @@ class Run:
         need_sound(verify_disk(SharedDisk(process, read_only=True), SystemClock(), deep=True))
 
     def _drain(
-        self, client: Any, process: SimulatedProcess, topic: str, subscription: str, kind: str
+        self, client: Any, process: SimulatedProcess, topic: TopicPlan, subscription: str
     ) -> None:
-        from txlog import messages
-
+        """Receive what a subscription has left, and what lies among its dead letters."""
+        if not any(row["subscription"] == subscription for row in client.subscriptions(topic.name)):
+            subscribe(client, self.recorder, process.name, topic, subscription)
         call = self.recorder.invoke(
-            process.name, "final_drain", topic=topic, subscription=subscription
+            process.name, "final_drain", topic=topic.name, subscription=subscription
         )
         rows: list[dict[str, Any]] = []
-        with client.consumer(topic, subscription, type=kind.replace("_", "-")) as consumer:
+        kind: Any = topic.kinds[subscription].replace("_", "-")
+        with client.consumer(topic.name, subscription, type=kind) as consumer:
             empty = 0
             while empty < DRAIN_ROUNDS:
                 table = consumer.receive_batch(1000, 1000)
@@ -261,4 +282,50 @@ class Run:
                 rows += rows_of(received)
                 if received:
                     consumer.acknowledge(received)
+        seen = snapshot(client, [topic.name])[topic.name]
+        for ending in ("DLQ", "RETRY"):
+            name = f"{topic.name}-{subscription}-{ending}"
+            for table in client.read(name) if _exists(client, name) else ():
+                rows += moved_rows(messages(table), topic.name, seen)
         self.recorder.ok(call, messages=rows)
+
+    def _check_function(self, client: Any) -> None:
+        """Each message that the function acknowledged has exactly one result."""
+        inputs = self._values(client, FUNCTION_IN)
+        results = self._values(client, FUNCTION_OUT)
+        with client.consumer(FUNCTION_IN, FUNCTION_SUBSCRIPTION) as consumer:
+            left = {value_of(m.value) for m in messages(consumer.receive_batch(10_000, 1000))}
+        expected = sorted(f"f-{value}" for value in inputs if value not in left)
+        if sorted(results) != expected:
+            text = f"function: its results are {sorted(results)}, not {expected}"
+            self.findings.append(Finding("function", text))
+
+    def _values(self, client: Any, topic: str) -> list[str]:
+        tables = client.read(topic)
+        return [value_of(message.value) for table in tables for message in messages(table)]
+
+
+def moved_rows(
+    moved: Iterable[Message], topic: str, seen: dict[str, list[list[str | None]]]
+) -> list[dict[str, Any]]:
+    """Messages of a dead-letter or retry topic, as the messages that they were.
+
+    seen: the messages of their topic by partition; others are gone, or of a deleted topic
+    """
+    partition_of = {row[0]: int(number) for number, rows in seen.items() for row in rows}
+    rows = []
+    for message in moved:
+        origin = message.properties["ORIGIN_MESSAGE_ID"]
+        if origin in partition_of:
+            (row,) = rows_of([message])
+            row |= {"topic": topic, "id": origin, "partition": partition_of[origin]}
+            rows.append(row | {"redelivered": 1})
+    return rows
+
+
+def _exists(client: Any, topic: str) -> bool:
+    try:
+        client.describe_topic(topic)
+    except TopicNotFound:
+        return False
+    return True

@@ -17,6 +17,7 @@ TOPICS: Final = ("a", "b", "c")
 SUBSCRIPTIONS: Final = ("s1", "s2")
 KINDS: Final = ("shared", "key_shared", "failover", "exclusive")
 MESSAGE_KEYS: Final = ("k1", "k2", "k3")
+FUNCTION_IN, FUNCTION_OUT, FUNCTION_SUBSCRIPTION = "fin", "fout", "f"
 TRANSACTION_KEYS: Final = ("task1", "task2")
 FAULTS: Final = (
     ("kill", 30),
@@ -62,6 +63,9 @@ class TopicPlan(msgspec.Struct):
     partitions: int
     kinds: dict[str, str]  # of its subscriptions, by name
     policies: dict[str, Any] = {}
+    redeliveries: int | None = None  # of its subscriptions, before a message is a dead letter
+    is_typed: bool = False
+    has_watermarks: bool = False
 
 
 class Scenario(msgspec.Struct):
@@ -142,12 +146,18 @@ def add_server(random: Random, plans: list[ProcessPlan], topics: list[TopicPlan]
             plan.kind = "client"
             count = max(3, len(plan.operations) // 2)
             plan.operations = [draw_of_client(random, topics, MESSAGE_KEYS) for _ in range(count)]
+    for topic in topics:
+        topic.is_typed = False  # the clients send plain bytes
     plans.append(ProcessPlan("server", [], kind="server"))
 
 
 def _topic(random: Random, name: str) -> TopicPlan:
     kinds = {sub: random.choice(KINDS) for sub in SUBSCRIPTIONS[: random.randint(1, 2)]}
-    return TopicPlan(name, random.randint(1, 3), kinds)
+    topic = TopicPlan(name, random.randint(1, 3), kinds)
+    topic.redeliveries = random.choice((None, None, None, 0, 1))
+    topic.is_typed = random.random() < 0.2
+    topic.has_watermarks = random.random() < 0.3
+    return topic
 
 
 def _weights(random: Random) -> dict[str, float]:
@@ -177,6 +187,13 @@ def _weights(random: Random) -> dict[str, float]:
         "verify": 1,
         "reopen": 1,
         "merge": 0.5,
+        "together": 3,
+        "function": 3,
+        "feed": 4,
+        "command": 4,
+        "retry_later": 1,
+        "recreate_subscription": 0.3,
+        "recreate_topic": 0.2,
     }
     return {name: weight * random.choice((0, 0.5, 1, 1, 3)) for name, weight in weights.items()}
 
@@ -227,6 +244,18 @@ def _operation(
         operation["seconds"] = random.choice((0.01, 0.5, 5, 100))
     elif name == "trim":
         operation["force"] = random.random() < 0.2
+    elif name == "together":
+        operation["of"] = [_operation(random, {**weights, "together": 0}, topics) for _ in "12"]
+    elif name == "function":
+        operation["limit"] = random.randint(1, 6)
+        operation["txn_size"] = random.choice((1, 2, 1000))
+    elif name == "feed":
+        operation["count"] = random.randint(1, 4)
+    elif name == "command":
+        operation["command"] = random.choice(("produce", "produce-txn", "consume", "list"))
+        operation["subscription"] = subscription
+    elif name in ("retry_later", "recreate_subscription"):
+        operation["subscription"] = subscription
     elif name == "announce":
         operation["producer"] = random.choice(("n1", "n2"))
         operation["back_ms"] = random.choice((0, 1000))

@@ -30,6 +30,7 @@ real = SimpleNamespace(
 )
 
 SECOND = 1_000_000_000  # nanoseconds
+START_NS = 1000 * SECOND
 STEP_NS = 20_000  # the longest time that one step takes
 HANG_S = 120.0  # of real time: a turn that takes longer does not end
 
@@ -87,7 +88,7 @@ class Scheduler:
     def __init__(self, random: Random, *, switch_rate: float) -> None:
         self.random = random
         self.switch_rate = switch_rate
-        self.now_ns = 1000 * SECOND
+        self.now_ns = START_NS
         self.steps = 0
         self.switches = 0
         self.tasks: list[Task] = []

@@ -66,7 +66,8 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _topics_of(operation: dict[str, Any]) -> set[str]:
-    return {operation["topic"], *(topic for topic, _ in operation.get("to", ()))}
+    inner = [_topics_of(op) for op in operation.get("of", ())]
+    return {operation["topic"], *(topic for topic, _ in operation.get("to", ()))}.union(*inner)
 
 
 def _put(items: list[T], number: int, item: T) -> list[T]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, Unpack, cast
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
@@ -180,7 +180,8 @@ class Client(RelationReader):
         self._listeners: Callable[[], Listeners] = partial(
             _once, self._parts, "listeners", lambda: listening.Listeners(store)
         )
-        self._handles: WeakSet[Consumer | Access | SqlResult] = WeakSet()
+        # in the order in which they were opened, so that `close` always does the same
+        self._handles: WeakKeyDictionary[Consumer | Access | SqlResult, None] = WeakKeyDictionary()
 
     @property
     def settings(self) -> Settings:
@@ -534,7 +535,7 @@ class Client(RelationReader):
                 chunking=chunking,
             )
             session.idle_on_close = idle_on_close
-            self._handles.add(session.access)
+            self._handles[session.access] = None
             try:
                 if written is not None:
                     session.write_by(self.topic(topic).schemas.add(written))
@@ -601,7 +602,7 @@ class Client(RelationReader):
         opened = subscribing.open_consumer(
             self.store, topic, subscription, options, listener, durable=durable, start=start
         )
-        self._handles.add(opened)
+        self._handles[opened] = None
         if message_listener is not None:
             self._listeners().add(opened, message_listener)
         return opened
@@ -726,7 +727,7 @@ class Client(RelationReader):
         """
         lake = importlib.import_module(_SQL_ENGINE)
         result = sql_results.SqlResult(lake.Query(self, query, parameters, isolation))
-        self._handles.add(result)
+        self._handles[result] = None
         return result
 
     def waiting(self, *consumers: Consumer) -> Waiting:
