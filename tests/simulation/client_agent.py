@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -79,7 +79,10 @@ class Group:
         recorder, process = self.agent.recorder, self.agent.process.name
         facts = {"topic": self.topic, "subscription": self.subscription}
         call = recorder.invoke(process, "receive", consumer=self.name, **facts)
-        recorder.ok(call, messages=[row_of(self.topic, message) for message in messages])
+        rows = [row_of(self.topic, message) for message in messages]
+        part = messages[0].consumer if messages else self.parts[0]
+        assert part.connection is not None
+        recorder.ok(call, messages=rows, mark=part.connection.transport.mark)
         self.came.set()
 
     async def _attach_again(self) -> None:
@@ -512,11 +515,16 @@ def acked_of(op: dict[str, Any], group: Group, messages: list[Received]) -> dict
 
 
 def resolve(events: list[Any]) -> None:
-    """Give received messages their ids of the store: only their sends say which kind they have."""
+    """Give received messages their ids of the store, and let a delivery begin where it was sent.
+
+    A place in a batch is an entry of its own, or of a transaction an index in one. Reads by others
+    say which, else the send does.
+    """
+    seen = set(_seen(events))
     in_txn = {
-        event.args["value"]: "txn" in event.args
+        event.args["value"]
         for event in events
-        if event.op == "send" and event.type == "invoke"
+        if event.op == "send" and event.type == "invoke" and "txn" in event.args
     }
     known: dict[tuple[str, str], str] = {}
     for event in events:
@@ -527,9 +535,35 @@ def resolve(events: list[Any]) -> None:
             at = message.pop("at", None)
             if at is None:
                 continue
+            topic, value = message["topic"], message["value"]
             ledger, _, entry = message["id"].partition(":")
-            if in_txn.get(message["value"]):
-                message["id"] += f":{at + 1}"
-            else:
-                message["id"] = f"{ledger}:{int(entry) + at}"
-            known[message["topic"], message["value"]] = message["id"]
+            plain, inner = f"{ledger}:{int(entry) + at}", f"{ledger}:{entry}:{at + 1}"
+            is_inner = (topic, value, inner) in seen
+            is_plain = (topic, value, plain) in seen
+            message["id"] = inner if is_inner or (value in in_txn and not is_plain) else plain
+            known[topic, value] = message["id"]
+    _move_deliveries(events)
+
+
+def _move_deliveries(events: list[Any]) -> None:
+    """Let the receipt of messages begin when the server wrote them to the network."""
+    marks = {event.call: event.answer.pop("mark") for event in events if "mark" in event.answer}
+
+    def place(event: Any) -> float:
+        is_moved = event.type == "invoke" and event.call in marks
+        return marks[event.call] - 0.5 if is_moved else event.n
+
+    events.sort(key=place)
+    for number, event in enumerate(events):
+        event.n = number
+
+
+def _seen(events: list[Any]) -> Iterator[tuple[str, str, str]]:
+    """Topic, value and id of what processes with the store at hand saw."""
+    for event in events:
+        for topic, partitions in event.answer.get("topics", {}).items():
+            for rows in partitions.values():
+                yield from ((topic, value, place) for place, value in rows)
+        for message in event.answer.get("messages", ()):
+            if "at" not in message:
+                yield message.get("topic", ""), message["value"], message["id"]

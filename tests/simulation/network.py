@@ -29,6 +29,7 @@ class Network:
     """The connections of a run.
 
     faults: those that meet the next writes
+    mark:   a number for the present moment, which the bytes that are written then keep
     """
 
     def __init__(self, world: World, seed: int) -> None:
@@ -36,6 +37,7 @@ class Network:
         self.random = Random(f"{seed} network")
         self.listening: dict[tuple[str, int], ListeningSocket] = {}
         self.faults: deque[dict[str, Any]] = deque()
+        self.mark: Callable[[], int] = lambda: 0
         self._ports = 40_000
 
     async def connect(self, loop: SimulatedLoop, address: tuple[str, int]) -> Socket:
@@ -128,7 +130,8 @@ class Socket(asyncio.Transport):
         super().__init__()
         self.link, self.process, self.host, self.port = link, process, host, port
         self._network = link.network
-        self._arriving: deque[tuple[int, bytes | ConnectionError]] = deque()
+        self._arriving: deque[tuple[int, bytes | ConnectionError, int]] = deque()
+        self.mark = 0  # of the bytes that came last
         self._loop: SimulatedLoop | None = None
         self._protocol: Any = None
         self._is_paused = self._is_closing = self._is_lost = self._has_ended = False
@@ -173,7 +176,7 @@ class Socket(asyncio.Transport):
     def _read(self) -> None:
         if self._is_lost or self._is_paused or not self._arriving:
             return
-        moment, data = self._arriving[0]
+        moment, data, self.mark = self._arriving[0]
         if moment > self._network.scheduler.now_ns:
             return
         self._arriving.popleft()
@@ -181,7 +184,7 @@ class Socket(asyncio.Transport):
             self._lose(data)
             return
         if len(data) > self.max_size:
-            self._arriving.appendleft((moment, data[self.max_size :]))
+            self._arriving.appendleft((moment, data[self.max_size :], self.mark))
             data = data[: self.max_size]
         self.peer.has_room()
         if data:
@@ -195,12 +198,12 @@ class Socket(asyncio.Transport):
 
     def unread(self) -> int:
         """How many bytes of the peer have not been read."""
-        return sum(len(data) for _, data in self._arriving if isinstance(data, bytes))
+        return sum(len(data) for _, data, _ in self._arriving if isinstance(data, bytes))
 
     def take(self, moment: int, data: bytes | ConnectionError) -> None:
         """Bytes arrive then, or the end of them (no bytes), or an error."""
         self._last_ns = moment = max(moment, self._last_ns)
-        self._arriving.append((moment, data))
+        self._arriving.append((moment, data, self._network.mark()))
         if self._loop is not None:
             self._loop.wake()
 

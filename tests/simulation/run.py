@@ -97,6 +97,7 @@ class Run:
         self.world = World(scenario.seed, self.scheduler)
         self.world.network = Network(self.world, scenario.seed)
         self.recorder = Recorder(now=self._now_ms)
+        self.world.network.mark = lambda: len(self.recorder.events)
         self.findings: list[Finding] = []
         self.seconds = 0.0
         for fault in scenario.faults:

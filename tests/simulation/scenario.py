@@ -147,7 +147,7 @@ def add_server(random: Random, plans: list[ProcessPlan], topics: list[TopicPlan]
             count = max(3, len(plan.operations) // 2)
             plan.operations = [draw_of_client(random, topics, MESSAGE_KEYS) for _ in range(count)]
     for topic in topics:
-        topic.is_typed = False  # the clients send plain bytes
+        topic.is_typed, topic.redeliveries = False, None  # clients send plain bytes
     plans.append(ProcessPlan("server", [], kind="server"))
 
 
