@@ -22,6 +22,7 @@ from tests.serve.deliveries import (
 from tests.serve.served import Raw, served
 from tests.serve.test_sends import batch, opened
 from txlog.engine.session.consuming.consumer import ConsumerSession
+from txlog.errors import TryAgain
 from txlog.serve.pulsar import consumers, deliveries, ids, wire
 from txlog.serve.pulsar.ids import STEP
 from txlog.serve.pulsar.messages import (
@@ -573,6 +574,38 @@ def test_acknowledgement_during_a_seek_does_not_move_the_cursor(
         raw.read("success")
         subscribed(raw, "sought", subType=0)
         assert [entry for entry, _, _ in messages(raw, 3)] == [0, STEP, 4 * STEP]
+
+
+def test_a_refused_seek_keeps_what_its_consumer_sent_meanwhile(
+    place: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: permits and acknowledgements that are lost, after which the consumer gets nothing."""
+    _, url = place
+    begun, goes_on = Event(), Event()
+
+    def refuse(*arguments: Any) -> None:
+        begun.set()
+        goes_on.wait(30)
+        raise TryAgain("the store is busy")
+
+    monkeypatch.setattr(ConsumerSession, "seek_partition", refuse)
+    filled(url, "kept")
+    with Raw(url) as raw:
+        subscribed(raw, "kept")
+        raw.send("flow", consumer_id=1, messagePermits=1)
+        first = raw.read("message").message_id
+        earliest = MessageIdData(ledgerId=ids.NOWHERE, entryId=ids.NOWHERE)
+        raw.send("seek", consumer_id=1, request_id=1, message_id=earliest)
+        assert begun.wait(30)
+        raw.send("flow", consumer_id=1, messagePermits=2)
+        raw.send("ack", consumer_id=1, ack_type=0, message_id=[first], request_id=2)
+        raw.send("ping")
+        raw.read("pong")
+        goes_on.set()
+        assert raw.read("error").request_id == 1
+        came = sorted([raw.frame() for _ in range(2)], key=lambda frame: frame.kind)
+        assert came[0].body.message_id.entryId == STEP  # by the permits that came meanwhile
+        assert came[1].body.request_id == 2 and not came[1].body.HasField("error")
 
 
 # MurmurHash3 of 32 bits with seed 0, from the reference implementation.
