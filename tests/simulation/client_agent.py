@@ -85,6 +85,14 @@ class Group:
         recorder.ok(call, messages=rows, mark=part.connection.transport.mark)
         self.came.set()
 
+    async def attached(self) -> None:
+        """Wait for the end of a reconnect; raises Lost."""
+        for _ in range(50):
+            if self.is_attached:
+                return
+            await asyncio.sleep(0.1)
+        raise Lost("not attached")
+
     async def _attach_again(self) -> None:
         await asyncio.sleep(0.1)
         try:
@@ -145,7 +153,8 @@ class ClientAgent(Agent):
         """Perform the operations that are left."""
         run_in_loop(self.process, self._main)
 
-    async def _main(self) -> None:
+    def begin(self) -> bool:
+        """Make the client; False: there is no server."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)
         servers = [plan.name for plan in self.scenario.processes if plan.kind == "server"]
@@ -154,7 +163,10 @@ class ClientAgent(Agent):
         self.outgoing: dict[tuple[str, int, str, str | None], ClientProducer] = {}
         self.receipts: list[asyncio.Task[None]] = []
         self.has_coordinator = False
-        operations = self.plan.operations if servers else []
+        return bool(servers)
+
+    async def _main(self) -> None:
+        operations = self.plan.operations if self.begin() else []
         while self.memory.next < len(operations):
             operation = operations[self.memory.next]
             self.memory.next += 1
@@ -218,14 +230,15 @@ class ClientAgent(Agent):
 
     async def do_produce(self, op: dict[str, Any]) -> None:
         """Send some messages."""
-        await self._produce(op, op["topic"], None, None)
+        await self.send_all(op, op["topic"], None, None)
         if op["wait"]:
             await asyncio.gather(*self.receipts)
             self.receipts.clear()
 
-    async def _produce(
+    async def send_all(
         self, op: dict[str, Any], topic: str, txn: Any, txn_id: str | None
     ) -> list[asyncio.Task[None]]:
+        """Send the messages of an operation; the tasks end with their receipts."""
         tasks, used = list[asyncio.Task[None]](), list[ClientProducer]()
         for key, after_ms in op["messages"]:
             batching = op["batching"]
@@ -274,18 +287,13 @@ class ClientAgent(Agent):
 
     # --- consuming ----------------------------------------------------------------------------
 
-    async def _group(self, topic: str, subscription: str, window: int) -> Group:
+    async def group(self, topic: str, subscription: str, window: int) -> Group:
+        """The consumers of a subscription, opened if need be; raises Refused, Lost."""
         at = topic, subscription
         group = self.groups.get(at)
-        if group is not None and not group.is_attached:
-            for _ in range(50):
-                if group.is_attached or at not in self.groups:
-                    break
-                await asyncio.sleep(0.1)
-            if not group.is_attached:
-                raise Lost("not attached")
-        if at in self.groups:
-            return self.groups[at]
+        if group is not None:
+            await group.attached()
+            return group
         group = Group(self, topic, subscription)
         count = await self.client_of.partitions(topic_url(topic))
         self.memory.count += 1
@@ -315,7 +323,7 @@ class ClientAgent(Agent):
         return group
 
     async def _taken(self, op: dict[str, Any]) -> tuple[list[Received], Group]:
-        group = await self._group(op["topic"], op["subscription"], op["window"])
+        group = await self.group(op["topic"], op["subscription"], op["window"])
         messages: list[Received] = []
         try:
             async with asyncio.timeout(op["timeout_s"]):
@@ -353,7 +361,7 @@ class ClientAgent(Agent):
                 cumulative=True,
             )
         else:
-            await self._acknowledge(op, group, received, None, None)
+            await self.acknowledge(op, group, received, None, None)
 
     async def _redeliver(
         self, group: Group, received: list[Received], facts: dict[str, Any], *, whole: bool
@@ -367,7 +375,7 @@ class ClientAgent(Agent):
                 part.redeliver([] if whole else own)
         self.recorder.unknown(call, "NoAnswer")
 
-    async def _acknowledge(
+    async def acknowledge(
         self,
         op: dict[str, Any],
         group: Group,
@@ -375,6 +383,7 @@ class ClientAgent(Agent):
         txn: Any,
         txn_id: str | None,
     ) -> None:
+        """Acknowledge messages; raises Refused, Lost."""
         for part in group.parts:
             own = [message for message in received if message.consumer is part]
             if not own:
@@ -388,7 +397,7 @@ class ClientAgent(Agent):
 
     async def do_seek(self, op: dict[str, Any]) -> None:
         """Move the subscription to its beginning or end; the server closes the consumers."""
-        group = await self._group(op["topic"], op["subscription"], op["window"])
+        group = await self.group(op["topic"], op["subscription"], op["window"])
         facts = {"topic": op["topic"], "subscription": op["subscription"], "to": op["to"]}
 
         async def seek() -> None:
@@ -460,13 +469,13 @@ class ClientAgent(Agent):
         tasks: list[asyncio.Task[None]] = []
         for topic in op["to"]:
             await self.client_of.ask("addPartitionToTxn", partitions=[topic_url(topic)], **halves)
-            tasks += await self._produce(op, topic, txn, txn_id)
+            tasks += await self.send_all(op, topic, txn, txn_id)
         if received and group is not None:
             place = message_class("Subscription")(
                 topic=topic_url(op["topic"]), subscription=op["subscription"]
             )
             await self.client_of.ask("addSubscriptionToTxn", subscription=[place], **halves)
-            await self._acknowledge(op, group, received, txn, txn_id)
+            await self.acknowledge(op, group, received, txn, txn_id)
         await asyncio.gather(*tasks)
 
     # --- the rest -----------------------------------------------------------------------------
@@ -546,12 +555,16 @@ def resolve(events: list[Any]) -> None:
 
 
 def _move_deliveries(events: list[Any]) -> None:
-    """Let the receipt of messages begin when the server wrote them to the network."""
+    """Let messages be received when the server wrote them to the network.
+
+    While they travel, their server may die, and others receive them.
+    """
     marks = {event.call: event.answer.pop("mark") for event in events if "mark" in event.answer}
 
     def place(event: Any) -> float:
-        is_moved = event.type == "invoke" and event.call in marks
-        return marks[event.call] - 0.5 if is_moved else event.n
+        if event.call not in marks:
+            return float(event.n)
+        return float(marks[event.call]) - (0.6 if event.type == "invoke" else 0.5)
 
     events.sort(key=place)
     for number, event in enumerate(events):

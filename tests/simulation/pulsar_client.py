@@ -320,7 +320,7 @@ def _single(message: Message) -> bytes:
     head = SingleMessageMetadata(payload_size=len(value), sequence_id=message.sequence)
     if message.key is not None:
         head.partition_key = message.key
-    data = head.SerializeToString()
+    data: bytes = head.SerializeToString()
     return _SIZE.pack(len(data)) + data + value
 
 

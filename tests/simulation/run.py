@@ -38,6 +38,7 @@ from tests.simulation.scenario import (
 )
 from tests.simulation.scheduler import SECOND, START_NS, Active, Scheduler, Stuck
 from tests.simulation.server_agent import ServerAgent
+from tests.simulation.wake_agent import WakeAgent
 from txlog import Message, messages
 from txlog import clock as clocks
 from txlog.base.settings import Settings
@@ -52,6 +53,7 @@ KINDS: dict[str, type[Agent]] = {
     "aio": AioAgent,
     "server": ServerAgent,
     "client": ClientAgent,
+    "wake": WakeAgent,
 }
 RESTART_S = 0.2
 AFTERWARDS_S = 2 * 86_400  # every time-out and delay is over by then
@@ -156,10 +158,23 @@ class Run:
         self._go()
         self.seconds = (self.scheduler.now_ns - START_NS) / SECOND
         self.world.faults.clear()
+        self.world.network.faults.clear()
+        if not self.findings:
+            self._wake()
         if not self.findings:
             self.scheduler.now_ns += AFTERWARDS_S * SECOND
             self.recorder.event("recovered")
             self._phase("checker", self._look_over)
+
+    def _wake(self) -> None:
+        """Start servers again, and clients that receive what is left and wait for more."""
+        servers = [plan.name for plan in self.scenario.processes if plan.kind == "server"]
+        if not servers:
+            return
+        self._plans["late"] = ProcessPlan("late", [], kind="wake"), Memory()
+        for name in (*servers, "late"):
+            self._start(name)
+        self._go()
 
     def _boot_id(self) -> str:
         return self.world.boot_id
