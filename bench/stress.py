@@ -7,7 +7,7 @@
     2  consumers: each takes a subscription of `in`, and in one transaction acknowledges a batch
        and sends a message for each input to `out`; some aborted
     1  upkeep: rolls, checkpoints and compacts without pause
-    1  killer: SIGKILL to one of the others, which is started again
+    1  killer: SIGKILL to one of the others, which is started again, or SIGSTOP for up to 4 seconds
 
 Each worker records its calls in a file of its own before it makes them, and their answers. At the
 end `tests.history` checks the history of all: nothing lost, nothing twice, no torn transaction, no
@@ -32,8 +32,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 import txlog
 from tests.history.events import Event, merged
@@ -47,10 +46,14 @@ from txlog.errors import (
     TxlogError,
 )
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 PARTITIONS = 4
 TOPICS = {"in": PARTITIONS, "out": PARTITIONS, "plain": 1}
 SUBSCRIPTIONS = ("s0", "s1")
 ABORTED_SHARE = 0.2
+STOPPED_SHARE = 0.3  # of the signals; a process that is stopped may outlive its transaction
 BATCH = 50
 PAUSE_S = 0.02
 TIMEOUT_MS = 2_000
@@ -111,7 +114,7 @@ def produce_plain(client: txlog.Client, name: str, calls: Calls, chance: random.
                 calls("send", args, send_plain, receipt)
 
 
-def receipt(answer: txlog.Receipt) -> Record:
+def receipt(answer: Any) -> Record:
     """A receipt as an answer of the history."""
     place = {} if answer.message_id is None else {"id": str(answer.message_id)}
     return {"partition": 0, "duplicate": answer.duplicate, **place}
@@ -173,7 +176,7 @@ def upkeep(client: txlog.Client, name: str, calls: Calls, chance: random.Random)
 
 
 def kill(path: Path, names: list[str], chance: random.Random) -> None:
-    """Send SIGKILL to a random worker at random moments; NAME.pid has the process id."""
+    """Kill or stop a random worker at random moments; NAME.pid has the process id."""
     calls = Calls(path, "killer", "killer")
     while True:
         time.sleep(chance.uniform(0.5, 2.0))
@@ -183,10 +186,18 @@ def kill(path: Path, names: list[str], chance: random.Random) -> None:
             descriptor = os.pidfd_open(pid)
         except (OSError, ValueError):
             continue
-        with calls.killing(f"{victim}-{pid}"):
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            select.select([descriptor], [], [])
+        process = f"{victim}-{pid}"
+        with suppress(ProcessLookupError):
+            if chance.random() < STOPPED_SHARE:
+                calls.event("stop", process)
+                signal.pidfd_send_signal(descriptor, signal.SIGSTOP)
+                time.sleep(chance.uniform(0.1, 2 * TIMEOUT_MS / 1000))
+                calls.event("continue", process)
+                signal.pidfd_send_signal(descriptor, signal.SIGCONT)
+            else:
+                with calls.killing(process):
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                    select.select([descriptor], [], [])
         os.close(descriptor)
 
 
@@ -288,6 +299,8 @@ def ask_again(client: txlog.Client, calls: Calls, event: Event) -> None:
 
 def drain(client: txlog.Client, name: str) -> pa.Table:
     """What a new consumer receives; it is the whole backlog."""
+    import pyarrow as pa  # not at the start of a worker, which may be killed before it works
+
     with client.consumer("in", name) as consumer:
         tables = []
         while (table := consumer.receive_batch(5000)).num_rows:
@@ -311,6 +324,7 @@ def check_history(where: Path) -> Record:
         "sent": figures["send"],
         "acknowledged": figures["acknowledge"],
         "upkeep_rounds": figures["upkeep"],
+        "stops": sum(event.op == "stop" for event in events),
     }
 
 

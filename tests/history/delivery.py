@@ -508,8 +508,9 @@ class Deliveries:
                 at = bisect_left(kills[name], call.start)
                 ended = min([ended, *kills[name][at : at + 1]])
             for state in self._of_call(call):
-                gone = [c.start for c in self.history.by_op["unsubscribe"] if c.start > call.start]
-                ended = min([ended, *gone[:1]])
+                for op in ("unsubscribe", "delete_topic"):
+                    gone = [c.start for c in self.history.by_op[op] if c.start > call.start]
+                    ended = min([ended, *gone[:1]])
                 before = attached.get(state.name)
                 if before and before[0].end < call.start and before[1] > call.end:
                     text = f"{before[0]} and {call} both attached to {state.name[1]}"

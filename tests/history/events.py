@@ -212,7 +212,7 @@ def merged(paths: Iterable[Path]) -> list[Event]:
     calls = 0
     for path in paths:
         number_of: dict[int, int] = {}
-        for event in load(line for line in path.open("rb") if line.endswith(b"}\n")):
+        for event in load(path.read_bytes().rpartition(b"\n")[0].split(b"\n")):
             if event.call is not None:
                 if event.type == "invoke":
                     calls += 1

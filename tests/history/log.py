@@ -265,7 +265,9 @@ def lost(history: History, torn: set[str]) -> Iterator[Finding]:
             if read is None or unit.end >= read.call.start or value in seen[id(read)][topic]:
                 continue
             place = _position(history, call)
-            if history.gone(topic, partition, place, call.start) <= read.call.end:
+            # what a repetition repeats may have been stored, and gone, long before
+            since = calls[0].start if call.answer.get("duplicate") else call.start
+            if history.gone(topic, partition, place, since) <= read.call.end:
                 continue
             text = f"{read} does not show {value!r} of {topic}, which {unit.label} answered"
             if unit.txn is None:

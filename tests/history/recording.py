@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from tests.history.checker import check
 from tests.history.events import Event, Recorder, merged, save
 from txlog.errors import OutcomeUnknown, TxlogError
 
@@ -32,9 +31,15 @@ class Calls:
     """Records the calls of one thread of a process."""
 
     def __init__(self, where: Path, name: str, process: str) -> None:
-        stream = (where / f"{name}{SUFFIX}").open("a")
+        self._stream = (where / f"{name}{SUFFIX}").open("a")
         self.process = process
-        self._recorder = Recorder(now_ms, stream, time.monotonic_ns)
+        self._recorder = Recorder(now_ms, self._stream, time.monotonic_ns)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stream.close()
 
     def __call__(
         self,
@@ -62,6 +67,10 @@ class Calls:
         act()
         for call in calls:
             self._recorder.ok(call)
+
+    def event(self, op: str, process: str) -> None:
+        """Record what happens to a process."""
+        self._recorder.event(op, process=process)
 
     @contextmanager
     def killing(self, process: str) -> Iterator[None]:
@@ -104,6 +113,8 @@ def contents(client: Any, topics: dict[str, int]) -> Record:
 
 def checked(where: Path) -> list[Event]:
     """The history of all files in a folder. Raises AssertionError if it breaks a promise."""
+    from tests.history.checker import check  # not in a process that only records
+
     events = merged(where.glob(f"*{SUFFIX}"))
     findings = check(events)
     if findings:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from threading import Thread
+from threading import Thread, current_thread
 from typing import Any
 
 from tests.history.events import Recorder
@@ -34,6 +34,7 @@ from txlog.errors import OutcomeUnknown, TxlogError
 
 LARGE_BYTES = 250  # above max_message_bytes of some scenarios
 CLOSING_ROUNDS = 3
+SIDE_THREAD = "side"  # of two that work at the same time: they have no order
 
 
 @dataclass
@@ -139,6 +140,8 @@ class Agent:
 
     def _close(self) -> None:
         """Close; a fault may need another try. Afterwards nothing of this life is left."""
+        names = [consumer.name for consumer in self.consumers.values()]
+        calls = [self.recorder.invoke(self.process.name, "close", consumer=name) for name in names]
         for _ in range(CLOSING_ROUNDS):
             try:
                 self.client.close()
@@ -146,6 +149,8 @@ class Agent:
             except (TxlogError, Interrupted):
                 continue
         self._answer_queued()
+        for call in calls:
+            self.recorder.ok(call)
         self.recorder.event("kill", process=self.process.name)
 
     def _guarded(self, act: Callable[[], object]) -> None:
@@ -186,7 +191,9 @@ class Agent:
         return self.producers[at]
 
     def _session(self, topic: str, name: str | None = None) -> str:
-        return f"{self.process.name}.{self.memory.incarnation}.{topic}.{name or ''}"
+        thread = current_thread()
+        mark = f".{self.memory.count}" if thread.name == SIDE_THREAD else ""
+        return f"{self.process.name}.{self.memory.incarnation}.{topic}.{name or ''}{mark}"
 
     # --- sending -----------------------------------------------------------------------------
 
@@ -507,7 +514,12 @@ class Agent:
         """Postpone a message to the retry topic of the subscription."""
         received, consumer = self._take(op, 1)
         for message in received:
-            consumer.reconsume_later(message, 100)
+            self._call(
+                "reconsume_later",
+                partial(consumer.reconsume_later, message, 100),
+                _nothing,
+                **self._acked_of(op, consumer, [message]),
+            )
 
     def recreate_subscription(self, op: dict[str, Any]) -> None:
         topic, subscription = op["topic"], op["subscription"]
@@ -599,7 +611,9 @@ class Agent:
 
     def together(self, op: dict[str, Any]) -> None:
         """Two operations at the same time, in threads of one client."""
-        threads = [Thread(target=self._perform, args=(each,)) for each in op["of"]]
+        threads = [
+            Thread(target=self._perform, args=(each,), name=SIDE_THREAD) for each in op["of"]
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

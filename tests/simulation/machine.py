@@ -335,6 +335,8 @@ class World:
             error = OSError(number, "simulated")
             if kind.startswith("short_"):
                 error.written = self.random.randrange(info["length"] + 1)  # type: ignore[attr-defined]
+            if op == "datasync":
+                self.on_event("lossy", process=process.name)
             raise error
 
     def _suits(self, kind: str, op: str, path: str) -> bool:

@@ -63,6 +63,7 @@ from txlog.errors import (
     InvalidArgument,
     NoResources,
     NotAllowed,
+    OutcomeUnknown,
     ProducerBusy,
     ProducerFenced,
     ProducerQueueIsFull,
@@ -782,19 +783,33 @@ class _Sender:
                 queued.append(_Part(queue, items))
             self.queues.clear()
         for part in parts:
-            self._answer(part.queue, part.items, None, _as_ours(error))
+            self._answer(part.queue, part.items, None, _after_trying(error))
             part.items = []
         for part in queued:
             self._answer(part.queue, part.items, None, _not_tried(error))
 
 
 def _as_ours(error: BaseException) -> TxlogError:
-    """An error as a TxlogError, for a future."""
+    """The error of a message that could not be routed, for its future."""
     if isinstance(error, TxlogError):
         return error
-    if isinstance(error, pa.ArrowException | TypeError | ValueError):
-        return InvalidArgument(f"the message cannot be encoded: {error}")
-    return TryAgain(f"{type(error).__name__}: {error}")
+    return InvalidArgument(f"the message cannot be encoded: {error}")
+
+
+def _after_trying(error: BaseException) -> TxlogError:
+    """The error of messages that were handed to the store, for their futures.
+
+    The store reports what it did by errors of txlog. Any other error, such as MemoryError, may have
+    come after the append.
+    """
+    if isinstance(error, TxlogError):
+        return error
+    unknown = OutcomeUnknown(
+        f"{type(error).__name__} while sending: {error}",
+        hint="the messages may be stored; a named producer may repeat them",
+    )
+    unknown.__cause__ = error
+    return unknown
 
 
 def _not_tried(error: BaseException) -> TxlogError:
