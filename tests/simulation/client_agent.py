@@ -148,6 +148,7 @@ class ClientAgent(Agent):
     """One life of a client process."""
 
     client_of: PulsarClient
+    last_value = ""  # of the message that was sent last
 
     def live(self) -> None:
         """Perform the operations that are left."""
@@ -243,7 +244,7 @@ class ClientAgent(Agent):
         for key, after_ms in op["messages"]:
             batching = op["batching"]
             producer = await self._client_producer(topic, key, batching, op["producer"])
-            value = self._value()
+            value = self.last_value = self._value()
             facts: dict[str, Any] = {"topic": topic, "value": value}
             facts["partition"] = producer.partition
             session = f"{self.process.name}.{self.memory.incarnation}.{producer.number}"

@@ -139,7 +139,7 @@ class WakeAgent(Agent):
             operation: dict[str, Any] = {"messages": [[key, None]], "producer": None}
             operation["batching"] = self.random.choice(("none", "plain"))
             await asyncio.gather(*await sender.send_all(operation, topic, None, None))
-            return f"{self.process.name}-{self.memory.count}"
+            return sender.last_value
         value = self._value()
         call = self.recorder.invoke(self.process.name, "send", topic=topic, value=value)
         disk = SharedDisk(self.process)
