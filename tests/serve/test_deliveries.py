@@ -202,6 +202,26 @@ def test_chunks_are_counted_one_by_one(tmp_path: Path) -> None:
         assert messages(raw, 1, permits=1) == [(STEP, 1, 0)]
 
 
+@pytest.mark.parametrize("bytes_max", [1, 100, 65_536])
+def test_large_messages_come_in_chunks_however_small(tmp_path: Path, bytes_max: int) -> None:
+    """Kills: a large message without a frame, which uses up a permit, and is never delivered."""
+    value = b"x" * (bytes_max + 1)
+    txlog.init(str(tmp_path / "s"), max_message_bytes=bytes_max)
+    with txlog.open(str(tmp_path / "s")) as client:
+        client.create_topic("large")
+        with client.producer("large", chunking=True) as producer:
+            producer.send(value)
+    with served(tmp_path / "s") as url, Raw(url) as raw:
+        subscribed(raw, "large")
+        raw.send("flow", consumer_id=1, messagePermits=10)
+        came = b""
+        while len(came) < len(value):
+            frame = raw.frame()
+            assert frame.kind == wire.BY_FIELD["message"]
+            came += wire.split_message(frame.trailer).payload
+        assert came == value
+
+
 def test_returned_messages_are_redelivered_and_counted(place: tuple[Path, str]) -> None:
     _, url = place
     ledger = filled(url, "again")
