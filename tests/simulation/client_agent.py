@@ -221,13 +221,64 @@ class ClientAgent(Agent):
         producer = self.outgoing.get(at)
         if producer is not None and not producer.is_over:
             return producer
-        own_name = None if name is None else f"{self.process.name}-{name}"
+        own_name = None if name is None else f"{self.process.name}-{name}-{batching}"
         producer = ClientProducer(
             self.client_of, url_of(topic, partition, count), partition, own_name, batching
         )
         await producer.open()
         self.outgoing[at] = producer
+        for sequence, (value, old_key, due) in sorted(self._pending_of(producer).items()):
+            self._send_plain(producer, topic, value, old_key, due, sequence)
+        producer.flush()
         return producer
+
+    def _pending_of(
+        self, producer: ClientProducer
+    ) -> dict[int, tuple[str, str | None, int | None]]:
+        """What this producer, in an earlier life, had sent and got no receipt for."""
+        if not producer.is_own_name:
+            return {}
+        return self.memory.pending.setdefault(f"{producer.topic} {producer.name}", {})
+
+    def _send_plain(
+        self,
+        producer: ClientProducer,
+        topic: str,
+        value: str,
+        key: str | None,
+        due: int | None,
+        sequence: int | None = None,
+    ) -> None:
+        """Send a message outside of a transaction; a producer with a name repeats it if need be."""
+        facts = self._facts(producer, topic, value, key, due)
+        number = producer.next_sequence if sequence is None else sequence
+        assert number is not None
+        pending = self._pending_of(producer)
+        if producer.is_own_name:
+            facts |= {"producer": producer.name, "sequence": number}
+            pending[number] = value, key, due
+        call = self.recorder.invoke(self.process.name, "send", **facts)
+        future = producer.send(value, key, due, None, sequence)
+
+        async def settle() -> None:
+            await self._receipt(call, future, producer.partition)
+            pending.pop(number, None)
+
+        self.receipts.append(asyncio.ensure_future(settle()))
+
+    def _facts(
+        self, producer: ClientProducer, topic: str, value: str, key: str | None, due: int | None
+    ) -> dict[str, Any]:
+        facts: dict[str, Any] = {"topic": topic, "value": value, "partition": producer.partition}
+        facts["session"] = f"{self.process.name}.{self.memory.incarnation}.{producer.number}"
+        if key:
+            facts["key"] = key
+        if due is not None:
+            facts["deliver_at_ms"] = due
+            facts["session"] += f".{value}"
+        elif producer.batching == "key":
+            facts["session"] += f".{key}"
+        return facts
 
     async def do_produce(self, op: dict[str, Any]) -> None:
         """Send some messages."""
@@ -245,30 +296,19 @@ class ClientAgent(Agent):
             batching = op["batching"]
             producer = await self._client_producer(topic, key, batching, op["producer"])
             value = self.last_value = self._value()
-            facts: dict[str, Any] = {"topic": topic, "value": value}
-            facts["partition"] = producer.partition
-            session = f"{self.process.name}.{self.memory.incarnation}.{producer.number}"
-            if after_ms is not None:
-                session += f".{value}"
-            elif batching == "key":
-                session += f".{key}"
-            facts["session"] = session if txn_id is None else f"{session}.{txn_id}"
-            due = None
-            if key:
-                facts["key"] = key
-            if after_ms is not None:
-                due = SystemClock().now().wall_ms + after_ms
-                facts["deliver_at_ms"] = due
-            if txn_id is not None:
-                facts["txn"] = txn_id
+            due = None if after_ms is None else SystemClock().now().wall_ms + after_ms
+            used.append(producer)
+            if txn is None:
+                self._send_plain(producer, topic, value, key, due)
+                tasks.append(self.receipts[-1])
+                continue
+            facts = self._facts(producer, topic, value, key, due) | {"txn": txn_id}
+            facts["session"] += f".{txn_id}"
             call = self.recorder.invoke(self.process.name, "send", **facts)
             future = producer.send(value, key, due, txn)
             tasks.append(asyncio.ensure_future(self._receipt(call, future, producer.partition)))
-            used.append(producer)
         for producer in used:
             producer.flush()
-        if txn is None:
-            self.receipts += tasks
         return tasks
 
     async def _receipt(self, call: int, future: asyncio.Future[Any], partition: int) -> None:

@@ -177,15 +177,15 @@ def run_in_loop(process: SimulatedProcess, main: Callable[[], Coroutine[Any, Any
     loop = SimulatedLoop(process)
     try:
         loop.run_until_complete(main())
-        if loop.failures:
-            raise loop.failures[0]
     except Killed:
         raise
     except BaseException as error:
-        task = scheduler.task_here()
-        assert task is not None
-        scheduler.failed(task, error)
+        loop.failures.append(error)
     finally:
+        task = scheduler.task_here()
+        for failure in loop.failures:
+            assert task is not None
+            scheduler.failed(task, failure)
         process.loops.append(loop)  # a loop that is freed would end its coroutines
         if process.is_alive:
             process.end(Killed())

@@ -407,13 +407,22 @@ class ClientProducer:
         self._timer = loop.call_later(SEND_S / 2, self._expire)
 
     def send(
-        self, value: str, key: str | None, deliver_at: int | None, txn: Any
+        self,
+        value: str,
+        key: str | None,
+        deliver_at: int | None,
+        txn: Any,
+        sequence: int | None = None,
     ) -> asyncio.Future[Any]:
-        """Queue a message; the future gets (ledger, entry) or None, or raises Refused, Lost."""
+        """Queue a message; the future gets (ledger, entry) or None, or raises Refused, Lost.
+
+        sequence: its number, by default the next one
+        """
         assert self.next_sequence is not None
         future = asyncio.get_running_loop().create_future()
-        message = Message(self.next_sequence, value, key, future)
-        self.next_sequence += 1
+        number = self.next_sequence if sequence is None else sequence
+        message = Message(number, value, key, future)
+        self.next_sequence = max(self.next_sequence, number + 1)
         if self.is_over:
             future.set_exception(Refused("AlreadyClosed"))
             return future
