@@ -10,8 +10,6 @@ minute or two. It prints seconds of processor, MB, and rows of the command, the 
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import txlog
+from bench.everyday import ran
 
 
 def main() -> None:
@@ -31,10 +30,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "store")
         fill(path, options.topics, options.partitions)
-        seconds, kib = min(listed(path) for _ in range(3))
+        seconds, memory = min(listed(path) for _ in range(3))
     places = options.topics * options.partitions
     line = f"{options.topics:,} subscriptions on {places:,} partitions: "
-    line += f"{seconds:.2f} s, {kib // 1000} MB"
+    line += f"{seconds:.2f} s, {memory:.0f} MB"
     print(line)
     if options.out:
         Path(options.out).write_text(f"{line}\n", encoding="utf-8")
@@ -55,14 +54,12 @@ def fill(path: Path, topics: int, partitions: int) -> None:
         client.checkpoint()
 
 
-def listed(path: Path) -> tuple[float, int]:
-    """Seconds of processor and KiB of memory of the command."""
-    argv = [sys.executable, "-m", "txlog", "-S", str(path), "sub", "list", "--json"]
-    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss
+def listed(path: Path) -> tuple[float, float]:
+    """Seconds of processor and MB of memory of the command."""
+    _, memory, processor = ran(
+        [sys.executable, "-m", "txlog", "-S", str(path), "sub", "list", "--json"]
+    )
+    return processor, memory
 
 
 if __name__ == "__main__":

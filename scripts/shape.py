@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = "txlog"
@@ -61,6 +61,11 @@ LOCALS: Final = frozenset(
     "one found made told given known left some every mine wanted held taken gone shown said asked"
     " rest place before after words what beside again named kept behind own".split()
 )
+NODES: Final = (
+    ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom,
+    ast.Call, ast.Attribute, ast.Name, ast.arg,
+)  # fmt: skip
+_LEAVES: Final = frozenset((type(None), bool, int, str, ast.Load, ast.Store, ast.Del))
 _COMMENT: Final = re.compile(r"(?:^[ ]*|[ ]{2})#[ ]?([^\n]+)", re.MULTILINE)
 _MARKS: Final = ("---", "fmt", "noqa", "type", "!", "ruff")
 _CODE: Final = re.compile(r"```.*?```", re.DOTALL)
@@ -74,9 +79,24 @@ class Source:
         self.text, self.is_python = text, is_python
 
     @cached_property
-    def nodes(self) -> list[ast.AST]:
-        """Every node of the syntax tree. Raises SyntaxError."""
-        return list(ast.walk(ast.parse(self.text)))
+    def nodes(self) -> dict[type[ast.AST], list[Any]]:
+        """The nodes of the syntax tree, by their class, of the classes in NODES.
+
+        Raises SyntaxError.
+        """
+        by_class: dict[type[ast.AST], list[Any]] = {kind: [] for kind in NODES}
+        waiting: list[Any] = [ast.parse(self.text)]
+        for node in waiting:  # which grows meanwhile
+            kind = node.__class__
+            if kind in by_class:
+                by_class[kind].append(node)
+            for field in node._fields:
+                value = getattr(node, field, None)
+                if value.__class__ is list:
+                    waiting += [each for each in value if isinstance(each, ast.AST)]
+                elif value.__class__ not in _LEAVES and isinstance(value, ast.AST):
+                    waiting.append(value)
+        return by_class
 
     @cached_property
     def sentences(self) -> list[str]:
@@ -92,10 +112,10 @@ class Source:
         return [sentence for sentence in self.sentences if IDIOM.search(sentence)]
 
     def _chunks(self) -> Iterator[str]:
-        documented = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-        for node in self.nodes:
-            if isinstance(node, documented) and (doc := ast.get_docstring(node)):
-                yield _EXAMPLE.sub("", doc)
+        for kind in (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef):
+            for node in self.nodes[kind]:
+                if doc := ast.get_docstring(node):
+                    yield _EXAMPLE.sub("", doc)
         for comment in _COMMENT.findall(self.text):
             if not comment.startswith(_MARKS):
                 yield comment
@@ -215,20 +235,19 @@ def _entry(name: str) -> str:
 
 
 def _targets(item: Source) -> Iterator[str]:
-    for node in item.nodes:
-        if isinstance(node, ast.ImportFrom) and node.module:
+    for node in item.nodes[ast.ImportFrom]:
+        if node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+    for node in item.nodes[ast.Import]:
+        yield from (alias.name for alias in node.names)
 
 
 def _first_arguments(item: Source) -> set[str]:
     """Texts that are the first argument of a call, as of `import_module` and its wrappers."""
     return {
         node.args[0].value
-        for node in item.nodes
-        if isinstance(node, ast.Call)
-        and node.args
+        for node in item.nodes[ast.Call]
+        if node.args
         and isinstance(node.args[0], ast.Constant)
         and isinstance(node.args[0].value, str)
     }
@@ -236,23 +255,18 @@ def _first_arguments(item: Source) -> set[str]:
 
 def _private_definitions(item: Source) -> Iterator[str]:
     """Private functions, methods and attributes of self."""
-    for node in item.nodes:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("_"):
-            yield node.name
-        elif (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.ctx, ast.Store)
-            and _is_own(node.value, ("self",))
-        ):
+    for kind in (ast.FunctionDef, ast.AsyncFunctionDef):
+        yield from (node.name for node in item.nodes[kind] if node.name.startswith("_"))
+    for node in item.nodes[ast.Attribute]:
+        if isinstance(node.ctx, ast.Store) and _is_own(node.value, ("self",)):
             yield node.attr
 
 
 def _private_attributes(item: Source) -> Iterator[ast.Attribute]:
     """Uses of `thing._name`, where thing is neither self nor cls."""
-    for node in item.nodes:
+    for node in item.nodes[ast.Attribute]:
         if (
-            isinstance(node, ast.Attribute)
-            and node.attr.startswith("_")
+            node.attr.startswith("_")
             and not node.attr.startswith("__")
             and node.attr not in NAMED_TUPLE
             and not _is_own(node.value, ("self", "cls"))
@@ -276,13 +290,10 @@ def _share(items: Iterable[Source]) -> float:
 
 def _share_of_locals(items: Iterable[Source]) -> float:
     """Percent of the bound names that are in LOCALS."""
-    names = [
-        node.arg if isinstance(node, ast.arg) else node.id
-        for item in items
-        for node in item.nodes
-        if isinstance(node, ast.arg)
-        or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-    ]
+    names = list[str]()
+    for item in items:
+        names += (node.arg for node in item.nodes[ast.arg])
+        names += (node.id for node in item.nodes[ast.Name] if isinstance(node.ctx, ast.Store))
     return _percent(sum(name in LOCALS for name in names), len(names))
 
 

@@ -94,13 +94,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --seconds, for --changed and one process only, and --slow-day."""
+    """Add --seconds, for --changed and one process only, and --day."""
     parser.addoption("--seconds", type=float, help="stop, without a failure, after so many")
-    parser.addoption("--slow-day", type=int, help="of the slow tests, only those of this day")
+    parser.addoption("--day", type=int, help="only those tests of tests/rotation.py of this day")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if (day := config.getoption("--slow-day")) is not None:
+    if (day := config.getoption("--day")) is not None:
         config.pluginmanager.register(Rotation(day))
 
 

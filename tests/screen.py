@@ -65,6 +65,22 @@ class Screen:
             assert self._read(1.0) or is_met(), f"ended without {wanted!r}:\n{self.text}"
             assert time.monotonic() < deadline, f"no {wanted!r} on the screen:\n{self.text}"
 
+    def until(self, *texts: str) -> str:
+        """Wait until the screen shows texts in this order; return what it shows."""
+        shown = ""
+
+        def in_order() -> bool:
+            nonlocal shown
+            shown, at = "\n".join(self.lines), 0
+            for text in texts:
+                at = shown.find(text, at) + 1
+                if not at:
+                    return False
+            return True
+
+        self.wait(in_order)
+        return shown
+
     def prompted(self, prompt: str) -> None:
         """Wait until the screen ends with a prompt, so that the program reads the next keys."""
         self.wait(lambda: self.text.endswith(prompt))

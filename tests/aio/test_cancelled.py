@@ -16,6 +16,7 @@ import pytest
 
 import txlog
 import txlog.aio
+from tests.tiers import graded
 from txlog import Message
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -98,7 +99,7 @@ def moved(path: str) -> int:
         return len(out)
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["waiting", "ended"])
+@pytest.mark.parametrize("late", graded([True, False], 1))
 def test_a_cancellation_at_every_await_leaves_nothing_half_done(tmp_path: Path, late: bool) -> None:
     reached = set[int]()
 
@@ -253,7 +254,7 @@ def test_rows_read_for_a_cancelled_task_come_in_every_way_of_reading(
     assert asyncio.run(main()) == (True, INPUTS)
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["waiting", "ended"])
+@pytest.mark.parametrize("late", graded([True, False], 1))
 def test_cancelled_table_view_keeps_its_content(tmp_path: Path, late: bool) -> None:
     """A view that is cancelled, at any `await`, keeps its content.
 

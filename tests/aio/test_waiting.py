@@ -13,6 +13,7 @@ import pytest
 
 import txlog
 import txlog.aio
+from tests.tiers import graded
 from txlog.engine.session.reading import pause
 from txlog.engine.session.sending import outbox
 from txlog.engine.view import View
@@ -318,7 +319,7 @@ def test_flush_that_another_waiter_noticed_is_also_supervised(
     run(path, main)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", graded(range(3), 1))
 def test_no_task_misses_a_message(path: str, seed: int) -> None:
     """The message may come before, while or after a task begins to wait, from this process or from
     another one.

@@ -19,6 +19,7 @@ import pytest
 
 import txlog
 from tests.engine_kit import Bench
+from tests.tiers import graded
 from txlog.base.arguments import fits
 from txlog.engine.session.reading.message import Message
 from txlog.errors import InvalidArgument, TxlogError
@@ -162,7 +163,9 @@ def is_whole(its: Its) -> bool:
         return False
 
 
-@pytest.mark.parametrize("handle", HANDLES)
+@pytest.mark.parametrize(
+    "handle", graded(HANDLES, ("producer", "consumer", "topic", "transaction"))
+)
 @pytest.mark.parametrize(
     "values",
     [

@@ -51,6 +51,7 @@ def test_mypy_finds_every_wrong_value_and_no_other(programs: list[str]) -> None:
     assert {(name, int(line)) for name, line in errors} == expected(), checked.stdout
 
 
+@pytest.mark.deep
 def test_basedpyright_finds_every_wrong_value_and_no_other(programs: list[str]) -> None:
     checked = subprocess.run(
         [Path(sys.executable).parent / "basedpyright", "--outputjson", *programs],

@@ -20,6 +20,7 @@ import txlog
 from tests.harness import python
 from tests.source_tree import SOURCE
 from tests.terminal import typed
+from tests.tiers import graded
 from txlog.cli import demo
 from txlog.cli.commands import demo as demo_command
 from txlog.cli.demo import check, pipeline, source, supervisor, tour
@@ -50,6 +51,7 @@ def test_file_has_the_published_totals() -> None:
         ) == {"refunds": 3836, "quantity": 5_176_450, "value": Decimal("9747747.934")}
 
 
+@pytest.mark.deep
 def test_lines_of_an_invoice_are_grouped_though_scattered_in_the_file() -> None:
     """Kills: an invoice read as a run of lines, as one invoice of the file is interrupted."""
     with source.open_source(source.locate(), None) as session:
@@ -219,16 +221,19 @@ def test_proof_accepts_a_right_store(session: Session) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "noticed"),
-    [
-        ("line missing", "lines missing"),
-        ("line twice", "lines too many"),
-        ("line altered", "lines missing"),
-        ("invoice split", "invoices by transaction"),
-        ("total missing", "invoice totals missing"),
-        ("total twice", "invoice totals too many"),
-        ("penny off", "value"),
-        ("wrong topic", "refunds"),
-    ],
+    graded(
+        [
+            ("line missing", "lines missing"),
+            ("line twice", "lines too many"),
+            ("line altered", "lines missing"),
+            ("invoice split", "invoices by transaction"),
+            ("total missing", "invoice totals missing"),
+            ("total twice", "invoice totals too many"),
+            ("penny off", "value"),
+            ("wrong topic", "refunds"),
+        ],
+        2,
+    ),
 )
 def test_proof_names_each_fault(session: Session, fault: str, noticed: str) -> None:
     """Guards the check: it reports every kind of fault by its name."""
@@ -379,6 +384,7 @@ def test_verdict_names_what_differs() -> None:
     assert "1 lost, 2 doubled\ndiffers: value: 1.4, expected 1.5\n" in text
 
 
+@pytest.mark.deep
 def test_demonstration_ends_with_its_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -391,6 +397,7 @@ def test_demonstration_ends_with_its_verdict(
     assert printed.err.startswith("2 workers killed; 40 invoices: 0 lost, 0 doubled\n")
 
 
+@pytest.mark.deep
 def test_tour_in_a_pipe_goes_on_to_its_end(tmp_path: Path) -> None:
     """It runs its commands, kills the function, and leaves the store; a second one is refused."""
     words = [sys.executable, "-m", "txlog", "demo", str(tmp_path / "tour"), "--tour"]
@@ -409,6 +416,7 @@ def test_tour_in_a_pipe_goes_on_to_its_end(tmp_path: Path) -> None:
     assert "tour is not empty" in again.stderr
 
 
+@pytest.mark.deep
 def test_tour_on_a_terminal_waits_and_can_be_left(tmp_path: Path) -> None:
     """Enter goes on; q ends the tour, which still says how to remove its store."""
     words = [sys.executable, "-m", "txlog", "demo", "walk", "--tour"]

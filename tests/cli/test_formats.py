@@ -12,6 +12,7 @@ import pytest
 import zstandard
 
 import txlog
+from tests.tiers import graded
 from txlog.base.text import formats
 from txlog.cli.main import main
 
@@ -53,6 +54,7 @@ def files() -> list[str]:
     return sorted(path.name for path in Path().glob("a.*"))
 
 
+@pytest.mark.deep
 def test_import_takes_every_suffix() -> None:
     expected = [b'{"id":"1","name":"ana"}', b'{"id":"2","name":"eve"}']
     names = files()
@@ -75,7 +77,9 @@ def test_produce_takes_every_suffix_of_text_and_names_import_for_the_others(
             assert code == 2 and f"txlog import {name}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("suffix", [*formats.SUFFIXES, ".csv.gz", ".tsv.zst", ".ndjson.gz"])
+@pytest.mark.parametrize(
+    "suffix", graded([".csv.gz", *formats.SUFFIXES, ".tsv.zst", ".ndjson.gz"], 4)
+)
 def test_export_and_query_write_what_the_suffix_says(suffix: str) -> None:
     with txlog.open("s") as client:
         client.create_topic("t")

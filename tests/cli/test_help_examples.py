@@ -74,6 +74,7 @@ INSTEAD: Final = {
     " -F --parallelism 4": " --parallelism 2",
     "txlog demo": "txlog demo -h",
     "txlog serve": "txlog serve -h",
+    "txlog crashtest": "txlog crashtest -h",
     " --watch=5s": "",
     " --watch 5s": "",
     "s3://bucket/txlog?region=eu-central-1": "data",

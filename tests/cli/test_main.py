@@ -17,6 +17,7 @@ import txlog
 import txlog.cli.main as way
 from tests.harness import python
 from tests.harness import run as run_child
+from tests.tiers import graded
 from txlog.cli.line import catalogue, dispatch
 from txlog.cli.line.command import Command
 from txlog.cli.main import main
@@ -476,7 +477,7 @@ def test_abort_without_stuck_transactions_reports_nothing_to_do(
     assert (out, "nothing to abort" in err) == ("", True)
 
 
-@pytest.mark.parametrize("encoding", ["latin1", "ascii"])
+@pytest.mark.parametrize("encoding", graded(["ascii", "latin1"], 1))
 def test_text_is_utf8_in_any_locale(tmp_path: Path, encoding: str) -> None:
     """spec/cli 4: help, which Typer prints, and arguments: bytes that are UTF-8 are text."""
     environment = {

@@ -128,6 +128,7 @@ def test_page_is_found_by_its_usual_spellings(word: str, name: str | None) -> No
     assert man_pages.find(word) == name
 
 
+@pytest.mark.deep
 def test_man_install_may_be_repeated(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

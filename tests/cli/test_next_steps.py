@@ -40,9 +40,12 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> Pa
         ),
         ("run ./slow:f --input orders -s s", ["names a file: ./slow.py:f"]),
         ("run slow:f --input orders -s s", ["no module slow", "slow.py:FUNCTION"]),
-        ("topic copy orders ../other", ["txlog topic copy orders --to-store ../other"]),
+        ("topic copy orders ../other", ["--to-store ../other for another store"]),
         ("watermark set orders now", ["txlog watermark set orders now --producer"]),
-        ("topic copy orders", ["txlog topic copy orders --to-store PATH"]),
+        ("topic copy orders", ["another store, or another name: --as"]),
+        ("sub seek orders billing --to start", ["txlog sub seek SUB|- -t TOPIC"]),
+        ("policy delayed get orders", ["the topic is a flag: -t orders"]),
+        ("import x.jsonl days", ["--create makes it here", "--infer-schema a typed one"]),
         ("sub create billing orders", ["txlog sub create billing --topic orders"]),
         ("produce orders -m x --deliver-at tomorrrow", ["tomorrow 9:00"]),
         ("topic list --json -f csv", ["--json and -f csv exclude each other"]),
@@ -99,14 +102,33 @@ def test_produce_says_when_a_message_is_due(
     assert ", due" not in err
 
 
-def test_merge_says_that_only_sealed_buckets_merge(store: Path, capfd: Capture) -> None:
+def test_merge_says_when_a_bucket_is_full(store: Path, capfd: Capture) -> None:
     assert main(["sub", "create", "s", "-t", "orders", "--type", "shared"]) == 0
     assert main(["produce", "orders", "-m", "x", "--deliver-after", "1h"]) == 0
     capfd.readouterr()
     assert main(["delay", "merge", "orders"]) == 0
     err = capfd.readouterr().err
-    assert "no sealed bucket to merge; the mutable one has 1 message" in err
-    assert "500,000" in err
+    assert "no bucket is full yet: 1 delayed message" in err
+    assert "500,000 messages (mutable_ids_max)" in err
+    assert "more than 5 ledgers (ledger_step_per_bucket)" in err
+
+
+def test_the_hint_for_renaming_runs_as_it_stands(store: Path, capfd: Capture) -> None:
+    """Kills: a hint that works only in the directory of the store."""
+    assert main(["topic", "rename", "orders", "bills"]) == 2
+    hint = capfd.readouterr().err.partition("old one: ")[2].partition(" (")[0]
+    for line in hint.split(" && "):
+        assert main([*line.split()[1:], "--yes"]) == 0
+    assert main(["consume", "bills", "-f", "%v\\n"]) == 0
+    assert capfd.readouterr().out == "a\n"
+
+
+def test_the_topic_of_an_import_may_come_first(store: Path, capfd: Capture) -> None:
+    (store / "rows.csv").write_text("id\n1\n")
+    assert main(["import", "rows", "rows.csv", "--create", "--infer-schema"]) == 0
+    assert "schema of rows: id: an integer" in capfd.readouterr().err
+    assert main(["import", "none.csv", "rows.csv", "--create"]) != 0
+    assert "none.csv" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

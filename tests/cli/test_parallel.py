@@ -159,7 +159,10 @@ def received(tool: Tool) -> None:
                 consumer.acknowledge(message)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("number", "code"), graded([(signal.SIGTERM, 143), (signal.SIGINT, 130)], 1)
+)
 def test_a_signal_stops_all(tool: Tool, number: int, code: int) -> None:
     """Guards: a signal leaves no process, no consumer and no transaction."""
     child = tool.spawn("kill", "--parallelism", "2", "--create", "-F")
@@ -174,6 +177,7 @@ def test_a_signal_stops_all(tool: Tool, number: int, code: int) -> None:
     tool.check(in_order=True)
 
 
+@pytest.mark.deep
 def test_instances_end_with_their_parent(tool: Tool) -> None:
     """Kills: processes that go on for ever after their parent was killed."""
     child = tool.spawn("kill", "--parallelism", "2", "--create", "-F")
@@ -185,6 +189,7 @@ def test_instances_end_with_their_parent(tool: Tool) -> None:
     tool.check(in_order=True)
 
 
+@pytest.mark.deep
 def test_an_instance_that_fails_stops_the_others(tool: Tool) -> None:
     code, out, err = tool.run("fail_late", "--parallelism", "2")
     error = events(err)[-1]["error"]
@@ -196,6 +201,7 @@ def test_an_instance_that_fails_stops_the_others(tool: Tool) -> None:
     assert (code, json.loads(out)["skipped"]) == (0, 1)
 
 
+@pytest.mark.deep
 def test_a_function_that_kills_every_instance_is_an_error(
     tool: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +221,7 @@ def test_a_subscription_for_one_is_refused(tool: Tool) -> None:
     assert main([*tool.words("kill", "--parallelism", "2"), "-s", "no"]) == 3
 
 
+@pytest.mark.deep
 def test_parent_processes_the_remaining_messages(tool: Tool) -> None:
     """Guards the last look: several instances close the same windows as one instance would."""
     code, out, _ = tool.run("sevens", "--parallelism", "2", "--type", "shared")
@@ -225,6 +232,7 @@ def test_parent_processes_the_remaining_messages(tool: Tool) -> None:
         assert client.subscriptions("in")[0]["backlog"] == COUNT % 7
 
 
+@pytest.mark.deep
 def test_each_instance_reads_its_partition_of_a_failover_subscription(tool: Tool) -> None:
     """Kills: the instance that starts first leases every partition, and the others end."""
     code, _, err = tool.run("which", "--parallelism", "4")
@@ -236,6 +244,7 @@ def test_each_instance_reads_its_partition_of_a_failover_subscription(tool: Tool
         assert Counter(message.value for message in client.reader("out")) == counts
 
 
+@pytest.mark.deep
 def test_instances_without_a_partition_are_reported(tool: Tool) -> None:
     code, _, err = tool.run("which", "--parallelism", "6")
     assert code == 0
@@ -273,6 +282,7 @@ def noisy(message, context):
 """
 
 
+@pytest.mark.deep
 def test_a_terminal_has_a_bar_for_each_worker(tool: Tool) -> None:
     """Lines of workers stand above the bars, whole and once; at the end the bars are gone."""
     (tool.folder / "noisy.py").write_text(NOISY)

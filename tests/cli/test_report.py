@@ -383,7 +383,11 @@ def test_a_producer_that_is_done_does_not_stretch_the_chart() -> None:
         "partition": 0,
         "move_list": moves,
     }
-    text = sections.watermarks({"time": START_MS + 3000, "watermark_list": [row]})
+    report = {"time": START_MS + 3000, "watermark_list": [row]}
+    text = sections.watermarks({**report, "topic_list": [{"topic": "t", "partitions": 1}]})
+    assert "<h3>t</h3>" in text
+    of_several = sections.watermarks({**report, "topic_list": [{"topic": "t", "partitions": 2}]})
+    assert "<h3>t, partition 0</h3>" in of_several
     assert "the end" in text
     assert "later" not in text
     assert words.instant(START_MS) == "2026-11-20 00:00:00"

@@ -18,6 +18,7 @@ import pytest
 
 import txlog
 from tests.report_kit import full_store
+from tests.tiers import graded
 from txlog.page.figures import figures
 from txlog.page.report import page
 
@@ -142,7 +143,7 @@ def seen(reports: list[str], folder: Path, *options: str) -> list[dict[str, Any]
     return measurements
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", graded(["light", "dark"], 1))
 def test_a_report_fits_every_screen_and_can_be_read(
     scheme: str, reports: list[str], tmp_path: Path
 ) -> None:

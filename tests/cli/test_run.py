@@ -17,6 +17,7 @@ import pytest
 
 import txlog
 from tests.harness import CHILDREN, Child, Children, python, run, run_until_done, txlog_of
+from tests.tiers import graded
 from txlog.cli.call import progress
 from txlog.cli.main import main
 from txlog.cli.run import log as joblog
@@ -248,6 +249,7 @@ def test_a_name_that_is_no_function(tool: Tool, name: str, code: int, text: str)
     assert text in tool.run(name)[2]
 
 
+@pytest.mark.deep
 def test_the_working_directory_is_no_place_for_modules(tool: Tool) -> None:
     """spec/cli 8.3: --path says where modules are; `python -m txlog` adds nothing."""
     words = ["run", "f:keep", "--input", "in", "--output", "out", "-s", "s", "--json"]
@@ -353,7 +355,9 @@ def test_a_command_that_dislikes_one_message(tool: Tool) -> None:
     assert (tool.values(), tool.values("bad")) == (["v1", "v2", "v4", "v5"], ["3"])
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), graded([(signal.SIGINT, 130), (signal.SIGTERM, 143)], 1)
+)
 def test_a_signal_aborts_the_batch_and_frees_the_subscription(
     tool: Tool, number: int, code: int
 ) -> None:

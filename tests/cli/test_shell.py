@@ -15,6 +15,7 @@ import txlog
 from scripts import ready
 from tests.screen import Screen
 from tests.source_tree import SOURCE
+from tests.tiers import graded
 from txlog.cli.help.prompt import columns_of, is_whole, offered, relations
 from txlog.cli.help.shell import OWN_WORDS
 from txlog.cli.main import main
@@ -231,7 +232,7 @@ def test_words_with_a_dot_work_in_scripts(shell: Shell) -> None:
     assert shell.run(".nothing")[0] == 2
 
 
-@pytest.mark.parametrize("columns", [80, 200])
+@pytest.mark.parametrize("columns", graded([80, 200], 1))
 def test_a_person_at_the_shell(tmp_path: Path, shell: Shell, columns: int) -> None:
     """A real terminal: Tab, several lines, a prompt with the transaction, Ctrl-C, Ctrl-D."""
     env = person(tmp_path)
@@ -274,6 +275,7 @@ def test_a_person_at_the_shell(tmp_path: Path, shell: Shell, columns: int) -> No
         assert client.describe_topic("orders")["messages"] == 1
 
 
+@pytest.mark.deep
 def test_the_history_lasts_and_is_searched(tmp_path: Path, shell: Shell) -> None:
     env = {**person(tmp_path), "NO_COLOR": "1"}
     with Screen([sys.executable, "-m", "txlog", "shell"], env) as screen:

@@ -18,6 +18,7 @@ import pytest
 
 import txlog
 from tests.harness import Child, run, txlog_of
+from tests.tiers import graded
 from txlog.cli.consume import work
 from txlog.cli.main import main
 from txlog.cli.produce import columns
@@ -307,7 +308,9 @@ def test_a_full_disk_behind_stdout(tool: Tool, args: list[str], code: int) -> No
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), graded([(signal.SIGINT, 130), (signal.SIGTERM, 143)], 1)
+)
 def test_a_signal_aborts_the_own_transaction(tool: Tool, number: int, code: int) -> None:
     """spec/cli 4, signals: an own open transaction is aborted."""
     with tool.spawn("produce", "orders", "--txn", "--batch", "1") as child:

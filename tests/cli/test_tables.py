@@ -19,6 +19,7 @@ from rich.text import Text
 import txlog
 from tests.screen import Screen
 from tests.terminal import shown
+from tests.tiers import graded
 from txlog.cli.commands import status
 from txlog.cli.line.command import Command
 from txlog.cli.output.output import Output
@@ -190,7 +191,7 @@ def test_states_have_colours() -> None:
     assert "\x1b" not in tables.table(["txn", "state"], rows, screen(80))
 
 
-@pytest.mark.parametrize("columns", [80, 200])
+@pytest.mark.parametrize("columns", graded([80, 200], 1))
 def test_tables_on_a_real_terminal(tmp_path: Path, columns: int) -> None:
     """Subscriptions with their backlog; a query's own headings; what to do after an empty list."""
     path = str(tmp_path / "store")
@@ -216,6 +217,7 @@ def test_a_table_without_rows_is_its_headings() -> None:
     assert tables.table(NAMES, [], screen(80)).split() == ["TOPIC", "MESSAGES", "NOTE", "SIZE"]
 
 
+@pytest.mark.deep
 def test_a_real_terminal_has_the_width_that_it_says(tmp_path: Path) -> None:
     """COLUMNS sets the width, 0 cuts nothing; NO_COLOR and a dumb terminal have no colours."""
     path = str(tmp_path / "store")

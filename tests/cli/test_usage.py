@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.terminal import shown
+from tests.tiers import graded
 from txlog.cli.line import catalogue, dispatch, usage
 from txlog.cli.line.parameters import parameters_of
 from txlog.cli.main import main
@@ -49,7 +50,7 @@ def test_the_most_used_flags_come_first(capfd: pytest.CaptureFixture[str]) -> No
     assert "--lock-timeout" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("columns", [80, 200])
+@pytest.mark.parametrize("columns", graded([80, 200], 1))
 def test_help_fits_the_terminal_and_has_colours(columns: int) -> None:
     env = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
     env.pop("NO_COLOR", None)

@@ -15,6 +15,7 @@ import txlog
 from tests.engine_kit import Bench, kill, send, send_txn, session_of
 from tests.harness import KILLED, python, run
 from tests.source_tree import ROOT
+from tests.tiers import graded
 from txlog import Client, Consumer, Message, MessageId
 from txlog.base.choices import SubscriptionType
 from txlog.base.ranges import START
@@ -141,7 +142,7 @@ def test_the_queue_size_is_the_most_that_is_taken(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "failover", "shared", "key-shared"])
-@pytest.mark.parametrize("received", [1, 2, 3, 5, 7, 8, 20])
+@pytest.mark.parametrize("received", graded([1, 2, 3, 5, 7, 8, 20], (3, 20)))
 def test_a_death_counts_what_the_application_got(
     bench: Bench, kind: SubscriptionType, received: int
 ) -> None:
@@ -461,7 +462,7 @@ def test_what_came_back_in_another_partition_comes_first(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["shared", "exclusive"])
-@pytest.mark.parametrize("run", range(3))
+@pytest.mark.parametrize("run", graded(range(3), 1))
 def test_counts_follow_what_was_received(tmp_path: Path, kind: SubscriptionType, run: int) -> None:
     """I-22: over deaths, nacks, closes, checkpoints: one for each return of a received message."""
     seed = SEED + run

@@ -318,6 +318,10 @@ def test_disk_usage_agrees_with_du(bench: Bench) -> None:
     assert topic["name"] == "t" and topic["messages_bytes"] and topic["sidecar_bytes"]
     assert sum(topic[f"{part}_bytes"] for part in parts) == topic["size_bytes"]  # type: ignore[literal-required]
     assert {row["name"] for row in usage["usage_list"]} >= {"journal", "checkpoints", "locks"}
+    bench.client.admin.delete_topic("t", force=True)
+    rows = {row["name"]: row for row in bench.client.disk_usage()["usage_list"]}
+    assert "t" not in rows and rows["deleted"]["kind"] == "store"
+    assert rows["deleted"]["size_bytes"] == topic["size_bytes"], "until they are removed"
 
 
 def test_offloaded_bytes_are_counted_apart(bench: Bench, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from tests.crash.contents import content
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client
 from tests.disk.memory import MemoryDisk
 from tests.engine_kit import send
+from tests.tiers import graded
 from txlog.base.ids import TopicName
 from txlog.base.settings import Settings
 from txlog.client.answers.changes import log
@@ -250,7 +251,7 @@ def swept(name: str, stride: int) -> int:
 @pytest.mark.parametrize(
     "stride", [pytest.param(29, id="some"), pytest.param(1, id="all", marks=pytest.mark.deep)]
 )
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", graded(STEPS, ("seal",)))
 def test_a_crash_of_a_merge_or_seal_keeps_every_change_once(name: str, stride: int) -> None:
     """Law 5, R18: a file belongs to a log only when the manifest refers to it."""
     swept(name, stride)
@@ -264,7 +265,7 @@ def test_a_crash_of_a_merge_or_seal_keeps_every_change_once(name: str, stride: i
         pytest.param(errno.ENOSPC, 2, id="all-ENOSPC", marks=pytest.mark.deep),
     ],
 )
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", graded(STEPS, ("seal",)))
 def test_a_call_of_a_merge_or_seal_may_fail(name: str, number: int, stride: int) -> None:
     """A failed step changes nothing or is complete; the same process goes on."""
     expected, at = outcomes(name), 5

@@ -168,7 +168,7 @@ def check_after(
 @pytest.mark.parametrize(
     ("name", "stride"),
     [
-        pytest.param("EIO", 3 * STRIDE, id="some"),
+        pytest.param("EIO", 12 * STRIDE, id="some"),
         *(
             pytest.param(name, STRIDE, id=name, marks=pytest.mark.deep)
             for name in ("EIO", "ENOSPC")
@@ -187,10 +187,10 @@ def test_each_call_with_an_effect_fails_once(name: str, stride: int) -> None:
     assert at > 100  # calls
 
 
-@pytest.mark.parametrize("name", graded(["EIO", "ENOSPC"], 1))
-def test_each_call_of_a_compaction_or_a_trim_fails_once(name: str) -> None:
+@pytest.mark.parametrize(("name", "times"), graded([("EIO", 12), ("EIO", 3), ("ENOSPC", 3)], 1))
+def test_each_call_of_a_compaction_or_a_trim_fails_once(name: str, times: int) -> None:
     """Giving space back changes no visible message, except those that a trim should remove."""
-    stride = 3 * STRIDE
+    stride = times * STRIDE
     at = 1 + SEED % stride
     fault = Fault(at, getattr(errno, name), written=at % 90)
     while run_with(fault, is_read=False, steps=SPACE_STEPS):
@@ -199,10 +199,10 @@ def test_each_call_of_a_compaction_or_a_trim_fails_once(name: str) -> None:
     assert at > 100  # calls
 
 
-@pytest.mark.parametrize("name", graded(["EIO", "ENOSPC"], 1))
-def test_each_call_of_a_batch_fails_once(name: str) -> None:
+@pytest.mark.parametrize(("name", "times"), graded([("EIO", 10), ("EIO", 2), ("ENOSPC", 2)], 1))
+def test_each_call_of_a_batch_fails_once(name: str, times: int) -> None:
     """Staging and adopting: the batch is absent unless the error says that it may exist."""
-    stride = 2 * STRIDE
+    stride = times * STRIDE
     at = 1 + SEED % stride
     while run_with(
         Fault(at, getattr(errno, name), written=at % 90), is_read=False, steps=BULK_STEPS
@@ -211,25 +211,28 @@ def test_each_call_of_a_batch_fails_once(name: str) -> None:
     assert at > 100  # calls
 
 
-def test_each_read_of_a_batch_fails_once() -> None:
+@pytest.mark.parametrize("times", graded([20, 5], 1))
+def test_each_read_of_a_batch_fails_once(times: int) -> None:
     """An EIO while the program compares and names files changes nothing."""
-    at, stride = 1, 5 * STRIDE
+    at, stride = 1, times * STRIDE
     while run_with(Fault(at, errno.EIO), is_read=True, steps=BULK_STEPS):
         at += stride
     assert at > 100  # calls
 
 
-def test_each_read_of_a_compaction_or_a_trim_fails_once() -> None:
+@pytest.mark.parametrize("times", graded([30, 15], 1))
+def test_each_read_of_a_compaction_or_a_trim_fails_once(times: int) -> None:
     """An EIO while the program gathers rows changes nothing."""
-    at, stride = 1, 15 * STRIDE
+    at, stride = 1, times * STRIDE
     while run_with(Fault(at, errno.EIO), is_read=True, steps=SPACE_STEPS):
         at += stride
     assert at > 100  # calls
 
 
-def test_each_read_fails_once() -> None:
+@pytest.mark.parametrize("times", graded([20, 5], 1))
+def test_each_read_fails_once(times: int) -> None:
     """An EIO of a read is an error, never an end of file, and never a wrong answer."""
-    at, stride = 1, 5 * STRIDE
+    at, stride = 1, times * STRIDE
     while run_with(Fault(at, errno.EIO), is_read=True):
         at += stride
     assert at > 100  # calls

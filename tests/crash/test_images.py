@@ -79,9 +79,7 @@ WORKLOADS = {
     "bulk deleted": "create create bulk key_delete bulk delete_topic create bulk",
     "lazy key": "create send connect key_begin txn_send begin connect connect key_begin commit",
 }
-QUICK = (
-    "plain", "transaction", "two open", "checkpoint", "trim", "keys",
-)  # fmt: skip
+QUICK = ("transaction",)
 STEPS = [
     "create", "send", "begin", "txn_send", "txn_send", "ack", "txn_ack", "commit", "abort",
     "checkpoint", "roll", "connect", "key_begin", "key_delete", "compact", "trim", "joined",
@@ -302,7 +300,7 @@ def test_every_crash_of_a_workload(label: str) -> None:
     check_all(WORKLOADS[label].split(), label)
 
 
-@pytest.mark.parametrize("number", graded(range(RANDOM_WORKLOADS), 1))
+@pytest.mark.parametrize("number", graded(range(RANDOM_WORKLOADS), 0))
 def test_every_crash_of_a_random_workload(number: int) -> None:
     """The same for steps that the seed chooses."""
     rng = random.Random(f"{SEED} steps {number}")
@@ -310,8 +308,8 @@ def test_every_crash_of_a_random_workload(number: int) -> None:
     check_all(steps, f"random {number} ({' '.join(steps)})")
 
 
-@pytest.mark.parametrize("label", ["transaction", "lazy tail"])
-@pytest.mark.parametrize("written", graded([1, 64, 200], (1, 200)))
+@pytest.mark.parametrize("label", graded(["transaction", "lazy tail"], 1))
+@pytest.mark.parametrize("written", graded([64, 1, 200], 1))
 def test_a_process_that_dies_within_a_write(label: str, written: int) -> None:
     """A frame whose write was cut short does not count; all other calls go on."""
     total = 0

@@ -25,6 +25,7 @@ from tests.crash.world import new_disk, open_client
 from tests.disk.memory import MemoryDisk
 from tests.engine_kit import Bench
 from tests.harness import HOUR_S, Child, python, run
+from tests.tiers import graded
 from txlog import Client, TxnId
 from txlog.clock import ManualClock
 from txlog.engine import view
@@ -218,7 +219,7 @@ def count(name: str) -> int:
     return [len(interrupt(name, 0, Alarm).places) for _ in range(2)][-1]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, Alarm])
+@pytest.mark.parametrize("error", graded([KeyboardInterrupt, Alarm], 1))
 @pytest.mark.parametrize("name", CALLS)
 def test_an_exception_at_some_instructions(name: str, error: type[BaseException]) -> None:
     total = count(name)
@@ -290,7 +291,7 @@ def interrupt_handle(name: str, nth: int, files: frozenset[str]) -> Injection:
         pytest.param(1, HANDLE_FILES | FILES, id="all", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("name", ["result", "send", "id", "commit", "abort", "leave"])
+@pytest.mark.parametrize("name", graded(["commit", "leave", "result", "send", "id", "abort"], 2))
 def test_a_commit_behind_an_interrupt_has_everything_or_is_refused(
     name: str, step: int, files: frozenset[str]
 ) -> None:
@@ -333,7 +334,7 @@ def interrupt_upkeep(name: str, nth: int) -> Injection:
 
 @pytest.mark.parametrize(
     ("name", "places"),
-    [(name, QUICK_PLACES) for name in UPKEEP]
+    graded(((name, QUICK_PLACES) for name in UPKEEP), 1)
     + [pytest.param(name, 1 << 30, marks=pytest.mark.slow) for name in UPKEEP],
 )
 def test_an_exception_in_upkeep_leaves_the_maintenance_lock_free(name: str, places: int) -> None:

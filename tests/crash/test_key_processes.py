@@ -105,6 +105,7 @@ def test_a_task_that_hangs_is_fenced_by_the_next(store: Path, task: Callable[[st
         ]
 
 
+@pytest.mark.deep
 def test_a_task_that_was_killed_is_fenced_too(store: Path, task: Callable[[str], Child]) -> None:
     """K7: the next task does not wait for the time-out, which is an hour away."""
     first = task("task 1")

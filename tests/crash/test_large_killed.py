@@ -15,6 +15,7 @@ import pytest
 import txlog
 from tests.engine_kit import values
 from tests.harness import kill_in_calls, ready
+from tests.tiers import graded
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 KILLS = int(os.environ.get("TXLOG_KILLS", "10"))
@@ -28,7 +29,7 @@ def made(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", ["plain", "txn"])
+@pytest.mark.parametrize("kind", graded(["txn", "plain"], 1))
 def test_a_sender_that_is_killed_anywhere(tmp_path: Path, kind: str) -> None:
     """Some of the calls, chosen by the seed; the first and the last are among them."""
 

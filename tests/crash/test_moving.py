@@ -19,6 +19,7 @@ from tests.children.killing import clock_at
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client, read_messages
 from tests.disk.memory import MemoryDisk
 from tests.harness import KILLED, SEED, Child, ready, run
+from tests.tiers import graded
 from txlog.base.ids import MessageId
 from txlog.base.ranges import Range
 from txlog.base.settings import Settings
@@ -82,7 +83,7 @@ MOVES: dict[str, Callable[[Client, list[MessageId]], object]] = {
 }
 
 
-@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("move", graded(MOVES, ("put off",)))
 def test_every_crash_of_a_move_leaves_each_message_once(move: str) -> None:
     """spec/reliability 3: message and acknowledgement move together, after any kill or
     power cut.
@@ -174,7 +175,7 @@ AIMS = [
 
 
 @pytest.mark.parametrize("move", MOVES)
-@pytest.mark.parametrize("aim", AIMS)
+@pytest.mark.parametrize("aim", graded(AIMS, (AIMS[1], AIMS[-1])))
 def test_process_killed_in_a_move_leaves_each_message_once(
     tmp_path: Path, move: str, aim: str
 ) -> None:
@@ -236,6 +237,7 @@ def check_retried(client: Client, sent: list[bytes], label: str) -> int:
     return len(back)
 
 
+@pytest.mark.deep
 def test_every_crash_of_a_retry_leaves_each_message_once() -> None:
     """A dead letter is in its topic again, or still a dead letter, after any kill or power cut."""
     disk = new_disk()

@@ -9,6 +9,7 @@ import pytest
 
 import txlog
 from tests.harness import KILLED, ready, run
+from tests.tiers import graded
 from tests.upkeep.test_offload import filled_store, near, there, values
 from txlog import Client
 
@@ -24,7 +25,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
         yield opened
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", graded(STEPS, 2))
 def test_an_offload_killed_at_any_step(client: Client, tmp_path: Path, step: str) -> None:
     """R19. Guards against a frame before the copy, a half copy that counts as whole, and files left
     over.

@@ -18,6 +18,7 @@ import pytest
 from tests.crash.test_corruption import sample
 from tests.crash.world import SETTINGS, START_MS, TOPIC, open_client, read_messages
 from tests.disk.memory import Killed, MemoryDisk
+from tests.tiers import graded
 from txlog.base.ranges import Bound
 from txlog.base.rows.store import Repaired
 from txlog.client.answers.integrity import repair_disk, verify_disk
@@ -201,7 +202,7 @@ def broken(store: str, kind: str, age: str, change: str) -> tuple[MemoryDisk, st
     return disk, f"{store}: {path} {change}"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", graded(KINDS, 3))
 def test_a_repair_that_dies_is_done_by_the_next(kind: str) -> None:
     """Some calls, for the newest file of each kind; the next test tries them all."""
     disk, label = broken("trimmed", kind, "new", "flipped" if kind == "journal" else "lost")

@@ -201,7 +201,7 @@ def check(crash: Crash) -> None:
     client.close()
 
 
-@pytest.mark.parametrize("label", graded(WORKLOADS, ("trim", "with little memory")))
+@pytest.mark.parametrize("label", graded(WORKLOADS, ("trim",)))
 def test_every_crash_of_a_compaction_by_key(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Laws 4, 5, R18, R19.
 

@@ -406,6 +406,7 @@ def test_k7_a_client_dies_with_an_open_transaction() -> None:
     assert not is_visible(client)
 
 
+@pytest.mark.deep
 def test_k8_decided_and_waiting() -> None:
     """K8: any death while a partition comes back leaves all of its frame or nothing, and it can be
     repeated.

@@ -17,6 +17,7 @@ import txlog
 from tests.children.killing import START_MS, clock_at
 from tests.crash.test_windows import state
 from tests.harness import KILLED, ready, run
+from tests.tiers import graded
 from txlog.base.ids import TxnId
 from txlog.client.client import Client
 from txlog.client.open import open_store
@@ -225,9 +226,13 @@ def test_k8_decided_and_waiting(scene: Scene, aim: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "aim", ["publish .state 1 after", "publish .arrow 1 after", "publish .arrow 2 before",
-            "publish .manifest 1 before", "publish .manifest 1 after", "publish .parquet 1 after",
-            "publish .parquet 2 before", "publish .manifest 2 after", "unlink .journal 1 before"]
+    "aim",
+    graded(
+        ["publish .state 1 after", "publish .arrow 1 after", "publish .manifest 1 before",
+         "publish .arrow 2 before", "publish .manifest 1 after", "publish .parquet 1 after",
+         "publish .parquet 2 before", "publish .manifest 2 after", "unlink .journal 1 before"],
+        3,
+    ),
 )  # fmt: skip
 def test_k9_a_checkpoint_is_killed(scene: Scene, aim: str) -> None:
     """K9: manifest g or g + 1, each complete; files that neither names are swept."""

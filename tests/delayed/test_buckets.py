@@ -21,6 +21,7 @@ from tests.delayed.bucket_kit import (
 )
 from tests.disk.faults import FaultyDisk
 from tests.engine_kit import START_MS, Bench
+from tests.tiers import graded
 from txlog import Client
 from txlog.base.ranges import END, START
 from txlog.engine.decide.topics import buckets as flow
@@ -160,7 +161,7 @@ def lose_first(client: Client) -> None:
     assert delayed.drop_lost(client.store, 1, gen, MissingFile("it is gone"))
 
 
-@pytest.mark.parametrize("step", ["seal", "merge", "rebuild", "prune"])
+@pytest.mark.parametrize("step", graded(["seal", "merge", "rebuild", "prune"], 1))
 @pytest.mark.parametrize("what", ["trim", "delete", "offline", "lost"])
 def test_whatever_races_a_new_bucket_it_is_right_after(
     tmp_path: Path, step: str, what: str

@@ -328,13 +328,13 @@ def shrink(set_: Callable[[str, int], None]) -> None:
         set_(f"{plan}.{name}", value)
 
 
-@pytest.mark.parametrize("seed", graded(range(6), (0, 3, 5)))
+@pytest.mark.parametrize("seed", graded(range(6), (0,)))
 def test_a_random_history(tmp_path: Path, seed: int) -> None:
     """No message comes early or twice, and none is left."""
     run(tmp_path / "store", seed, 120)
 
 
-@pytest.mark.parametrize("seed", graded(range(200, 209), (200, 202, 205, 207, 208)))
+@pytest.mark.parametrize("seed", graded(range(200, 209), (200,)))
 def test_a_random_history_with_small_steps(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from tests.tiers import graded
 from txlog.engine.plan.policies import DelayPolicy
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-BLOCK = 10
+BLOCK = 5
 FIRST = random.randrange(10**9) if os.environ.get("HYPOTHESIS_SEED_FREE") == "1" else 0
 
 
@@ -28,7 +28,7 @@ def judge(first: int, count: int) -> None:
             pytest.fail("\n".join(shrink(str(seed), steps).trace))
 
 
-@pytest.mark.parametrize("block", graded(range(3), 1))
+@pytest.mark.parametrize("block", graded(range(6), 1))
 def test_delivered_messages_equal_the_model(block: int) -> None:
     """Never early, never twice, never missed: the whole of section 1, in any history."""
     judge(FIRST + block * BLOCK, BLOCK)
@@ -49,6 +49,7 @@ def test_the_oracle_sees_what_comes_early(monkeypatch: pytest.MonkeyPatch) -> No
     assert "is not due before" in failure.trace[-1]
 
 
+@pytest.mark.deep
 def test_the_oracle_sees_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for an index that is a little late."""
     cutoff = DelayPolicy.cutoff

@@ -297,7 +297,7 @@ def test_without_subscriptions_there_is_nothing_to_do(tmp_path: Path) -> None:
     assert bench.client.topic("t").cancel(all=True)["cancelled"] == 0
 
 
-@pytest.mark.parametrize("seed", graded(range(4), 2))
+@pytest.mark.parametrize("seed", graded(range(4), 0))
 def test_every_subscription_is_changed_alike(tmp_path: Path, seed: int) -> None:
     """Promoting or cancelling affects exactly the chosen messages, however the cursor
     stores them.

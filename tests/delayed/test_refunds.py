@@ -32,6 +32,7 @@ def example() -> ModuleType:
     return module
 
 
+@pytest.mark.deep
 def test_refunds_come_fourteen_days_later(tmp_path: Path) -> None:
     """Sent with a scaled clock, the store opened anew every 15 steps; counted from the file."""
     refunds = example()

@@ -90,7 +90,7 @@ def random_shop(folder: Path, chance: random.Random) -> Shop:
     return shop
 
 
-@pytest.mark.parametrize("seed", graded(range(12), 6))
+@pytest.mark.parametrize("seed", graded(range(12), 2))
 def test_bitmaps_polls_and_counts_equal_the_rows(tmp_path: Path, seed: int) -> None:
     """Invariants 4 and 5, while the clock moves both ways, and buckets come and go."""
     print("seed", seed)

@@ -121,6 +121,8 @@ def test_a_poison_message_goes_to_the_dead_letter_topic(client: txlog.Client) ->
     assert letter.txn == good.txn
     assert [event for event, _ in rows] == ["started", "retry", "dead-lettered"]
     assert backlog(client) == 0
+    listed = [(row["topic"], row["origin_list"], row["messages"]) for row in client.dead_letters()]
+    assert listed == [("bad", ["in/s"], 1)], "also before the first retry, and not the others"
 
 
 def test_skip_acknowledges_failed_messages(client: txlog.Client) -> None:

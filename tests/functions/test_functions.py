@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import txlog
 from tests.functions.kit import MS, backlog, fill, messages, poisoned, run, values
+from tests.tiers import graded
 from txlog import functions
 from txlog.engine.session.reading.message import Message
 from txlog.errors import (
@@ -217,7 +218,7 @@ WRONG: list[object] = [
 
 
 @pytest.mark.parametrize("output", WRONG, ids=range(len(WRONG)))
-@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("batch", graded([False, True], 1))
 def test_invalid_output_is_a_failure_of_the_function(
     client: txlog.Client, output: object, batch: bool
 ) -> None:
@@ -595,6 +596,7 @@ class F:
     assert deep(None) == 4
 
 
+@pytest.mark.deep
 @settings(max_examples=40)
 @given(
     counts=st.lists(st.integers(0, 30), min_size=2, max_size=2),

@@ -242,6 +242,7 @@ def test_a_function_of_windows_can_be_called_and_has_a_name() -> None:
         tumbling(count=2)(lambda: None)
 
 
+@pytest.mark.deep
 @settings(max_examples=40)
 @given(
     times=st.lists(st.tuples(st.integers(0, 999), st.integers(0, 1)), max_size=40),

@@ -314,6 +314,32 @@ def upper(table: pa.Table) -> pa.Table:
     return table.set_column(1, "value", values)
 
 
+def test_a_transform_that_fails_names_its_messages(client: Client) -> None:
+    """Kills: an error of a function without the topic, partition and ids that it got."""
+
+    def fails(table: pa.Table) -> pa.Table:
+        raise ValueError("no such country")
+
+    client.create_topic("two", partitions=2)
+    for number in range(4):
+        client.producer("two").send(f"v{number}", key=f"k{number % 2}")
+    ids = {0: [], 1: []}
+    for message in client.reader("two"):
+        ids[message.partition].append(str(message.message_id))
+    with pytest.raises(CommandFailed, match="the transform failed: ValueError: no such") as failed:
+        replay(client, "two", "copy", ("", Range()), "k", Local(), function=("f", fails))
+    assert any(
+        f"of two/{number}, {own[0]} to {own[-1]}" in str(failed.value)
+        for number, own in ids.items()
+        if len(own) > 1
+    )
+    assert "test_bulk_load.py" in str(failed.value.hint)
+    client.create_topic("one")
+    client.producer("one").send("hello", key="ana")
+    with pytest.raises(CommandFailed, match=r"message 1?\d*:\d+ of one/0, key ana, value hello"):
+        replay(client, "one", "copy", ("", Range()), "k", Local(), function=("f", fails))
+
+
 def test_replay_of_a_range_through_a_function(client: Client) -> None:
     producer = client.producer("orders")
     for value, key in ((b"a", b"x"), (b"b", None), (b"c", b"x"), (b"d", b"x")):

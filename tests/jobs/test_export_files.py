@@ -171,6 +171,70 @@ def place(bench: Bench, text: str) -> tuple[int, ...]:
     return (partitions[ledger], ledger, entry, *index)
 
 
+def test_csv_has_a_column_for_each_member_of_json_objects(tool: Tool) -> None:
+    """spec/cli 8.2: columns in the order of the members; every value as it was."""
+    values = [
+        *('{"id":1,"a/b":"x~y","key":"K"}', "no json", "[7]"),
+        '{"id":12345678901234567890123,"nested":{"b":[1]},"Id":null,"on":true,'
+        '"~":"\\u00fc, \\"q\\""}',
+    ]
+    tool.ok("produce", "t", "--create", *(word for value in values for word in ("-m", value)))
+    for form, delimiter in (("csv", ","), ("tsv", "\t")):
+        text = tool.ok("export", "t", "-", "--to", form)
+        lines = [*csv.reader(text.splitlines(), delimiter=delimiter)]
+        names = ["id", "a/b", "record.key", "nested", "Id", "on", "~"]
+        assert lines[0][:8] == [*names, "topic"]
+        assert lines[1][:7] == ["1", "x~y", "K", "", "", "", ""]
+        assert lines[2][:7] == lines[3][:7] == [""] * 7
+        assert lines[4][:6] == ["12345678901234567890123", "", "", '{"b":[1]}', "", "true"]
+        if form == "csv":
+            assert lines[4][6] == 'ü, "q"'
+            assert [line[lines[0].index("value")] for line in lines[1:]] == values
+    where = tool.ok("export", "t", "-", "--to", "csv", "--where", "text(value) = '[7]'")
+    assert where.startswith('"topic"')
+
+
+def test_objects_with_very_many_names_get_no_columns(tool: Tool) -> None:
+    """Kills: a map of each customer as a row with a column for each customer."""
+    tool.ok("produce", "t", "--create", "-m", json.dumps({f"n{at}": at for at in range(501)}))
+    assert tool.ok("export", "t", "-", "--to", "csv").startswith('"topic"')
+    tool.ok("produce", "u", "--create", "-m", json.dumps({f"n{at}": at for at in range(500)}))
+    assert tool.ok("export", "u", "-", "--to", "csv").startswith('"n0"')
+
+
+def test_a_piece_of_a_directory_has_the_columns_of_its_messages(tool: Tool, tmp_path: Path) -> None:
+    """Kills: columns read from messages that belong to another piece, or messages read once."""
+    tool.ok("produce", "t", "--create", "-m", '{"a":1}', "-m", '{"b":2}')
+    tool.ok("export", "t", f"{tmp_path}/d/", "--to", "csv")
+    tool.ok("produce", "t", "-m", '{"c":3}')
+    tool.ok("export", "t", f"{tmp_path}/d/", "--to", "csv", "--append")
+    first, second = sorted((tmp_path / "d").glob("*.csv"))
+    rows = [*csv.DictReader(first.read_text().splitlines())]
+    assert [(row["a"], row["b"]) for row in rows] == [("1", ""), ("", "2")]
+    assert [row["c"] for row in csv.DictReader(second.read_text().splitlines())] == ["3"]
+    assert second.read_text().startswith('"c","topic"')
+
+
+def test_fields_of_a_typed_topic_are_columns(tool: Tool, tmp_path: Path) -> None:
+    """spec/cli 7 and 8.2: in csv and tsv, of export, consume and peek."""
+    (tmp_path / "rows.csv").write_text("id,key,amount,on\n1,a,2.5,true\n2,b,,false\n")
+    path = str(tmp_path / "rows.csv")
+    tool.ok("import", path, "t", "--create", "--infer-schema", "--value-columns", "id,amount,on")
+    want = [["1", "2.5", "true"], ["2", "", "false"]]
+    for words, delimiter in (
+        (("export", "t", "-", "--to", "csv"), ","),
+        (("export", "t", "-", "--to", "tsv"), "\t"),
+        (("consume", "t", "-f", "csv"), ","),
+        (("consume", "t", "-f", "tsv"), "\t"),
+        (("peek", "t", "-f", "csv"), ","),
+    ):
+        rows = [*csv.DictReader(tool.ok(*words).splitlines(), delimiter=delimiter)]
+        assert "record" not in rows[0]
+        assert [[row[name] for name in ("id", "amount", "on")] for row in rows] == want
+    as_json = tool.ok("consume", "t", "-f", "csv", "--columns", "record", "-n", "1")
+    assert as_json.splitlines()[1] == '"{""id"":1,""amount"":2.5,""on"":true}"'
+
+
 def test_csv_and_ndjson_keep_every_byte(tool: Tool, tmp_path: Path) -> None:
     """spec/cli 11.11: an exported envelope is imported again byte for byte."""
     from txlog.client.open import open_store

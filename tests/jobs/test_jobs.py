@@ -14,6 +14,7 @@ import pytest
 
 import txlog
 from tests.sql.test_querying import FIRST, STEPS, History
+from tests.tiers import graded
 from txlog import Client
 from txlog.base.rows.jobs import Audit
 from txlog.clock import ManualClock
@@ -389,7 +390,7 @@ def test_audit_of_a_missing_topic_is_an_error(client: Client) -> None:
         audit(client, [], Local())
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + 3))
+@pytest.mark.parametrize("seed", graded(range(FIRST, FIRST + 3), 1))
 def test_lateness_equals_the_count_of_a_reader(tmp_path: Path, seed: int) -> None:
     """The model reads the messages one by one.
 

@@ -26,6 +26,7 @@ from tests.harness import KILLED, ready, run
 from tests.jobs.histories import plain
 from tests.jobs.test_export_files import bench_of, fill
 from tests.sql.test_querying import FIRST, STEPS, History
+from tests.tiers import graded
 from txlog import Client
 from txlog.errors import (
     DiskFailed,
@@ -105,7 +106,7 @@ def in_topic(client: Client) -> list[tuple[object, ...]]:
     return rows_of(pa.concat_tables([Shape(client, "t").rows(rows) for rows in client.read("t")]))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", graded(FORMS, ("delta",)))
 def test_each_run_adds_the_newly_visible_messages(tmp_path: Path, form: str) -> None:
     """The messages of a transaction that was open at the first run come with the first run after
     its commit.
@@ -127,7 +128,7 @@ def test_each_run_adds_the_newly_visible_messages(tmp_path: Path, form: str) -> 
     assert in_mirror(form, out) == in_topic(bench.client)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", graded(FORMS, ("hive",)))
 def test_mirror_is_the_topic_after_any_history(tmp_path: Path, form: str) -> None:
     """Ledgers roll, and compactions and checkpoints happen between runs.
 
@@ -147,7 +148,7 @@ def test_mirror_is_the_topic_after_any_history(tmp_path: Path, form: str) -> Non
         history.client.close()
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", graded(FORMS, ("hive",)))
 def test_a_mirror_is_of_one_topic_of_one_store(tmp_path: Path, form: str) -> None:
     bench, out = bench_of(tmp_path), tmp_path / "out"
     bench.client.create_topic("u")
@@ -220,7 +221,7 @@ def records_in(form: str, path: Path) -> list[Any]:
     return naturals
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", graded(FORMS, ("delta",)))
 def test_records_are_columns_of_the_first_schema(tmp_path: Path, form: str) -> None:
     """All types, with nulls, from the journal and from sealed files; a later schema changes no
     file.
@@ -256,7 +257,7 @@ def test_records_are_columns_of_the_first_schema(tmp_path: Path, form: str) -> N
         mirror(client, "t", str(out), form)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", graded(FORMS, ("hive",)))
 def test_a_mirror_that_was_made_without_records_goes_on_without(tmp_path: Path, form: str) -> None:
     bench, out = bench_of(tmp_path), tmp_path / "out"
     mirror(bench.client, "t", str(out), form)
@@ -282,7 +283,7 @@ def files_of(form: str, path: Path) -> set[Path]:
     return set(path.rglob("[!.]*.parquet"))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", graded(FORMS, ("hive",)))
 @pytest.mark.parametrize(
     "steps",
     [[3, 7], *(pytest.param([at, 1, 2], marks=pytest.mark.slow) for at in range(12))],
@@ -307,7 +308,7 @@ def test_a_killed_run_is_continued_exactly_once(
     }
 
 
-@pytest.mark.parametrize("after", range(5))
+@pytest.mark.parametrize("after", graded(range(5), 2))
 def test_directories_complete_a_killed_run_that_was_partly_visible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
@@ -348,7 +349,7 @@ def test_directories_complete_a_killed_run_that_was_partly_visible(
     assert all(path.stat().st_ino == inode for path, inode in inodes_before.items())
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", graded(FORMS, ("hive",)))
 def test_a_run_keeps_the_files_that_it_reads(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,8 +380,8 @@ def test_a_run_keeps_the_files_that_it_reads(
     assert in_mirror(form, out) == expected
 
 
-@pytest.mark.parametrize("size", [0, 1024, 60_000])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("size", graded([1024, 0, 60_000], 1))
+@pytest.mark.parametrize("form", graded(FORMS, ("hive",)))
 def test_full_disk_prints_one_line_and_leaves_no_partial_file(
     tmp_path: Path, form: str, size: int
 ) -> None:

@@ -161,6 +161,7 @@ def served(container: dict[str, str]) -> Iterator[Served]:
         yield Served(port, Path(container["TXLOG_STORE"]), container)
 
 
+@pytest.mark.deep
 def test_the_image_serves_nobody_else_without_a_word(container: dict[str, str]) -> None:
     """The image's own command has neither TLS nor rules: it names the missing flags and exits."""
     done = harness.run([*words_of("ENTRYPOINT"), *words_of("CMD")], env=container, code=None)
@@ -168,6 +169,7 @@ def test_the_image_serves_nobody_else_without_a_word(container: dict[str, str]) 
     assert "--tls-cert" in done.stderr and "--insecure" in done.stderr
 
 
+@pytest.mark.deep
 def test_the_command_of_the_compose_file_serves_and_is_healthy(served: Served) -> None:
     assert (served.store / "txlog.json").parent.is_dir()
     _, *words = words_of("CMD" if "HEALTHCHECK" not in DOCKERFILE else "    CMD")
@@ -233,6 +235,7 @@ def test_prometheus_loads_the_rules_and_they_fire() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.deep
 @pytest.mark.needs("promtool")
 def test_a_real_prometheus_scrapes_the_server(served: Served, tmp_path: Path) -> None:
     """It reads our configuration, but for the addresses, and the alert of the store fires."""

@@ -86,6 +86,7 @@ def ordered(client: httpx.Client, number: int) -> int:
     return int(answer.json()["id"])
 
 
+@pytest.mark.deep
 def test_orders_of_the_service_are_stored_once_though_it_is_killed(service: Service) -> None:
     """Every order that the service confirmed, and every row of its database, is one message."""
     answered: set[int] = set()
@@ -104,6 +105,7 @@ def test_orders_of_the_service_are_stored_once_though_it_is_killed(service: Serv
     assert answered == set(service.stored())
 
 
+@pytest.mark.deep
 def test_message_that_was_sent_but_not_removed_is_stored_once(service: Service) -> None:
     """A kill between the send and the removal: the relay sends the row a second time."""
     with service.running() as (process, client):
@@ -124,6 +126,7 @@ def test_message_that_was_sent_but_not_removed_is_stored_once(service: Service) 
 # --- Jupyter ----------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_notebook_runs_in_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real kernel runs all cells; their outputs match the data."""
     monkeypatch.setenv("PYTHONPATH", str(SOURCE))

@@ -121,10 +121,10 @@ def test_a_door_has_only_names_that_another_room_uses() -> None:
     used: set[str] = set()
     for module in MODULES:
         if not module.path.startswith("engine"):
-            used |= names_of_doors(ast.parse(module.file.read_text(encoding="utf-8")))
+            used |= names_of_doors(module.tree)
     for module in MODULES:
         if module.path.startswith("engine/door/"):
-            for item in ast.walk(ast.parse(module.file.read_text(encoding="utf-8"))):
+            for item in ast.walk(module.tree):
                 if isinstance(item, ast.ImportFrom):
                     offered = {f"{module.name}.{one.asname or one.name}" for one in item.names}
                     assert offered <= used, f"no room uses {sorted(offered - used)}"
@@ -141,7 +141,7 @@ def test_a_room_names_the_modules_that_other_rooms_import(room: str) -> None:
         for name, _ in own_targets(module, KNOWN)
         if f"{name}.".startswith(f"{inside}.")
     }
-    text = ast.get_docstring(ast.parse(BY_NAME[inside].file.read_text(encoding="utf-8"))) or ""
+    text = ast.get_docstring(BY_NAME[inside].tree) or ""
     door = re.search(r"^Door: (.+?)\.$", text, re.MULTILINE | re.DOTALL)
     assert door, f"{inside} has no paragraph Door:"
     assert set(re.split(r",\s+", door[1])) == used
@@ -160,17 +160,19 @@ def names_of_doors(tree: ast.Module) -> set[str]:
             doors |= {ast.unparse(name): _door_loaded(item.value) for name in item.targets}
     for item in ast.walk(tree):
         if isinstance(item, ast.Attribute):
-            door = doors.get(ast.unparse(item.value)) or _door_loaded(item.value)
+            door = _door_loaded(item.value)
+            if doors and isinstance(item.value, ast.Name | ast.Attribute):
+                door = doors.get(ast.unparse(item.value), "")
             used.add(f"{door}.{item.attr}")
     return used
 
 
 def _door_loaded(item: ast.expr) -> str:
     """The door that `import_module("door")` loads; empty for any other expression."""
-    if isinstance(item, ast.Call) and ast.unparse(item.func).endswith("import_module"):
+    if isinstance(item, ast.Call) and item.args:
         name = item.args[0]
         if isinstance(name, ast.Constant) and str(name.value).startswith(DOOR):
-            return str(name.value)
+            return str(name.value) if ast.unparse(item.func).endswith("import_module") else ""
     return ""
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.engine_kit import START_MS, Bench, say, send_txn, values
+from tests.tiers import graded
 from txlog import Bound, Message, Range, messages
 from txlog.base.ids import TopicName
 from txlog.base.ranges import END, START
@@ -62,7 +63,7 @@ def mixed(bench: Bench, seed: int, sends: int = 60) -> list[bytes]:
     return values(bench.client)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", graded(range(4), 1))
 def test_the_position_of_the_last_n_equals_a_count_from_the_start(bench: Bench, seed: int) -> None:
     """spec/cli 6: -N is the position after the messages before, wherever a marker or
     ledger ends.
@@ -83,7 +84,7 @@ def test_the_position_of_the_last_n_equals_a_count_from_the_start(bench: Bench, 
     bench.client.store.read(check)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", graded(range(4), 1))
 def test_bounds_count_unacknowledged_messages(bench: Bench, seed: int) -> None:
     """spec/cli 8.2: the first and last unacknowledged messages, inside and outside of markers."""
     mixed(bench, seed)

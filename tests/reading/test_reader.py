@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.engine_kit import START_MS, Bench, begin, pending, read, rows, send, send_txn
+from tests.tiers import graded
 from txlog import Bound, Client, Message, MessageId, Range, Reader, messages
 from txlog.base.choices import Isolation
 from txlog.errors import (
@@ -150,7 +151,7 @@ def test_seek_by_time_begins_with_the_first_message_from_then_on(bench: Bench) -
     assert sorted(value or b"" for value in rest(reader)) == [b"2", b"x"]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", graded(range(4), 1))
 def test_a_time_is_found_in_the_order_of_the_log_when_the_clock_was_set_back(
     tmp_path: Path, seed: int
 ) -> None:

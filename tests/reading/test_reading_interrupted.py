@@ -137,7 +137,7 @@ WAYS = [by_loop, one_by_one, in_batches, mixed]
 
 @pytest.mark.parametrize("is_watermarked", graded([False, True], 1))
 @pytest.mark.parametrize("partitions", graded([1, 3], 1))
-@pytest.mark.parametrize("read", graded(WAYS, [by_loop, in_batches]))
+@pytest.mark.parametrize("read", graded(WAYS, [by_loop]))
 def test_nothing_is_lost_or_doubled_wherever_it_comes(
     tmp_path: Path,
     read: Callable[[Reader, list[bytes]], None],

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 from pyroaring import BitMap64
 
+from tests.tiers import graded
 from txlog.engine.folds.buffer import Marker
 from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.model.idset import Id, IdSet, before, covers
@@ -86,7 +87,7 @@ def is_in(message_id: Id, skip: Skip) -> bool:
     )
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", graded(range(150), 15))
 def test_a_plan_is_the_walk_over_all_ids(seed: int) -> None:
     """The same messages and end as a walk, for every set of skipped ids and every end."""
     print("seed", seed)

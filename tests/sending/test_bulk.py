@@ -13,6 +13,7 @@ import pytest
 from tests.engine_kit import START_MS, Bench, ids, send, send_txn, values
 from tests.harness import ready, run
 from tests.sending.bulk_kit import files_below, load, rows, stages
+from tests.tiers import graded
 from txlog import MessageId, Range
 from txlog.client.sending.bulk import stage
 from txlog.engine.decide.sending import adopt as flow
@@ -431,7 +432,7 @@ class TestRefusals:
         bench.close()
 
 
-@pytest.mark.parametrize("is_typed", [False, True])
+@pytest.mark.parametrize("is_typed", graded([False, True], 1))
 def test_small_batches_of_a_stream_leave_few_files(tmp_path: Path, is_typed: bool) -> None:
     """They are rows, like a producer's messages, and are sealed together.
 

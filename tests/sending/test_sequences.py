@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.engine_kit import Bench
+from tests.tiers import graded
 from txlog.engine.decide.sending.send import fresh_rows
 from txlog.engine.folds import topic as folds
 from txlog.engine.folds.topic import ProducerState
@@ -34,7 +35,7 @@ def batch_of(numbers: list[int]) -> Routed:
     return Routed(rows, [PartitionSlice(0, 0, len(numbers), len(numbers))], None, len(numbers))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", graded(range(20), 3))
 def test_a_number_is_a_repetition_exactly_if_it_was_stored(seed: int) -> None:
     """Guards against a number that is answered and not stored, and one stored twice."""
     print("seed", seed)
@@ -62,7 +63,7 @@ def test_a_number_is_a_repetition_exactly_if_it_was_stored(seed: int) -> None:
         assert not sequences.store(sent, [chance.choice(sorted(stored))] * 2)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", graded(range(5), 1))
 def test_the_lowest_gaps_are_forgotten(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above `unknown` all numbers are known as before; the gaps stay below their limit."""
     print("seed", seed)
@@ -133,7 +134,7 @@ def test_all_producers_of_a_partition_stay_below_their_bound(
     bench.close()
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", graded(range(10), 2))
 def test_many_runs_are_stored_at_once(seed: int) -> None:
     """A batch may fill many gaps, and a part of one several times."""
     print("seed", seed)

@@ -11,21 +11,19 @@ from types import MethodType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import txlog
 from tests.serve.fuzz import BOMB
 from tests.serve.siege import Served, Wire, serving
 from txlog.client.aio import waits
 from txlog.engine.plan.consuming.choice import active_consumer
-from txlog.errors import InvalidMessage, SnapshotExpired
+from txlog.errors import SnapshotExpired
 from txlog.serve.core import catalog
 from txlog.serve.core.catalog import CatalogSnapshot
 from txlog.serve.limits.limits import Limits
 from txlog.serve.pulsar import members
 from txlog.serve.pulsar.messages import ERRORS
-from txlog.serve.pulsar.wire import FrameDecoder, encode_command
+from txlog.serve.pulsar.wire import encode_command
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 DAY_MS = 86_400_000
@@ -508,20 +506,6 @@ def test_server_stops_reading_from_a_client_that_takes_no_answers(folder: Path) 
         flood.writer.transport.abort()
 
     serving(folder, program)
-
-
-@settings(max_examples=200)
-@given(st.lists(st.binary(max_size=80), max_size=8), st.integers(1, 300))
-def test_any_bytes_are_frames_or_refused(pieces: list[bytes], bytes_max: int) -> None:
-    """However the bytes are cut, the decoder never buffers more than one frame."""
-    frames = FrameDecoder(bytes_max)
-    try:
-        for piece in pieces:
-            for _ in frames.feed(piece):
-                pass
-            assert frames.pending <= max(bytes_max + 4, 4)
-    except InvalidMessage as error:
-        assert "\n" not in str(error)
 
 
 # --- HTTP ------------------------------------------------------------------------------------

@@ -142,9 +142,9 @@ HOSTILE = (
 )
 
 
-@pytest.mark.parametrize("statements", graded([HOSTILE[:3], HOSTILE[3:]], 1))
+@pytest.mark.parametrize("statements", graded([[*HOSTILE[:3]], [*HOSTILE[3:]]], 1))
 def test_sql_of_the_page_cannot_leave_the_store_or_change_it(
-    statements: tuple[str, ...], path: str, tmp_path: Path
+    statements: list[str], path: str, tmp_path: Path
 ) -> None:
     """Kills: a statement that gets past the gate to a file, a variable, the network."""
     secret = tmp_path / "secret.csv"

@@ -167,6 +167,7 @@ def test_a_turn_of_the_loop_has_a_bound(tmp_path: Path, monkeypatch: pytest.Monk
     assert max(turns) <= TURN + 1
 
 
+@pytest.mark.deep
 def test_unknown_ids_are_looked_for_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

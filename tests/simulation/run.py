@@ -313,6 +313,12 @@ class Run:
 
     def _replayed(self, topic: str, subscription: str) -> set[str]:
         """If the subscription went back: what it acknowledged, also after it was a dead letter."""
+        refused = {event.call for event in self.recorder.events if event.type == "fail"}
+        committed = {
+            event.args["txn"]
+            for event in self.recorder.events
+            if event.op == "commit" and event.type == "invoke" and event.call not in refused
+        }
         calls = [
             event.args
             for event in self.recorder.events
@@ -320,6 +326,7 @@ class Run:
             and event.args.get("topic") == topic
             and event.args.get("subscription") in (subscription, None)
             and event.op in ("seek", "unsubscribe", "delete_topic", "acknowledge")
+            and event.args.get("txn") in (None, *committed)
         ]
         values = [value for args in calls for value in args.get("values", ())]
         went_back = any("values" not in args and "ids" not in args for args in calls)

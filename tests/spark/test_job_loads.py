@@ -209,6 +209,11 @@ def shout(frame: DataFrame) -> DataFrame:
     )
 
 
+def fail_later(frame: DataFrame) -> DataFrame:
+    """A function that Spark calls while it stores the messages."""
+    return frame.withColumn("value", F.raise_error(F.lit("no such country")).cast("binary"))
+
+
 def test_programs_of_spark_submit(
     client: Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -230,6 +235,8 @@ def test_programs_of_spark_submit(
     assert [row["value"] for row in rows(client, "there")] == [b"A"]
     for wrong, message in (
         ("textwrap:dedent", "the transform failed"),
+        ("textwrap:dedent", " of here/"),
+        (f"{Path(__file__)}:fail_later", " of here/"),
         ("builtins:repr", "not a DataFrame"),
     ):
         assert replay_main([*words, "--transform", wrong]) == 1

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.storage.test_bucket_cutting import cut_segments
 from tests.storage.test_segment import Bytes
+from tests.tiers import graded
 from txlog.engine.storage import bucket
 from txlog.engine.storage.bucket import (
     IDS,
@@ -238,7 +239,7 @@ USES: list[Callable[[BucketFile], object]] = [
 ]
 
 
-@pytest.mark.parametrize("use", range(len(USES)))
+@pytest.mark.parametrize("use", graded(range(len(USES)), 2))
 @given(data=st.data())
 @settings(max_examples=200)
 def test_every_damaged_byte_is_detected(use: int, data: st.DataObject) -> None:

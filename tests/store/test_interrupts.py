@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from tests.engine_kit import Bench, read, send
+from tests.tiers import graded
 from txlog import Client
 from txlog.engine.decide.draft import Decision
 from txlog.engine.model.tail import Tail
@@ -101,7 +102,7 @@ CALLS: dict[str, Callable[[Client], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", graded(CALLS, ("read", "write", "checkpoint")))
 def test_half_applied_frame_is_applied_again(
     bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -778,7 +778,18 @@ class EngineAgainstDicts(RuleBasedStateMachine):
 
 # Shrinking a failure takes minutes: set TXLOG_SHRINK=1 to read one.
 PHASES = [Phase.explicit, Phase.generate, *([Phase.shrink] if "TXLOG_SHRINK" in os.environ else [])]
-EngineAgainstDicts.TestCase.settings = settings(
-    max_examples=int(os.environ.get("TXLOG_EXAMPLES", "60")), stateful_step_count=50, phases=PHASES
-)
+EXAMPLES = int(os.environ.get("TXLOG_EXAMPLES", "60"))
+
+
+class MoreAgainstDicts(EngineAgainstDicts):
+    """The same with more examples."""
+
+
+for machine, examples in ((EngineAgainstDicts, EXAMPLES // 6), (MoreAgainstDicts, EXAMPLES)):
+    machine.TestCase.settings = settings(
+        max_examples=examples, stateful_step_count=50, phases=PHASES
+    )
 TestEngineAgainstDicts = pytest.mark.usefixtures("quick_disk")(EngineAgainstDicts.TestCase)
+TestMoreAgainstDicts = pytest.mark.usefixtures("quick_disk")(
+    pytest.mark.deep(MoreAgainstDicts.TestCase)
+)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine_kit import Bench, begin, ids, pending, rows, send, values
+from tests.tiers import graded
 from txlog import Client
 from txlog.engine.storage import segment
 from txlog.errors import Corruption, PartitionUnavailable
@@ -65,7 +66,7 @@ def read_to_damage(client: Client, batch: int) -> list[bytes | None]:
     return out
 
 
-@pytest.mark.parametrize("batch", [1, 3, 100])
+@pytest.mark.parametrize("batch", graded([3, 1, 100], 1))
 @pytest.mark.parametrize("is_writer", [False, True])
 def test_good_rows_come_first_then_corruption(bench: Bench, batch: int, is_writer: bool) -> None:
     """11: good entries before the damage, then Corruption, no entry after it."""

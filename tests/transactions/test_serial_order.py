@@ -16,6 +16,7 @@ import pytest
 
 from tests.engine_kit import Bench, read
 from tests.laws.history import dumps, fresh, live_dumps
+from tests.tiers import graded
 from txlog import Client, MessageId, TxnId
 from txlog.engine.folds.coordinator import ABORTED, COMMITTED, ENDED, OPEN, Txn
 from txlog.engine.view import View
@@ -102,7 +103,7 @@ def switch(client: Client, away: set[tuple[str, int]], location: str) -> int:
     return max(0, len([row for row in waiting if row["state"] == "committing"]) - 1)
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", graded(range(3), 1))
 def test_random_ends_while_partitions_come_and_go(tmp_path: Path, number: int) -> None:
     """I-6, I-7, I-10, I-17, also after all partitions are back and after a reopening."""
     print("seed", SEED, number)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine_kit import Bench
+from tests.tiers import graded
 from txlog import Client, MessageId, messages
 from txlog.base.ids import TxnId
 from txlog.engine.folds.cursor import BEFORE_ALL
@@ -216,7 +217,7 @@ class Player:
         view.close()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", graded(range(6), 1))
 def test_random_histories_have_the_order_of_their_decisions(tmp_path: Path, seed: int) -> None:
     """(a) to (e), at random snapshots, with a partition away now and then."""
     print("seed", seed)

@@ -16,6 +16,7 @@ from pyroaring import BitMap64
 
 from tests.engine_kit import Bench, begin, send
 from tests.laws.history import random_history
+from tests.tiers import graded
 from txlog import Client
 from txlog.client.answers import integrity
 from txlog.engine.model.ops import KeyConnected, Op
@@ -346,7 +347,7 @@ def test_enough_bytes_are_sealed_and_a_busy_cursor_gets_files_of_its_own(bench: 
     assert all(Path(bench.path, path).exists() for path in own_paths)  # the sweep knows them
 
 
-@pytest.mark.parametrize("how", ["compacted", "sealed"])
+@pytest.mark.parametrize("how", graded(["compacted", "sealed"], 1))
 def test_files_of_many_cursors_cost_few_flushes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.engine_kit import Bench, begin, send
 from tests.laws.history import random_history
+from tests.tiers import graded
 from txlog import Client, TxnId
 from txlog.engine.model.ops import StatusUpdated, TxnOpened, TxnsForgotten
 from txlog.engine.storage.manifest import newest_manifest
@@ -78,7 +79,7 @@ def test_a_log_is_the_same_before_and_after_checkpoints(bench: Bench) -> None:
     assert bench.reopen().admin.transaction_log(txn) == log_before
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", graded(range(2), 1))
 def test_every_transaction_of_a_random_history_has_its_log(tmp_path: Path, seed: int) -> None:
     """The record of a transaction and its log agree, whether it is forgotten, merged or
     still open.

@@ -19,6 +19,7 @@ import pytest
 
 import txlog
 from tests.engine_kit import START_MS, Bench, open_client, send, values
+from tests.tiers import graded
 from txlog.clock import ManualClock
 from txlog.errors import TxlogError
 
@@ -72,7 +73,7 @@ def repaired(store: Path, **how: Any) -> list[str]:
     return list(dict.fromkeys(action["action"] for action in done["action_list"]))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", graded(KINDS, 1))
 @pytest.mark.parametrize("name", [*FIXED, *UNNAMED])
 def test_it_is_named_and_moved_to_the_quarantine(
     name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -93,7 +94,7 @@ def test_it_is_named_and_moved_to_the_quarantine(
         assert values(client) == [b"a", b"b", b"c", b"d", b"e"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", graded(KINDS, ("link",)))
 @pytest.mark.parametrize("name", NEWEST)
 def test_in_place_of_a_named_file_it_is_damage(
     name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tests.engine_kit import Bench, send
+from tests.tiers import graded
 from txlog.engine.folds import buffer, catalog
 from txlog.engine.model.ops import ConsumerAttached, ConsumerDetached, SubscriptionCreated
 from txlog.engine.storage.late_values import LazyDict
@@ -38,7 +39,7 @@ def decoded(reference: Any) -> list[int]:
     return [key for key in reference if type(dict.__getitem__(reference, key)) is not msgspec.Raw]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", graded(range(5), 1))
 def test_late_values_behave_like_a_dict(seed: int) -> None:
     """For every operation, in any order."""
     chance = random.Random(seed)

@@ -16,7 +16,7 @@ from txlog.engine.storage import remote
 from txlog.errors import Corruption, DiskFailed
 from txlog.lake.sql.client_query import Query
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.deep]
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,6 @@ def test_damage_in_a_bucket_is_corruption(client: Client, bucket: str) -> None:
     assert len(values(client)) == 9
 
 
-@pytest.mark.deep
 def test_a_bucket_out_of_reach_is_an_error(client: Client) -> None:
     """Guards against a place that is recorded before a call has reached it."""
     nowhere = "s3://archive/x?endpoint_override=127.0.0.1:1&region=us-east-1&scheme=http"

@@ -21,6 +21,7 @@ from tests.crash.world import TOPIC, open_client, read_messages
 from tests.disk.memory import Killed, MemoryDisk
 from tests.engine_kit import Bench, read, send, send_txn, values
 from tests.harness import Child, run, txlog_of
+from tests.tiers import graded
 from txlog import Client
 from txlog.base.ranges import Bound
 from txlog.base.rows.store import Repaired
@@ -52,7 +53,7 @@ def damaged(path: str, data: bytes | None) -> MemoryDisk:
     return disk
 
 
-@pytest.mark.parametrize("kind", LOSSLESS)
+@pytest.mark.parametrize("kind", graded(LOSSLESS, ("witness", "side part")))
 def test_files_that_can_be_derived_are_made_again(kind: str) -> None:
     """Every message, cursor and transaction is as before; a deep verify is silent."""
     rng, clock, repaired = random.Random(f"{SEED} repair {kind}"), clock_of(), 0

@@ -118,6 +118,7 @@ def test_delayed_and_large_messages_are_messages_like_others(tmp_path: Path) -> 
     assert compacted(bench.reopen()) == compacted_rows_after
 
 
+@pytest.mark.deep
 def test_values_that_fill_a_ledger_make_several_files(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, ledger_bytes_max=4096)
     client = bench.client

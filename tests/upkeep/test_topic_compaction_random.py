@@ -83,7 +83,7 @@ class Oracle:
         ]
 
 
-@pytest.mark.parametrize("seed", graded(range(24), 4))
+@pytest.mark.parametrize("seed", graded(range(24), 1))
 def test_any_history_is_compacted_as_a_dict_says(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +175,7 @@ def test_damage_is_named_and_repair_keeps_undamaged_rows(tmp_path: Path) -> None
 # --- memory ----------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_neither_keys_nor_rows_are_held_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +227,7 @@ def test_neither_keys_nor_rows_are_held_as_a_whole(
     assert [name for name in os.listdir(bench.path) if name.startswith(TEMPORARY_PREFIX)] == []
 
 
+@pytest.mark.deep
 def test_row_groups_that_were_passed_are_not_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from tests.upstream.suites import CLIENTS, suite_of
 from tests.upstream.verdicts import DIFFERS, KINDS, PASSES, UNSTEADY, Outcome, Verdict
 
 # Of a run of parts, in all; the test that is running when it ends has its limit.
-MINUTES = 5.0
+MINUTES = 3.0
 LIMIT_SECONDS = 60.0
 
 

@@ -46,7 +46,7 @@ class Go(Suite):
     """The tests of the Go client."""
 
     name = "go"
-    parts = 4
+    parts = 7
     causes: ClassVar[Mapping[str, str]] = {
         "Docker not found": "needs Docker, where it starts a broker of its own",
         "BasicAuth": "needs basic authentication, which the server does not have",

@@ -46,7 +46,7 @@ class Java(Suite):
     """The tests of the Java client."""
 
     name = "java"
-    parts = 14
+    parts = 23
     causes: ClassVar[Mapping[str, str]] = {
         "needs the broker's insides": INSIDES,
         "mockZooKeeper": INSIDES,

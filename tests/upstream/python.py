@@ -48,7 +48,7 @@ class Python(Suite):
     """
 
     name = "python"
-    parts = 2
+    parts = 4
     causes: ClassVar[Mapping[str, str]] = {
         "testcontainers": "needs Docker, where it starts a broker of its own",
         "asic": "needs basic authentication, which the server does not have",

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.engine_kit import Bench, begin, say
+from tests.tiers import graded
 from tests.watermarks.test_guarantee import PARTITIONS, PRODUCERS, Honest, ids
 from txlog import (
     Client,
@@ -269,8 +270,8 @@ def made(tmp_path: Path, chance: random.Random) -> Bench:
     )
 
 
-@pytest.mark.parametrize("kind", ["reader", "in memory"])
-@pytest.mark.parametrize("producers", [Honest, Wild])
+@pytest.mark.parametrize("kind", graded(["reader", "in memory"], 1))
+@pytest.mark.parametrize("producers", graded([Wild, Honest], 1))
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_a_handle_without_subscription_delivers_the_model_values(
     tmp_path: Path, kind: str, producers: type[Honest], number: int
@@ -384,8 +385,8 @@ class Several:
         self.held = [message for message in self.held if message not in some_messages]
 
 
-@pytest.mark.parametrize("kind", ["exclusive", "shared"])
-@pytest.mark.parametrize("producers", [Honest, Wild])
+@pytest.mark.parametrize("kind", graded(["shared", "exclusive"], 1))
+@pytest.mark.parametrize("producers", graded([Wild, Honest], 1))
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_a_consumer_of_a_pattern_delivers_the_model_values(
     tmp_path: Path, kind: str, producers: type[Honest], number: int

@@ -15,6 +15,7 @@ import pytest
 
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client
 from tests.engine_kit import Bench, begin, kill, say
+from tests.tiers import graded
 from txlog import Client, Consumer, Message, MessageId, TxnId, messages
 from txlog.base.choices import SubscriptionType
 from txlog.base.ranges import Bound
@@ -134,7 +135,7 @@ def ids(some_messages: list[Message]) -> list[MessageId]:
     return [message.message_id for message in some_messages if message.message_id is not None]
 
 
-@pytest.mark.parametrize("kind", ["exclusive", "shared", "key-shared"])
+@pytest.mark.parametrize("kind", graded(["shared", "exclusive", "key-shared"], 1))
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_no_message_of_an_honest_producer_is_late(
     tmp_path: Path, kind: SubscriptionType, number: int

@@ -76,7 +76,7 @@ def positions(client: Client) -> Iterator[Position]:
             yield (end.ledger, entry)
 
 
-@pytest.mark.parametrize("seed", graded(range(8), 4))
+@pytest.mark.parametrize("seed", graded(range(8), 1))
 def test_states_and_positions_equal_a_full_fold(tmp_path: Path, seed: int) -> None:
     print("seed", seed)
     chance = random.Random(seed)

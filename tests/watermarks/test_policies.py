@@ -176,6 +176,9 @@ def test_a_wrong_policy_changes_nothing(
         bench.client.admin.remove_watermark_policies(["active"])
     with pytest.raises(InvalidArgument):  # watermark policies have a call of their own
         bench.client.set_policies("t", producers_max=5)
+    for value, bound in ((-1, "negative"), (1 << 62, "above 2534")):
+        with pytest.raises(InvalidArgument, match=f"must not be {bound}"):
+            bench.client.set_policies("t", retention_ms=value)
     assert lsn(bench.client) == lsn_before
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine_kit import Bench, begin, read, say, send
+from tests.tiers import graded
 from tests.watermarks.test_examples import drain, post, times, values
 from tests.watermarks.test_history import end_of, positions
 from txlog import Bound, Client
@@ -78,7 +79,7 @@ def _txn(row: dict[str, int]) -> TxnId:
     return TxnId.from_halves(row["txn_most"], row["txn_least"])
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", graded(range(6), 1))
 def test_marker_and_sidecar_agree(tmp_path: Path, seed: int) -> None:
     """Invariant 8, in any order of rows and ends, over checkpoints and restarts."""
     print("seed", seed)
@@ -142,8 +143,8 @@ def spoil(way: str, chance: random.Random, payload: bytes) -> bytes:
     return b"\xc1" + payload[1:]
 
 
-@pytest.mark.parametrize("way", ["version", "cut", "bytes"])
-@pytest.mark.parametrize("share", [0.5, 1.0])
+@pytest.mark.parametrize("way", graded(["version", "cut", "bytes"], 1))
+@pytest.mark.parametrize("share", graded([1.0, 0.5], 1))
 def test_of_a_snapshot_that_cannot_be_read_the_one_before_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, share: float
 ) -> None:

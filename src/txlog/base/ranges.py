@@ -3,7 +3,8 @@
     RANGE = BOUND | [BOUND] .. [BOUND] | unacked[=NAME] | txn:TC:SEQ
     BOUND = start | end | +N | -N | L:E | L:E:I | after=L:E | after=L:E:I | @TIME | sub[=NAME]
 
-The `@` may be left out before a TIME that is no number.
+The `@` may be left out before a TIME that is no number. `earliest` and `latest`, Pulsar's and
+Kafka's words, are start and end.
 
 A range is half open: it excludes its stop. `:` may replace `..` when neither side contains a
 colon and they are not both plain numbers; two plain numbers are a message id. This module only
@@ -36,6 +37,7 @@ _SIZE_UNITS: Final = {
     "tib": 1024**4,
 }
 _INT64_MAX: Final = (1 << 63) - 1
+_ENDS: Final = {"start": "start", "earliest": "start", "end": "end", "latest": "end"}
 BOUND_FORMS: Final = (
     "write start, end, +N, -N, L:E, after=L:E, sub=NAME or a time: 2026-11-27 14:00, "
     "yesterday 14:00, -3h"
@@ -134,8 +136,8 @@ def parse_bound(text: str, now_ms: int) -> Bound:
 
     raises: InvalidArgument (203; 202 for the name of a subscription)
     """
-    if text in ("start", "end"):
-        return Bound(text)
+    if text in _ENDS:
+        return Bound(_ENDS[text])
     if text.startswith("@"):
         return Bound("time", parse_time(text[1:], now_ms))
     if text == "sub":

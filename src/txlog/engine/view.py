@@ -25,7 +25,7 @@ from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
 import msgspec
 import pyarrow as pa
@@ -73,6 +73,7 @@ from txlog.engine.model.ops import (
     Take,
     TopicDeleted,
     TxnOpened,
+    broken,
     decode_ops,
     returns,
 )
@@ -80,7 +81,7 @@ from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Slice, Tail
 from txlog.engine.storage import chunks, remote, segment_reader
 from txlog.engine.storage.checked import HINT
-from txlog.engine.storage.disk.protocol import Disk, File
+from txlog.engine.storage.disk.protocol import Disk, File, is_of_handler
 from txlog.engine.storage.frame import RawFrame, list_journals
 from txlog.engine.storage.journal import Journal, JournalMoved
 from txlog.engine.storage.manifest import (
@@ -691,7 +692,7 @@ DUMPS_AT_ONCE_BYTES = 64 << 10
 
 def load_dump(disk: Disk, fold: Fold, ref: DumpRef) -> object:
     """The state in a dump; raises Corruption."""
-    return fold.load(dump_bytes(disk, ref))
+    return fold.read(dump_bytes(disk, ref))
 
 
 class StateSources(NamedTuple):
@@ -705,9 +706,29 @@ def made(disk: Disk, key: Component, origin: StateSources) -> object:
     """Build the state of a component; leaves the origin unchanged. Raises Corruption."""
     fold = FOLDS[key[0]]
     state: object = fold.new() if origin.ref is None else load_dump(disk, fold, origin.ref)
-    for lsn, time_ms, op in origin.ops:
-        fold.apply(state, lsn, time_ms, op)
+    apply_all(fold, state, origin.ops)
     return state
+
+
+# What a fold raises for ops that its checks do not expect: a frame with a good checksum that no
+# txlog would have written after those before it.
+_UNEXPECTED: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+def apply_all(fold: Fold, state: object, ops: Iterable[tuple[int, int, Op]]) -> None:
+    """Apply ops of the journal to a state. Raises Corruption for ops that contradict it."""
+    lsn = 0
+    try:
+        for lsn, time_ms, op in ops:
+            fold.apply(state, lsn, time_ms, op)
+    except _UNEXPECTED as error:
+        raise _contradiction(lsn, error) from error
+
+
+def _contradiction(lsn: int, error: Exception) -> Exception:
+    if is_of_handler(error):
+        return error
+    return broken("state", lsn, f"it contradicts the frames before it ({error!r})")
 
 
 def many_dumps(disk: Disk, refs: Iterable[DumpRef]) -> Iterator[tuple[DumpRef, bytes]]:
@@ -942,8 +963,11 @@ class View:
 
     def take(self, frames: list[RawFrame]) -> None:
         """Apply frames that were read from the journal."""
-        for raw in frames:
-            self.apply(raw, decode_ops(raw.ops, lsn=raw.lsn))
+        try:
+            for raw in frames:
+                self.apply(raw, decode_ops(raw.ops, lsn=raw.lsn))
+        except _UNEXPECTED as error:
+            raise _contradiction(self.lsn, error) from error
 
     def apply(self, raw: RawFrame, ops: list[Op]) -> None:
         """Apply one frame. Law 3: only its ops mutate a fold."""
@@ -1124,9 +1148,8 @@ class View:
         absent = dict.fromkeys(key for key in keys if key in dumped and key not in loaded)
         for ref, data in many_dumps(self.disk, [dumped[key] for key in absent]):
             key, fold = (ref.kind, ref.a, ref.b), FOLDS[ref.kind]
-            state: Any = fold.load(data)
-            for lsn, time_ms, op in self._waiting.get(key, ()):
-                fold.apply(state, lsn, time_ms, op)
+            state: Any = fold.read(data)
+            apply_all(fold, state, self._waiting.get(key, ()))
             loaded[key] = state
             self._waiting.pop(key, None)
 

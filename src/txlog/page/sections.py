@@ -329,7 +329,11 @@ def watermarks(figures: Figures) -> str:
     rows = figures["watermark_list"]
     if not rows:
         return section(title, empty("no producer has asserted a time"))
-    body = "".join(_watermark(row, figures["time"]) for row in rows[:CHARTS_MAX])
+    several = {row["topic"] for row in figures["topic_list"] if row["partitions"] > 1}
+    body = "".join(
+        _watermark(row, figures["time"], is_several=row["topic"] in several)
+        for row in rows[:CHARTS_MAX]
+    )
     rows_shown = table(
         ("topic", "status", "watermark", "behind now", "held by"),
         [
@@ -348,7 +352,8 @@ def watermarks(figures: Figures) -> str:
     return section(title, body + left_out(len(rows) - CHARTS_MAX, "topic") + rows_shown, note)
 
 
-def _watermark(row: Figures, now_ms: int) -> str:
+def _watermark(row: Figures, now_ms: int, *, is_several: bool) -> str:
+    """The chart of a topic; is_several: it has several partitions, of which one decides."""
     moves = [
         move for move in row["move_list"] if move["idle"] or move["event_time"] < EVENT_TIME_MAX
     ]
@@ -375,7 +380,7 @@ def _watermark(row: Figures, now_ms: int) -> str:
     scale = [_tick(at, up) for at in (y_range[1], (y_range[0] + y_range[1]) // 2, y_range[0])]
     ticks = [_tick(at, across) for at in (bottom[0], (bottom[0] + bottom[1]) // 2, bottom[1])]
     chart = lines(drawn, y_range, bottom, scale, ticks, f"watermarks of {row['topic']}")
-    of = f"{row['topic']}, partition {row['partition']}" if row["partition"] else row["topic"]
+    of = f"{row['topic']}, partition {row['partition']}" if is_several else row["topic"]
     return f"<h3>{safe(of)}</h3>{chart}{left_out(len(names) - LINES_MAX, 'producer')}"
 
 

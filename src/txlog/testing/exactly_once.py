@@ -6,13 +6,13 @@ import os
 import random
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import txlog
+from txlog.testing.outputs import Output, described, differences, messages_of
 from txlog.testing.platter import Crashed
 from txlog.testing.store import TemporaryStore
 
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 PACKAGE = os.path.dirname(txlog.__file__) + os.sep
 # between the death and the next start: transactions left open, which hold messages, time out
 PAUSE = timedelta(hours=1)
-SHOWN = 5  # messages named in a failure
 
 Step = Callable[["Client"], object]
-Output = dict[str, Counter[tuple[bytes | None, bytes | None]]]
 
 
 def assert_exactly_once(
@@ -58,7 +56,7 @@ def assert_exactly_once(
         store = TemporaryStore(f"{folder}/prepared", **(settings or {}))
         with store, store.open() as client:
             prepare(client)
-            prepared = _messages(client, outputs)
+            prepared = messages_of(client, outputs)
         before, calls, wanted = _undisturbed(folder, pipeline, outputs)
         if wanted == prepared:
             raise AssertionError(f"the pipeline writes no message to {', '.join(outputs)}")
@@ -113,23 +111,17 @@ def _dies(
         with store.open() as client:
             pipeline(client)
         written = _written(store, outputs)
-    if written != wanted:
+    rows = differences(written, wanted)
+    if rows:
         cut = "" if power_seed is None else ", and the power failed"
         where = f"killed before call {place} of the disk ({crash}){_line(crash)}{cut}"
-        raise AssertionError(f"{where}: {_difference(written, wanted)}")
+        raise AssertionError(f"{where}: {described(rows)}")
     return crash is not None
 
 
 def _written(store: TemporaryStore, outputs: Sequence[str]) -> Output:
     with store.open() as client:
-        return _messages(client, outputs)
-
-
-def _messages(client: Client, outputs: Sequence[str]) -> Output:
-    return {
-        topic: Counter((message.key, message.value) for message in client.reader(topic))
-        for topic in outputs
-    }
+        return messages_of(client, outputs)
 
 
 def _line(crash: Crashed | None) -> str:
@@ -141,19 +133,3 @@ def _line(crash: Crashed | None) -> str:
             line = f" at {os.path.basename(path)}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
     return line
-
-
-def _difference(written: Output, wanted: Output) -> str:
-    parts = []
-    for topic in wanted:
-        for word, rest in (
-            ("lost", wanted[topic] - written[topic]),
-            ("doubled or new", written[topic] - wanted[topic]),
-        ):
-            if rest:
-                named = ", ".join(
-                    repr(value if key is None else (key, value))
-                    for key, value in [*rest.elements()][:SHOWN]
-                )
-                parts.append(f"{topic} {word} {rest.total()}: {named}")
-    return "; ".join(parts)

@@ -188,6 +188,36 @@ class DemoRun(TypedDict):
     messages: fields.Messages
 
 
+class CrashFinding(TypedDict):
+    """A defect that a crash test found."""
+
+    kind: Annotated[str, "lost, doubled, changed, stuck or left"]
+    file: Annotated[str, "the file of the line, relative to the program"]
+    line: Annotated[int, "the line that is the cause"]
+    other_line: Annotated[int | None, "the line that must be in one step with it"]
+    cause: Annotated[str, "what is wrong"]
+    example: Annotated[str, "what happened at the first point"]
+    where: Annotated[str, "the topic, file or subscription that differs"]
+    output_list: Annotated[list[str], "the first bytes of the messages or lines that differ"]
+    input_list: Annotated[list[str], "ids of the messages that they were made from"]
+    point: Annotated[int, "the first point at which it shows"]
+    refused: Annotated[bool, "there, the call was refused, not killed"]
+    points: Annotated[int, "the number of points at which it shows"]
+
+
+class CrashTest(TypedDict):
+    """Of `txlog crashtest`."""
+
+    program: Annotated[str, "the program"]
+    messages: fields.Messages
+    points: Annotated[int, "places at which the program can be killed or refused"]
+    tried: Annotated[int, "places at which it was"]
+    runs: Annotated[int, "how often the program ran"]
+    finding_list: Annotated[list[CrashFinding], "the defects"]
+    outside_list: Annotated[list[str], "files and addresses that nobody copied or compared"]
+    differing_list: Annotated[list[str], "files that differ without a kill, too: not compared"]
+
+
 class SubmitArguments(TypedDict):
     """Of `txlog spark submit-args`."""
 

@@ -39,7 +39,9 @@ class TopicCompacted(TypedDict):
 class DiskUsageRow(TypedDict):
     """The bytes on the disk of a topic, or of another part of the store."""
 
-    name: Annotated[str, "the topic; or journal, checkpoints, changes, locks, other"]
+    name: Annotated[
+        str, "the topic; or journal, checkpoints, changes, locks, deleted (topics), other"
+    ]
     kind: Annotated[str, "topic or store", ("topic", "store")]
     size_bytes: Annotated[int, "bytes of its files and directories, as `du -b` counts them"]
     messages_bytes: Annotated[int, "files of messages"]

@@ -253,7 +253,7 @@ class Schema(msgspec.Struct, frozen=True):
     @property
     def words(self) -> str:
         """The fields with their types, as a line."""
-        return ", ".join(f"{field.name} {field.type.words}" for field in self.fields)
+        return ", ".join(f"{field.name}: {field.type.words}" for field in self.fields)
 
     @property
     def arrow(self) -> pa.StructType:

@@ -30,6 +30,7 @@ _BARE: Final = (
     "record",
 )  # fmt: skip
 _OBJECTS: Final = ("properties", "record")
+_OF_RECORD: Final = "record."
 _NUMBERS: Final = tuple(name for name in _BARE if name not in _OBJECTS)
 _MADE: Final = ("message_id", "txn", "txn_index")
 _STORED_AS: Final = {"txn_index": "index", "late": "is_late"}
@@ -60,14 +61,23 @@ class Messages:
         self.asked.add(name)
         if name in self._beside:
             return self._beside[name]
+        if name.startswith(_OF_RECORD):
+            return self._member(name[len(_OF_RECORD) :])
         if name not in self._table.column_names:
             return None
         column = self._table.column(name)
         column_whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         return self._widen(column_whole)
 
+    def _member(self, name: str) -> pa.Array | None:
+        """A field of the values of a typed topic; None if they have no such field."""
+        record = self.stored("record")
+        if record is None or record.type.get_field_index(name) < 0:
+            return None
+        return pc.struct_field(record, [name])
+
     def field(self, name: str) -> Column:
-        """A field of a record as text; instants in RFC 3339."""
+        """A field of a record as text; instants in RFC 3339. `record.NAME`: of a typed value."""
         if name not in self._made:
             if name.partition("_")[0] in ("key", "value"):
                 self._texts(name.partition("_")[0])
@@ -91,6 +101,9 @@ class Messages:
             return self._transactions()
         if name == "size_bytes":
             return self._sizes()
+        if name.startswith(_OF_RECORD):
+            member = self.stored(name)
+            return None if member is None else structs.text_of(member)
         if name == "properties":
             return "{}" if self.pairs is None else self.pairs.objects()
         column = self.stored(_STORED_AS.get(name, name))
@@ -256,8 +269,29 @@ class Messages:
                 text = self.column(name)
                 column = pc.if_else(stored.is_valid(), text, pa.scalar(None, text.type))
             is_number, recurs = name in _NUMBERS, name == "properties"
+            if name.startswith(_OF_RECORD):
+                is_number = stored is not None and structs.is_number(stored.type)
             cells.append(columns.quoted_cell(column, is_number=is_number, recurs=recurs))
         return columns.joined(columns.delimited("csv", cells), self.count)
+
+
+def flat(names: Sequence[str], fields: Sequence[str], others: Sequence[str] = ()) -> dict[str, str]:
+    """The columns of a table with `record` as a column for each of its fields, by their headings.
+
+    A field is called as it is, or `record.NAME` if the table, or others, have a column NAME.
+    """
+    taken = {*names, *others}
+    headings: dict[str, str] = {}
+    for name in names:
+        if name != "record":
+            headings[name] = name
+            continue
+        for field in fields:
+            heading = field
+            while heading in taken or heading in headings:
+                heading = f"{_OF_RECORD}{heading}"
+            headings[heading] = f"{_OF_RECORD}{field}"
+    return headings
 
 
 def _filled(column: Column, count: int) -> pa.Array:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from txlog.base.startup import compute as pc
 from txlog.base.text import columns
-from txlog.base.text.columns import Part
+from txlog.base.text.columns import Column, Part
 
 
 def json_of(column: pa.Array) -> pa.Array:
@@ -22,6 +22,28 @@ def json_of(column: pa.Array) -> pa.Array:
     if not column.null_count:
         return text
     return pc.if_else(column.is_valid(), text, pa.scalar(None, text.type))
+
+
+def text_of(column: pa.Array) -> Column:
+    """Each value as the text of a cell: JSON for what is nested, else as in JSON without quotes."""
+    kind = column.type
+    if pa.types.is_nested(kind):
+        return json_of(column)
+    if is_number(kind):
+        return columns.numbers(column)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return columns.strings(column)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return columns.text_of(column)[0]
+    if pa.types.is_fixed_size_binary(kind):
+        return columns.text_of(column.cast(pa.binary()))[0]
+    return columns.strings(_plain(column))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether the text of a value needs no quotes."""
+    tests = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating)
+    return any(test(kind) for test in tests)
 
 
 def _parts(column: pa.Array) -> list[Part]:

@@ -186,7 +186,7 @@ def _text(where: str) -> str | None:
 def _parsed(text: str, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also a number of too many digits
         raise InvalidArgument(f"{where} is not TOML: {error}", path=where) from error
 
 

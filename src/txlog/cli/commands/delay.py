@@ -19,6 +19,7 @@ from txlog.cli.terminal.tables import counted
 from txlog.errors import Usage
 
 if TYPE_CHECKING:
+    from txlog.base.settings import Settings
     from txlog.client.topics.topic import TopicHandle
 
 Row = dict[str, Any]
@@ -313,7 +314,12 @@ def merge(
         int | None, Option("--to", min=1, metavar="N", help="buckets to keep; else max_num_buckets")
     ] = None,
 ) -> None:
-    """Merge the buckets of the index, which saves memory and files; other calls do not wait."""
+    """Merge sealed buckets of the index, which saves memory and files.
+
+    What is delivered, and when, stays the same, and no other call waits. Upkeep merges by itself
+    above max_num_buckets, so this is for fewer. The newest messages are in a mutable bucket, which
+    is sealed when it is full: `txlog delay buckets` shows them all.
+    """
     client = call.client(write=True)
     handle = client.topic(topic)
     with Words(call, f"merging buckets of {topic}"):
@@ -324,14 +330,25 @@ def merge(
     )
     if not answer["buckets_before"]:
         mutable = sum(row["messages"] or 0 for row in handle.buckets() if row["state"] == "mutable")
-        text = (
-            f"{answer['topic']}: no sealed bucket to merge; the mutable one has "
-            f"{counted(mutable, 'message')}, and is sealed at "
-            f"{client.settings.mutable_ids_max:,}, or earlier when newer ledgers have delayed "
-            "messages (min_index_count_per_bucket)"
-        )
+        text = f"{answer['topic']}: nothing to merge; {_unsealed(mutable, client.settings)}"
     call.summary(text)
     call.output.result(answer)
+
+
+def _unsealed(messages: int, settings: Settings) -> str:
+    """What happens with messages that are in no sealed bucket yet."""
+    if not messages:
+        return "no message is delayed"
+    step = settings.ledger_step_per_bucket
+    by_ledgers = (
+        f", or when they come from more than {counted(step, 'ledger')} (ledger_step_per_bucket)"
+        if step
+        else ""
+    )
+    return (
+        f"no bucket is full yet: {counted(messages, 'delayed message')}; a bucket is sealed at "
+        f"{settings.mutable_ids_max:,} messages (mutable_ids_max){by_ledgers}"
+    )
 
 
 @command(

@@ -258,7 +258,8 @@ def inspect(
 def du(call: Call) -> None:
     """Show what takes the space on the disk, largest first: topics, journal, checkpoints, others.
 
-    The sum of the sizes is that of `du -b` on the store. Offloaded files are not in it.
+    The sum of the sizes is that of `du -b` on the store. Offloaded files are not in it. `deleted`
+    are files of deleted topics, which go when no reader can need them.
     """
     client = call.client()
     usage = client.disk_usage()

@@ -290,9 +290,10 @@ def delete(
 
 @command(
     "topic copy",
-    "copy a topic to another store, each message once",
+    "copy a topic, also to another store, each message once",
     examples=(
         "txlog topic copy orders --to-store /backup/shop",
+        "txlog topic copy orders --as orders-2026",
         "txlog topic copy orders --to-store /backup/shop --as orders-2025 -o @-1d..",
     ),
     rows="topics.TopicCopied",
@@ -302,9 +303,11 @@ def copy(
     call: Call,
     topic: Topic,
     to_store: Annotated[
-        str, Option("--to-store", metavar="PATH", help="the other store", show_default=False)
-    ],
-    name: Annotated[str | None, Option("--as", metavar="NAME", help="its name there")] = None,
+        str | None, Option("--to-store", metavar="PATH", help="the other store; else this one")
+    ] = None,
+    name: Annotated[
+        str | None, Option("--as", metavar="NAME", help="its name there; else the same")
+    ] = None,
     range_: Annotated[
         str | None, Option("--offset", "-o", metavar="RANGE", help="default: all of it")
     ] = None,
@@ -321,7 +324,8 @@ def copy(
     wanted = None if range_ is None else parse_range(range_, call.now_ms())
     bars = importlib.import_module("txlog.cli.call.progress")
     open_store = importlib.import_module("txlog.client.open").open_store
-    with open_store(to_store, clock=call.clock) as target, bars.Count(call, "copy") as tell:
+    there = open_store(to_store or call.store_path(), clock=call.clock)
+    with there as target, bars.Count(call, "copy") as tell:
         answer = importlib.import_module("txlog.client.topic_copy").copy_topic(
             call.client(),
             target,
@@ -332,7 +336,8 @@ def copy(
         )
     verb = "continued: copied" if answer["continued"] else "copied"
     messages = counted(answer["messages"], "message")
-    call.summary(f"{verb} {messages} of {answer['topic']} to {answer['to']} in {to_store}")
+    where = "" if to_store is None else f" in {to_store}"
+    call.summary(f"{verb} {messages} of {answer['topic']} to {answer['to']}{where}")
     call.output.result(answer)
 
 

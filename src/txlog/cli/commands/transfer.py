@@ -212,14 +212,21 @@ def _print_exported(call: Call, answer: Exported, target: str) -> None:
     call.output.result({**answer, "elapsed_ms": took})
 
 
+def _is_first(words: list[str]) -> bool:
+    """Whether the topic is before the files: only the last word is a file, by name and on disk."""
+    first, last = words[0], words[-1]
+    is_file = formats.suffix_form(last) is not None and os.path.isfile(last)
+    return is_file and formats.suffix_form(first) is None and not os.path.exists(first)
+
+
 @command(
     "import",
     "store rows of files as messages, once",
     examples=(
-        "txlog import orders.csv orders --key-column id --create",
+        "txlog import orders.csv orders --create --infer-schema",
         "txlog import part-*.parquet orders --event-time-column at --transaction-key nightly",
         "txlog import /data/orders.ndjson again --in envelope   # output of export",
-        "txlog import days/*.csv.gz orders --value-columns id,amount --resume",
+        "txlog import days/*.csv.gz orders --key-column id --value-columns id,amount --resume",
     ),
     rows="jobs.ImportRun",
     changes=True,
@@ -230,7 +237,9 @@ def import_(
     paths: Annotated[
         list[str],
         Argument(
-            metavar="FILE… TOPIC", show_default=False, help="files or directories; the topic last"
+            metavar="FILE… TOPIC",
+            show_default=False,
+            help="files or directories; the topic last, or first, as in produce",
         ),
     ],
     form: Annotated[
@@ -275,6 +284,8 @@ def import_(
     *files, topic = paths
     if not files:
         raise Usage("a file and the topic are needed", hint="txlog import FILE… TOPIC")
+    if _is_first(paths):
+        topic, *files = paths
     reading = importlib.import_module("txlog.lake.jobs.sources.loads")
     columns = reading.columns_of(key_column, value_columns, event_time_column)
     most = parse_size(max_decoded)

@@ -320,9 +320,18 @@ def _print(
     form = call.output.form
     look_up = beside.beside_of(client, form) if "%" in form else None
     typed = RecordColumns(client.store)
-    records = Records(form, columns, typed, raw_strings=raw, look=call.output.look, beside=look_up)
     waiting = iter(tables)
     first = next(waiting, None)  # a refusal must come before the header
+    topics = [] if first is None else first.column("topic").unique().to_pylist()
+    records = Records(
+        form,
+        columns,
+        typed,
+        raw_strings=raw,
+        look=call.output.look,
+        topics=topics,
+        beside=look_up,
+    )
     out = call.output.out
     out.write(records.begin())
     for table in () if first is None else chain([first], waiting):

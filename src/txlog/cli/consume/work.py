@@ -116,6 +116,7 @@ class Job:
             raw_strings=request.raw_strings,
             look=call.output.look,
             watermarks=request.watermarks,
+            topics=[target.topic for target in request.targets],
             beside=look_up,
         )
         self.out.write(self.records.begin())

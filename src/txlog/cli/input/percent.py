@@ -88,9 +88,9 @@ class InputFormat:
     def __init__(self, text: str) -> None:
         self.has_partition = self.has_sequence = False
         self._steps = self._compiled(text)
-        self.fields = _fields(list(_parts(text)))
         if not self._steps:
             raise Usage("the format of the input is empty")
+        self.fields = _fields(list(_parts(text)))
 
     def read(self, data: bytes, at: int, is_last: bool, line: int) -> tuple[Row, int, bool]:
         """The record at `at`, the offset of the next one, and whether its end text was missing.

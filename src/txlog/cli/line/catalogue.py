@@ -50,7 +50,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "topic update": Entry("commands.topic", "update", "add partitions, change policies"),
     "topic delete": Entry("commands.topic", "delete", "delete topics with their messages"),
     "topic copy": Entry(
-        "commands.topic", "copy", "copy a topic to another store, each message once"
+        "commands.topic", "copy", "copy a topic, also to another store, each message once"
     ),
     "schema get": Entry("commands.topic", "get_schema", "a schema of a topic"),
     "schema versions": Entry("commands.topic", "schema_versions", "the schemas of a topic"),
@@ -265,6 +265,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "dlq retry": Entry("commands.sub", "retry_letters", "move dead letters back to their topics"),
     "restore": Entry("commands.store", "restore", "make a store from a copy"),
+    "crashtest": Entry(
+        "run.crashtest", "crashtest", "kill a program at each of its calls, and say what is lost"
+    ),
 }
 
 # Made by scripts.generate: how much a command can lose, 1 to 3 (line/synonyms); others only read.
@@ -342,6 +345,7 @@ LEVELS: Final[dict[str, int]] = {
     "policy alert remove": 1,
     "dlq retry": 1,
     "restore": 1,
+    "crashtest": 1,
 }
 
 NOUNS: Final[dict[str, str]] = {
@@ -398,7 +402,7 @@ VERB_ALIASES: Final[dict[str, str]] = {
 _GROUPS: Final = (
     ("begin", "init demo shell", "make a store, see it work"),
     ("messages", "produce consume peek import export", "lines, whole files"),
-    ("process", "run transform", "a function or a program, exactly once"),
+    ("process", "run transform crashtest", "a function or a program, exactly once"),
     ("look", "status top inspect query views report", "any id; SQL; charts"),
     ("health", "verify doctor check metrics bench", "intact, healthy, fast"),
     ("keep", "copy restore du wait", "back up, while others write"),
@@ -494,7 +498,7 @@ def _verb(noun: str, args: list[str], used: int) -> tuple[str, int]:
     if path in NOUNS:
         return _verb(path, args, used + 1)
     if path not in COMMANDS:
-        raise _unknown([*noun.split(), args[used]])
+        raise _unknown([*noun.split(), args[used]], args[used + 1 :])
     return path, used + 1
 
 

@@ -190,7 +190,7 @@ def parameters_of(command: Command) -> list[Parameter]:
         Parameter(
             names,
             metavar or "",
-            text,
+            _meaning(command, key, text),
             "",
             required=False,
             repeated=key in ("quiet", "verbose"),
@@ -200,6 +200,16 @@ def parameters_of(command: Command) -> list[Parameter]:
         for key, (names, metavar, text) in GLOBAL_FLAGS.items()
         if not own_names & set(names)
     ]
+
+
+def _meaning(command: Command, key: str, text: str) -> str:
+    """The help of a global flag; that of --json says whether an array or lines are printed."""
+    if key != "json" or command.changes or command.input_format:
+        return text
+    shape = (
+        "a line for each message" if command.records else "a list is an array (-f ndjson: lines)"
+    )
+    return f"{text}; {shape}"
 
 
 def _own(command: Command, name: str, hint: Any, default_value: Any) -> Parameter:

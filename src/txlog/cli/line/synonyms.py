@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -61,7 +62,8 @@ VERBS: Final[dict[str, Meaning]] = {
     "alter": _change("update", "set"), "modify": _change("update", "set"),
     "change": _change("update", "set"), "mv": _change("rename"), "move": _change("rename"),
     "cp": _change("copy"), "clone": _change("copy"), "unset": _change("remove"),
-    "reset": _move("seek", "remove"), "rewind": _move("seek"), "replay": _move("seek", "replay"),
+    "reset": _move("seek --to start", "remove"), "rewind": _move("seek"),
+    "replay": _move("seek", "replay"),
     "rollback": _move("abort"), "cancel": _move("cancel", "abort"), "kill": _move("abort"),
     "stop": _move("abort"), "drain": _move("clear-backlog"), "clear": _move("clear-backlog"),
     "rm": _delete("delete", "remove", "cancel"), "del": _delete("delete", "remove", "cancel"),
@@ -104,8 +106,9 @@ LINES: Final[dict[str, Meaning]] = {
     "checkpoint": _change("admin checkpoint"),
     "repair": _change("admin repair"), "function": _change("run"),
     "retention": _change("policy retention set"),
-    "reset": _move("sub seek"), "rewind": _move("sub seek"), "seek": _move("sub seek"),
-    "reset-offsets": _move("sub seek"), "replay": _move("sub seek"), "ack": _move("sub ack"),
+    "reset": _move("sub seek --to start"), "rewind": _move("sub seek --to start"),
+    "seek": _move("sub seek"), "reset-offsets": _move("sub seek --to start"),
+    "replay": _move("sub seek"), "ack": _move("sub ack"),
     "skip": _move("sub skip"), "abort": _move("txn abort"), "rollback": _move("txn abort"),
     "rm": _delete("topic delete", "sub delete"), "del": _delete("topic delete", "sub delete"),
     "delete": _delete("topic delete", "sub delete"),
@@ -171,19 +174,26 @@ FLAGS: Final[dict[str, tuple[str, ...]]] = {
 _FLAG_LINES: Final[dict[str, str]] = {"txn list --keys": "admin list-transaction-keys"}
 
 
-# Words for tasks without a command of their own, and the commands or steps to use instead.
+# Words for tasks without a command of their own: the commands to use instead, with the names that
+# the user typed, so that they run when pasted.
 RENAME: Final = (
     "a topic keeps its name; copy it, then delete the old one: "
-    "txlog topic copy OLD --to-store . --as NEW, txlog topic delete OLD "
-    "(subscriptions stay with the old one)"
+    "txlog topic copy {0} --as {1} && txlog topic delete {0} (subscriptions are not copied; "
+    "a topic that has some needs --force)"
 )
 COMPARE: Final = (
-    "no command compares stores; for a topic: "
-    "diff <(txlog -S A consume T -f '%k %v\\n') <(txlog -S B consume T -f '%k %v\\n')"
+    "no command compares stores; their topics: "
+    "diff <(txlog -S {0} topic list --columns topic,messages -f tsv) "
+    "<(txlog -S {1} topic list --columns topic,messages -f tsv); the messages of topic {2}: "
+    "diff <(txlog -S {0} consume {2} -f '%p %k %v\\n' | sort) "
+    "<(txlog -S {1} consume {2} -f '%p %k %v\\n' | sort)"
 )
-ABSENT: Final[dict[str, str]] = {
-    **{line: RENAME for line in ("rename", "mv", "move", "topic rename", "topic mv", "topic move")},
-    **dict.fromkeys(("diff", "compare"), COMPARE),
+_RENAMING: Final = (RENAME, ("OLD", "NEW"))
+_COMPARING: Final = (COMPARE, ("A", "B", "TOPIC"))
+ABSENT: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    **dict.fromkeys(("rename", "mv", "move"), _RENAMING),
+    **dict.fromkeys(("topic rename", "topic mv", "topic move"), _RENAMING),
+    **dict.fromkeys(("diff", "compare"), _COMPARING),
 }
 
 
@@ -255,18 +265,21 @@ class Vocabulary:
     def hint(self, words: Sequence[str], following: Sequence[str] = ()) -> str:
         """The hint for an unknown word: the last one; those before it are a noun.
 
-        following: the words after it; the first may be a verb
+        following: the words after it: names, or first a verb
         """
         verbs = self._with_noun([words[0], *following[:1]]) if len(words) == 1 else words
         if verbs[0] != words[0]:
-            return f"did you mean: txlog {' '.join(verbs)}"
+            return f"did you mean: txlog {_with_name(' '.join(verbs), following[1:])}"
         noun, word = " ".join(words[:-1]), words[-1]
         targets = self._targets(words)
         if not targets and " ".join(words) in ABSENT:
-            return ABSENT[" ".join(words)]
+            text, names = ABSENT[" ".join(words)]
+            given = [shlex.quote(word) for word in following if not word.startswith("-")]
+            return text.format(*given[: len(names)], *names[len(given) :])
         targets = targets or self._elsewhere(word) or self._alike(noun, word)
         if targets:
-            return f"did you mean: {', '.join(f'txlog {line}' for line in targets[:_HINTS_MAX])}"
+            lines = [f"txlog {_with_name(line, following)}" for line in targets[:_HINTS_MAX]]
+            return f"did you mean: {', '.join(lines)}"
         return f"txlog {noun} -h lists the commands" if noun else "txlog lists the commands"
 
     def _targets(self, words: Sequence[str]) -> list[str]:
@@ -277,7 +290,7 @@ class Vocabulary:
             noun = " ".join(words[:-1])
             meaning = VERBS[words[-1]]
             lines = [f"{noun} {verb}" for verb in meaning.targets]
-            lines = [line for line in lines if line in self._commands][:1]
+            lines = [line for line in lines if _path(line) in self._commands][:1]
         return [
             line
             for line in lines
@@ -410,6 +423,14 @@ def flag_hint(word: str, flags: Mapping[str, str], path: str = "") -> str | None
 def _likeness(word: str, name: str) -> float:
     matcher = difflib.SequenceMatcher(None, word, name)
     return 0.0 if matcher.real_quick_ratio() < _ALIKE else matcher.ratio()
+
+
+def _with_name(line: str, following: Sequence[str]) -> str:
+    """A line that has flags, with the name that the user typed before them."""
+    path, dash, flags = line.partition(" -")
+    if not dash or not following or following[0].startswith("-"):
+        return line
+    return f"{path} {shlex.quote(following[0])}{dash}{flags}"
 
 
 def _path(line: str) -> str:

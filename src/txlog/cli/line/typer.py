@@ -93,9 +93,15 @@ def usage(error: typer.TyperException, command: Command, args: Sequence[str] = (
         message = f"{message[: _MESSAGE_CHARS - 60]}…{message[-59:]}"
     hint = None
     if "unexpected extra argument" in message and " " in command.path:
-        topic = "--topic" in {name for each in parameters_of(command) for name in each.names}
-        word = message.rpartition("(")[2].rstrip(")").split(" ")[0] if topic else ""
-        hint = f"the topic is a flag: -t {word}" if word else None
+        parameters = parameters_of(command)
+        names = {name for each in parameters for name in each.names}
+        word = message.rpartition("(")[2].rstrip(")").split(" ")[0]
+        if "--to-store" in names:
+            hint = f"--to-store {word} for another store, --as {word} for another name"
+        elif "--topic" in names:
+            own = next((each.metavar for each in parameters if not each.is_flag), None)
+            line = f"-t {word}" if own in (None, "[-]") else f"txlog {command.path} {own} -t TOPIC"
+            hint = f"the topic is a flag: {line}"
     missing = _MISSING.match(message)
     if missing is not None:
         hint = _completed(command, [as_told(word) for word in args], missing[1])

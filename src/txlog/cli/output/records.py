@@ -16,7 +16,7 @@ import pyarrow as pa
 from txlog.base.ids import MessageId, TxnId
 from txlog.base.startup import json as orjson
 from txlog.base.text.columns import data_of, pieces
-from txlog.base.text.messages import Messages
+from txlog.base.text.messages import Messages, flat
 from txlog.base.times import format_time
 from txlog.cli.output import output
 from txlog.cli.output.percent import Format, beside
@@ -64,6 +64,7 @@ class Records:
 
     watermarks: the consumer has watermarks, for %w
     typed:      makes the records of typed topics, for forms that show them
+    topics:     in csv and tsv, `record` is a column for each field of these topics' schemas
     beside:     looks up facts that a %-format uses and a message does not contain
     watermark:  the consumer's last watermark, which its owner sets
     """
@@ -77,6 +78,7 @@ class Records:
         raw_strings: bool = False,
         look: Look,
         watermarks: bool = False,
+        topics: Sequence[str] = (),
         beside: Beside | None = None,
     ) -> None:
         self.form = form
@@ -88,7 +90,9 @@ class Records:
         shown = form in (*_JSON_FORMS, "tsv", "csv") and (columns is None or RECORD in columns)
         self._typed = typed if shown else None
         self._look = look
-        self._header = form in ("tsv", "csv")
+        self._headings: dict[str, str] | None = None
+        if form in ("tsv", "csv"):
+            self._headings = {name: name for name in columns or ()} or _flat(typed, topics)
         text = "%v\\n" if form == "lines" else form
         self._format = Format(text, watermarks=watermarks, stored=True) if "%" in text else None
 
@@ -126,9 +130,9 @@ class Records:
 
     def begin(self) -> bytes:
         """Return the header, if the format has one."""
-        if not self._header:
+        if self._headings is None:
             return b""
-        return output.delimited(self.form, self._columns or RECORD_FIELDS, []).encode()
+        return output.delimited(self.form, [*self._headings], []).encode()
 
     def event(self, topic: str | None, subscription: str, status: str | None) -> bytes:
         """Return the record of a new watermark; only JSON formats have one, with all keys.
@@ -148,12 +152,11 @@ class Records:
         return orjson.dumps(record) + b"\n"
 
     def _lines(self, messages: Messages) -> pa.Array:
-        names = self._columns or RECORD_FIELDS
         if self.form == "envelope":
             return messages.envelopes()
-        if self.form in ("tsv", "csv"):
-            return messages.delimited(self.form, names)
-        return messages.json_lines(names, embed=not self._raw_strings)
+        if self._headings is not None:
+            return messages.delimited(self.form, [*self._headings.values()])
+        return messages.json_lines(self._columns or RECORD_FIELDS, embed=not self._raw_strings)
 
     def _formatted(self, table: pa.Table, form: Format) -> Iterator[bytes | memoryview]:
         """Each message in a %-format; large values are not copied."""
@@ -191,6 +194,15 @@ class Records:
             text = f"{topic}/{partition} {where}{mark}{key_text}  {_shown(value)}"
             lines.append(cut(text, self._look).encode() + b"\n")
         return b"".join(lines)
+
+
+def _flat(typed: RecordColumns | None, topics: Sequence[str]) -> dict[str, str]:
+    """The columns of a table by their headings, `record` as those of its fields."""
+    records = [] if typed is None else [typed.of(topic) for topic in topics]
+    fields = dict.fromkeys(
+        field.name for each in records if each is not None for field in each.kind
+    )
+    return flat(RECORD_FIELDS, [*fields])
 
 
 def views(column: pa.ChunkedArray) -> Iterator[memoryview | None]:

@@ -1,8 +1,9 @@
-"""`run` and `transform`: a function, or a program, between topics.
+"""`run` and `transform`: a function, or a program, between topics; `crashtest` of a program.
 
 Contents:
 
     command     the two commands: which options go together
+    crashtest   `crashtest`: a program that is killed at each of its calls
     log         diagnostics of a running function on stderr
     request     the checked options
     transform   the user's program: a batch on its stdin, messages on its stdout

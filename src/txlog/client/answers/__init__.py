@@ -6,7 +6,6 @@ Commands that show something print these answers, and the API methods of the sam
 Contents:
 
     alerts            the thresholds that apply to subscriptions, and which are exceeded
-    backlog_groups    the backlog of a subscription by key, age or ledger
     changes           the history of a key, a subscription or the catalog, as rows
     dead_letters      dead-letter topics and their messages
     delayed           delayed messages as rows and counts
@@ -16,7 +15,7 @@ Contents:
     installation      the doctor on another package in place of txlog, and on missing bytecode
     integrity         verify and repair
     keys              transaction keys
-    lag               how far subscriptions are behind; one subscription, its consumers
+    lag               how far subscriptions are behind; one subscription: its consumers, groups
     lists             Arrow tables with a row for each acknowledgement or frame
     locks             the locks of a store, and the processes that hold them
     metric_family     one metric as a plain value

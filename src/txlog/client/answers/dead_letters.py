@@ -1,8 +1,9 @@
 """Dead-letter topics and their messages as rows.
 
-A dead-letter topic is one to which a subscription gives its messages up, one named …-DLQ, or one
-whose messages were retried before. Its dead letters are the messages that its subscription `dlq`
-has not acknowledged; before the first retry, all messages.
+A dead-letter topic is one to which a subscription gives its messages up, one named …-DLQ, one
+whose messages were retried before, or one without subscriptions whose oldest message a function
+gave up (`run --on-error dead-letter:NAME`). Its dead letters are the messages that its
+subscription `dlq` has not acknowledged; before the first retry, all messages.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from txlog.engine.door.consuming import (
     unsettled,
 )
 from txlog.engine.door.reading import Message, fetch, first_of, messages
-from txlog.errors import InvalidArgument, SubscriptionNotFound
+from txlog.errors import InvalidArgument, SubscriptionNotFound, TxlogError
 
 if TYPE_CHECKING:
     from txlog.base.rows.consuming import DeadLetter, DeadLetterTopic
@@ -41,10 +42,17 @@ READ_AT_ONCE = 256
 
 
 def topics(view: View) -> list[DeadLetterTopic]:
-    """The dead-letter topics, by name. Reads the oldest message of each."""
+    """The dead-letter topics, by name.
+
+    Reads the oldest message of each, and of each topic that has no subscription.
+    """
     origins: dict[int, list[str]] = {}
     for topic in view.catalog.topics.values():
-        if topic.name.endswith(f"-{DEAD}") or _retried(view, topic) is not None:
+        if (
+            topic.name.endswith(f"-{DEAD}")
+            or _retried(view, topic) is not None
+            or (not topic.subscriptions and _begins_with_a_letter(view, topic))
+        ):
             origins.setdefault(topic.number, [])
     for subscription in view.catalog.subscriptions.values():
         topic = view.catalog.topics[subscription.topic]
@@ -67,6 +75,19 @@ def _retried(view: View, topic: Topic) -> Subscription | None:
         return catalog.subscription(view, topic, RETRIED)
     except SubscriptionNotFound:
         return None
+
+
+def _begins_with_a_letter(view: View, topic: Topic) -> bool:
+    """Whether the oldest message of a topic is a letter of a function, which nobody moved back."""
+    for number in numbers(topic):
+        try:
+            oldest = first_of(unsettled(view, None, number), 1)
+            for message in _messages(view, topic, number, oldest):
+                is_letter = {REAL_TOPIC, ORIGIN_MESSAGE_ID, EXCEPTION} <= message.properties.keys()
+                return is_letter and not retries_of(message.properties)
+        except TxlogError:  # damaged or offline, which other answers report
+            return False
+    return False
 
 
 def _topic(view: View, topic: Topic, origins: list[str]) -> DeadLetterTopic:

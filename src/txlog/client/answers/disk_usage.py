@@ -35,8 +35,11 @@ _PARTS: Final = {
 def disk_usage(view: View, store: Store) -> DiskUsage:
     """The bytes of a store by topic and part, largest first. Cost: reads every directory."""
     rows: dict[tuple[str, str], DiskUsageRow] = {}
+    names = {short(topic) for topic in view.catalog.topics.values()}
     for path, is_directory, size in usage(store.disk.description):
         kind, name, field = _place(path, is_directory)
+        if kind == "topic" and name not in names:  # its files go when no reader can need them
+            kind, name, field = "store", "deleted", ""
         row = rows.setdefault((kind, name), _empty(kind, name))
         row["size_bytes"] += size
         row["files"] += not is_directory

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 
 from txlog.base.ids import MessageId, TopicName, TxnId
@@ -271,10 +272,12 @@ def rows_of(path: str) -> pa.Table:
                 return reader.read_all()
         if data.startswith(b"TXLOGMAN"):
             return pa.Table.from_pylist(manifest_files(data))
-    except (pa.ArrowException, OSError, ValueError) as exc:
+    except (pa.ArrowException, OSError, ValueError, RecursionError) as exc:
         raise Corruption(
             f"{path} cannot be read: {said_by_arrow(exc)}", path=path, offset=0
         ) from exc
+    except msgspec.DecodeError as exc:
+        raise Corruption(f"{path} cannot be read: {exc}", path=path, offset=0) from exc
     if data.startswith(b"TXLOGJNL"):
         return frame_rows(journal_frames(data)[0], None)
     raise InvalidArgument(f"{path} has no rows", path=path)

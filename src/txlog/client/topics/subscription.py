@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.times import DurationLike, duration_ms
-from txlog.client.answers import backlog_groups
-from txlog.client.answers.lag import LagReader
+from txlog.client.answers.lag import LagReader, backlog_groups
 from txlog.clock import Instant
 from txlog.engine.door.catalog import Subscription, Topic, consumers_of, number_of
 from txlog.engine.door.catalog import subscription as find_subscription
@@ -145,7 +144,7 @@ class SubscriptionHandle:
         top: return at most this many groups; with `key` the largest ones
         """
         topic, record = self._store.ask(self._find)
-        return backlog_groups.backlog_groups(self._store, topic, record, self._indexes(), by, top)
+        return backlog_groups(self._store, topic, record, self._indexes(), by, top)
 
     # --- moving ------------------------------------------------------------------------------
 

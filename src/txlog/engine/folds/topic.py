@@ -292,6 +292,8 @@ def _grow(
     messages: int,
     payload_bytes: int,
 ) -> None:
+    if not state.ledgers:
+        raise broken("topic", lsn, f"ledger {ledger} has not been opened")
     end = state.ledgers[-1]
     if end.ledger != ledger or end.entries != first:
         raise broken("topic", lsn, f"entry {ledger}:{first} does not follow the last")

@@ -1178,11 +1178,15 @@ def encode_ops(ops: list[Op]) -> bytes:
     return _encoder.encode(ops)
 
 
+# What msgspec raises for bytes that are not a value of the type.
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
 def decode_ops(data: bytes, *, lsn: int) -> list[Op]:
     """The ops of a frame; an unknown tag or shape is Corruption naming the frame."""
     try:
         return _decoder.decode(data)
-    except msgspec.DecodeError as exc:
+    except UNREADABLE as exc:
         raise Corruption(
             f"frame {lsn} holds an op this version cannot read: {exc}", lsn=lsn, code=602
         ) from exc
@@ -1279,6 +1283,17 @@ class Fold(msgspec.Struct, frozen=True):
     def take(self, op: type) -> Take:
         """The function that applies an op of this type."""
         return self.takes.get(op, self.apply)
+
+    def read(self, data: bytes) -> object:
+        """The state in a dump whose bytes have been compared; raises Corruption."""
+        try:
+            return self.load(data)
+        except UNREADABLE as error:
+            raise Corruption(
+                f"the dump of a {self.kind} cannot be read: {error}",
+                hint="txlog admin repair makes it again from the journal",
+                code=604,
+            ) from error
 
 
 def unexpected(kind: str, lsn: int, op: Op) -> Corruption:

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -24,6 +26,8 @@ from txlog.engine.storage.late_values import LazyDict
 from txlog.engine.storage.segment import FileRef
 from txlog.errors import Corruption, FormatMismatch, MissingFile
 
+T = TypeVar("T")
+HINT: Final = "the one before is used while it exists; txlog admin checkpoint writes a new one"
 MANIFEST_DIR = "manifest"
 _MAGIC = b"TXLOGMAN"
 _HEAD = struct.Struct("<8s8sIIQ")
@@ -124,13 +128,31 @@ def raw_changes(changes: Changes) -> msgspec.Raw:
 
 
 EMPTY = Manifest(0, 0, 0, 0, 0, {}, [], [], [], raw_changes(Changes(True)))
-_decoder, _refs = msgspec.msgpack.Decoder(_Stored), msgspec.msgpack.Decoder(list[FileRef])
-_changes_decoder = msgspec.msgpack.Decoder(Changes)
+
+
+def _decoder(kind: type[T]) -> Callable[[bytes | msgspec.Raw], T]:
+    """A function that decodes a part of a manifest whose bytes have been compared.
+
+    It raises Corruption.
+    """
+    decode = msgspec.msgpack.Decoder(kind).decode
+
+    def decoded(data: bytes | msgspec.Raw) -> T:
+        try:
+            return decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Corruption(f"a manifest cannot be read: {error}", hint=HINT) from error
+
+    return decoded
+
+
+_stored_decoder, _refs_decoder = _decoder(_Stored), _decoder(list[FileRef])
+_changes_decoder = _decoder(Changes)
 
 
 def changes_of(manifest: Manifest) -> Changes:
     """The segments of changes that a manifest names."""
-    return _changes_decoder.decode(manifest.changes)
+    return _changes_decoder(manifest.changes)
 
 
 def manifest_path(generation: int) -> str:
@@ -164,7 +186,7 @@ def read_manifest(disk: Disk, generation: int, salt: bytes) -> Manifest:
                     f"{path} has version {version}, this txlog reads {VERSION}", path=path
                 )
             if length == len(data) - _HEAD.size:
-                stored = _decoder.decode(data[_HEAD.size :])
+                stored = _stored_decoder(data[_HEAD.size :])
                 if stored.generation == generation:
                     return Manifest(
                         stored.generation,
@@ -172,7 +194,7 @@ def read_manifest(disk: Disk, generation: int, salt: bytes) -> Manifest:
                         stored.cut_lsn,
                         stored.chain_crc,
                         stored.time_ms,
-                        LazyDict(stored.files, _refs.decode),
+                        LazyDict(stored.files, _refs_decoder),
                         stored.dumps,
                         stored.dropped,
                         stored.history,
@@ -182,7 +204,7 @@ def read_manifest(disk: Disk, generation: int, salt: bytes) -> Manifest:
         f"{path} is damaged, bytes 0 to {len(data)}",
         path=path,
         offset=0,
-        hint="the one before is used while it exists; txlog admin checkpoint writes a new one",
+        hint=HINT,
     )
 
 

@@ -289,10 +289,18 @@ class SegmentReader:
 
     def _group_ends(self) -> list[int]:
         """For each row group the row after its last; this opens a large part."""
-        if self._ends or not self.ref.rows:
+        if not self.ref.rows:
+            return self._ends
+        if self._ends:
+            if self._ends[-1] < self.ref.rows:
+                raise self._corrupt(
+                    0, self.ref.bytes, f"{self.ref.rows} rows", f"{self._ends[-1]} rows"
+                )
             return self._ends
         self._check_size()
         ref = self.ref
+        if not ref.groups:
+            raise self._corrupt(0, ref.bytes, f"{ref.rows} rows", "no row group")
         try:
             file = CheckedFile(self._file, ref.path, ref.bytes, ref.groups[0][3])
             # with one column, only the bytes of that column are read

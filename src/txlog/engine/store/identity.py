@@ -105,7 +105,14 @@ def read_identity(disk: Disk) -> Identity:
         )
         body = text[: text.index("crc32c =")]
         good = parsed["crc32c"] == f"{crc32c(body.encode()):08x}"
-    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as exc:
         raise _damaged(len(data)) from exc
     if not good or _text(identity) != text:
         raise _damaged(len(data))

@@ -248,4 +248,7 @@ def _read(disk: Disk, path: str, salt: bytes) -> list[str] | None:
         body, crc32c(data[:16])
     ):
         return None
-    return msgspec.msgpack.decode(body, type=list[str])
+    try:
+        return msgspec.msgpack.decode(body, type=list[str])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

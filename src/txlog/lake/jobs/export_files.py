@@ -13,7 +13,9 @@ Messages keep the order of the log, one partition after another. The forms of a 
     parquet, arrow   COLUMNS, of a typed topic `record` before them: key and value are bytes,
                      instants UTC in milliseconds
     csv, tsv         the same as text, instants outside the years 1 to 9999 as epoch ms; key and
-                     value with their encoding: utf8, base64, or empty for null
+                     value with their encoding: utf8, base64, or empty for null. `record` is a
+                     column for each of its fields, and where a topic never had a schema, for each
+                     member of its JSON objects, which are read first for that
     ndjson           the envelope of FORMAT records, which `produce --in envelope` accepts
 
 One file of csv, tsv or ndjson is compressed if its name ends in .gz or .zst.
@@ -41,10 +43,10 @@ from txlog.base.message_columns import EXPORTED
 from txlog.base.ranges import END, Range
 from txlog.base.settings import INSTANT_MS_MAX
 from txlog.base.startup import compute as pc
-from txlog.base.text.columns import data_of
+from txlog.base.text.columns import data_of, in_quotes, tsv_escaped
 from txlog.base.text.columns import pieces as text_pieces
 from txlog.base.text.formats import packed
-from txlog.base.text.messages import Messages
+from txlog.base.text.messages import Messages, flat
 from txlog.base.times import INSTANT_MS_MIN
 from txlog.client.client import Client
 from txlog.client.reading.reader import Reader
@@ -65,6 +67,7 @@ from txlog.errors import (
     TxlogError,
 )
 from txlog.lake.jobs.engine import Tell, silent
+from txlog.lake.sql import json_members
 from txlog.lake.sql.where import Where
 
 if TYPE_CHECKING:
@@ -99,12 +102,18 @@ class Shape:
     """How the received messages of a topic become rows of files: COLUMNS, and records before them.
 
     schema: of the rows; `record` is its first column if the topic is or was typed
+    tables: all messages of a text whose columns are the members of JSON objects if the topic is not
+            typed; they are read only then
     """
 
-    def __init__(self, client: Client, topic: str) -> None:
+    def __init__(self, client: Client, topic: str, tables: Iterable[pa.Table] = ()) -> None:
         self.topic = TopicName.parse(topic, allow_partition=True).topic.short
         self._records = RecordColumns(client.store).of(self.topic)
+        self._members: json_members.Members | None = None
         fields = [] if self._records is None else [pa.field(RECORD, self._records.kind)]
+        if self._records is None and tables:
+            self._members = json_members.members(tables)
+            fields = [] if self._members is None else [pa.field(RECORD, self._members.kind)]
         self.schema = pa.schema([*fields, *COLUMNS])
 
     def rows(self, received: pa.Table) -> pa.Table:
@@ -113,6 +122,8 @@ class Shape:
         raises: TryAgain for a message of a schema that the topic got after the export began
         """
         rows = exported(received)
+        if self._members is not None:
+            return pa.table([self._members.of(received), *rows.columns], schema=self.schema)
         if self._records is None:
             return rows
         newest = pc.max(received.column("schema_version")).as_py()
@@ -167,7 +178,7 @@ def writer(
     if form == "arrow":
         arrow_writer = pa.ipc.new_file(sink, schema) if seeks else pa.ipc.new_stream(sink, schema)
         return _Arrow(schema, arrow_writer)
-    return _Text(form, sink, schema.names)
+    return _Text(form, sink, schema)
 
 
 @contextmanager
@@ -198,20 +209,26 @@ class _Arrow:
 
 
 class _Text:
-    def __init__(self, form: str, sink: BinaryIO, columns: Sequence[str]) -> None:
+    def __init__(self, form: str, sink: BinaryIO, columns: pa.Schema) -> None:
         self._sink: BinaryIO | None = sink
         self._form = form
-        self._names = [
+        if form == "ndjson":
+            return
+        names = [
             name
-            for column in columns
+            for column in columns.names
             for name in (
                 (column, f"{column}_encoding") if column in ("key", "value") else (column,)
             )
         ]
+        fields = [field.name for field in columns.field(RECORD).type] if RECORD in names else []
+        headings = flat(names, fields)
+        self._names = [*headings.values()]
+        titles = pa.array([*headings], pa.string())
         if form == "csv":
-            sink.write(",".join(f'"{name}"' for name in self._names).encode() + b"\n")
-        elif form == "tsv":
-            sink.write("\t".join(self._names).encode() + b"\n")
+            sink.write(b",".join(map(str.encode, in_quotes(titles).to_pylist())) + b"\n")
+        else:
+            sink.write(b"\t".join(map(str.encode, tsv_escaped(titles).to_pylist())) + b"\n")
 
     def write(self, rows: pa.Table) -> None:
         assert self._sink is not None
@@ -335,7 +352,7 @@ def export_stream(
     _check_form(form)
     counts = Counts()
     counts.files = 1
-    shape = Shape(client, topic)
+    shape = _shape(client, topic, form, message_range, where)
     with dropping(writer(form, sink, shape.schema, seeks=False)) as writer_:
         _write(writer_, _tables(client, topic, message_range, where), shape, form, counts, tell)
     return _answer(topic, "-", counts)
@@ -362,7 +379,7 @@ def export_file(
     if Path(path).exists() and not force:
         raise AlreadyExists(f"{path} exists", hint="--force replaces it", path=path)
     counts = Counts()
-    shape = Shape(client, topic)
+    shape = _shape(client, topic, form, message_range, where)
     with (
         replacing(path, only_new=not force) as file,
         packed(file, path) as sink,
@@ -371,6 +388,13 @@ def export_file(
         _write(writer_, _tables(client, topic, message_range, where), shape, form, counts, tell)
     counts.files = 1
     return _answer(topic, path, counts)
+
+
+def _shape(
+    client: Client, topic: str, form: str, message_range: Range | None, where: str | None
+) -> Shape:
+    is_table = form in ("csv", "tsv")
+    return Shape(client, topic, _tables(client, topic, message_range, where) if is_table else ())
 
 
 def _tables(
@@ -551,12 +575,11 @@ class _Directory:
 
     def pieces(self, partition: str, piece_messages: int) -> Iterator[int]:
         """Write a partition's remaining messages; after each piece, yield the export's count."""
-        stop = self.state.stops.get(partition)
-        if stop is None:
+        if partition not in self.state.stops:
             return
         number, store = int(partition), self._client.store
         reader = self._client.reader(self._topic, partitions=[number])
-        reader.stand({number: self.state.places[partition]}, {number: stop})
+        self._stand(reader, number)
         while True:
             try:
                 written = self._piece(reader, number, piece_messages)
@@ -582,20 +605,20 @@ class _Directory:
 
         The files get their names together.
         """
-        done, shape = 0, Shape(self._client, self._topic)
+        shape = Shape(self._client, self._topic)
+        if self.state.form in ("csv", "tsv"):
+            ahead = (rows for _, rows in self._taken(reader, most))
+            shape = Shape(self._client, self._topic, ahead)
+            self._stand(reader, partition)
+        done = 0
         with ExitStack() as files:
             writers: dict[str, Writer] = {}
             name = ""
-            while done < most:
-                rows = reader.take(min(_GROUP, most - done))
+            for taken, rows in self._taken(reader, most):
+                name = name or _name(taken, partition, self.state.form)
+                done += taken.num_rows
                 if not rows.num_rows:
-                    break
-                name = name or _name(rows, partition, self.state.form)
-                done += rows.num_rows
-                if self._condition is not None:
-                    rows = self._condition.filtered(rows)
-                    if not rows.num_rows:
-                        continue
+                    continue
                 for folder, part in by_place(shape.rows(rows), self.state.partition_by):
                     if folder not in writers:
                         writers[folder] = self._opened(files, folder, name, shape.schema)
@@ -605,6 +628,19 @@ class _Directory:
                 writer_.close()
             self.counts.files += len(writers)
         return done
+
+    def _taken(self, reader: Reader, most: int) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """At most `most` messages, group by group, each with those that are wanted."""
+        left = most
+        while left > 0 and (rows := reader.take(min(_GROUP, left))).num_rows:
+            left -= rows.num_rows
+            wanted = rows if self._condition is None else self._condition.filtered(rows)
+            yield rows, wanted
+
+    def _stand(self, reader: Reader, partition: int) -> None:
+        """Let a reader begin where the partition has been written to."""
+        key = str(partition)
+        reader.stand({partition: self.state.places[key]}, {partition: self.state.stops[key]})
 
     def _opened(self, files: ExitStack, folder: str, name: str, columns: pa.Schema) -> Writer:
         below = self._root / folder

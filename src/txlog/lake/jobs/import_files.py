@@ -261,8 +261,9 @@ def _schema_of(client: Client, topic: TopicName, *, create: bool) -> tuple[Schem
     """
     try:
         schema = client.topic(topic.full).schemas.get()
-    except TopicNotFound:
+    except TopicNotFound as error:
         if not create:
+            error.hint = f"{error.hint} (--create makes it here, with --infer-schema a typed one)"
             raise
         return None, False
     except NotFound:

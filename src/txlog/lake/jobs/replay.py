@@ -7,14 +7,17 @@ property that names its source; the function may change it further.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
-from txlog.base.ids import TopicName
+from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import Range
 from txlog.base.startup import compute as pc
+from txlog.base.text.previews import preview
 from txlog.client.client import Client
 from txlog.engine.door.facts import PROPERTY_MAP
 from txlog.engine.door.relation import RelationContent, RelationFilter, scans_of
@@ -94,7 +97,39 @@ def replay(
 
 # --- its messages ----------------------------------------------------------------------------
 
-_READ: Final = ["topic", "message_id", *KEPT]
+_READ: Final = ["topic", "partition", "message_id", *KEPT]
+T = TypeVar("T")
+
+
+def transformed(function: Transform, messages: T, kind: type[T], ranges: Callable[[], str]) -> T:
+    """What a user's function makes of messages.
+
+    ranges: the messages in words, for an error
+    raises: CommandFailed, with the messages and the line of the user's code
+    """
+    try:
+        result = function(messages)
+    except Exception as error:  # a user's function may raise anything
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise CommandFailed(
+            f"the transform failed: {type(error).__name__}: {error} ({ranges()})",
+            hint=f"{where.filename}:{where.lineno} in {where.name}",
+        ) from error
+    if not isinstance(result, kind):
+        raise CommandFailed(
+            f"the transform returned a {type(result).__name__}, not a {kind.__name__}"
+        )
+    return result
+
+
+def in_words(topic: str, ranges: Iterable[tuple[int, int, str, str]]) -> str:
+    """Messages of a topic in words: partition, number, first and last id of each range."""
+    return ", ".join(
+        f"{messages:,} messages of {topic}/{partition}, {first} to {last}"
+        if messages > 1
+        else f"message {first} of {topic}/{partition}"
+        for partition, messages, first, last in ranges
+    )
 
 
 class Replayed:
@@ -117,22 +152,27 @@ class Replayed:
                 sent = table.select(list(KEPT)).set_column(
                     KEPT.index("properties"), "properties", _with_source(table)
                 )
-                for batch in self._changed(sent).to_batches():
+                if self._function is not None:
+                    sent = transformed(self._function, sent, pa.Table, partial(_described, table))
+                for batch in sent.to_batches():
                     yield as_message(batch)
 
-    def _changed(self, table: pa.Table) -> pa.Table:
-        """The messages after the user's function."""
-        if self._function is None:
-            return table
-        try:
-            changed = self._function(table)
-        except Exception as error:  # a user's function may raise anything
-            raise CommandFailed(f"the transform failed: {type(error).__name__}: {error}") from error
-        if not isinstance(changed, pa.Table):
-            raise CommandFailed(
-                f"the transform gave a {type(changed).__name__}, not a pyarrow.Table"
-            )
-        return changed
+
+def _described(table: pa.Table) -> str:
+    """The messages of a table in words; of a single one also its key and value."""
+    ids: dict[int, list[MessageId]] = {}
+    rows = zip(
+        *(table.column(name).to_pylist() for name in ("partition", "message_id")), strict=True
+    )
+    for partition, message_id in rows:
+        ids.setdefault(partition, []).append(MessageId.parse(message_id))
+    ranges = [(number, len(of), str(min(of)), str(max(of))) for number, of in sorted(ids.items())]
+    words = in_words(table.column("topic")[0].as_py(), ranges)
+    if table.num_rows == 1:
+        for name in ("key", "value"):
+            if (text := preview(table.column(name)[0].as_py())) is not None:
+                words += f", {name} {text}"
+    return words
 
 
 def _with_source(table: pa.Table) -> pa.Array:

@@ -39,6 +39,7 @@ from txlog.engine.door.segments import FileRef
 from txlog.engine.door.space import Arrange
 from txlog.engine.door.store import View
 from txlog.errors import CommandFailed, InvalidArgument
+from txlog.lake.jobs.replay import in_words, transformed
 from txlog.lake.jobs.sources.loads import (
     BASE64,
     KEPT,
@@ -140,21 +141,18 @@ class Spark:
         sent = frame.withColumn(
             "properties", F.map_concat(F.coalesce(others, F.create_map().cast(_PROPERTIES)), origin)
         ).select(*KEPT)
-        if function is not None:
-            sent = self._changed(sent, function)
-        answer = self._stored_frame(client, sent, dest, key, batch)
-        return self._run(frame.count), answer
+        if function is None:
+            return self._run(frame.count), self._stored_frame(client, sent, dest, key, batch)
 
-    def _changed(self, frame: DataFrame, function: Transform) -> DataFrame:
-        try:
-            changed = function(frame)
-        except Exception as error:  # a user's function may raise anything
-            raise CommandFailed(f"the transform failed: {type(error).__name__}: {error}") from error
-        if not isinstance(changed, DataFrame):
-            raise CommandFailed(
-                f"the transform returned a {type(changed).__name__}, not a DataFrame"
-            )
-        return changed
+        def ranges() -> str:
+            return _described(frame)
+
+        sent = transformed(function, sent, DataFrame, ranges)
+        try:  # Spark calls the functions in a frame only now
+            answer = self._stored_frame(client, sent, dest, key, batch)
+        except CommandFailed as error:
+            raise CommandFailed(f"{error.message} ({ranges()})", hint=error.hint) from error
+        return self._run(frame.count), answer
 
     def _stored_frame(
         self, client: Client, frame: DataFrame, topic: str, key: str, batch: str
@@ -248,6 +246,18 @@ class Spark:
         except (PySparkException, Py4JError) as error:
             text = " ".join(str(error).split())
             raise CommandFailed(f"Spark: {text[:300]}") from error
+
+
+def _described(frame: DataFrame) -> str:
+    """The messages of a topic in words: the range of each partition."""
+    place = F.struct("ledger", "entry", F.coalesce("txn_index", F.lit(0)))
+    rows = frame.groupBy("topic", "partition").agg(
+        F.count("*").alias("messages"),
+        F.min_by("message_id", place).alias("first"),
+        F.max_by("message_id", place).alias("last"),
+    )
+    ranges = [tuple(row) for row in rows.orderBy("partition").collect()]
+    return in_words(ranges[0][0], (range_[1:] for range_ in ranges)) if ranges else "no message"
 
 
 def _delayed_places(view: View, name: TopicName) -> tuple[list[int], list[Id], RelationContent]:

@@ -5,6 +5,7 @@ Contents:
     client_query     Query: SQL over the store of a client
     duck             DuckDB itself: the only module that imports it
     faults           errors of JSON, with the message that is to blame
+    json_members     members of JSON objects as columns, where a topic has no schema
     lists            relations other than messages: the lists, as Arrow tables
     macros           bytes in SQL: text, JSON, and the message that is not JSON
     messages         a Relation written as SQL

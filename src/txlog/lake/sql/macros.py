@@ -32,7 +32,8 @@ _FUNCTIONS: Final = frozenset(
 _OURS: Final = re.compile(r'txlog_json\(((?:"[^"]*"|[\w.])+)\)')
 _CAUSES: Final = ("Malformed JSON", "Failure in decode")
 _HINT: Final = (
-    "skip such messages: WHERE try_json(value) IS NOT NULL (in a join: try_json(o.value))"
+    "try_json(value)->>'id' is NULL for such a message; in a join, name the topic or its alias "
+    "as well: try_json({topic}.value)"
 )
 
 
@@ -113,7 +114,7 @@ def no_json(error: Exception, ask: Callable[[str], pa.Table], messages: str) -> 
             why = "not JSON" if cause.startswith("Malformed") else "not UTF-8, so not JSON"
             return SqlError(
                 f"{where}: the {column} of message {message_id} is {why}",
-                hint=_HINT.replace("value", column),
+                hint=_HINT.replace("value", column).format(topic=row["topic"]),
                 topic=row["topic"],
                 message_id=row["message_id"],
             )

@@ -345,7 +345,7 @@ def _document(path: Path) -> dict[str, Any]:
         raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"{path} is not UTF-8, at byte {error.start}") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of too many digits
         raise InvalidArgument(f"{path} is not TOML: {str(error)[:200]}") from error
 
 

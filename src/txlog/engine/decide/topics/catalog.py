@@ -187,7 +187,8 @@ def policy_ops(topic: int, policies: Mapping[str, int | None]) -> list[PolicySet
         if value is not None and not isinstance(value, int):
             raise InvalidArgument(f"{name} is {value!r}, it must be an integer", code=203)
         if value is not None and not 0 <= value <= INSTANT_MS_MAX:
-            raise InvalidArgument(f"{name} is {value}, it must not be negative", code=203)
+            bound = "negative" if value < 0 else f"above {INSTANT_MS_MAX}"
+            raise InvalidArgument(f"{name} is {value}, it must not be {bound}", code=203)
     return [
         PolicySet(topic, name, None if value is None else int(value))  # True is 1
         for name, value in policies.items()

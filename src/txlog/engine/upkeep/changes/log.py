@@ -20,7 +20,7 @@ from txlog.base.ids import TopicName, encode_component
 from txlog.base.settings import Settings
 from txlog.base.startup import compute as pc
 from txlog.base.startup.crc32c import crc32c
-from txlog.engine.storage.checked import damaged
+from txlog.engine.storage.checked import damaged, said_by_arrow
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.manifest import ChangeRef, Changes, DumpRef, Manifest, changes_of
 from txlog.engine.storage.segment import GROUP_ROWS, arrow_module
@@ -429,11 +429,15 @@ def decoded(ref: ChangeRef, data: bytes | memoryview) -> pa.Table:
     crc = crc32c(data)
     if len(data) != ref.bytes or crc != ref.crc:
         raise damaged(ref.path, 0, ref.bytes, f"{ref.crc:08x}", f"{crc:08x}", HINT)
-    if ref.path.endswith(".parquet"):
-        table = arrow_module("pyarrow.parquet").read_table(pa.BufferReader(data))
-    else:
-        with pa.ipc.open_file(pa.py_buffer(data)) as reader:
-            table = reader.read_all()
+    try:
+        if ref.path.endswith(".parquet"):
+            table = arrow_module("pyarrow.parquet").read_table(pa.BufferReader(data))
+        else:
+            with pa.ipc.open_file(pa.py_buffer(data)) as reader:
+                table = reader.read_all()
+    except (pa.ArrowException, OSError) as error:
+        reason = said_by_arrow(error)
+        raise damaged(ref.path, 0, ref.bytes, "a file that decodes", reason, HINT) from error
     if table.num_rows != ref.rows or table.schema != SCHEMAS[ref.kind]:
         raise damaged(
             ref.path,

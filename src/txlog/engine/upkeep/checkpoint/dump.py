@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 
 FRAMES_SHOWN_MAX = 1000
+_OF_IDENTITY = ("format", "uuid", "created_ms", "crc32c")
 
 
 def describe_frame(raw: RawFrame) -> Frame:
@@ -66,14 +67,28 @@ def inspect_file(path: str) -> dict[str, Any]:
         raise NotFound(f"{path} is not a file", path=path)
     data = Path(path).read_bytes()
     base: dict[str, Any] = {"kind": "file", "path": path, "size_bytes": len(data)}
+    try:
+        contents = _of_store(data) or _of_columns(data, path)
+    except (pa.ArrowException, OSError, ValueError, TypeError, RecursionError) as exc:
+        raise Corruption(
+            f"{path} cannot be read: {said_by_arrow(exc)}", path=path, offset=0
+        ) from exc
+    except msgspec.DecodeError as exc:
+        raise Corruption(f"{path} cannot be read: {exc}", path=path, offset=0) from exc
+    if contents is not None:
+        return {**base, **contents}
+    raise FormatMismatch(f"{path} is no file that a store has", path=path)
+
+
+def _of_store(data: bytes) -> dict[str, Any] | None:
+    """The contents of a file of a form of our own; None: it is none."""
     if data.startswith(b"TXLOGJNL"):
-        return {**base, "type": "journal", **_journal(data)}
+        return {"type": "journal", **_journal(data)}
     if data.startswith(b"TXLOGMAN"):
         body = msgspec.msgpack.decode(data[32:], type=Manifest)
         refs: list[FileRef | ChangeRef] = [*chain.from_iterable(body.files.values())]
         refs += changes_of(body).refs
         return {
-            **base,
             "type": "manifest",
             "generation": body.generation,
             "lsn": body.cut_lsn,
@@ -85,22 +100,14 @@ def inspect_file(path: str) -> dict[str, Any]:
             ],
         }
     if data.startswith(b"TXLOGSTA"):
-        return {**base, "type": "state", "salt": data[8:16].hex()}
+        return {"type": "state", "salt": data[8:16].hex()}
     if data.startswith(b"# a txlog store"):
-        text = data.decode(errors="replace")
-        return {**base, "type": "identity", **tomllib.loads(text)}
+        members = tomllib.loads(data.decode())
+        return {"type": "identity", **{name: members.get(name) for name in _OF_IDENTITY}}
     if data.startswith(b"TXLW"):
         record = decode_record(data[:128], data[16:24])
-        return {**base, "type": "witness", "durable_lsn": record.durable_lsn if record else None}
-    try:
-        contents = _of_columns(data, path)
-    except (pa.ArrowException, OSError, ValueError, TypeError, msgspec.MsgspecError) as exc:
-        raise Corruption(
-            f"{path} cannot be read: {said_by_arrow(exc)}", path=path, offset=0
-        ) from exc
-    if contents is not None:
-        return {**base, **contents}
-    raise FormatMismatch(f"{path} is no file that a store has", path=path)
+        return {"type": "witness", "durable_lsn": record.durable_lsn if record else None}
+    return None
 
 
 def _of_columns(data: bytes, path: str) -> dict[str, Any] | None:

@@ -31,7 +31,7 @@ from txlog.engine.model.ops import (
     encode_ops,
 )
 from txlog.engine.model.schema import INSTANT
-from txlog.engine.storage.checked import HINT
+from txlog.engine.storage.checked import HINT, damaged, said_by_arrow
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.manifest import HistoryRef
 from txlog.engine.store.store import Store
@@ -261,8 +261,12 @@ def _read(disk: Disk, ref: HistoryRef) -> pa.Table:
             expected=ref.crc,
             found=crc32c(data),
         )
-    with pa.ipc.open_file(pa.py_buffer(data)) as reader:
-        return reader.read_all()
+    try:
+        with pa.ipc.open_file(pa.py_buffer(data)) as reader:
+            return reader.read_all()
+    except (pa.ArrowException, OSError) as error:
+        reason = said_by_arrow(error)
+        raise damaged(ref.path, 0, ref.bytes, "a file that decodes", reason) from error
 
 
 # --- questions -------------------------------------------------------------------------------

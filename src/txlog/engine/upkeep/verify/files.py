@@ -193,7 +193,7 @@ def check_state(
             bad.append(ref)
         elif deep:
             try:
-                FOLDS[ref.kind].load(blob)
+                FOLDS[ref.kind].read(blob)
             except (TxlogError, ValueError, TypeError, KeyError) as error:
                 findings.error(
                     604,

@@ -196,7 +196,7 @@ def plain(key: Component, blob: bytes) -> object:
     """A dump as values that do not depend on the packing of bitmaps or the order of dicts."""
     if key[0] in _VALUES_OF_DUMP:
         return msgspec.msgpack.decode(blob, strict=False)
-    state: Any = FOLDS[key[0]].load(blob)
+    state: Any = FOLDS[key[0]].read(blob)
     if isinstance(state, Cursor):
         return _plain_cursor(state)
     for name in state.__struct_fields__:

@@ -1,0 +1,414 @@
+"""Owns the causes: which line of a program loses or doubles a message, and why.
+
+The trace of the killed process says what had taken effect when it died. The trace of an undisturbed
+run says what would have come next. A message is lost when the program had noted before the death
+that it is done with an input, and doubled when it had written before it noted that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from txlog.base.rows.jobs import CrashFinding
+from txlog.testing.crashtest.history import History, Send
+from txlog.testing.crashtest.state import State
+from txlog.testing.crashtest.trace import Event, Trace, digest, shown
+from txlog.testing.outputs import Content, Difference, differences
+
+MESSAGES_SHOWN = 5
+MEMORY = "depends on what the program keeps in memory"
+
+
+class Finding(msgspec.Struct):
+    """A defect of a program.
+
+    kind:    lost, doubled, changed, stuck or left
+    line:    of the cause; other: the line that has to be in one step with it
+    cause:   what is wrong, in a sentence
+    example: what happened at the first point, in a sentence
+    where:   the topic, the file or the subscription that differs
+    outputs: the first bytes of the messages, or lines of a file, that differ
+    inputs:  the ids of the messages that they were made from
+    point:   the first point at which it shows; points: how many
+    refused: the call at that point was refused instead of killed
+    """
+
+    kind: str
+    file: str
+    line: int
+    other: int | None
+    cause: str
+    example: str
+    where: str
+    outputs: list[str]
+    inputs: list[str]
+    point: int = 0
+    refused: bool = False
+    points: int = 1
+
+
+def row_of(finding: Finding) -> CrashFinding:
+    """The finding as a plain value."""
+    return {
+        "kind": finding.kind,
+        "file": finding.file,
+        "line": finding.line,
+        "other_line": finding.other,
+        "cause": finding.cause,
+        "example": finding.example,
+        "where": finding.where,
+        "output_list": finding.outputs,
+        "input_list": finding.inputs,
+        "point": finding.point,
+        "refused": finding.refused,
+        "points": finding.points,
+    }
+
+
+class Disturbed(msgspec.Struct):
+    """What happened at one point.
+
+    killed: the trace of the process that died; later: those of the runs after it
+    failure: why the program did not run to its end again
+    """
+
+    point: int
+    refuses: bool
+    killed: Trace
+    later: list[Trace]
+    state: State | None
+    failure: str = ""
+    failed_at: tuple[str, int] | None = None
+
+
+class Causes:
+    """Explains how the state after a disturbed run differs from the one without."""
+
+    def __init__(self, reference: Trace, wanted: State, disturbed: Disturbed) -> None:
+        self._reference = History(reference)
+        self._wanted = wanted
+        self._disturbed = disturbed
+        self._killed = History(disturbed.killed)
+        self._later = [History(trace) for trace in disturbed.later]
+        self._death = disturbed.killed.events[-1] if disturbed.killed.events else None
+
+    def findings(self) -> list[Finding]:
+        """The defects that this point shows."""
+        disturbed = self._disturbed
+        if disturbed.failure or disturbed.state is None:
+            return [self._stuck()]
+        rows = differences(disturbed.state.output, self._wanted.output)
+        found = [finding for row in rows for finding in self._of_topic(row)]
+        found += self._of_files(disturbed.state)
+        found = found or [*self._of_backlog(disturbed.state)]
+        return [*_distinct(found)]
+
+    # --- messages --------------------------------------------------------------------------------
+
+    def _of_topic(self, row: Difference) -> Iterator[Finding]:
+        lost = [self._lost(row.topic, content) for content in row.lost]
+        if lost and row.new and all(finding.cause.endswith(MEMORY) for finding in lost):
+            yield self._changed(row.topic, next(iter(row.new)))
+            return
+        yield from lost
+        is_explained = any(finding.other is not None for finding in lost)
+        for content in row.new:
+            if self._wanted.output[row.topic][content]:
+                yield self._doubled(row.topic, content)
+            elif not is_explained:
+                yield self._changed(row.topic, content)
+
+    def _lost(self, topic: str, content: Content) -> Finding:
+        name = digest(*content)
+        sends = self._reference.sent(name)
+        kept = {id(send.settled) for send in self._killed.sent(name) if send.settled is not None}
+        send = sends[min(len(kept), len(sends) - 1)] if sends else None
+        found = (
+            self._repeated_number(name)
+            or self._acknowledged_first(name, send)
+            or self._position_first(send)
+            or self._of_memory(send)
+        )
+        event, other, cause, inputs = found
+        return self._finding("lost", topic, content, event, other, cause, inputs)
+
+    def _repeated_number(self, name: str) -> Cause | None:
+        """The restarted program numbers its messages from the start again."""
+        for send in (send for history in self._later for send in history.sent(name)):
+            if send.event.duplicate:
+                cause = (
+                    f"{_line(send.event)} sends under a sequence id that was used before the kill, "
+                    "so the store takes the message for a repetition"
+                )
+                return send.event, None, cause, send.inputs
+        return None
+
+    def _acknowledged_first(self, name: str, send: Send | None) -> Cause | None:
+        """The killed program had acknowledged an input of the message."""
+        acked = self._killed.acknowledged(send.inputs if send is not None else self._killed.acks)
+        if acked is None:
+            return None
+        message, ack = acked
+        first, settled = ack.event, ack.settled
+        assert settled is not None
+        begun = self._killed.sent(name)
+        if send is None:
+            later = next(
+                (e for e in self._reference.events if e.call == "send" and e.event > first.event),
+                None,
+            )
+            if later is None:
+                return None
+            return (
+                first,
+                later,
+                f"{_line(first)} acknowledges before {_line(later)} writes",
+                [message],
+            )
+        writes = send.event
+        refused = next((e for e in self._killed.events if e.error == "StoreLocked"), None)
+        if self._disturbed.refuses and refused is not None and refused.event < first.event:
+            cause = f"{_line(refused)} fails, and {_line(first)} acknowledges nevertheless"
+            return refused, first, cause, [message]
+        if begun and begun[0].event.queued and begun[0].settled is None:
+            cause = f"{_line(first)} acknowledges before what {_line(writes)} sends is stored"
+        elif first.txn and writes.txn and first.txn != writes.txn:
+            cause = (
+                f"{_line(first)} acknowledges in another transaction than {_line(writes)} writes, "
+                "which commits first"
+            )
+        elif writes.txn:
+            cause = f"{_line(first)} acknowledges outside of the transaction of {_line(writes)}"
+        else:
+            cause = f"{_line(first)} acknowledges before {_line(writes)} writes"
+        return first, writes, cause, [message]
+
+    def _position_first(self, send: Send | None) -> Cause | None:
+        """The killed program had noted elsewhere that it is done with the message."""
+        effects = self._killed.effects()
+        if not effects or send is None:
+            return None
+        effect = effects[-1]
+        cause = (
+            f"{_line(effect)} keeps the position in {effect.what} before {_line(send.event)} writes"
+        )
+        return effect, send.event, cause, send.inputs
+
+    def _of_memory(self, send: Send | None) -> Cause:
+        event = self._death_event() if send is None else send.event
+        cause = f"what {_line(event)} writes {MEMORY}"
+        return event, None, cause, [] if send is None else send.inputs
+
+    def _doubled(self, topic: str, content: Content) -> Finding:
+        name = digest(*content)
+        kept = [send for send in self._killed.sent(name) if send.settled is not None]
+        again = [send for history in self._later for send in history.sent(name)]
+        if not kept or self._killed.acknowledged(kept[0].inputs) is not None:
+            send = next(iter([*again, *kept]), None)
+            event = self._death_event() if send is None else send.event
+            cause = (
+                f"{_line(event)} writes again what it wrote before the kill: "
+                "the program remembers in memory only what it has seen"
+            )
+            inputs = [] if send is None else send.inputs
+            return self._finding("doubled", topic, content, event, None, cause, inputs)
+        first = kept[0]
+        event, other, cause = self._written_first(first)
+        return self._finding("doubled", topic, content, event, other, cause, first.inputs)
+
+    def _written_first(self, send: Send) -> tuple[Event, Event | None, str]:
+        """The killed program had written the message, and not yet noted that."""
+        line = _line(send.event)
+        acked = self._reference.acknowledged(send.inputs)
+        if acked is not None:
+            ack = acked[1]
+            settled = ack.settled
+            assert settled is not None and send.settled is not None
+            if ack.event.txn and send.event.txn:
+                cause = (
+                    f"{_line(send.settled)} commits what {line} writes before {_line(settled)} "
+                    f"commits what {_line(ack.event)} acknowledges: two transactions"
+                )
+                return send.settled, settled, cause
+            if send.event.txn:
+                cause = f"{_line(ack.event)} acknowledges outside of the transaction of {line}"
+                return ack.event, send.event, cause
+            if ack.event.txn:
+                cause = (
+                    f"{line} writes outside of the transaction in which {_line(ack.event)} "
+                    "acknowledges"
+                )
+                return send.event, ack.event, cause
+            cause = (
+                f"{line} writes before {_line(ack.event)} acknowledges, and not in one transaction"
+            )
+            return send.event, ack.event, cause
+        effect = self._reference.next_effect(send.event.event)
+        if effect is not None:
+            cause = f"{line} writes before {_line(effect)} keeps the position in {effect.what}"
+            return send.event, effect, cause
+        return send.event, None, f"{line} writes, and nothing keeps how far the program has read"
+
+    def _changed(self, topic: str, content: Content) -> Finding:
+        name = digest(*content)
+        sends = [send for history in (*self._later, self._killed) for send in history.sent(name)]
+        event = sends[0].event if sends else self._death_event()
+        inputs = sends[0].inputs if sends else []
+        cause = f"what {_line(event)} writes {MEMORY}"
+        return self._finding("changed", topic, content, event, None, cause, inputs)
+
+    # --- files, backlog, failures ----------------------------------------------------------------
+
+    def _of_files(self, state: State) -> Iterator[Finding]:
+        for name in sorted({*self._wanted.files, *state.files}):
+            wanted, written = (files.get(name) for files in (self._wanted.files, state.files))
+            lost = list(((wanted or _NONE) - (written or _NONE)).elements())
+            new = list(((written or _NONE) - (wanted or _NONE)).elements())
+            if lost or new:
+                yield self._of_file(name, lost, new)
+
+    def _of_file(self, name: str, lost: list[str], new: list[str]) -> Finding:
+        effects = self._killed.effects(name)
+        event = effects[-1] if effects else self._death_event()
+        other: Event | None
+        if lost and not new:
+            other = self._reference.next_effect(event.event, name) or event
+            acked = [ack.event for ack in self._killed.acks.values() if ack.settled is not None]
+            event = acked[-1] if acked else event
+            cause = f"{_line(event)} acknowledges before {_line(other)} changes {name}"
+        else:
+            other = self._reference.next_decision(event.event)
+            if other is None:
+                cause = f"{_line(event)} changes {name}, and nothing keeps that it did"
+            elif other.call == "commit":
+                cause = (
+                    f"{_line(event)} changes {name} outside of the transaction that "
+                    f"{_line(other)} commits"
+                )
+            else:
+                cause = f"{_line(event)} changes {name} before {_line(other)} acknowledges"
+        kind = (
+            "lost"
+            if lost and not new
+            else "doubled"
+            if _is_doubled(name, new, self._wanted)
+            else "changed"
+        )
+        lines = (lost if kind == "lost" else new)[:MESSAGES_SHOWN]
+        lacks = (
+            "lacks" if kind == "lost" else "has once more" if kind == "doubled" else "has instead"
+        )
+        example = f"{self._how()}, {name} {lacks} {', '.join(lines)}"
+        line = None if other is None else other.line
+        return self._new(kind, event, line, cause, example, name, lines, [])
+
+    def _of_backlog(self, state: State) -> Iterator[Finding]:
+        for (topic, subscription), wanted in self._wanted.backlog.items():
+            left = state.backlog.get((topic, subscription), 0) - wanted
+            if left > 0:
+                event = self._death_event()
+                cause = f"after a kill at {_line(event)} the program does not finish {topic}"
+                example = f"{self._how()}, {left} more messages of {topic} stay in {subscription}"
+                yield self._new("left", event, None, cause, example, subscription, [], [])
+
+    def _stuck(self) -> Finding:
+        event = self._death_event()
+        file, line = self._disturbed.failed_at or (event.file, event.line)
+        cause = f"line {line} does not run again after a kill: {self._disturbed.failure}"
+        example = f"{self._how()}, the program does not start again"
+        return Finding(
+            "stuck", file, line, None, cause, example, "", [], [],
+            self._disturbed.point, self._disturbed.refuses,
+        )  # fmt: skip
+
+    # --- words -----------------------------------------------------------------------------------
+
+    def _death_event(self) -> Event:
+        return self._death or Event(0, 0, "", "", 0)
+
+    def _how(self) -> str:
+        """How the program was disturbed, as the begin of a sentence."""
+        event, point = self._death_event(), self._disturbed.point
+        if self._disturbed.refuses:
+            refused = (each for each in self._killed.events if each.point == point)
+            return f"when {_line(next(refused, event))} was refused"
+        at = next(
+            (each for each in self._killed.events if point in (each.point, each.after)), event
+        )
+        word = "after" if at.after == point else "before"
+        return f"killed {word} {_line(at)}"
+
+    def _finding(
+        self,
+        kind: str,
+        topic: str,
+        content: Content,
+        event: Event,
+        other: Event | None,
+        cause: str,
+        inputs: list[str],
+    ) -> Finding:
+        output = shown(content[1])
+        values = {**self._killed.values, **self._reference.values}
+        named = "the message" if not inputs else f"message {inputs[0]} {values.get(inputs[0], '')}"
+        end = {
+            "lost": f"is lost: {topic} lacks {output}",
+            "doubled": f"is doubled: {topic} has {output} once more",
+            "changed": f"becomes another: {topic} has {output}",
+        }[kind]
+        example = f"{self._how()}, {named} {end}"
+        line = None if other is None else other.line
+        return self._new(kind, event, line, cause, example, topic, [output], inputs)
+
+    def _new(
+        self,
+        kind: str,
+        event: Event,
+        other: int | None,
+        cause: str,
+        example: str,
+        where: str,
+        outputs: list[str],
+        inputs: list[str],
+    ) -> Finding:
+        point, refuses = self._disturbed.point, self._disturbed.refuses
+        return Finding(
+            kind,
+            event.file,
+            event.line,
+            other,
+            cause,
+            example,
+            where,
+            outputs,
+            inputs,
+            point,
+            refuses,
+        )
+
+
+# The call to blame, the one that has to be in one step with it, the sentence, the inputs.
+Cause = tuple[Event, Event | None, str, list[str]]
+_NONE: Counter[str] = Counter()
+
+
+def _is_doubled(name: str, new: list[str], wanted: State) -> bool:
+    return all(wanted.files.get(name, _NONE)[line] for line in new)
+
+
+def _line(event: Event) -> str:
+    return f"line {event.line}"
+
+
+def _distinct(found: Iterable[Finding]) -> Iterator[Finding]:
+    """One finding for each cause, with the outputs of all."""
+    by_cause: dict[tuple[str, str], Finding] = {}
+    for finding in found:
+        first = by_cause.setdefault((finding.kind, finding.cause), finding)
+        if first is not finding and len(first.outputs) < MESSAGES_SHOWN:
+            first.outputs += finding.outputs
+            first.inputs += finding.inputs
+    yield from by_cause.values()

@@ -1,0 +1,53 @@
+"""Owns the comparison of what two runs of a pipeline wrote: messages of topics, in any order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from txlog.client.client import Client
+
+Content = tuple[bytes | None, bytes | None]  # key and value of a message
+Output = dict[str, Counter[Content]]  # by topic
+SHOWN = 5  # messages named in a failure
+
+
+class Difference(NamedTuple):
+    """How one topic differs from what it should have."""
+
+    topic: str
+    lost: Counter[Content]
+    new: Counter[Content]  # doubled, or never written without the kill
+
+
+def messages_of(client: Client, topics: Iterable[str]) -> Output:
+    """The committed messages of topics."""
+    return {
+        topic: Counter((message.key, message.value) for message in client.reader(topic))
+        for topic in topics
+    }
+
+
+def differences(written: Output, wanted: Output) -> list[Difference]:
+    """The topics that differ from what they should have."""
+    rows = (
+        Difference(topic, wanted[topic] - written[topic], written[topic] - wanted[topic])
+        for topic in wanted
+    )
+    return [row for row in rows if row.lost or row.new]
+
+
+def described(rows: Iterable[Difference]) -> str:
+    """The differences in words."""
+    parts = []
+    for topic, lost, new in rows:
+        for word, rest in (("lost", lost), ("doubled or new", new)):
+            if rest:
+                named = ", ".join(
+                    repr(value if key is None else (key, value))
+                    for key, value in [*rest.elements()][:SHOWN]
+                )
+                parts.append(f"{topic} {word} {rest.total()}: {named}")
+    return "; ".join(parts)

@@ -1,0 +1,1 @@
+"""Programs with one mistake each, for the crash test."""
