@@ -380,3 +380,26 @@ def test_a_preview_for_a_cancelled_task_comes_with_the_next_call(tmp_path: Path)
             return [None if message is None else message.value for message in got]
 
     assert asyncio.run(main()) == [b"open", None]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["waiting", "ended"])
+def test_a_cancelled_transaction_of_a_client_with_a_key_is_aborted(
+    tmp_path: Path, late: bool
+) -> None:
+    """Under a key it begins at once; nobody else would end it before its time-out."""
+    path = new_store(str(tmp_path / "store"))
+
+    async def main() -> list[Any]:
+        async with txlog.aio.open(path, transaction_key="task") as client:
+
+            async def begin() -> None:
+                await client.transaction()
+
+            async def cancelled() -> None:
+                await Cancelled(begin(), 1, late=late)
+
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.create_task(cancelled())
+            return await client.run(lambda sync: sync.transactions())
+
+    assert asyncio.run(main()) == []

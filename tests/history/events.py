@@ -72,7 +72,7 @@ op, with its args -> its answer:
                      be more than it returned.
   faults, of type `event`, or a call if they take time
     kill             (process) its open calls are unknown; without a process, the server of all
-    power_cut        every process dies; what was not flushed may be lost
+    power_cut        survivors?; every other process dies; what was not flushed may be lost
     lossy            unflushed frames may be lost, as after a failed flush
     stop, continue   (process) SIGSTOP, SIGCONT
     clock_jump       (process) by_ms
@@ -157,9 +157,11 @@ class Recorder:
         """Something happened; after `kill` and `power_cut` the open calls are unknown."""
         event = self._add("event", op, process=process, client=client, args=args)
         self._write(event)
+        survivors = args.get("survivors", ())  # processes on other machines
         if op in ("kill", "power_cut"):
             for call, invoked in list(self._open.items()):
-                if op == "power_cut" or invoked.process == process:
+                is_dead = op == "power_cut" and invoked.process not in survivors
+                if is_dead or invoked.process == process:
                     self.unknown(call)
         return event
 

@@ -31,6 +31,7 @@ from txlog.clock import ManualClock
 from txlog.engine.session.consuming import receive
 from txlog.engine.session.reading import pause
 from txlog.engine.storage.disk import libc
+from txlog.engine.storage.frame import WITNESS_PATH
 from txlog.engine.store import wakeups
 from txlog.engine.store.liveness import consumer_lock
 from txlog.engine.store.store import Store
@@ -186,6 +187,39 @@ def test_appends_to_a_new_journal_file_wake_a_wait(path: str) -> None:
         producer.send(b"1", txn=begin(other))
         appends_before = woken.tally.appends
         assert woken.drain() and woken.tally.appends > appends_before
+
+
+def test_a_flush_while_the_event_of_its_append_is_read_wakes_a_wait(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The witness is read after the event of the append, and then its own event brings no news."""
+
+    class Late:
+        """A watch that reports the witness one turn later."""
+
+        def __init__(self, watch: Any) -> None:
+            self.watch, self.late = watch, frozenset[str]()
+
+        def take(self) -> frozenset[str]:
+            paths, before = self.watch.take(), self.late
+            self.late = paths & {WITNESS_PATH}
+            return (paths - self.late) | before
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.watch, name)
+
+    with txlog.open(path) as own_client, txlog.open(path) as other:
+        woken, producer = own_client.store.wakeups, other.producer("t")
+        woken.begin()
+        woken.heed_appends()
+        monkeypatch.setattr(woken, "_watch", Late(woken._watch))
+        calm = pause.Waiting(own_client.store)
+        calm.look()
+        assert calm.rest() > 30.0
+        producer.send(b"1")
+        woken.drain()
+        woken.drain()
+        assert calm.rest_on() == 0.0
 
 
 def test_a_change_before_another_wait_began_the_watch_is_not_missed(path: str) -> None:

@@ -22,6 +22,7 @@ from tests.serve.deliveries import (
 from tests.serve.served import Raw, served
 from tests.serve.test_sends import batch, opened
 from txlog.engine.session.consuming.consumer import ConsumerSession
+from txlog.errors import TryAgain
 from txlog.serve.pulsar import consumers, deliveries, ids, wire
 from txlog.serve.pulsar.ids import STEP
 from txlog.serve.pulsar.messages import (
@@ -199,6 +200,26 @@ def test_chunks_are_counted_one_by_one(tmp_path: Path) -> None:
         raw.send("ping")
         raw.read("pong")
         assert messages(raw, 1, permits=1) == [(STEP, 1, 0)]
+
+
+@pytest.mark.parametrize("bytes_max", [1, 100, 65_536])
+def test_large_messages_come_in_chunks_however_small(tmp_path: Path, bytes_max: int) -> None:
+    """Kills: a large message without a frame, which uses up a permit, and is never delivered."""
+    value = b"x" * (bytes_max + 1)
+    txlog.init(str(tmp_path / "s"), max_message_bytes=bytes_max)
+    with txlog.open(str(tmp_path / "s")) as client:
+        client.create_topic("large")
+        with client.producer("large", chunking=True) as producer:
+            producer.send(value)
+    with served(tmp_path / "s") as url, Raw(url) as raw:
+        subscribed(raw, "large")
+        raw.send("flow", consumer_id=1, messagePermits=10)
+        came = b""
+        while len(came) < len(value):
+            frame = raw.frame()
+            assert frame.kind == wire.BY_FIELD["message"]
+            came += wire.split_message(frame.trailer).payload
+        assert came == value
 
 
 def test_returned_messages_are_redelivered_and_counted(place: tuple[Path, str]) -> None:
@@ -573,6 +594,38 @@ def test_acknowledgement_during_a_seek_does_not_move_the_cursor(
         raw.read("success")
         subscribed(raw, "sought", subType=0)
         assert [entry for entry, _, _ in messages(raw, 3)] == [0, STEP, 4 * STEP]
+
+
+def test_a_refused_seek_keeps_what_its_consumer_sent_meanwhile(
+    place: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: permits and acknowledgements that are lost, after which the consumer gets nothing."""
+    _, url = place
+    begun, goes_on = Event(), Event()
+
+    def refuse(*arguments: Any) -> None:
+        begun.set()
+        goes_on.wait(30)
+        raise TryAgain("the store is busy")
+
+    monkeypatch.setattr(ConsumerSession, "seek_partition", refuse)
+    filled(url, "kept")
+    with Raw(url) as raw:
+        subscribed(raw, "kept")
+        raw.send("flow", consumer_id=1, messagePermits=1)
+        first = raw.read("message").message_id
+        earliest = MessageIdData(ledgerId=ids.NOWHERE, entryId=ids.NOWHERE)
+        raw.send("seek", consumer_id=1, request_id=1, message_id=earliest)
+        assert begun.wait(30)
+        raw.send("flow", consumer_id=1, messagePermits=2)
+        raw.send("ack", consumer_id=1, ack_type=0, message_id=[first], request_id=2)
+        raw.send("ping")
+        raw.read("pong")
+        goes_on.set()
+        assert raw.read("error").request_id == 1
+        came = sorted([raw.frame() for _ in range(2)], key=lambda frame: frame.kind)
+        assert came[0].body.message_id.entryId == STEP  # by the permits that came meanwhile
+        assert came[1].body.request_id == 2 and not came[1].body.HasField("error")
 
 
 # MurmurHash3 of 32 bits with seed 0, from the reference implementation.

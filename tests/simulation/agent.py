@@ -54,6 +54,8 @@ class Memory:
     sequences:  by topic and producer, the next number
     unsettled:  by topic and producer, what may not have been stored: sequence, value, key, time
     announced:  by topic and producer, the greatest time that it promised
+    pending:    by producer of a client of the server, what had no receipt: by its number the
+                value, key and delivery time
     """
 
     def __init__(self) -> None:
@@ -63,6 +65,7 @@ class Memory:
         self.unsettled: dict[tuple[str, str], tuple[int, str, str | None, int]] = {}
         self.announced: dict[tuple[str, str], int] = {}
         self.marks: dict[str, int] = {}
+        self.pending: dict[str, dict[int, tuple[str, str | None, int | None]]] = {}
         self.incarnation = 0
 
 

@@ -23,6 +23,7 @@ from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, WatchEvent
 
 PLATTER_CHOICES = 12  # of so many disks that a power cut could leave, one is taken
 DISK_BYTES = 1 << 40
+WATCHES_FROM = 1 << 20  # numbers of descriptors
 NAP_SECONDS_MIN, NAP_SECONDS_MAX = 0.002, 2.0
 
 
@@ -47,6 +48,16 @@ class Released:
         for task in self._waiting:
             self._scheduler.wake(task)
 
+    @contextmanager
+    def heard_by(self, task: Task | None) -> Iterator[None]:
+        """Wake this task as well, meanwhile."""
+        assert task is not None
+        self._waiting.append(task)
+        try:
+            yield
+        finally:
+            self._waiting.remove(task)
+
     def wait_for(self, is_so: Callable[[], bool], seconds: float | None) -> bool:
         scheduler = self._scheduler
         deadline = None if seconds is None else scheduler.now_ns + round(seconds * SECOND)
@@ -54,20 +65,19 @@ class Released:
             task = scheduler.task_here()
             if task is None or (deadline is not None and scheduler.now_ns >= deadline):
                 return is_so()
-            self._waiting.append(task)
-            try:
+            with self.heard_by(task):
                 scheduler.park(deadline)
-            finally:
-                self._waiting.remove(task)
         return True
 
 
 class SharedMachine(Machine):
     """The files and locks that all processes share, and when each file changed last."""
 
+    released: Released  # type: ignore[assignment]
+
     def __init__(self, scheduler: Scheduler, seed: int) -> None:
         super().__init__(Node(is_directory=True), DISK_BYTES, seed, memory.FIRST_PID)
-        self.released = Released(scheduler)  # type: ignore[assignment]
+        self.released = Released(scheduler)
         self.changed: dict[Node, int] = {}
 
 
@@ -107,6 +117,22 @@ class SharedWatch(MemoryWatch):
     def __init__(self, disk: SharedDisk) -> None:
         super().__init__(disk)
         self._process = disk.process_here
+        self._since: int | None = None
+        watches = self._process.world.watches
+        self._number = WATCHES_FROM + len(watches)
+        watches[self._number] = self
+
+    def fileno(self) -> int:
+        return self._number
+
+    def ready_at(self, now_ns: int) -> int | None:
+        """When an event loop sees that a file has changed; None: none has."""
+        if not self._has_news():
+            self._since = None
+            return None
+        if self._since is None:
+            self._since = now_ns
+        return self._since + round(self._process.late_events_s * SECOND)
 
     def _state(self, path: str) -> object:
         if path == ".":
@@ -170,6 +196,9 @@ class SimulatedProcess:
     wall_offset_ns: its wall clock differs by so much from that of the machine
     booted_ns:      when the machine booted, on the monotonic clock
     has_no_watch:   it cannot watch files; late_events_s: reports of changes come so much later
+    kind:           as of its plan
+    is_remote:      it runs on another machine, which keeps its power
+    sockets:        its ends of connections; loops: its event loops that have ended
     """
 
     def __init__(self, world: World, name: str) -> None:
@@ -181,6 +210,10 @@ class SimulatedProcess:
         self.is_alive = True
         self.has_no_watch = False
         self.late_events_s = 0.0
+        self.kind = ""
+        self.is_remote = False
+        self.sockets: list[Any] = []
+        self.loops: list[Any] = []
 
     def __str__(self) -> str:
         return self.name
@@ -199,6 +232,8 @@ class SimulatedProcess:
         self.world.scheduler.kill(self, death)
         for disk in self.disks:
             disk.kill(death)
+        for socket in [*self.sockets]:
+            socket.end_of_process()
 
 
 class World:
@@ -223,6 +258,8 @@ class World:
         self.on_death: Callable[[SimulatedProcess | None], None] = lambda process: None
         self.on_event: Callable[..., None] = lambda op, **info: None
         self.trace = hashlib.sha256()
+        self.watches: dict[int, SharedWatch] = {}
+        self.network: Any = None
         self._calm = 0
 
     @property
@@ -271,6 +308,10 @@ class World:
             later.append(fault)
             return
         self.met.append(kind)
+        if kind.startswith("net_"):
+            if self.network is not None:
+                self.network.faults.append(fault)
+            return
         if kind == "kill":
             death = Killed(self.random.randrange(info["length"] + 1) if op == "pwrite" else 0)
             process.end(death)
@@ -301,6 +342,9 @@ class World:
     def _suits(self, kind: str, op: str, path: str) -> bool:
         if path.rpartition("/")[2].startswith(TEMPORARY_PREFIX) and op == "unlink":
             return kind in ("kill", "power_cut", "stop", "clock")
+        if kind == "interrupt":  # only a main thread without an event loop runs signal handlers
+            task = self.scheduler.task_here()
+            return task is not None and task.name == "main" and task.process.kind == "agent"
         if kind == "EIO":
             return op in ("pwrite", "datasync", "sync_dir", "link", "pread", "read", "unlink")
         if kind == "ENOSPC":
@@ -314,7 +358,7 @@ class World:
     def cut_power(self) -> PowerCut:
         """End all processes, and leave one of the disks that the platter may hold."""
         death = PowerCut()
-        dead = [process for process in self.processes if process.is_alive]
+        dead = [each for each in self.processes if each.is_alive and not each.is_remote]
         for process in dead:
             process.end(death)
         machine = self.machine

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import _thread
 import math
+import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -165,6 +167,29 @@ class Thread(_RealThread):
         return super().is_alive() if self._task is None else not self._task.is_over
 
 
+class OrderedSet(dict[Any, None]):
+    """The items of a `WeakSet`, in the order in which they came."""
+
+    def add(self, item: Any) -> None:
+        self[item] = None
+
+    def discard(self, item: Any) -> None:
+        self.pop(item, None)
+
+    def remove(self, item: Any) -> None:
+        del self[item]
+
+
+class OrderedWeakSet(weakref.WeakSet[Any]):
+    """`weakref.WeakSet`, whose order is the same in each run: that of objects is not."""
+
+    def __init__(self, data: Any = None) -> None:
+        super().__init__()
+        self.data: Any = OrderedSet()
+        for item in data or ():
+            self.add(item)
+
+
 _KEPT: dict[str, Any] = {}
 _MODULE_TIMES = (
     "monotonic",
@@ -232,6 +257,11 @@ def install() -> None:
     module.RLock = RLock
     module.Thread = Thread
     module._time = time.monotonic
+    references: Any = weakref
+    references.WeakSet = OrderedWeakSet
+    queues: Any = queue  # executors hand work to threads with these
+    queues.SimpleQueue = queues._PySimpleQueue
+    queues.time = time.monotonic
     thread: Any = _thread
     thread.RLock = RLock
     thread.allocate_lock = Lock

@@ -22,8 +22,11 @@ from tests.simulation.agent import (
     subscribe,
     value_of,
 )
+from tests.simulation.aio_agent import AioAgent
+from tests.simulation.client_agent import ClientAgent, resolve
 from tests.simulation.commands import simulated_commands
 from tests.simulation.machine import SharedDisk, SimulatedProcess, World
+from tests.simulation.network import Network
 from tests.simulation.primitives import EPOCH_NS
 from tests.simulation.scenario import (
     FUNCTION_IN,
@@ -34,6 +37,8 @@ from tests.simulation.scenario import (
     TopicPlan,
 )
 from tests.simulation.scheduler import SECOND, START_NS, Active, Scheduler, Stuck
+from tests.simulation.server_agent import ServerAgent
+from tests.simulation.wake_agent import WakeAgent
 from txlog import Message, messages
 from txlog import clock as clocks
 from txlog.base.settings import Settings
@@ -43,6 +48,13 @@ from txlog.clock import SystemClock
 from txlog.engine.store.identity import make_store
 from txlog.errors import TopicNotFound, TxlogError
 
+KINDS: dict[str, type[Agent]] = {
+    "agent": Agent,
+    "aio": AioAgent,
+    "server": ServerAgent,
+    "client": ClientAgent,
+    "wake": WakeAgent,
+}
 RESTART_S = 0.2
 AFTERWARDS_S = 2 * 86_400  # every time-out and delay is over by then
 DRAIN_ROUNDS = 2
@@ -85,7 +97,9 @@ class Run:
         random = Random(f"{scenario.seed} schedule")
         self.scheduler = Scheduler(random, switch_rate=scenario.switch_rate)
         self.world = World(scenario.seed, self.scheduler)
+        self.world.network = Network(self.world, scenario.seed)
         self.recorder = Recorder(now=self._now_ms)
+        self.world.network.mark = lambda: len(self.recorder.events)
         self.findings: list[Finding] = []
         self.seconds = 0.0
         for fault in scenario.faults:
@@ -119,6 +133,7 @@ class Run:
                 gc.enable()
                 gc.collect()
         events = self.recorder.events
+        resolve(events)
         if not self.findings:
             self.findings += judge(events)
         digest = self.world.trace
@@ -144,10 +159,23 @@ class Run:
         self._go()
         self.seconds = (self.scheduler.now_ns - START_NS) / SECOND
         self.world.faults.clear()
+        self.world.network.faults.clear()
+        if not self.findings:
+            self._wake()
         if not self.findings:
             self.scheduler.now_ns += AFTERWARDS_S * SECOND
             self.recorder.event("recovered")
             self._phase("checker", self._look_over)
+
+    def _wake(self) -> None:
+        """Start servers again, and clients that receive what is left and wait for more."""
+        servers = [plan.name for plan in self.scenario.processes if plan.kind == "server"]
+        if not servers:
+            return
+        self._plans["late"] = ProcessPlan("late", [], kind="wake"), Memory()
+        for name in (*servers, "late"):
+            self._start(name)
+        self._go()
 
     def _boot_id(self) -> str:
         return self.world.boot_id
@@ -157,17 +185,19 @@ class Run:
     def _start(self, name: str) -> None:
         plan, memory = self._plans[name]
         process = self.world.new_process(name)
+        process.kind, process.is_remote = plan.kind, plan.kind == "client"
         process.has_no_watch, process.late_events_s = plan.has_no_watch, plan.late_events_s
-        agent = Agent(self.scenario, plan, process, self.recorder, memory)
+        agent = KINDS[plan.kind](self.scenario, plan, process, self.recorder, memory)
         self.scheduler.spawn("main", process, agent.live)
 
     def _died(self, process: SimulatedProcess | None) -> None:
         """Start dead processes again after a moment, as a supervisor does."""
         if process is None:
-            self.recorder.event("power_cut")
-            names = [*self._plans]
-        else:
-            self.recorder.event("kill", process=process.name)
+            remote = [name for name, (plan, _) in self._plans.items() if plan.kind == "client"]
+            self.recorder.event("power_cut", survivors=remote)
+            names = [name for name in self._plans if name not in remote]
+        else:  # a server holds messages for its clients
+            self.recorder.event("kill", process="" if process.kind == "server" else process.name)
             names = [process.name]
         supervisor = SimulatedProcess(self.world, "supervisor")
         for name in names:

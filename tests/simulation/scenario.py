@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from tests.simulation.plans import draw_group, draw_of_client
+
 TOPICS: Final = ("a", "b", "c")
 SUBSCRIPTIONS: Final = ("s1", "s2")
 KINDS: Final = ("shared", "key_shared", "failover", "exclusive")
@@ -29,6 +31,17 @@ FAULTS: Final = (
     ("short_ENOSPC", 5),
     ("short_EIO", 5),
 )
+NETWORK_FAULTS: Final = (
+    ("net_cut", 20),
+    ("net_half", 5),
+    ("net_silent", 5),
+    ("net_late", 8),
+    ("net_stop", 5),
+    ("net_kill", 15),
+)
+AIO_SHARE: Final = 0.2  # of processes
+SERVER_SHARE: Final = 0.3  # of scenarios
+CLIENT_SHARE: Final = 0.7  # of the processes there
 CALLS_PER_OPERATION: Final = 25  # calls of the disk, about
 
 
@@ -39,6 +52,8 @@ class ProcessPlan(msgspec.Struct):
     operations: list[dict[str, Any]]
     has_no_watch: bool = False
     late_events_s: float = 0.0
+    kind: str = "agent"  # or aio, server, client
+    transaction_key: str | None = None  # of the client of an aio process
 
 
 class TopicPlan(msgspec.Struct):
@@ -92,25 +107,48 @@ def draw(seed: int, processes: int | None = None, *, faults: bool = True) -> Sce
         plan = ProcessPlan(
             f"p{number}", [_operation(random, weights, topics) for _ in range(length)]
         )
+        if random.random() < AIO_SHARE:
+            plan.kind = "aio"
+            plan.transaction_key = random.choice((None, TRANSACTION_KEYS[-1]))
+            groups = max(2, length // 3)
+            plan.operations = [draw_group(random, topics, MESSAGE_KEYS) for _ in range(groups)]
         plan.has_no_watch = random.random() < 0.1
         plan.late_events_s = random.choice((0, 0, 0, 0.001, 0.3))
         plans.append(plan)
     operations = sum(len(plan.operations) for plan in plans)
     wanted = random.choice((0, 1, 2, 3, 5, 8)) if faults else 0
-    kinds, shares = zip(*FAULTS, strict=True)
+    has_server = random.random() < SERVER_SHARE
+    if has_server:
+        add_server(random, plans, topics)
+        wanted *= 2
+    kinds, shares = zip(*FAULTS, *(NETWORK_FAULTS if has_server else ()), strict=True)
     drawn = []
     for _ in range(wanted):
         fault: dict[str, Any] = {
             "at": 1 + random.randrange(operations * CALLS_PER_OPERATION),
             "kind": random.choices(kinds, shares)[0],
         }
-        if fault["kind"] == "stop":
+        if fault["kind"].startswith("net_"):
+            fault["byte"] = random.choice((0, 1, random.random()))
+        if fault["kind"] in ("stop", "net_stop", "net_late"):
             fault["seconds"] = random.choice((0.5, 5, 90, 400))
         elif fault["kind"] == "clock":
             fault["ms"] = random.choice((-3_600_000, -500, 500, 5_000, 3_600_000))
         drawn.append(fault)
     drawn.sort(key=lambda fault: fault["at"])
     return Scenario(seed, random.choice((0.05, 0.3, 0.7)), settings, topics, plans, drawn)
+
+
+def add_server(random: Random, plans: list[ProcessPlan], topics: list[TopicPlan]) -> None:
+    """Make some processes clients of a server, and add the server."""
+    for plan in plans:
+        if random.random() < CLIENT_SHARE:
+            plan.kind = "client"
+            count = max(3, len(plan.operations) // 2)
+            plan.operations = [draw_of_client(random, topics, MESSAGE_KEYS) for _ in range(count)]
+    for topic in topics:
+        topic.is_typed, topic.redeliveries = False, None  # clients send plain bytes
+    plans.append(ProcessPlan("server", [], kind="server"))
 
 
 def _topic(random: Random, name: str) -> TopicPlan:

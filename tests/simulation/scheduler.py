@@ -141,8 +141,7 @@ class Scheduler:
         except Killed:
             pass
         except BaseException as error:
-            if task.death is None:
-                self.failures.append((task, error, traceback.format_exc()))
+            self.failed(task, error)
         finally:
             self._by_ident.pop(task.ident, None)
             task.is_over = True
@@ -157,6 +156,12 @@ class Scheduler:
                     self._done.open()
             else:
                 self._done.open()
+
+    def failed(self, task: Task, error: BaseException) -> None:
+        """Note what ended a task, unless its process was killed."""
+        if task.death is None:
+            trace = "".join(traceback.format_exception(error))
+            self.failures.append((task, error, trace))
 
     # turns
 

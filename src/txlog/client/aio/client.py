@@ -40,6 +40,7 @@ from txlog.clock import Clock
 from txlog.engine.door.consuming import Topics
 from txlog.engine.door.reading import Where, until_told
 from txlog.engine.door.sending import Choose, ProducerOptions
+from txlog.engine.door.transactions import Transaction as Transacting
 from txlog.engine.door.transactions import has_ended
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ class Client(Handle[Synchronous]):
         make = partial(self.sync.transaction, timeout_ms, key=key, epoch=epoch)
 
         async def open() -> Transaction:
-            txn = await self.worker.run(make, lambda txn: txn.abort() if key else None)
+            txn = await self.worker.run(make, _abort_begun)
             return Transaction(txn, self.worker, self.waits)
 
         return Opening(open)
@@ -302,6 +303,12 @@ class Client(Handle[Synchronous]):
 
 def _close(handle: Any) -> None:
     handle.close()
+
+
+def _abort_begun(txn: Transacting) -> None:
+    """Abort a transaction if it has begun; it begins at once under a key, also the client's."""
+    if isinstance(txn.use, TxnId):
+        txn.abort()
 
 
 def open(

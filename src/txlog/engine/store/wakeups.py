@@ -451,7 +451,8 @@ class Wakeups:
             # frames that became durable with it are in the journal, where callers look anyway
             is_known = _is_same(old_record, self._seen) or _is_further(old_record, self._seen)
             self.tally.add(is_known=is_known)
-        elif paths and not _is_same(old_record, self._seen):
+        elif (paths or old_record != self._seen) and not _is_same(old_record, self._seen):
+            # without a path: the witness changed after these events, and its event brings no news
             self.tally.add(is_known=_is_further(old_record, self._seen))
         elif has_waited and not (paths or has_appended) and self.flushing:
             self._stalled = self.flushing

@@ -11,7 +11,7 @@ import asyncio
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakValueDictionary
 
 from txlog.base.choices import SubscriptionType
@@ -46,7 +46,7 @@ from txlog.serve.core.id_table import IdTable
 from txlog.serve.core.service import ConsumerStats
 from txlog.serve.limits.limits import check_free_descriptors, too_many_error
 from txlog.serve.pulsar import ids, schemas, topics
-from txlog.serve.pulsar.connection import TURN, Connection, Handler
+from txlog.serve.pulsar.connection import COMMAND_BYTES, TURN, Connection, Handler
 from txlog.serve.pulsar.deliveries import SLOTS
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.ids import BatchSpan
@@ -64,13 +64,14 @@ from txlog.serve.pulsar.messages import Proto
 from txlog.serve.pulsar.wire import INT64_MAX, NO_REQUEST
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Hashable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping
 
 
 ROOM: Final = "consumers"
 STICKY: Final = 1  # a value of KeySharedMode
 # Ids that are as much work as a command: to acknowledge, or to compare with a cumulative one.
 IDS, IDS_LOOKED_AT = 3, 50
+DECODED_FACTOR: Final = 10  # from the bytes of a command to its memory
 KINDS: Final[tuple[SubscriptionType, ...]] = ("exclusive", "shared", "failover", "key-shared")
 
 
@@ -122,6 +123,15 @@ class StoreConsumers:
         return []
 
 
+LateCommand: TypeAlias = "tuple[Handler, Proto, memoryview]"
+
+
+def _memory_of(body: Proto) -> int:
+    """About how much memory a decoded command takes."""
+    size: int = body.ByteSize()
+    return COMMAND_BYTES + DECODED_FACTOR * size
+
+
 class ConnectionConsumers:
     """The consumers of one connection.
 
@@ -129,6 +139,7 @@ class ConnectionConsumers:
     sought: by the number of a reader, where SEEK moved it, until it subscribes again: its topic,
           subscription and partition, and the position
     splits: by the number of a consumer, the batch in which it starts, at a message inside
+    late: by the number of a consumer that may close: the commands that came since
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -141,6 +152,7 @@ class ConnectionConsumers:
         )
         self.sought: dict[int, tuple[tuple[str, str, int], Bound]] = {}
         self.splits: dict[int, BatchSpan] = {}
+        self.late: dict[int, list[LateCommand]] = {}
         connection.on_close.append(self.close)
         connection.open_handles.append(self)
 
@@ -151,6 +163,36 @@ class ConnectionConsumers:
         if consumers is None:
             consumers = connection.state[ROOM] = cls(connection)
         return consumers
+
+    async def try_close(
+        self, number: int, act: Callable[[tuple[ClientConsumer, StoreConsumer]], Awaitable[None]]
+    ) -> None:
+        """Close a consumer, unless `act` is refused; then it gets the commands that came meanwhile.
+
+        raises: NotFound, the error of `act`
+        """
+        if number in self.late:
+            raise self.table.unknown(number)
+        late = self.late[number] = []
+        try:
+            await self.table.try_close(number, act)
+        finally:
+            del self.late[number]
+            for handler, body, trailer in late:
+                self.connection.release(_memory_of(body))
+                if not self.connection.is_over():
+                    work = handler(self.connection, body, trailer)
+                    if work is not None:
+                        await work
+
+    def is_late(self, handler: Handler, body: Proto, trailer: memoryview) -> bool:
+        """Whether a consumer may be about to close; then its command waits for the outcome."""
+        late = self.late.get(body.consumer_id)
+        if late is None:
+            return False
+        self.connection.hold(_memory_of(body))
+        late.append((handler, body, trailer))
+        return True
 
     async def leave(self, pair: tuple[ClientConsumer, StoreConsumer]) -> None:
         """Close a consumer; its messages go back."""
@@ -442,7 +484,10 @@ def _split(consumer: ClientConsumer, span: BatchSpan) -> None:
 
 def flow(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """FLOW: the consumer accepts more messages."""
-    pair = ConnectionConsumers.of(connection).table.get(body.consumer_id)
+    consumers = ConnectionConsumers.of(connection)
+    if consumers.is_late(flow, body, trailer):
+        return
+    pair = consumers.table.get(body.consumer_id)
     if pair is not None:
         pair[1].flow(pair[0], body.messagePermits)
 
@@ -457,6 +502,8 @@ def acknowledge(
 
     Returns the work to do before the next command, if it names many ids.
     """
+    if ConnectionConsumers.of(connection).is_late(acknowledge, body, trailer):
+        return None
     number = body.request_id if body.HasField("request_id") else None
     txn = None
     if body.HasField("txnid_most_bits") or body.HasField("txnid_least_bits"):
@@ -524,7 +571,10 @@ def _resolve_held(ack: AckRequest, message_ids: Iterable[Proto]) -> None:
 
 async def redeliver(connection: Connection, body: Proto, trailer: memoryview) -> None:
     """REDELIVER_UNACKNOWLEDGED_MESSAGES: all messages that the consumer has, or the named ones."""
-    pair = ConnectionConsumers.of(connection).table.get(body.consumer_id)
+    consumers = ConnectionConsumers.of(connection)
+    if consumers.is_late(redeliver, body, trailer):
+        return
+    pair = consumers.table.get(body.consumer_id)
     if pair is None:
         return
     consumer, store_consumer = pair
@@ -538,10 +588,10 @@ async def seek(connection: Connection, body: Proto, trailer: memoryview) -> None
     subscribes again.
 
     Clients delay acknowledgements, so one may arrive after SEEK for a message before it. It would
-    move the subscription on again, so the server ignores it.
+    move the subscription on again, so the server ignores it, unless it refuses the SEEK.
     """
     consumers = ConnectionConsumers.of(connection)
-    await consumers.table.try_close(body.consumer_id, partial(_move_subscription, consumers, body))
+    await consumers.try_close(body.consumer_id, partial(_move_subscription, consumers, body))
     # in this order clients that subscribe again know that the seek is the reason
     connection.send("close_consumer", consumer_id=body.consumer_id, request_id=NO_REQUEST)
     connection.send("success", request_id=body.request_id)
@@ -572,7 +622,7 @@ async def _move_subscription(
     try:
         bound = await run(store_consumer, _act)
     except Exception:  # refused, or a bug: the consumer is still open, and continues
-        consumer.permits = permits
+        consumer.permits += permits  # what was delivered meanwhile used some of them
         store_consumer.begin(consumer)
         raise
     if store_consumer.durable is None:
@@ -596,7 +646,7 @@ async def unsubscribe(connection: Connection, body: Proto, trailer: memoryview) 
     """
     consumers, number = ConnectionConsumers.of(connection), body.consumer_id
     try:
-        await consumers.table.try_close(number, partial(_delete_subscription, consumers))
+        await consumers.try_close(number, partial(_delete_subscription, consumers))
     except NotFound:
         request = consumers.table.wanted_by_client(number)
         if request is None or not await connection.client.run(partial(_is_deleted, request)):

@@ -356,7 +356,8 @@ def _heads(
 
 def _chunks(head: Proto, payload: bytes, bytes_max: int) -> Iterator[tuple[bytes, bytes]]:
     """A message as one frame, or as chunks if it is too large for one."""
-    most = bytes_max - CHUNK_ROOM_BYTES
+    # small messages leave less than that room
+    most = max(bytes_max - CHUNK_ROOM_BYTES, (bytes_max + 1) // 2)
     if len(payload) <= bytes_max:
         yield head.SerializeToString(), payload
         return
