@@ -201,7 +201,8 @@ def test_a_flush_while_the_event_of_its_append_is_read_wakes_a_wait(
             self.watch, self.late = watch, frozenset[str]()
 
         def take(self) -> frozenset[str]:
-            paths, before = self.watch.take(), self.late
+            paths: frozenset[str] = self.watch.take()
+            before = self.late
             self.late = paths & {WITNESS_PATH}
             return (paths - self.late) | before
 
