@@ -159,7 +159,7 @@ def test_an_input_that_is_cut_short_is_refused_with_its_place(
 def test_produce_create_infers_the_types_of_columns(capsys: pytest.CaptureFixture[str]) -> None:
     Path("o.csv").write_text("key,id,amount,day\nk,1,4.5,2026-01-02\nk,2,,2026-01-03\n")
     assert main(["produce", "orders", "o.csv", "--create"]) == 0
-    assert "created orders with the schema id " in capsys.readouterr().err
+    assert "created orders with the schema id: " in capsys.readouterr().err
     assert values("orders") == [
         b'{"id":1,"amount":4.5,"day":20455}',
         b'{"id":2,"amount":null,"day":20456}',

@@ -308,7 +308,7 @@ def test_a_second_file_becomes_records_of_the_topic(tmp_path: Path, form: str, i
         chosen=shown.append,
     )
     import_files(bench.client, typed, "t", create=True, chosen=shown.append)
-    assert [schema.words.partition(",")[0] for schema in shown] == 2 * ["id an integer of 64 bits"]
+    assert [schema.words.partition(",")[0] for schema in shown] == 2 * ["id: an integer of 64 bits"]
     assert import_files(bench.client, first, "t")["already"]
     second = replace(day(2, "2,3,2026-11-21,\n3,,,c\n"), infer=infer)
     assert import_files(bench.client, second, "t")["messages"] == 2
