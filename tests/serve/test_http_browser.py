@@ -258,7 +258,7 @@ def test_focus_survives_changes_of_the_store(page: Page, tmp_path: Path) -> None
             client.producer("refunds").send(b"another")
             page.until(f"document.querySelector('#topics').innerText !== {json.dumps(text_before)}")
             assert page.ask(f"document.activeElement.{has}") == focused != ""
-            assert page.ask("scrollY") == 900
+            assert abs(page.ask("scrollY") - 900) < 10  # the browser keeps what is seen in place
 
 
 # --- tokens ----------------------------------------------------------------------------------
