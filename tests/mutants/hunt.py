@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from tests.mutants.patch import ROOT, Detector, Mutant
 
 COPIED = ("src", "tests", "pyproject.toml")
-MARKED = "not slow and not deep and not spark and not clients"
+QUICK = "not slow and not deep and not spark and not clients"
 _FINDING = re.compile(r"seed (\d+): (.+)")
 _FAILED = re.compile(r"(?:FAILED|ERROR) (\S+)")
 
@@ -104,17 +106,18 @@ class Hunter:
         return None
 
     def _tested(self, copy: Path, tests: Iterable[str]) -> str:
-        """The first test that fails; empty if all pass."""
-        options = ["-q", "-x", "--tb=no", "--no-header", "-p", "no:cacheprovider", "-m", MARKED]
-        with self._started(copy, ["-m", "pytest", *options, *tests]) as process:
-            said, _ = process.communicate()
-            self._check(process)
-        if process.returncode == 0:
-            return ""
-        failed = _FAILED.search(said)
-        if failed is None:
-            raise RuntimeError(f"the tests do not run: {said}")
-        return failed[1]
+        """The first test that fails, of the quick ones or else of all; empty if all pass."""
+        for marked in (["-m", QUICK], []):
+            options = ["-q", "-x", "--tb=no", "--no-header", "-p", "no:cacheprovider", *marked]
+            with self._started(copy, ["-m", "pytest", *options, *tests]) as process:
+                said, _ = process.communicate()
+                self._check(process)
+            failed = _FAILED.search(said)
+            if failed is not None:
+                return failed[1]
+            if process.returncode not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
+                raise RuntimeError(f"the tests do not run: {said}")
+        return ""
 
     def _started(self, copy: Path, command: list[str]) -> subprocess.Popen[str]:
         """A detector, which may use the processor time that is left."""
