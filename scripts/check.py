@@ -39,7 +39,7 @@ STEPS = {
     "spark": [*PYTHON, "pytest", "-q", "tests/spark"],
     "clients": [*PYTHON, "pytest", "-q", "tests/clients"],
     "upstream": [*PYTHON, "tests.upstream"],
-    "mutants": [*PYTHON, "tests.mutants", "--today", "90"],
+    "mutants": [*PYTHON, "tests.mutants", "--today", "45"],
 }
 QUICK = ("format", "lint", "types", "tests")
 # Of --all: each keeps about one core busy, so that two run at once, behind the others.
