@@ -22,6 +22,7 @@ from txlog.engine.storage.disk.locks import locked
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, WatchEvent
 
 PLATTER_CHOICES = 12  # of so many disks that a power cut could leave, one is taken
+NOTHING_KEPT = 0.5  # how often a power cut leaves only what was flushed
 DISK_BYTES = 1 << 40
 WATCHES_FROM = 1 << 20  # numbers of descriptors
 NAP_SECONDS_MIN, NAP_SECONDS_MAX = 0.002, 2.0
@@ -364,7 +365,9 @@ class World:
         machine = self.machine
         items = pending_items(machine.root)
         images = list(choose_images(items, self.random, PLATTER_CHOICES))
-        image = images[self.random.randrange(len(images))]
+        # the first keeps nothing that was not flushed, so it shows each flush that is missing
+        number = 0 if self.random.random() < NOTHING_KEPT else self.random.randrange(len(images))
+        image = images[number]
         machine.root = cut_power(machine.root, items, image)
         machine.holders.clear()
         machine.changed.clear()

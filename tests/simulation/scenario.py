@@ -21,7 +21,7 @@ FUNCTION_IN, FUNCTION_OUT, FUNCTION_SUBSCRIPTION = "fin", "fout", "f"
 TRANSACTION_KEYS: Final = ("task1", "task2")
 FAULTS: Final = (
     ("kill", 30),
-    ("power_cut", 12),
+    ("power_cut", 30),
     ("stop", 8),
     ("clock", 6),
     ("interrupt", 10),

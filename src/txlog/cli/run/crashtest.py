@@ -137,14 +137,14 @@ def _lines(path: str) -> list[bytes]:
 
 def _relative(name: str) -> str:
     """A file below the working directory, relative to it."""
+    if not os.path.exists(name):
+        raise NotFound(f"there is no file {name!r}", path=name)
     short = os.path.relpath(name)
     if short.startswith(os.pardir):
         raise InvalidArgument(
             f"{name} is not in the working directory, and --files copies only from there",
             path=name,
         )
-    if not os.path.exists(name):
-        raise NotFound(f"there is no {name}", path=name)
     return short
 
 
