@@ -245,7 +245,8 @@ def _operation(
     elif name == "trim":
         operation["force"] = random.random() < 0.2
     elif name == "together":
-        operation["of"] = [_operation(random, {**weights, "together": 0}, topics) for _ in "12"]
+        alone = {name: weights[name] for name in weights if name not in ("together", "reopen")}
+        operation["of"] = [_operation(random, alone, topics) for _ in "12"]
     elif name == "function":
         operation["limit"] = random.randint(1, 6)
         operation["txn_size"] = random.choice((1, 2, 1000))
