@@ -177,6 +177,7 @@ class Agent:
             self.recorder.fail(call, error)
             raise
         self.recorder.ok(call, **answer(result))
+        self.process.world.answered(self.process)
         return result
 
     def _value(self) -> str:

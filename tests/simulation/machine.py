@@ -241,6 +241,7 @@ class World:
     """The machine, its processes, and the faults that they meet.
 
     faults:   by number of the call of the disk, those that happen there
+    faults_after: by number of the answer that the applications got, those that happen then
     calls:    the calls of the disk so far; trace: a hash of them all
     on_death: called with a process after it was killed, and with None after a power cut
     """
@@ -251,7 +252,8 @@ class World:
         self.machine = SharedMachine(scheduler, seed)
         self.processes: list[SimulatedProcess] = []
         self.faults: dict[int, list[dict[str, Any]]] = {}
-        self.calls = 0
+        self.faults_after: dict[int, list[dict[str, Any]]] = {}
+        self.calls = self.answers = 0
         self.wall_offset_ns = 0
         self.booted_ns = 0
         self.boots = 0
@@ -280,6 +282,14 @@ class World:
             yield
         finally:
             self._calm -= 1
+
+    def answered(self, process: SimulatedProcess) -> None:
+        """A call of a process has returned: what was promised must hold from now on."""
+        self.answers += 1
+        if self._calm:
+            return
+        for fault in self.faults_after.pop(self.answers, ()):
+            self._happen(fault, process, "", "", {})
 
     def meet(self, process: SimulatedProcess, op: str, path: str, info: dict[str, int]) -> None:
         """A process is about to make a call of the disk."""

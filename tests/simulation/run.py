@@ -103,7 +103,8 @@ class Run:
         self.findings: list[Finding] = []
         self.seconds = 0.0
         for fault in scenario.faults:
-            self.world.faults.setdefault(fault["at"], []).append(dict(fault))
+            faults = self.world.faults_after if fault.get("after") else self.world.faults
+            faults.setdefault(fault["at"], []).append(dict(fault))
         self.world.on_death = self._died
         self.world.on_event = self._note
         self._plans: dict[str, tuple[ProcessPlan, Memory]] = {}
@@ -159,6 +160,7 @@ class Run:
         self._go()
         self.seconds = (self.scheduler.now_ns - START_NS) / SECOND
         self.world.faults.clear()
+        self.world.faults_after.clear()
         self.world.network.faults.clear()
         if not self.findings:
             self._wake()

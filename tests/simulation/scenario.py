@@ -128,6 +128,8 @@ def draw(seed: int, processes: int | None = None, *, faults: bool = True) -> Sce
             "at": 1 + random.randrange(operations * CALLS_PER_OPERATION),
             "kind": random.choices(kinds, shares)[0],
         }
+        if fault["kind"] in ("power_cut", "kill") and random.random() < 0.5:
+            fault |= {"at": 1 + random.randrange(2 * operations), "after": True}  # an answer
         if fault["kind"].startswith("net_"):
             fault["byte"] = random.choice((0, 1, random.random()))
         if fault["kind"] in ("stop", "net_stop", "net_late"):
