@@ -35,6 +35,7 @@ from txlog.errors import (
     InvalidArgument,
     InvalidMessage,
     LimitExceeded,
+    NotAllowed,
     OutcomeUnknown,
     TopicNotFound,
     TxlogError,
@@ -90,7 +91,7 @@ def test_columns_of_packed_lines_are_chosen(tmp_path: Path) -> None:
     assert shown(bench.client)[2][2] == b""
     for wrong in ({"values": ("no",)}, {"key": "no"}):
         with pytest.raises(InvalidArgument):
-            import_files(bench.client, source(*files, **wrong), "t")
+            import_files(bench.client, source(*files, **wrong), "t", key="third")
     assert len(shown(bench.client)) == 3
 
 
@@ -213,7 +214,7 @@ def test_killed_import_continues_with_the_missing_messages(tmp_path: Path) -> No
     folder.mkdir()
     for number in range(5):
         (folder / f"{number}.ndjson").write_text(f'{{"n":{number}}}\n' * (number + 1))
-    run(ready("import_files", bench.path, folder, 6), code=KILLED)
+    run(ready("import_files", bench.path, folder, 4), code=KILLED)
     assert 0 < len(shown(bench.client)) < 15
     answer = import_files(bench.client, source(folder), "t", resume=True)
     assert answer["files"] == 3 and not answer["already"]
@@ -329,6 +330,99 @@ def test_a_file_stored_before_its_topic_had_a_schema_is_not_stored_again(tmp_pat
     import_files(bench.client, source(file), "t", create=True)
     bench.client.topic("t").schemas.add(pa.schema([("n", pa.int64())]))
     assert import_files(bench.client, source(file), "t")["already"]
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "key": {"columns": Columns(key="id")},
+    "values": {"columns": Columns(values=("id", "n"))},
+    "records": {"infer": True},
+    "form": {"form": "tsv"},
+}
+
+
+@pytest.mark.parametrize("other", OPTIONS)
+@pytest.mark.parametrize("first", OPTIONS)
+@pytest.mark.parametrize("key", [None, "mine"])
+def test_bytes_are_imported_once_whatever_the_options(
+    tmp_path: Path, first: str, other: str, key: str | None
+) -> None:
+    """spec/cli 8.2: the topic and the bytes of the files identify an import.
+
+    key: of the first import; the second names none
+    """
+    bench = Bench(tmp_path / "store", coordinators=1)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "f.csv").write_text("id,n\n1,2\n3,4\n")
+    once, again = (
+        replace(source(tmp_path / name / "f.csv"), **OPTIONS[chosen])
+        for name, chosen in (("a", first), ("b", other))
+    )
+    import_files(bench.client, once, "t", create=True, key=key)
+    messages = shown(bench.client)
+    versions = bench.client.topic("t").schemas.list()
+    if first == other or (first, other) == ("records", "plain"):  # rows that the schema converts
+        for dry_run in (True, False):
+            assert import_files(bench.client, again, "t", dry_run=dry_run)["already"]
+    else:
+        for resume in (True, False):
+            with pytest.raises(NotAllowed, match="stored with other options"):
+                import_files(bench.client, again, "t", resume=resume)
+    assert (shown(bench.client), bench.client.topic("t").schemas.list()) == (messages, versions)
+    warnings: list[str] = []
+    import_files(bench.client, once, "t", key="new", warn=warnings.append)
+    assert f"under transaction key {key or 'import-t'}" in warnings[0]
+    assert len(shown(bench.client)) == 4
+
+
+@pytest.mark.parametrize("is_record", [False, True])
+def test_an_import_of_an_older_version_is_not_repeated(tmp_path: Path, is_record: bool) -> None:
+    """Up to 0.2.0 one digest was of the options and the bytes."""
+    bench = Bench(tmp_path / "store", coordinators=1)
+    file = written(tmp_path / "f.csv", pa.table({"n": ["1"]}))
+    plain = source(file)
+    bench.client.create_topic("t", schema=pa.schema([("n", pa.int64())]) if is_record else None)
+    older = plain.identity().older[is_record]
+    bulk = bench.client.bulk("t", key="import-t", batch=older)
+    bulk.commit(bulk.stage([pa.table({"value": [b'{"n":1}']})]))
+    assert import_files(bench.client, plain, "t")["already"]
+    if is_record:
+        assert import_files(bench.client, replace(plain, infer=True), "t")["already"]
+    else:
+        with pytest.raises(NotAllowed):
+            import_files(bench.client, replace(plain, infer=True), "t")
+
+
+def test_lines_of_json_are_the_same_values_with_a_schema(tmp_path: Path) -> None:
+    """But a topic does not get a schema by an import that stores nothing."""
+    bench = Bench(tmp_path / "store", coordinators=1)
+    file = tmp_path / "f.ndjson"
+    file.write_text('{"n":1}\n')
+    inferred = replace(source(file), infer=True)
+    import_files(bench.client, source(file), "bytes", create=True)
+    with pytest.raises(NotAllowed):
+        import_files(bench.client, inferred, "bytes")
+    assert bench.client.topic("bytes").schemas.list() == []
+    import_files(bench.client, inferred, "records", create=True)
+    for again in (inferred, source(file)):
+        assert import_files(bench.client, again, "records")["already"]
+
+
+def test_messages_older_than_the_schema_are_counted(tool: Tool, tmp_path: Path) -> None:
+    """A warning and `mismatched` say that they have no record."""
+    file = written(tmp_path / "f.csv", pa.table({"n": ["1", "2"]}))
+    tool.ok("topic", "create", "t", "u", "--partitions", "3")
+    for topic in ("t", "u"):
+        tool.ok("produce", topic, "-m", "a", "-m", "b", "-m", "c")
+    code, _, err = tool("import", str(file), "t", "--infer-schema")
+    assert (code, "topic t had 3 messages, which are older than its schema" in err) == (0, True)
+    schema = tmp_path / "s.avsc"
+    schema.write_text(tool.json("schema", "get", "t", "--columns", "definition")["definition"])
+    code, _, err = tool("schema", "upload", "u", str(schema))
+    assert (code, "topic u had 3 messages, which are older than its schema" in err) == (0, True)
+    assert [tool.json("topic", "describe", topic)["mismatched"] for topic in "tu"] == [3, 3]
+    assert "older" not in tool("schema", "upload", "u", str(schema))[2]
 
 
 def test_columns_of_a_message_are_fields_only_if_the_schema_has_them(tmp_path: Path) -> None:

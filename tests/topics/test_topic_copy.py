@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import txlog
@@ -15,7 +16,7 @@ from tests.tiers import graded
 from txlog import Bound, Client, Message, Range
 from txlog.cli.main import main
 from txlog.client import topic_copy
-from txlog.errors import InvalidArgument, NotAllowed, SnapshotExpired, TryAgain
+from txlog.errors import InvalidArgument, InvalidMessage, NotAllowed, SnapshotExpired, TryAgain
 
 pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.store({"t": 2}, [])]
 
@@ -280,3 +281,55 @@ def test_command_copies(bench: Bench, other: Client, capfd: pytest.CaptureFixtur
     assert "copied 54 messages of t to t" in capfd.readouterr().err
     assert main(["topic", "copy", "t", "--to-store", path, "-S", bench.path, "--json"]) == 0
     assert '"messages":0,"continued":true' in capfd.readouterr().out
+
+
+RECORD = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+MIXED = {
+    "json": [(b'{"n":"old"}', False), (b'{"n":1}', False), (None, True), (b'{"n":2}', True)],
+    "avro": [(b"\x02", False), (b"old", False), (None, True), (b"\x04", True)],
+}
+
+
+@pytest.mark.parametrize("type", MIXED)
+@pytest.mark.parametrize("padding", [0, 2 << 20])
+def test_copy_keeps_which_messages_have_a_record(
+    bench: Bench, other: Client, type: Any, padding: int
+) -> None:
+    """Also messages that came before the schema, or beside it: the copy refuses none of them.
+
+    padding: bytes of a value, for a batch that is adopted as a file
+    """
+    bench.client.create_topic("mixed")
+    producer = bench.client.producer("mixed")
+    for value in [b"x" * padding, *(value for value, has in MIXED[type] if not has)]:
+        producer.send(value)
+    bench.client.topic("mixed").schemas.add(RECORD, type=type)
+    for value in (value for value, has in MIXED[type] if has):
+        producer.send(value)
+
+    def rows(client: Client) -> list[tuple[Any, Any]]:
+        return [(row.value, row.schema_version) for row in client.reader("mixed")]
+
+    for _ in range(2):
+        txlog.copy_topic(bench.client, other, "mixed")
+        assert rows(other) == rows(bench.client)
+    assert [version for _, version in rows(other)] == [None, None, None, None, 1]
+    assert other.describe_topic("mixed")["mismatched"] == 3
+
+
+def test_copy_that_fails_at_once_leaves_no_topic(bench: Bench, other: Client) -> None:
+    """A later failure leaves whole batches, says so, and the next call goes on."""
+    other.admin.set_setting("max_message_bytes", 100)
+    bench.client.create_topic("large", schema=RECORD)
+    bench.client.topic("large").schemas.add(RECORD.append(pa.field("m", pa.string())))
+    bench.client.producer("large").send(b'{"n":1,"m":"%s"}' % (b"x" * 200))
+    with pytest.raises(InvalidMessage):
+        txlog.copy_topic(bench.client, other, "large")
+    assert other.topics() == []
+    send(bench.client, b"small", partition=0)
+    send(bench.client, b"x" * 200, partition=1)
+    with pytest.raises(InvalidMessage, match="1 message was copied before; the next call goes on"):
+        txlog.copy_topic(bench.client, other, "t")
+    other.admin.set_setting("max_message_bytes", 1000)
+    assert txlog.copy_topic(bench.client, other, "t")["continued"]
+    assert contents(other) == contents(bench.client)

@@ -13,29 +13,39 @@ positions, so a batch names the number that it follows: the slower copy stores n
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import START, Bound, Range
 from txlog.base.startup import compute as pc
+from txlog.client.sending.bulk import planned
+from txlog.client.topics.created import created
 from txlog.engine.door.catalog import number_of
 from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.staging import last_number
-from txlog.errors import InvalidArgument, MessageNotFound, NotAllowed, SnapshotExpired
+from txlog.errors import (
+    InvalidArgument,
+    MessageNotFound,
+    NotAllowed,
+    SnapshotExpired,
+    TxlogError,
+)
 
 if TYPE_CHECKING:
     from txlog.base.rows.topics import TopicCopied
+    from txlog.base.schemas.schema import Schema
     from txlog.client.client import Client
     from txlog.engine.door.store import View
 
 Tell = Callable[[int], None]
 BATCH_MESSAGES: Final = 20_000
 _ENTRY_BITS: Final = 30  # ledger_entries_max is at most a billion
-_KEPT: Final = ("key", "value", "properties", "event_time", "deliver_at")
+_KEPT: Final = ("key", "value", "properties", "event_time", "deliver_at", "schema_version")
 
 
 def silent(messages: int) -> None:
@@ -53,9 +63,11 @@ def copy_topic(
 ) -> TopicCopied:
     """Copy a topic to another store, each message once, in order in its partition.
 
-    Call it again to go on, after an interruption or for newer messages. Key, value, properties,
-    event and delivery time and the schema are kept; ids, producers and sequences are not. Exported
-    as txlog.copy_topic.
+    Call it again to go on, after an interruption or for newer messages. If it fails before it has
+    stored a message, it removes the topic that it made. Key, value, properties, event and delivery
+    time and the schema are kept; ids, producers and sequences are not. No message is refused for
+    its value: one without a record in the source has none in the copy. Exported as
+    txlog.copy_topic.
     target: a client of the other store; the topic is made there if it is missing. The store
             records progress for each user: a copy by another user begins anew
     name:   its name there, by default the same
@@ -72,22 +84,50 @@ def copy_topic(
     span = range or Range()
     _check_range(span)
     _check_other(source, target, short, dest)
-    count = _prepare(source, target, short, dest)
+    partitions, schemas = _schemas_of(source, short)
+    with created(
+        target.store,
+        [TopicName.parse(dest).full],
+        partitions=partitions,
+        schemas=len(schemas),
+    ):
+        _prepare(target, short, dest, partitions, schemas)
+        return _copy(source, target, (short, dest), partitions, span, tell)
+
+
+def _copy(
+    source: Client,
+    target: Client,
+    names: tuple[str, str],
+    count: int,
+    span: Range,
+    tell: Tell,
+) -> TopicCopied:
+    """Copy the messages; an error says how many were copied before it."""
+    short, dest = names
     # by numbers: a topic that was deleted and made again is another one
     stem = f"copy:{source.uuid}:{_number_of(source, short)}:{_number_of(target, dest)}"
     copied = already = 0
-    for partition in builtins.range(count):
-        key = f"{stem}:{partition}"
-        last = _last(target, dest, key)
-        already += last >= 0
-        _check_has(source, short, partition, last)
-        for table in _whole(_rows(source, short, partition, span, last)):
-            _check_end(source, short, partition, span, table)
-            bulk = target.bulk(dest, key=key, batch=_number(table))
-            answer = bulk.commit(bulk.stage([_sent(table)]), rows_if_small=True, after=last)
-            last = _number(table)
-            copied += 0 if answer["already"] else table.num_rows  # by another copy, which is ahead
-            tell(copied)
+    try:
+        for partition in builtins.range(count):
+            key = f"{stem}:{partition}"
+            last = _last(target, dest, key)
+            already += last >= 0
+            _check_has(source, short, partition, last)
+            for table in _whole(_rows(source, short, partition, span, last)):
+                _check_end(source, short, partition, span, table)
+                plan = replace(planned(target.store, dest, key, _number(table)), copies=True)
+                bulk = target.bulk_of(plan)
+                answer = bulk.commit(bulk.stage([_sent(table)]), rows_if_small=True, after=last)
+                last = _number(table)
+                if not answer["already"]:  # stored by another copy, which is ahead
+                    copied += table.num_rows
+                tell(copied)
+    except TxlogError as error:
+        if copied:
+            were = "1 message was" if copied == 1 else f"{copied:,} messages were"
+            error.message += f" ({were} copied before; the next call goes on)"
+        raise
     return {"topic": short, "to": dest, "messages": copied, "continued": already > 0}
 
 
@@ -148,10 +188,10 @@ def _check_range(span: Range) -> None:
         )
 
 
-def _prepare(source: Client, target: Client, topic: str, dest: str) -> int:
-    """Create the topic in the other store, with partitions and schemas; returns the partitions.
+def _schemas_of(source: Client, topic: str) -> tuple[int, list[Schema]]:
+    """The partitions of the topic, and the schemas that its copy gets.
 
-    raises: TopicNotFound, NotAllowed (other partitions there; values that only their schema reads)
+    raises: TopicNotFound, NotAllowed (values that only their schema reads)
     """
     versions = source.topic(topic).schemas.list(deleted=True)
     if len(versions) > 1 and any(version["type"] == "avro" for version in versions):
@@ -161,7 +201,14 @@ def _prepare(source: Client, target: Client, topic: str, dest: str) -> int:
             topic=topic,
         )
     partitions = int(source.describe_topic(topic)["partitions"])
-    created = target.create_topic(dest, partitions, if_not_exists=True)
+    schemas = source.topic(topic).schemas
+    return partitions, [schemas.get(row["version"]) for row in versions if not row["deleted"]]
+
+
+def _prepare(
+    target: Client, topic: str, dest: str, partitions: int, wanted: Sequence[Schema]
+) -> None:
+    """Give the topic in the other store its schemas; raises NotAllowed (other partitions there)."""
     shown = target.describe_topic(dest)
     there = int(shown["partitions"])
     if there != partitions:
@@ -171,15 +218,12 @@ def _prepare(source: Client, target: Client, topic: str, dest: str) -> int:
             hint="txlog topic update --partitions, or another name",
             topic=dest,
         )
-    schemas = source.topic(topic).schemas
-    wanted = [schemas.get(row["version"]) for row in versions if not row["deleted"]]
     there_schemas = target.topic(dest).schemas
     begun = [there_schemas.get(row["version"]) for row in there_schemas.list(deleted=True)]
     # a copy that was killed has made the topic, and perhaps some of the versions
-    if created or (not int(shown["messages"]) and begun == wanted[: len(begun)]):
+    if not int(shown["messages"]) and begun == wanted[: len(begun)]:
         for schema in wanted[len(begun) :]:
             there_schemas.add(schema)
-    return partitions
 
 
 def _number_of(client: Client, topic: str) -> int:

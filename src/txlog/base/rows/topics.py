@@ -55,7 +55,9 @@ class TopicDescription(TopicRow):
 
     policies: Annotated[dict[str, int | str | None], "its details, by name"]
     schema_version: fields.SchemaVersion | None
-    mismatched: Annotated[int, "values that were stored although they do not fit it"]
+    mismatched: Annotated[
+        int, "values without a record: stored before the first schema, or although they do not fit"
+    ]
     subscription_list: Annotated[list[TopicSubscription], "the subscriptions"]
     partition_list: Annotated[list[TopicPartition], "a row for each partition"]
 

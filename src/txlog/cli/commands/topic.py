@@ -403,15 +403,22 @@ def schema_versions(
 def upload_schema(call: Call, topic: Topic, file: File, schema_type: Type = None) -> None:
     """Give a topic its first schema, or a new version of it.
 
-    A schema that the topic already has is not added again. The policy that `txlog policy schema
-    get` shows decides whether the schema may follow; if not, exit 4 (410), and nothing changes.
+    A schema that the topic already has is not added again. Messages that are older than the first
+    schema have no record; a warning and `mismatched` in `topic describe` count them. The policy
+    that `txlog policy schema get` shows decides whether the schema may follow; if not, exit 4
+    (410), and nothing changes.
     """
     schema = schema_in(call, file, schema_type)
-    schemas = call.client(write=True).topic(topic).schemas
-    versions_before = {row["version"] for row in schemas.list()}
+    client = call.client(write=True)
+    schemas = client.topic(topic).schemas
+    versions_before = {row["version"] for row in schemas.list(deleted=True)}
+    messages_before = 0 if versions_before else client.describe_topic(topic)["messages"]
     version = schemas.add(schema)
     changed = version not in versions_before
     short = TopicName.parse(topic).short
+    if messages_before:
+        texts = importlib.import_module("txlog.client.topics.schemas")
+        call.warn(texts.without_records(short, messages_before))
     done = f"added schema {version} to topic" if changed else f"this is schema {version} of topic"
     call.summary(f"{done} {short}")
     call.output.result({**_told(short, schema), "version": version, "changed": changed})

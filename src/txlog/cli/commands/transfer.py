@@ -277,9 +277,11 @@ def import_(
 ) -> None:
     """Store the rows of files, and of all files below directories, as messages: all or none, once.
 
-    The same files again change nothing and give the first answer; with another key they are stored
-    again. The suffixes are those of export, also .csv.gz or .ndjson.zst. An integer event time is
-    in milliseconds. - is standard input, with --in.
+    The topic and the bytes of the files identify an import. The same files again, also at another
+    path, change nothing and give the first answer; with other options they are refused (4). Only a
+    new --transaction-key stores them again. Without --resume all files are one import, so one file
+    more makes it another. The suffixes are those of export, also .csv.gz or .ndjson.zst. An integer
+    event time is in milliseconds. - is standard input, with --in.
     """
     *files, topic = paths
     if not files:
@@ -307,11 +309,13 @@ def import_(
             dry_run=call.dry_run,
             tell=tell,
             chosen=lambda schema: call.say(f"schema of {topic}: {schema.words}"),
+            warn=call.warn,
         )
     took = call.elapsed_ms()
     file_count, done = counted(answer["files"], "file"), counted(answer["messages"], "message")
     if answer["already"]:
-        call.summary(f"{done} of {file_count} are in {answer['topic']} already")
+        again = "--transaction-key NEW stores them again"
+        call.summary(f"{done} of {file_count} are in {answer['topic']} already; {again}")
     else:
         call.summary(f"imported {done} into {answer['topic']} ({file_count}, {duration(took)})")
     call.output.result({**answer, "elapsed_ms": took})

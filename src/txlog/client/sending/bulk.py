@@ -190,8 +190,10 @@ class Bulk:
                 batch = (store, plan.number, self.key, self.batch, staged, plan.query, after)
                 is_new = None
                 if rows_if_small and plan.producer is None:
-                    is_new = append_rows(*batch)
-                already = not (adopt_files(*batch) if is_new is None else is_new)
+                    is_new = append_rows(*batch, copies=plan.copies)
+                if is_new is None:
+                    is_new = adopt_files(*batch, copies=plan.copies)
+                already = not is_new
             except OutcomeUnknown as error:
                 ours = OutcomeUnknown(error.message, hint="repeat it: it is stored once at most")
                 ours.fields = {**error.fields, "transaction_key": self.key}

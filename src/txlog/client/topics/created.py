@@ -19,10 +19,18 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def created(store: Store, topics: Sequence[str], schema: Schema | None = None) -> Iterator[None]:
-    """Create missing topics, with one partition; if the block raises, delete them again.
+def created(
+    store: Store,
+    topics: Sequence[str],
+    schema: Schema | None = None,
+    *,
+    partitions: int = 1,
+    schemas: int = 1,
+) -> Iterator[None]:
+    """Create missing topics; if the block raises, delete them again.
 
-    schema: of the first topic, if it is missing
+    schema:  of the first topic, if it is missing
+    schemas: how many the block may add to a topic
 
     A topic stays if it has messages, a subscription, an open transaction or another schema: then
     others use it, too.
@@ -31,19 +39,21 @@ def created(store: Store, topics: Sequence[str], schema: Schema | None = None) -
     numbers: list[int] = []
     try:
         for at, name in enumerate(map(TopicName.parse, topics)):
-            if _create(store, name, None if at else schema):
+            if _create(store, name, None if at else schema, partitions):
                 numbers.append(_number_of(store, name))
         yield
     except BaseException:  # also on Ctrl-C
         for number in numbers:
             with suppress(TxlogError):  # the first error is the cause
-                _delete_unused(store, number)
+                _delete_unused(store, number, schemas)
         raise
 
 
-def _create(store: Store, name: TopicName, schema: Schema | None) -> bool:
+def _create(store: Store, name: TopicName, schema: Schema | None, partitions: int) -> bool:
     def decide(view: View, now: Instant) -> Decision[bool]:
-        return create_topic(view, store.settings, now, name, 1, if_not_exists=True, schema=schema)
+        return create_topic(
+            view, store.settings, now, name, partitions, if_not_exists=True, schema=schema
+        )
 
     return bool(store.write(decide))
 
@@ -52,8 +62,8 @@ def _number_of(store: Store, name: TopicName) -> int:
     return store.read(lambda view: find_topic(view, name).number)
 
 
-def _delete_unused(store: Store, number: int) -> None:
+def _delete_unused(store: Store, number: int, schemas: int) -> None:
     def decide(view: View, now: Instant) -> Decision[DeletedTopic]:
-        return deletion.delete_unused(view, store.settings, now, number)
+        return deletion.delete_unused(view, store.settings, now, number, schemas)
 
     store.write(decide)

@@ -125,6 +125,12 @@ class TopicSchemas:
         return deleted
 
 
+def without_records(topic: str, messages: int) -> str:
+    """The report that a topic with messages has got its first schema."""
+    which = "1 message, which is" if messages == 1 else f"{messages:,} messages, which are"
+    return f"topic {topic} had {which} older than its schema: no records, and bytes in column value"
+
+
 def _row(topic: str, record: SchemaVersion) -> SchemaRow:
     schema = schema_in(record)
     return {

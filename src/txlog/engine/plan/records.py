@@ -192,6 +192,26 @@ def stamped_copies(
     return msgspec.structs.replace(routed, rows=routed.batch.append_column(_VERSION, versions))
 
 
+def stamped_originals(
+    routed: Routed, typing: ValueSchema | None, versions: pa.Array | pa.ChunkedArray
+) -> Routed:
+    """Routed copies of a topic's messages, which are never refused for their values.
+
+    versions: of the originals, in the order before they were routed. A message that its writer did
+              not check stays unchecked: its bytes may fit by chance, above all as Avro
+    """
+    if typing is None:
+        return routed
+    batch = stamped(routed, typing._replace(mode=MARK)).batch
+    if isinstance(versions, pa.ChunkedArray):
+        versions = versions.combine_chunks()
+    if routed.order is not None:
+        versions = versions.take(routed.order)
+    at = batch.schema.get_field_index(_VERSION)
+    kept = pc.if_else(versions.is_valid(), batch.column(at), pa.scalar(None, pa.int32()))
+    return msgspec.structs.replace(routed, rows=batch.set_column(at, _VERSION, kept))
+
+
 def stamped_back(target: Topic, fingerprints: Sequence[str | None], routed: Routed) -> Routed:
     """Routed copies of messages that go back to their topic, with the Avro schemas that wrote them.
 

@@ -27,7 +27,14 @@ import pyarrow as pa
 from txlog.base.settings import INSTANT_MS_MAX
 from txlog.base.startup import compute as pc
 from txlog.engine.model.ops import NO_TIME
-from txlog.engine.plan.records import ValueSchema, records_of, stamped, stamped_as, with_values
+from txlog.engine.plan.records import (
+    ValueSchema,
+    records_of,
+    stamped,
+    stamped_as,
+    stamped_originals,
+    with_values,
+)
 from txlog.engine.plan.route import COLUMNS, route, user_batch
 from txlog.engine.storage.columns import INSTANT, KIND_DATA, MESSAGE
 from txlog.engine.storage.disk.protocol import Disk, Draft
@@ -299,6 +306,7 @@ def times_bytes(times: pa.ChunkedArray | None, none: int) -> bytes | None:
 # --- a task ---------------------------------------------------------------------------------------
 
 STAGE_DIR = "_stage"
+_VERSION: Final = "schema_version"
 # Encoded bytes that a task keeps in memory; beyond this the largest file is spilled to disk.
 KEPT_BYTES_MAX = 8 << 20
 # The same including rows not yet in a group; beyond this the largest file ends its group early.
@@ -327,6 +335,8 @@ class StagePlan(msgspec.Struct, frozen=True):
     producer:       the producer in every row
     query:          the id of a stream, which is the id of its checkpoint
     typing:         the schema that values are checked against
+    copies:         the rows are messages of another topic, with their schema_version; they are
+                    never refused for their values
     """
 
     store: str
@@ -343,6 +353,7 @@ class StagePlan(msgspec.Struct, frozen=True):
     producer: str | None = None
     query: str = ""
     typing: ValueSchema | None = None
+    copies: bool = False
 
     def named(self, key: str, batch: int | str, query: str = "") -> StagePlan:
         """The same plan for a batch that was unknown when the files were planned."""
@@ -422,8 +433,13 @@ class Stager:
         records = None
         if RECORD in data.schema.names:
             data, records = with_values(data, plan.typing)
+        versions = None
+        if plan.copies:
+            versions, data = data.column(_VERSION), data.drop_columns([_VERSION])
         routed = route(data, plan.partitions, self._task, plan.message_bytes_max)
-        if plan.typing is None or records is None:
+        if versions is not None:
+            routed = stamped_originals(routed, plan.typing, versions)
+        elif plan.typing is None or records is None:
             routed = stamped(routed, plan.typing)
         else:
             routed = stamped_as(routed, plan.typing, records)
@@ -476,7 +492,7 @@ class Stager:
     def _with_times(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows with the instants that are stored: a delay counts from the time of the job."""
         plan, names = self._plan, batch.schema.names
-        stored = {*COLUMNS, "schema_version", RECORD}
+        stored = {*COLUMNS, _VERSION, RECORD}
         columns = {name: batch.column(name) for name in names if name in stored}
         delays = columns.pop("deliver_after", None)
         if plan.fixed_delay_ms:

@@ -282,6 +282,13 @@ class RelationReader:
             )
         )
 
+    def batches_named(self, topic: str, prefix: str) -> list[tuple[str, str]]:
+        """(key, name) of each batch of a topic whose name has a prefix; as has_batch."""
+        caller, name = self._disk.owner(), TopicName.parse(topic)
+        return self._ask(
+            lambda view: adopt.names_of(view, caller, find_topic(view, name).number, prefix)
+        )
+
     def segments(self) -> list[LedgerRows]:
         """Where the rows of every ledger are; see build.segments."""
         return self._ask(build.segments)

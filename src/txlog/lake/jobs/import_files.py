@@ -1,8 +1,9 @@
 """Owns importing files: `import` and the job `bulk-load`; rows become messages of a topic, once.
 
-All rows of a batch are stored or none. The transaction key and the bytes of the files identify it:
-importing both again gives the first answer, and writes nothing. With `resume` each file is a batch
-of its own, so a killed import continues with the files that are not stored.
+All rows of a batch are stored or none. The topic and the bytes of the files identify it: importing
+them again gives the first answer and writes nothing, and with other options it is refused. A
+transaction key that the caller names makes them another batch, and a job has always one. With
+`resume` each file is a batch of its own, so a killed import continues with the missing files.
 
 A schema is not inferred from a sample: a column of a CSV has a type if every text in it is written
 like values of that type, so `007` stays a text. An ndjson value stays its line; text in it that
@@ -25,18 +26,20 @@ from txlog.base.schemas.schema import Schema, of_arrow
 from txlog.base.settings import GIB
 from txlog.client.client import Client
 from txlog.client.topics.created import created
+from txlog.client.topics.schemas import without_records
 from txlog.errors import (
     BadRecord,
     IncompatibleSchema,
     InvalidArgument,
     LimitExceeded,
+    NotAllowed,
     NotFound,
     TopicNotFound,
     TxlogError,
 )
 from txlog.lake.jobs.engine import Engine, Tell, silent
 from txlog.lake.jobs.local import Local, as_parquet, opened
-from txlog.lake.jobs.sources.loads import Columns, Files, Form, telling
+from txlog.lake.jobs.sources.loads import Columns, Files, Form, Identity, telling
 from txlog.lake.jobs.sources.rows import field_names, field_types, record_type
 
 if TYPE_CHECKING:
@@ -60,27 +63,75 @@ def bulk_load(
     """Store the rows of files as messages, once for this key and these bytes.
 
     returns: {topic, files, messages, size_bytes, ledgers, txn, already}; files: of the source
-    raises:  InvalidArgument, TopicNotFound, PartitionUnavailable, NotAllowed; BadRecord,
-             CommandFailed when a file does not have the stated form: nothing was stored
+    raises:  InvalidArgument, TopicNotFound, PartitionUnavailable, NotAllowed (also if the key has
+             stored the bytes in another form or with other columns); BadRecord, CommandFailed when
+             a file does not have the stated form: nothing was stored
     """
     source.check_whole()
-    return _load(client, source, topic, key, engine, dry_run=dry_run, tell=tell)
+    tell("reading the source for its digest")
+    identity = source.identity()
+    stored = _stored(client, source, identity, topic, key, records=False)
+    batch = stored or (key, identity.name(has_records=False))
+    already = stored is not None
+    return _load(client, source, topic, batch, engine, already=already, dry_run=dry_run, tell=tell)
+
+
+def _stored(
+    client: Client,
+    source: Files,
+    identity: Identity,
+    topic: str,
+    key: str | None,
+    *,
+    records: bool,
+) -> tuple[str, str] | None:
+    """The key and the name of the batch that has stored the bytes of a source; None: no batch has.
+
+    key:     only batches under this key; None: under any
+    records: only a batch whose rows are records
+    raises:  NotAllowed: they were stored with other options, so that a new batch would double them
+    """
+    under = key or _default_key(topic)
+    batches = [
+        batch for batch in client.batches_named(topic, identity.prefix) if key in (None, batch[0])
+    ]
+    batches += [(under, name) for name in identity.older if client.has_batch(topic, under, name)]
+    for batch in sorted(batches, key=lambda batch: batch[0] != under):
+        if identity.is_same(batch[1], records=records):
+            return batch
+    if not batches:
+        return None
+    short = TopicName.parse(topic).short
+    what = source.paths[0] if len(source.paths) == 1 else f"these {len(source.paths)} files"
+    raise NotAllowed(
+        f"{what}: the rows are in topic {short} already, stored with other options (form, columns "
+        f"or --infer-schema) under transaction key {batches[0][0]}",
+        hint="import into another topic, or store the rows again with --transaction-key NEW",
+        topic=short,
+        transaction_key=batches[0][0],
+    )
+
+
+def _default_key(topic: str) -> str:
+    return f"import-{TopicName.parse(topic).short}"
 
 
 def _load(
     client: Client,
     source: Files,
     topic: str,
-    key: str,
+    name: tuple[str, str],
     engine: Engine,
     *,
+    already: bool,
     dry_run: bool,
     tell: Tell,
 ) -> BulkLoaded:
-    """As bulk_load, for files that are known to be complete."""
-    tell("reading the source for its digest")
-    batch = source.name()
-    already = client.has_batch(topic, key, batch)
+    """As bulk_load, for files that are known to be complete, and the key and name of their batch.
+
+    already: the batch is stored
+    """
+    key, batch = name
     is_for_others = source.form == "csv" and engine.name != Local.name
     if dry_run:
         counting = Local() if is_for_others else engine
@@ -137,23 +188,30 @@ def import_files(
     dry_run: bool = False,
     tell: Tell = silent,
     chosen: Callable[[Schema], None] | None = None,
+    warn: Tell = silent,
 ) -> Imported:
     """Store the rows of files as messages, in their order, once.
+
+    If the topic has a file's bytes already, under any key, the answer is that of the first import;
+    without a key, other options than those of the first import are refused.
 
     Rows of csv and tsv without a column for the value are records of a typed topic; with `infer`
     rows of Parquet and Arrow, too.
 
     source:  from loads.files_of, in one of the forms OF_IMPORT
-    key:     the transaction key of the batches; by default `import-TOPIC`
+    key:     only batches under this transaction key count as stored; by default those under any,
+             and the key of new ones is `import-TOPIC`
     resume:  store each file separately; otherwise all files or none
     create:  create the topic if it is missing, with one partition
     decoded_bytes_max: most bytes that a Parquet row group may decode to
     chosen:  called with the schema that the topic gets from the columns
+    warn:    called with what the caller may not expect
     returns: {topic, files, messages, size_bytes, txn, already} for messages stored now, or before;
              txn None: there were several; already: nothing was stored now
     raises:  TopicNotFound, InvalidArgument, LimitExceeded; BadRecord when a file does not have the
              stated form, InvalidMessage when a row does not fit the topic's schema: nothing of that
-             batch was stored; as Bulk.commit, _as_records and _typed
+             batch was stored; NotAllowed (stored with other options); as Bulk.commit, _as_records
+             and _typed
     """
     name = TopicName.parse(topic)
     _check_decoded(source, decoded_bytes_max)
@@ -161,17 +219,46 @@ def import_files(
     if source.infer and source.form == "envelope":
         raise InvalidArgument("an envelope has messages, not columns: it implies no schema")
     schema, is_there = _schema_of(client, name, create=create)
+    tell("reading the source for its digest")
+    parts = [replace(source, paths=[path]) for path in source.paths] if resume else [source]
+    identities = [part.identity() for part in parts]
+    stored: list[tuple[str, str] | None] = [None] * len(parts)
+    if is_there:
+        # lines of JSON are the same values with a schema and without one
+        records = source.infer and (source.form != "ndjson" or schema is None)
+        for at, (part, identity) in enumerate(zip(parts, identities, strict=True)):
+            stored[at] = _stored(client, part, identity, name.full, key, records=records)
+            if key is not None and stored[at] is None:
+                _warn_of_copy(client, name, identity, warn)
     ready: AbstractContextManager[Files] = nullcontext(source)
-    if schema is not None:
+    if all(stored):
+        pass  # nothing is written: neither rows nor a schema
+    elif schema is not None:
         ready = nullcontext(_as_records(client, source, name, schema))
     elif source.infer:
-        ready = _typed(client, source, name, is_there=is_there, dry_run=dry_run, chosen=chosen)
+        ready = _typed(
+            client, source, name, is_there=is_there, dry_run=dry_run, chosen=chosen, warn=warn
+        )
     elif not is_there and not dry_run:
         ready = _made(client, source, name)
     with ready as rows:
         if dry_run and not is_there:
             return _rehearsed(rows, name)
-        return _import(client, rows, name, key, resume=resume, dry_run=dry_run, tell=tell)
+        has_records = bool(rows.record)
+        own = [(key or _default_key(topic), it.name(has_records=has_records)) for it in identities]
+        names = [
+            (before or new, before is not None) for before, new in zip(stored, own, strict=True)
+        ]
+        return _import(client, rows, name, names, resume=resume, dry_run=dry_run, tell=tell)
+
+
+def _warn_of_copy(client: Client, topic: TopicName, identity: Identity, warn: Tell) -> None:
+    """Warn that a new key stores rows again which the topic has under another key."""
+    for key, _ in client.batches_named(topic.full, identity.prefix)[:1]:
+        warn(
+            f"topic {topic.short} has these rows already, under transaction key {key}: this stores "
+            "them again"
+        )
 
 
 def _rehearsed(source: Files, topic: TopicName) -> Imported:
@@ -196,27 +283,34 @@ def _import(
     client: Client,
     source: Files,
     name: TopicName,
-    key: str | None,
+    names: Sequence[tuple[tuple[str, str], bool]],
     *,
     resume: bool,
     dry_run: bool,
     tell: Tell,
 ) -> Imported:
-    key = key or f"import-{name.short}"
+    """Store each batch; names: its key and name, and whether it is stored."""
     batches = [replace(source, paths=[path]) for path in source.paths] if resume else [source]
     answers: list[BulkLoaded] = []
     engine = Local()
-    for at, part in enumerate(batches, start=1):
-        batch = part
+    for at, (batch, (batch_name, already)) in enumerate(zip(batches, names, strict=True), start=1):
         where = f"file {at} of {len(batches)}: " if resume else ""
 
         def say(text: str, where: str = where) -> None:
             tell(where + text)
 
-        if batch.record and not batch.infer:
-            as_bytes = replace(batch, record=())  # stored before the topic had its schema?
-            batch = as_bytes if client.has_batch(name.full, key, as_bytes.name()) else batch
-        answers.append(_load(client, batch, name.full, key, engine, dry_run=dry_run, tell=say))
+        answers.append(
+            _load(
+                client,
+                batch,
+                name.full,
+                batch_name,
+                engine,
+                already=already,
+                dry_run=dry_run,
+                tell=say,
+            )
+        )
     new = [answer for answer in answers if not answer["already"]]
     counted = new or answers
     return {
@@ -320,6 +414,7 @@ def _typed(
     is_there: bool,
     dry_run: bool,
     chosen: Callable[[Schema], None] | None,
+    warn: Tell,
 ) -> Iterator[Files]:
     """A context with the source, its rows as records; the topic gets their schema.
 
@@ -341,6 +436,8 @@ def _typed(
     client.topic(topic.full).schemas.add(schema)
     try:
         yield rows
+        if messages_before:
+            warn(without_records(topic.short, messages_before))
     except BaseException:  # also an interrupt: the rows of the schema are not stored
         with suppress(TxlogError):  # report the first error
             if client.describe_topic(topic.full)["messages"] == messages_before:

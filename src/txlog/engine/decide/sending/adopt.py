@@ -76,6 +76,7 @@ class Adoption:
 
     topic: its number; query: the id of the stream's checkpoint, empty without a stream
     after: the number of the batch that must be the last one under the key, -1: none is; None: any
+    copies: the rows are messages of another topic, and are never refused for their values
     """
 
     topic: int
@@ -85,6 +86,7 @@ class Adoption:
     files: Sequence[FileRef]
     query: str = ""
     after: int | None = None
+    copies: bool = False
 
 
 def check_token(key: str, batch: int | str) -> None:
@@ -132,6 +134,18 @@ def recorded(
     if key_record.last is None or batch > key_record.batch:
         return None
     return StoredBatch(number, key_record.last if batch == key_record.batch else None)
+
+
+def names_of(view: View, caller: Owner, topic: int, prefix: str) -> list[tuple[str, str]]:
+    """(key, name) of each batch of the topic whose name has a prefix, under any key of the user."""
+    uid, _ = find_owner(view, caller, None)
+    return [
+        (key, name)
+        for number in view.known_coordinators()
+        for key, record in view.keys(number).of.get(uid, {}).items()
+        for name, stored in record.names.items()
+        if stored.topic == topic and name.startswith(prefix)
+    ]
 
 
 def last_number(view: View, settings: Settings, caller: Owner, topic: int, key: str) -> int | None:
@@ -249,13 +263,15 @@ def adopt(
     return draft.decision(DONE, sync=True)
 
 
-def _count_mismatched(draft: Draft, topic: Topic, partition: int, staged: Staged) -> None:
+def _count_mismatched(
+    draft: Draft, topic: Topic, partition: int, staged: Staged, *, is_copy: bool
+) -> None:
     """Count messages that do not fit the schema; raises NotAllowed if the policy refuses them."""
     typing = typing_of(draft.view, draft.settings, topic) if topic.schemas else None
     if typing is None:
         return
     count = staged.mismatched if staged.file.record else staged.file.rows
-    if typing.mode == ENFORCE:
+    if typing.mode == ENFORCE and not is_copy:
         raise NotAllowed(
             f"topic {typing.topic} has a schema by now, which the batch was not checked against",
             hint="write it again",
@@ -317,7 +333,7 @@ def append(
     _check_after(view, settings, caller, adoption)
     topic = _checked(view, adoption.topic, adoption.staged)
     draft = Draft(view, settings, now.wall_ms)
-    sent = send_into(draft, now, OutgoingBatch(topic, routed, None), 0)
+    sent = send_into(draft, now, OutgoingBatch(topic, routed, None), 0, copies=adoption.copies)
     if isinstance(sent, Decision):
         return sent
     holder = find_owner(view, caller, None)
@@ -356,7 +372,7 @@ def _commit(
             Adopted(partition, file, staged.payload_bytes, staged.time_ms, staged.times)
         )
         if staged.mismatched or not file.record:
-            _count_mismatched(draft, topic, partition, staged)
+            _count_mismatched(draft, topic, partition, staged, is_copy=adoption.copies)
         last[partition] = file
     for partition, file in sorted(last.items()):
         draft.roll_behind(partition, (file.ledger, file.rows - 1))

@@ -394,10 +394,10 @@ class SendResult(NamedTuple):
 
 
 def send_into(
-    draft: Draft, now: Instant, outgoing: OutgoingBatch, row_start: int
+    draft: Draft, now: Instant, outgoing: OutgoingBatch, row_start: int, *, copies: bool = False
 ) -> SendResult | Decision[Any]:
     """Add a plain send to a frame whose earlier rows end at row_start; returns its result, or the
-    decision that refuses it for its delays. Raises as `send`.
+    decision that refuses it for its delays. copies: as in Adoption. Raises as `send`.
     """
     topic, routed, sender = outgoing
     view = draft.view
@@ -442,7 +442,7 @@ def send_into(
             beyond = None if delays is None else delays.check(number, as_batch(rows))
             if topic.schemas:
                 typed = as_kept(rows, piece, stored_rows)
-                count_mismatched(draft, topic, number, typed)
+                count_mismatched(draft, topic, number, typed, is_moved=copies)
         where_from = (piece.partition, piece.row_start, piece.rows, fresh.repeats, original)
         stored.append(SliceReceipt(*where_from, ledger, first, 0, beyond))
     refusal = _refused(draft, delays)

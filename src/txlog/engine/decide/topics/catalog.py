@@ -64,6 +64,7 @@ from txlog.engine.model.ops import (
     PartitionsAdded,
     PolicySet,
     SchemaAdded,
+    SchemaMismatched,
     SchemasDeleted,
     SettingSet,
     SubscriptionCreated,
@@ -460,7 +461,15 @@ def add_schema(
         and settings.schema_validation == ENFORCE
     ):
         ops.append(PolicySet(topic.number, VALIDATION, CHOICES[VALIDATION].index(MARK)))
+    if schema.is_record and not topic.schemas:
+        ops += _unread(view, topic)
     return Decision(ops, None, True, version)
+
+
+def _unread(view: View, topic: Topic) -> list[Op]:
+    """Count the messages before the first schema: no writer checked them, they have no record."""
+    counts = {partition: view.topic(partition).messages for partition in numbers(topic)}
+    return [SchemaMismatched(partition, count) for partition, count in counts.items() if count]
 
 
 def find(topic: Topic, schema: Schema) -> SchemaVersion | None:
@@ -639,11 +648,12 @@ def delete_topic(
 
 
 def delete_unused(
-    view: View, settings: Settings, now: Instant, number: int
+    view: View, settings: Settings, now: Instant, number: int, schemas: int = 1
 ) -> Decision[DeletedTopic]:
     """Decide to delete a topic without stored messages; does nothing if it is deleted already.
 
-    raises: StillInUse (408): it has entries, a policy or a second schema, or as `delete_topic`
+    schemas: how many the caller may have added
+    raises: StillInUse (408): it has entries, a policy or more schemas, or as `delete_topic`
     """
     topic = view.catalog.topics.get(number)
     if topic is None:
@@ -652,7 +662,7 @@ def delete_unused(
     is_used = any(
         len(state.ledgers) > 1 or state.ledgers[0].entries or state.trimmed for state in states
     )
-    if is_used or len(topic.schemas) > 1 or view.catalog.policies.get(number):
+    if is_used or len(topic.schemas) > schemas or view.catalog.policies.get(number):
         raise StillInUse(f"topic {TopicName.parse(topic.name).short} is used by others")
     return delete_topic(view, settings, now, topic, force=False)
 

@@ -29,7 +29,7 @@ from txlog.engine.folds.catalog import number_of
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.plan.clock_trust import trusted
 from txlog.engine.plan.lookup import live_topic
-from txlog.engine.plan.records import ValueSchema, stamped, typing_of
+from txlog.engine.plan.records import ValueSchema, stamped, stamped_originals, typing_of
 from txlog.engine.plan.route import COLUMNS, route
 from txlog.engine.plan.staging import STAGE_DIR, Staged, is_tagged, job_time
 from txlog.engine.storage.checked import check_size, checked_bytes
@@ -50,6 +50,7 @@ TRIES_MAX = 20
 # A batch up to this size is appended to the open ledgers as rows: its files would be too small.
 ROWS_MAX = 20_000
 ROWS_BYTES_MAX = 1 << 20
+_VERSION = "schema_version"
 
 
 def adopt_files(
@@ -60,13 +61,15 @@ def adopt_files(
     staged: Sequence[Staged],
     query: str = "",
     after: int | None = None,
+    *,
+    copies: bool = False,
 ) -> bool:
     """Make staged files messages of a topic, once for this key and batch; durable when it returns.
 
     topic:   its number
     staged:  each file once
     query:   of a stream: its id
-    after:   as in Adoption
+    after, copies: as in Adoption
     returns: False when the batch was stored before
     raises: StoreLocked, Corruption (a file has changed since its task wrote it), NotAllowed (it is
             missing, partitions were added, the key is of another topic or stream), TopicNotFound,
@@ -80,7 +83,7 @@ def adopt_files(
     with maintenance(store, wait=True):
         _with_stage(lambda: _check(store.disk, ordered))
         for _ in range(TRIES_MAX):
-            done = _adopt(store, Adoption(topic, key, batch, ordered, (), query, after))
+            done = _adopt(store, Adoption(topic, key, batch, ordered, (), query, after, copies))
             if done != AGAIN:
                 return done == DONE
         raise TryAgain(f"the topic grew faster than {len(ordered)} files could be named")
@@ -94,6 +97,8 @@ def append_rows(
     staged: Sequence[Staged],
     query: str = "",
     after: int | None = None,
+    *,
+    copies: bool = False,
 ) -> bool | None:
     """Append the rows of staged files to a topic, once for this key and batch; durable then.
 
@@ -113,16 +118,22 @@ def append_rows(
     tables: list[pa.Table] = []
 
     def look() -> None:
-        tables.extend(_rows_of(store.disk, staged_file) for staged_file in ordered)
+        tables.extend(_rows_of(store.disk, staged_file, copies) for staged_file in ordered)
 
     _with_stage(look)
     rows = pa.concat_tables(tables, promote_options="default")
     if rows.num_rows > ROWS_MAX or rows.nbytes > 2 * ROWS_BYTES_MAX:
         return None
+    versions = None
+    if copies:
+        versions, rows = rows.column(_VERSION), rows.drop_columns([_VERSION])
     routed = route(rows, ordered[0].partitions, 0, store.settings.max_message_bytes)
     written = ordered[0].file.record or None  # Avro must not be read with another version
-    routed = stamped(routed, store.read(lambda view: _typing(view, store.settings, topic, written)))
-    adoption = Adoption(topic, key, batch, ordered, [], query, after)
+    typing = store.read(lambda view: _typing(view, store.settings, topic, written))
+    routed = (
+        stamped(routed, typing) if versions is None else stamped_originals(routed, typing, versions)
+    )
+    adoption = Adoption(topic, key, batch, ordered, [], query, after, copies)
     caller = store.disk.owner()
 
     def decide(view: View, now: Instant) -> Decision[str]:
@@ -138,19 +149,23 @@ def _typing(view: View, settings: Settings, number: int, version: int | None) ->
     return typing_of(view, settings, topic, version) if topic.schemas else None
 
 
-def _rows_of(disk: Disk, staged: Staged) -> pa.Table:
-    """The rows of a file in the form of a producer's batch, checked against its checksums."""
+def _rows_of(disk: Disk, staged: Staged, copies: bool) -> pa.Table:
+    """The rows of a file in the form of a producer's batch, checked against its checksums.
+
+    copies: with the schema_version of each
+    """
     file = disk.open(staged.file.path)
     try:
         reader = SegmentReader(file, staged.file)
         reader.check()
         names = [name for name in COLUMNS if name in MESSAGE.names]
-        rows = reader.rows(0, staged.file.rows, names)
+        versions = [_VERSION] * copies
+        rows = reader.rows(0, staged.file.rows, [*names, *versions])
     finally:
         file.close()
     names_used = [
         name for name in names if name == "value" or rows.column(name).null_count < len(rows)
-    ]
+    ] + versions
     partition = pa.repeat(pa.scalar(staged.partition, pa.int32()), rows.num_rows)
     return rows.select(names_used).append_column("partition", partition)
 

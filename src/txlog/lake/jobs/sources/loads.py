@@ -1,8 +1,10 @@
 """Owns the source of a bulk load: files and their form, their identity, the selected columns.
 
-The bytes, form and columns identify a source: the same bytes again are the same source, at any
-path. DuckDB's own message about a bad file names options that users cannot set here, and quotes the
-line. So this module reads a rejected csv or ndjson file once more, and names its first bad line.
+The bytes identify a source, at any path. The same bytes in another form or with other columns would
+double its rows, so a batch is named `source BYTES SELECTION`: the start of the name finds it.
+
+DuckDB's own message about a bad file names options that users cannot set here, and quotes the line.
+So this module reads a rejected csv or ndjson file once more, and names its first bad line.
 """
 
 from __future__ import annotations
@@ -64,6 +66,48 @@ class Columns:
     values: tuple[str, ...] = ()
 
 
+_RECORD: Final = " record"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What identifies a source: its bytes alone, wherever the files are.
+
+    content:   a digest of the bytes of the files, in their order
+    selection: a digest of their form and of the selected columns
+    older:     the names of such a batch up to version 0.2.0, without records and with them
+    """
+
+    content: str
+    selection: str
+    older: tuple[str, str]
+
+    @property
+    def prefix(self) -> str:
+        """The start of the names of all batches with these bytes."""
+        return f"source {self.content} "
+
+    def name(self, *, has_records: bool) -> str:
+        """The name of a batch; has_records: its rows become records, otherwise bytes."""
+        return f"{self.prefix}{self.selection}{_RECORD if has_records else ''}"
+
+    def is_same(self, name: str, *, records: bool) -> bool:
+        """Whether a batch with these bytes has the same rows as this source.
+
+        records: only if they are records; otherwise it does not matter whether they are
+        """
+        if name in self.older:
+            return not records or name == self.older[1]
+        same = name.removesuffix(_RECORD) == self.name(has_records=False)
+        return same and (not records or name.endswith(_RECORD))
+
+
+def _digest(path: str) -> bytes:
+    """The SHA-256 of a file."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
 def encoded(source: Files, names: Sequence[str]) -> list[tuple[str, str, str]]:
     """Text columns of a source that have a column for their encoding, as an export writes them.
 
@@ -101,17 +145,19 @@ class Files:
     infer: bool = False
     record: tuple[tuple[str, str | None], ...] = ()
 
-    def name(self) -> str:
-        """The identity of the source: a digest of its bytes and of the selected columns."""
-        selection = (self.form, self.columns, *(["record"] if self.record else []))
-        digest = hashlib.sha256(repr(selection).encode())
-        for path in self.paths:
-            of_file = hashlib.sha256()
-            with Path(path).open("rb") as file:
-                while block := file.read(BLOCK_BYTES):
-                    of_file.update(block)
-            digest.update(of_file.digest())
-        return f"source {digest.hexdigest()}"
+    def identity(self) -> Identity:
+        """The identity of the source; it reads all files."""
+        digests = b"".join(map(_digest, self.paths))
+        selection = (self.form, self.columns)
+        older = [
+            hashlib.sha256(repr(words).encode() + digests).hexdigest()
+            for words in (selection, (*selection, "record"))
+        ]
+        return Identity(
+            hashlib.sha256(digests).hexdigest(),
+            hashlib.sha256(repr(selection).encode()).hexdigest()[:16],
+            (f"source {older[0]}", f"source {older[1]}"),
+        )
 
     def check_whole(self) -> None:
         """Unpack compressed files, because DuckDB takes a truncated zstd file for a complete one.
