@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shlex
 from pathlib import Path
 
 import pytest
 
 from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
 from tests.tiers import graded
-from txlog import Bound, Client, MessageId, Range, TxnId
+from txlog import Bound, Client, MessageId, Range, TxnId, verify
+from txlog.base.ids import TopicName
 from txlog.base.ranges import END, START
+from txlog.cli.main import main
+from txlog.client.topics.subscription import lost_by
+from txlog.engine.decide.consuming.position import UNDO_RUNS_MAX
+from txlog.engine.door.catalog import numbers
+from txlog.engine.door.catalog import subscription as find_subscription
+from txlog.engine.door.catalog import topic as find_topic
+from txlog.engine.model.ops import Run
+from txlog.engine.view import View
 from txlog.errors import (
     AlreadyClosed,
     ConsumerBusy,
@@ -76,17 +87,99 @@ def test_a_message_sought_comes_next(tmp_path: Path, to: int, acked: str) -> Non
     assert left(bench.reopen()) == digits(to)
 
 
-def test_the_answer_of_a_seek_undoes_it(tmp_path: Path) -> None:
-    """spec/cli 8.4: a seek to `from` goes back; acknowledgements above it are lost."""
+def state(client: Client, subscription: str = "s") -> list[tuple[object, list[Run]]]:
+    """Mark-delete and single acknowledgements of each partition."""
+
+    def look(view: View) -> list[tuple[object, list[Run]]]:
+        topic = find_topic(view, TopicName.parse("t"))
+        number = find_subscription(view, topic, subscription).number
+        cursors = [view.cursor(number, partition) for partition in numbers(topic)]
+        return [(cursor.mark_delete, cursor.acked.runs()) for cursor in cursors]
+
+    return client.store.ask(look)
+
+
+@pytest.mark.parametrize("seed", graded(range(40), 8))
+def test_undo_lines_restore_every_acknowledgement(
+    tmp_path: Path, seed: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """spec/cli 8.4: run as printed, with single messages of transactions, over 2 partitions."""
+    chance = random.Random(seed)
+    bench = bench_of(tmp_path, partitions=2)
+    client = bench.client
+    for partition in (0, 1, 0):
+        send(client, *(b"%d" % n for n in range(5)), partition=partition)
+        send_txn(client, *(b"%d" % n for n in range(6)), partition=partition)
+    client.acknowledge("t", "s", chance.sample(ids(client), chance.randrange(33)))
+    before, in_backlog = state(client), sorted(left(client))
+    to = chance.choice(["start", "end", "+3", "-2", str(chance.choice(ids(client)))])
+    assert main(["-S", bench.path, "sub", "seek", "s", "--to", to, "--yes"]) == 0
+    said = capfd.readouterr().err.splitlines()
+    assert not any("does not bring back" in line for line in said)
+    for line in said:
+        if line.startswith("undo: "):
+            assert main(shlex.split(line)[2:]) == 0
+    assert (state(client), sorted(left(client))) == (before, in_backlog)
+    client.checkpoint(roll_all=True)
+    bench.reopen()
+    assert state(bench.client) == before
+    assert verify(bench.path)["errors"] == 0
+
+
+def test_undo_says_what_it_does_not_bring_back(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
-    client, message_ids = bench.client, fill(bench.client)
+    client = bench.client
+    client.create_subscription("t", "many", type="shared")
+    message_ids = send(client, *(b"%d" % n for n in range(2 * UNDO_RUNS_MAX + 10)))
+    client.acknowledge("t", "many", message_ids[2::2])
+    txn = begin(client)
+    client.acknowledge("t", "many", [message_ids[1]], txn=txn)
+    with client.consumer("t", "many") as consumer:
+        first = consumer.receive()
+        assert first is not None
+        consumer.negative_acknowledge(first)
+        handle = client.subscription("t", "many")
+        answer = handle.seek(END, force=True)
+    assert lost_by(answer) == [
+        f"the aborted transactions {txn}",
+        "4 single acknowledgements: too many ranges",
+        "redelivery counts, leases and delays of 2 messages",
+    ]
+    (row,) = answer["partition_list"]
+    answer = handle.seek(row["from"], acked=row["acked"])
+    assert (answer["redeliver"], len(left(client, "many"))) == (
+        2 * UNDO_RUNS_MAX + 10 - UNDO_RUNS_MAX,
+        2 * UNDO_RUNS_MAX + 10 - UNDO_RUNS_MAX,
+    )
+
+
+def test_acknowledgements_of_a_seek_are_checked(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, partitions=2)
+    client = bench.client
+    first, second = send(client, b"0", b"1")
+    [elsewhere] = send(client, b"2", partition=1)
     handle = client.subscription("t", "s")
-    for stand in range(9):
-        handle.seek(message_ids[stand])
-        for to in (START, END, Bound("id", message_ids[4]), Bound("skip", 2)):
-            (row,) = handle.seek(to)["partition_list"]
-            handle.seek(row["from"])
-            assert left(client) == digits(stand)
+    for wrong in ("1", "1:5-3", "1:1:0", "1:1:3-2", "x"):
+        with pytest.raises(InvalidArgument):
+            handle.seek(first, acked=[wrong])
+    for missing in (str(elsewhere), "99:0", f"{second.ledger}:99", f"{second}:1"):
+        with pytest.raises(MessageNotFound):
+            handle.seek(first, acked=[missing])
+    handle.seek(second, acked=[str(first), str(second)])
+    assert left(client) == [b"2"]
+    assert handle.seek(START, acked=[f"{first}-{second.entry}"])["redeliver"] == 0
+
+
+def test_a_seek_warns_of_consumers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    bench = bench_of(tmp_path)
+    fill(bench.client)
+    seek = ["-S", bench.path, "sub", "seek", "s", "--yes", "--to"]
+    assert main([*seek, "+2"]) == 0
+    assert "warning" not in capfd.readouterr().err
+    with bench.client.consumer("t", "s"):
+        assert main([*seek, "start"]) == 0
+    warnings = [line for line in capfd.readouterr().err.splitlines() if "warning" in line]
+    assert len(warnings) == 1 and f"process {os.getpid()} on " in warnings[0]
 
 
 def test_bounds_of_every_kind(tmp_path: Path) -> None:

@@ -42,6 +42,10 @@ BOUND_FORMS: Final = (
     "write start, end, +N, -N, L:E, after=L:E, sub=NAME or a time: 2026-11-27 14:00, "
     "yesterday 14:00, -3h"
 )
+_RUN = re.compile(r"([0-9]{1,18}):([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_INNER_RUN = re.compile(r"([0-9]{1,18}):([0-9]{1,18}):([0-9]{1,9})(?:-([0-9]{1,9}))?")
+# (ledger, first entry, last entry, first index, last index); indexes are 0 for whole entries
+IdRun = tuple[int, int, int, int, int]
 _COUNT = re.compile(r"([+-])([0-9]{1,18})")
 
 
@@ -240,3 +244,35 @@ def _now_ms() -> int:
 def _bad(kind: str, text: str, hint: str) -> InvalidArgument:
     excerpt = text if len(text) <= 80 else f"{text[:77]}..."
     return InvalidArgument(f'not a {kind}: "{excerpt}"', code=203, hint=hint)
+
+
+def parse_id_run(text: str) -> IdRun:
+    """Parse consecutive messages: L:E, L:FIRST-LAST, L:E:I or L:E:FIRST-LAST, with both ends.
+
+    raises: InvalidArgument (203)
+    """
+    text = text.strip()
+    if match := _RUN.fullmatch(text):
+        ledger, first = int(match[1]), int(match[2])
+        last = first if match[3] is None else int(match[3])
+        if first <= last:
+            return (ledger, first, last, 0, 0)
+    elif match := _INNER_RUN.fullmatch(text):
+        entry, first = int(match[2]), int(match[3])
+        last = first if match[4] is None else int(match[4])
+        if 1 <= first <= last:
+            return (int(match[1]), entry, entry, first, last)
+    raise InvalidArgument(
+        f"{text!r} is no message and no range of messages",
+        code=203,
+        hint="write 17:5, 17:5-9, 17:4:2 or 17:4:2-3; several with commas between them",
+    )
+
+
+def format_id_run(run: IdRun) -> str:
+    """The text of consecutive messages, as parse_id_run takes it."""
+    ledger, first, last, index_first, index_last = run
+    if index_first:
+        ends = str(index_first) if index_first == index_last else f"{index_first}-{index_last}"
+        return f"{ledger}:{first}:{ends}"
+    return f"{ledger}:{first}" if first == last else f"{ledger}:{first}-{last}"

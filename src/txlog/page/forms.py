@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from txlog.client.topics.subscription import seek_effect, undo_of
+from txlog.client.topics.subscription import lost_by, seek_effect, undo_of
 from txlog.page.sections import section
 from txlog.page.words import counted, safe
 
@@ -102,7 +102,8 @@ def sought(answer: Sought, hidden: Mapping[str, str], *, is_plan: bool) -> str:
     said = "".join(f"<p>{safe(line)}</p>" for line in lines)
     if is_plan and not undo and not aborted:
         return said + done(f"{answer['subscription']} is already there")
-    way = f"<pre>{chr(10).join(safe(f'undo: {line}') for line in undo)}</pre>"
+    lost = [f"undo does not bring back {loss}" for loss in lost_by(answer)] if undo else []
+    way = f"<pre>{chr(10).join(map(safe, [*(f'undo: {line}' for line in undo), *lost]))}</pre>"
     if is_plan:
         return said + (way if undo else "") + _form("seek", hidden, "", "Seek now")
     return done(f"{answer['subscription']} moved") + said + (way if undo else "")

@@ -161,7 +161,16 @@ class AcknowledgedIn(Acknowledged):
 
 SeekPartition = TypedDict(  # a class attribute cannot be called `from`
     "SeekPartition",
-    {"partition": int, "from": MessageId, "to": MessageId, "redeliver": int, "skip": int},
+    {
+        "partition": int,
+        "from": MessageId,
+        "to": MessageId,
+        "redeliver": int,
+        "skip": int,
+        "acked": list[str],
+        "left_out": int,
+        "forgotten": int,
+    },
 )
 
 
@@ -172,7 +181,11 @@ class Sought(TypedDict):
     subscription: fields.Subscription
     redeliver: Annotated[int, "messages to be delivered again"]
     skip: Annotated[int, "messages that will never be delivered"]
-    partition_list: Annotated[list[SeekPartition], "a row for each partition"]
+    partition_list: Annotated[
+        list[SeekPartition],
+        "a row for each partition; acked: ranges acknowledged after `from` before, left_out: "
+        "messages in more ranges, forgotten: messages that lose a redelivery count, lease or delay",
+    ]
     aborted_list: Annotated[list[TxnId], "transactions that this call aborted"]
 
 

@@ -299,6 +299,13 @@ class Call:
         else:
             self._say("info", text)
 
+    def for_this_store(self, line: str) -> str:
+        """A line `txlog …` as it is typed for the store of this call: with its -S or --profile."""
+        quote = importlib.import_module("shlex").quote
+        flags = [("-S", self.flags.store), ("--profile", self.flags.profile)]
+        words = [f"{flag} {quote(value)}" for flag, value in flags if value]
+        return " ".join(["txlog", *words, line.removeprefix("txlog ")])
+
     def store_path(self) -> str:
         """Return the path of the store (spec/cli 3).
 

@@ -179,7 +179,8 @@ def offline(
     answer = client.admin.set_offline(target)
     _say(call, answer)
     if answer["changed"] and not call.dry_run:
-        call.summary(f"undo: txlog admin online {answer['topic']}/{answer['partition']}")
+        undo = f"txlog admin online {answer['topic']}/{answer['partition']}"
+        call.summary(f"undo: {call.for_this_store(undo)}")
     call.output.result(answer)
 
 

@@ -99,8 +99,9 @@ def set_(
     answer = admin.set_setting(key, _parsed(key, value, settings[key]["value"]))
     now, was = _shown(key, answer["value"]), _shown(key, answer["before"])
     if answer["changed"]:
-        undo = f"; undo: txlog config set {key} {shlex.quote(was)}" if key != "coordinators" else ""
-        call.summary(f"{key} is {now}, it was {was}{'' if call.dry_run else undo}")
+        undo = call.for_this_store(f"txlog config set {key} {shlex.quote(was)}")
+        way_back = "" if call.dry_run or key == "coordinators" else f"; undo: {undo}"
+        call.summary(f"{key} is {now}, it was {was}{way_back}")
     else:
         call.summary(f"{key} was {now} already")
     values = {"value": now, "was": was}

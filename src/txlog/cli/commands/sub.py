@@ -321,15 +321,41 @@ def seek(
     force: Annotated[
         bool, Option("--force", help="abort transactions that hold acknowledgements")
     ] = False,
+    acked: Annotated[
+        str | None, Option("--acked", metavar="ID-LAST,…", help="acknowledged after it, too")
+    ] = None,
 ) -> None:
-    """Move a subscription: acknowledge everything before the position, nothing from it on."""
+    """Move a subscription: acknowledge everything before the position, nothing from it on.
+
+    The undo lines restore the acknowledgements, also single ones: --acked 17:5-9,17:12:2 names
+    them. Redelivery counts, leases and delays are lost; a line says how many.
+    """
     targets = _targets(call, [subscription], topic)
-    each_target([*targets], lambda name: _seek(call, handle_of(call, *targets[name]), to, force))
+    runs = [] if acked is None else acked.split(",")
+
+    def one(name: str) -> None:
+        _seek(call, handle_of(call, *targets[name]), to, force, runs)
+
+    each_target([*targets], one)
 
 
-def _seek(call: Call, handle: SubscriptionHandle, to: Bound, force: bool) -> None:
+def _warn_of_consumers(call: Call, handle: SubscriptionHandle) -> None:
+    """Warn of live consumers: a seek moves them, too."""
+    alive = [row for row in handle.describe()["consumer_list"] if row["alive"]]
+    if not alive:
+        return
+    first = alive[0]
+    more = f" and {counted(len(alive) - 1, 'other consumer')}" if len(alive) > 1 else ""
+    verb = "consume" if more else "consumes"
+    call.warn(
+        f"process {first['pid']} on {first['host']}{more} {verb} {handle.name}: it continues at "
+        "the new position, and gets again what it has in hand there"
+    )
+
+
+def _seek(call: Call, handle: SubscriptionHandle, to: Bound, force: bool, acked: list[str]) -> None:
     try:
-        answer = plan = handle.seek(to, force=force, dry_run=not call.dry_run)
+        answer = plan = handle.seek(to, acked=acked, force=force, dry_run=not call.dry_run)
     except MessageNotFound as error:
         if isinstance(to.value, MessageId) and to.value.ledger < 24 and to.value.entry < 60:
             time_of_day = f"{to.value.ledger}:{to.value.entry:02}"
@@ -342,17 +368,21 @@ def _seek(call: Call, handle: SubscriptionHandle, to: Bound, force: bool) -> Non
     ]
     if plan["aborted_list"]:
         lines.append(f"aborts {', '.join(map(str, plan['aborted_list']))}")
+    if handles.moved_partitions(plan):
+        _warn_of_consumers(call, handle)
     if call.dry_run:
         for line in lines:
             call.summary(line)
     else:
         if handles.moved_partitions(plan) or plan["aborted_list"]:
             confirm(call, f"move {where}", lines)
-        answer = handle.seek(to, force=force)
+        answer = handle.seek(to, acked=acked, force=force)
         moved = handles.moved_partitions(answer)
         call.summary(f"{handle.name} moved" if moved else f"{handle.name} is already there")
         for line in handles.undo_of(answer):
-            call.summary(f"undo: {line}")
+            call.summary(f"undo: {call.for_this_store(line)}")
+        for loss in handles.lost_by(answer):
+            call.summary(f"undo does not bring back {loss}")
     call.output.result(answer)
 
 

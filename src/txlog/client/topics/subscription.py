@@ -6,11 +6,13 @@ Answers are plain values with the field names that the commands print.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TopicName, TxnId
+from txlog.base.ranges import format_id_run, parse_id_run
 from txlog.base.times import DurationLike, duration_ms
 from txlog.client.answers.lag import LagReader, backlog_groups
 from txlog.clock import Instant
@@ -79,10 +81,25 @@ def seek_effect(row: SeekPartition) -> str:
 
 
 def undo_of(answer: Sought) -> list[str]:
-    """The commands that move a subscription back to where a seek found it."""
-    name, topic = answer["subscription"], answer["topic"]
+    """The commands that restore the acknowledgements that a seek found, also single ones."""
+    name, topic = shlex.quote(answer["subscription"]), shlex.quote(answer["topic"])
     return [
-        f"txlog sub seek {name} -t {topic} --to {row['from']}" for row in moved_partitions(answer)
+        f"txlog sub seek {name} -t {topic} --to {row['from']}"
+        f"{' --acked ' if row['acked'] else ''}{','.join(row['acked'])} --yes"
+        for row in moved_partitions(answer)
+    ]
+
+
+def lost_by(answer: Sought) -> list[str]:
+    """What the commands of `undo_of` do not bring back, in words."""
+    rows = moved_partitions(answer)
+    left_out = sum(row["left_out"] for row in rows)
+    forgotten = sum(row["forgotten"] for row in rows)
+    aborted = answer["aborted_list"]
+    return [
+        *([f"the aborted transactions {', '.join(map(str, aborted))}"] if aborted else []),
+        *([f"{left_out:,} single acknowledgements: too many ranges"] if left_out else []),
+        *([f"redelivery counts, leases and delays of {forgotten:,} messages"] if forgotten else []),
     ]
 
 
@@ -148,11 +165,21 @@ class SubscriptionHandle:
 
     # --- moving ------------------------------------------------------------------------------
 
-    def seek(self, to: Where, *, force: bool = False, dry_run: bool = False) -> Sought:
+    def seek(
+        self,
+        to: Where,
+        *,
+        acked: Sequence[str] = (),
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> Sought:
         """Move just before a bound, a message, or an instant in ms; the fields of `sub seek`.
 
-        Then everything before that position is acknowledged, and nothing from it on. Redelivery
-        counts start at 0.
+        Then everything before that position is acknowledged, and nothing from it on but `acked`.
+        Redelivery counts start at 0. To undo a seek: for each row of `partition_list` that moved,
+        `seek(row["from"], acked=row["acked"])`.
+        acked:   messages in the partitions that move, as L:E, L:FIRST-LAST, L:E:I or
+                 L:E:FIRST-LAST: the form of `acked` in the answer
         force:   abort transactions that hold acknowledgements here; `aborted_list` names them
         dry_run: only report what would move
         raises:  NotAllowed (held acknowledgements), MessageNotFound, PartitionUnavailable
@@ -160,6 +187,7 @@ class SubscriptionHandle:
         if to is None:
             raise InvalidArgument("a seek needs a position", code=203)
         bound, store = bound_of(to), self._store
+        runs = [parse_id_run(text) for text in acked]
         uid = store.disk.owner()[0]
 
         def decide(view: View, now: Instant) -> Decision[SeekAnswer]:
@@ -172,6 +200,7 @@ class SubscriptionHandle:
                 bound,
                 self._indexes(),
                 force=force,
+                acked=runs,
             )
 
         answer = self._decided(decide, dry_run=dry_run)
@@ -187,6 +216,9 @@ class SubscriptionHandle:
                     "to": row.after,
                     "redeliver": row.redeliver,
                     "skip": row.skip,
+                    "acked": [format_id_run(run) for run in row.acked],
+                    "left_out": row.left_out,
+                    "forgotten": row.forgotten,
                 }
                 for row in answer.partitions
             ],

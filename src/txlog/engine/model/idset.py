@@ -8,6 +8,7 @@ whole marker.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from pyroaring import BitMap, BitMap64
 
@@ -135,6 +136,24 @@ class IdSet:
             out += runs_of_inner(*key, inner)
         return sorted(out)
 
+    def first_runs(self, most: int) -> list[Run]:
+        """The first runs in order of position, at most so many; it does not look at the others."""
+        out: list[Run] = []
+        inner = sorted(self.inner)
+        for ledger in sorted({*self.entries, *(key[0] for key in inner)}):
+            bits = self.entries.get(ledger)
+            plain = [] if bits is None else islice(_long_runs(ledger, bits), most)
+            within = (
+                run
+                for key in inner
+                if key[0] == ledger
+                for run in runs_of_inner(*key, self.inner[key])
+            )
+            out += sorted([*plain, *islice(within, most)])[: most - len(out)]
+            if len(out) == most:
+                break
+        return out
+
     def first(self) -> Id | None:
         """The lowest id; None when the set is empty."""
         firsts = [(ledger, entries[0], 0) for ledger, entries in self.entries.items() if entries]
@@ -217,6 +236,22 @@ def runs_of_bitmap(ledger: int, entries: BitMap64) -> list[Run]:
         else:
             out.append((ledger, entry, entry, 0, 0))
     return out
+
+
+def _long_runs(ledger: int, entries: BitMap64) -> Iterator[Run]:
+    """As runs_of_bitmap, one by one; a run costs the same whatever its length."""
+    at = 0
+    while at < len(entries):
+        first = entries[at]
+        low, high = at, len(entries) - 1  # places: consecutive ones hold consecutive entries
+        while low < high:
+            middle = (low + high + 1) // 2
+            if entries[middle] - first == middle - at:
+                low = middle
+            else:
+                high = middle - 1
+        yield (ledger, first, entries[low], 0, 0)
+        at = low + 1
 
 
 def runs_of_inner(ledger: int, entry: int, indexes: BitMap) -> list[Run]:

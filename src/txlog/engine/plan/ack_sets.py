@@ -300,6 +300,7 @@ def acked_outcome(
     partition: int,
     runs: list[Run],
     settled: CursorEffect | None = None,
+    acked: IdSet | None = None,
 ) -> tuple[list[Run], Mark]:
     """(runs to record when these messages are acknowledged, mark-delete after that).
 
@@ -307,13 +308,13 @@ def acked_outcome(
     mark-delete only move it, and nothing is recorded: the usual case, acknowledging in order.
 
     settled: the effect of earlier ops of the frame on the cursor; this updates it
+    acked:   acknowledged before; None: what the cursor has
     """
     cursor = view.cursor(subscription, partition)
     settled = settled or CursorEffect(cursor.mark_delete)
     extra = settled.extra
-    if len(runs) == 1 and not (
-        cursor.acked.entries or cursor.acked.inner or extra.entries or extra.inner
-    ):
+    acked = cursor.acked if acked is None else acked
+    if len(runs) == 1 and not (acked.entries or acked.inner or extra.entries or extra.inner):
         ledger, first, last, index_first, _ = runs[0]
         if (
             (ledger, first - 1, 0) == settled.mark
@@ -331,16 +332,14 @@ def acked_outcome(
         if run[3]:
             entry = (run[0], run[1])
             marker = buffers.find_marker(view.buffer(partition), *entry)
-            have = BitMap(extra.inner.get(entry, BitMap())) | cursor.acked.inner.get(
-                entry, BitMap()
-            )
+            have = BitMap(extra.inner.get(entry, BitMap())) | acked.inner.get(entry, BitMap())
             if settled.mark[:2] == entry:
                 have.add_range(1, settled.mark[2] + 1)
             if marker is not None and len(have) == marker.count:
                 whole: Run = (*entry, entry[1], 0, 0)
                 extra.add(whole)
                 out.append(whole)
-    settled.mark = _advanced(view, partition, settled.mark, cursor.acked, extra)
+    settled.mark = _advanced(view, partition, settled.mark, acked, extra)
     return out, settled.mark
 
 

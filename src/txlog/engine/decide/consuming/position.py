@@ -39,9 +39,11 @@ from txlog.engine.decide.transactions.transaction import abort_ops, aborter, fin
 from txlog.engine.folds.catalog import Subscription, Topic, number_of, numbers
 from txlog.engine.folds.coordinator import OPEN
 from txlog.engine.folds.cursor import Cursor
-from txlog.engine.model.idset import Id, size
+from txlog.engine.model.idset import Id, IdSet, size
 from txlog.engine.model.ops import Acked, Mark, Promoted, Run, Sought
 from txlog.engine.plan.ack_sets import (
+    CursorEffect,
+    above_mark,
     acked_outcome,
     is_trimmed,
     messages_in,
@@ -84,6 +86,8 @@ from txlog.errors import MessageNotFound, NotAllowed
 # --- seek -----------------------------------------------------------------------------------------
 
 HOLDERS_NAMED_MAX = 5
+# A way back has a line for each partition; more runs would not fit a terminal.
+UNDO_RUNS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,9 @@ class SoughtPartition:
     """The next message of a partition before the seek and after it.
 
     redeliver: acknowledged messages that come again; skip: messages that are never delivered
+    acked:     those acknowledged before the seek and after `before`, at most UNDO_RUNS_MAX runs
+    left_out:  how many more there were
+    forgotten: messages whose redelivery count, lease, delay or promotion ends
     """
 
     partition: int
@@ -98,6 +105,9 @@ class SoughtPartition:
     after: MessageId
     redeliver: int
     skip: int
+    acked: list[Run]
+    left_out: int
+    forgotten: int
 
 
 @dataclass(slots=True)
@@ -119,11 +129,13 @@ def seek(
     indexes: Sequence[int] | None,
     *,
     force: bool,
+    acked: Sequence[Run] = (),
 ) -> Decision[SeekAnswer]:
     """Decide that a subscription moves to just before a bound.
 
     indexes: the partitions that move, None for all; an id must be in one of these partitions
     force:   abort the transactions that hold acknowledgements there, in the same frame
+    acked:   messages after the bound that are acknowledged in the same frame; in these partitions
     returns: a SeekAnswer, durable
     raises:  NotAllowed (held acknowledgements, another's transaction), PartitionUnavailable,
              MessageNotFound, SubscriptionNotFound
@@ -150,10 +162,26 @@ def seek(
             answer.aborted.append(TxnId(*pair))
         else:
             finish_ops(draft, txn)  # it is decided, and the bounded sweep has not reached it
+    runs_after = by_partition(view, topic, [*acked])
+    if missing := runs_after.keys() - {*numbers}:
+        raise _not_found(topic, runs_after[min(missing)][0])
     for index, number in zip(moved, numbers, strict=True):
         mark = resting(view, number, resolve_bound(view, topic, index, to))
-        answer.partitions.append(_moved(view, topic, subscription, index, mark))
+        runs = [
+            part
+            for run in runs_after.get(number, ())
+            if not is_trimmed(view, number, run[0])
+            for part in above_mark(view, number, run, mark)
+        ]
+        answer.partitions.append(_moved(view, topic, subscription, index, mark, runs))
         draft.ops.append(Sought(subscription.number, number, mark))
+        if runs:
+            count = messages_in(view, number, runs)
+            effect = CursorEffect(mark)
+            outcome, end = acked_outcome(
+                view, subscription.number, number, runs, effect, acked=IdSet()
+            )
+            draft.ops.append(Acked(subscription.number, number, outcome, end, count))
     return draft.decision(answer, sync=True)
 
 
@@ -169,28 +197,47 @@ def _held_error(subscription: Subscription, pairs: list[tuple[int, int]]) -> Not
 
 
 def _moved(
-    view: View, topic: Topic, subscription: Subscription, index: int, mark: Mark
+    view: View,
+    topic: Topic,
+    subscription: Subscription,
+    index: int,
+    mark: Mark,
+    runs: Sequence[Run],
 ) -> SoughtPartition:
+    """The effect of a seek to a mark, after which these runs are acknowledged."""
     number = number_of(topic, index)
     cursor = view.cursor(subscription.number, number)
     ledger, entries, _ = end_of(view, topic, index)
     end: Mark = (ledger, entries - 1, 0)
-    messages_behind = messages_in(view, number, through(view, number, mark, end))
-    unacked = _unacked(view, number, cursor, cursor.mark_delete, end)
-    left_behind = _unacked(view, number, cursor, max(mark, cursor.mark_delete, key=_order), end)
+    acked_after, acked_ever = IdSet(), cursor.acked.copy()
+    for run in runs:
+        acked_after.add(run)
+        acked_ever.add(run)
+    unacked = _unacked(view, number, cursor.acked, cursor.mark_delete, end)
+    unacked_after = _unacked(view, number, acked_after, mark, end)
+    both = max(mark, cursor.mark_delete, key=_order)
+    left_behind = _unacked(view, number, acked_ever, both, end)
+    known = cursor.acked.first_runs(UNDO_RUNS_MAX)
+    all_after = messages_in(view, number, through(view, number, cursor.mark_delete, end))
+    leases = cursor.leases
+    forgotten = {*cursor.redelivered, *leases.waiting}
+    counted = sum(map(sum, (cursor.released.count(), leases.leased.count())))
     return SoughtPartition(
         index,
         next_of(view, number, cursor.mark_delete),
         next_of(view, number, mark),
-        messages_behind - left_behind,
+        unacked_after - left_behind,
         unacked - left_behind,
+        known,
+        all_after - unacked - messages_in(view, number, known),
+        len(forgotten) + counted,
     )
 
 
-def _unacked(view: View, number: int, cursor: Cursor, start: Mark, end: Mark) -> int:
-    """How many messages between two positions are not acknowledged."""
+def _unacked(view: View, number: int, acked: IdSet, start: Mark, end: Mark) -> int:
+    """How many messages between two positions are not in a set."""
     runs = through(view, number, start, end)
-    return sum(messages_in(view, number, subtract(view, number, run, cursor.acked)) for run in runs)
+    return sum(messages_in(view, number, subtract(view, number, run, acked)) for run in runs)
 
 
 def _order(mark: Mark) -> tuple[int, int, int]:
