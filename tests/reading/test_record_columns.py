@@ -18,6 +18,7 @@ from txlog.base.text.structs import json_of
 from txlog.cli.main import main
 from txlog.client.client import Client
 from txlog.errors import SqlError
+from txlog.lake.jobs import export_files
 
 
 class Order(msgspec.Struct):
@@ -276,3 +277,120 @@ def test_records_of_any_type_and_any_slice_are_json() -> None:
         for stop in range(start + 1, 5):
             texts = json_of(column.slice(start, stop - start)).to_pylist()
             assert [text and json.loads(text) for text in texts] == expected[start:stop]
+
+
+# What a topic holds beside messages that match `amount > 4`: no JSON, no such member, no number.
+STRANGE = [
+    b"no json", b"", None, b"\xff\xfe{", b"[1]", b'{"other":1}', b'{"amount":null}',
+    b'{"amount":"x"}', b'{"amount":1}', b'\n {"amount":2}', b'"\xc3\xa4"',
+]  # fmt: skip
+UNDECIDED = 9
+CONDITIONS = (
+    "(value->>'amount')::double > 4",
+    "CAST(json(value)->>'amount' AS double) > 4",
+    "(json_extract_string(value, 'amount'))::double > 4",
+)
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_no_message_hides_those_that_match(
+    client: Client,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    condition: str,
+) -> None:
+    """A message for which a condition has no answer does not match; each reader counts them."""
+    monkeypatch.setattr(export_files, "PIECE_MESSAGES", 5)
+    client.create_topic("strange")
+    producer = client.producer("strange")
+    for value in [*STRANGE, b'{"amount":"5"}', b'{"amount":6,"who":"\xc3\xa4"}']:
+        producer.send(value)
+    want = [b'{"amount":"5"}', b'{"amount":6,"who":"\xc3\xa4"}']
+    assert [
+        value.as_py()
+        for table in client.read("strange", where=condition)
+        for value in table["value"]
+    ] == want
+    text = f"--where: {UNDECIDED} messages have no answer and are left out"
+    for words in (
+        ("consume", "strange", "-f", "%v\n"),
+        ("consume", "strange", "-F", "-n", "2", "-f", "%v\n"),
+        ("peek", "strange", "-f", "%v\n"),
+        ("peek", "strange", "--first", "9", "-f", "%v\n"),
+        ("peek", "strange", "--random", "9", "-f", "%v\n"),
+        ("export", "strange", "-", "--to", "csv"),
+        ("export", "strange", "out/", "--to", "csv"),
+        ("export", "strange", "out.ndjson"),
+    ):
+        capsys.readouterr()
+        assert main([*words, "--where", condition]) == 0
+        out, err = capsys.readouterr()
+        assert text in err, words
+        if words[-1] == "%v\n":
+            assert out.encode() == b"\n".join(want) + b"\n"
+        elif words[2] == "-":
+            assert len(list(csv.reader(out.splitlines()))) == 3
+        else:
+            assert "exported 2 messages" in err
+    assert main(["consume", "strange", "--where", condition, "-q"]) == 0
+    assert text not in capsys.readouterr().err
+
+
+def test_conditions_that_cannot_be_tried_leave_out_what_is_no_json(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DuckDB refuses TRY around a subquery and random(); a text that is no number is an error."""
+    client.producer("plain").send(b"no json")
+    client.producer("plain").send(b'{"amount":"x"}')
+    for condition in ("value->>'amount' IN (SELECT '9')", "value->>'amount' < '99' || random()"):
+        assert len(lines(capsys, "consume", "plain", "--where", condition)) == 1
+    with pytest.raises(SqlError, match="x"):
+        list(client.read("plain", where="(value->>'amount')::int > 4 AND random() > -1"))
+
+
+def test_a_missing_field_of_a_record_does_not_match(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also messages that are older than the schema."""
+    client.topic("plain").schemas.add(txlog.schema_of(Order))
+    client.producer("plain").send(Order(1, 5.0))
+    assert len(lines(capsys, "consume", "plain", "--where", "record.amount > 4")) == 1
+    assert main(["peek", "plain", "--where", "amount > 4"]) == 0
+    assert "1 message has no answer" in capsys.readouterr().err
+    [rows] = lines(capsys, "query", "SELECT record.id AS id FROM plain WHERE record.amount > 4")
+    assert rows == [{"id": 1}]
+
+
+@pytest.mark.parametrize("more", [(), ("--where", "true"), ("-s", "s")])
+def test_the_last_messages_are_those_of_all_partitions_in_order_of_time(
+    client: Client, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
+) -> None:
+    """Messages that became visible at once, as in one batch, are not all of one partition."""
+    client.create_topic("four", 4)
+    client.create_subscription("four", "s")
+    producer = client.producer("four")
+    producer.send_batch(
+        pa.table({"value": [b"0"] * 40, "partition": pa.array([*range(4)] * 10, pa.int32())})
+    )
+
+    def shown(*words: str) -> list[Any]:
+        rows = lines(capsys, "peek", "four", *words, *more, "--columns", "partition,value")
+        return [(row["partition"], int(str(row["value"]))) for row in rows]
+
+    def partitions(*words: str) -> list[int]:
+        return sorted(partition for partition, _ in shown(*words))
+
+    assert {*partitions()} == {0, 1, 2, 3}
+    assert partitions("--last", "4") == partitions("--first", "4") == [0, 1, 2, 3]
+    for number in range(1, 13):
+        producer.send(b"%d" % number, partition=number * 7 % 4 if number % 3 else 3)
+    assert [value for _, value in shown()] == list(range(3, 13))
+    assert [value for _, value in shown("--last", "5")] == list(range(8, 13))
+    with client.transaction() as txn:
+        for number in range(13, 17):
+            producer.send(b"%d" % number, partition=number % 2, txn=txn)
+    by_partition: dict[int, list[int]] = {}
+    for partition, value in shown("--last", "4"):
+        by_partition.setdefault(partition, []).append(value)
+    assert by_partition == {0: [14, 16], 1: [13, 15]}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -125,6 +125,13 @@ READ_MESSAGES = 10_000
 # The one way into a room above: DuckDB has its own room, and loads when the first SQL runs. It is
 # named, not registered: nothing below would have loaded the room that registers itself.
 _SQL_ENGINE = "txlog.lake.sql.client_query"
+
+
+class Condition(Protocol):
+    """A filter of messages."""
+
+    def filtered(self, table: pa.Table) -> pa.Table:
+        """The rows that match."""
 
 
 def _once(parts: dict[str, Any], name: str, make: Callable[[], T]) -> T:
@@ -659,7 +666,7 @@ class Client(RelationReader):
         isolation: Isolation = "committed",
         follow: bool = False,
         columns: Sequence[str] | None = None,
-        where: str | None = None,
+        where: str | Condition | None = None,
     ) -> Iterator[pa.Table]:
         """The messages of a range of one or more topics, as of one LSN.
 
@@ -672,7 +679,8 @@ class Client(RelationReader):
         columns:   read only these columns (key, value, properties, event_time, …, record); other
                    columns may be null
         where:     read only messages for which this SQL is true, as `consume --where`: `amount > 4`
-                   or `record.amount > 4` on records, `value->>'id' = '7'`, `text(key) = 'a'`
+                   or `record.amount > 4` on records, `value->>'id' = '7'`, `text(key) = 'a'`. A
+                   message without such a field, or that is not JSON, does not match
         returns:   tables with the columns of RECEIVED, each of one topic. If that is typed, with
                    `record` as well: the values as structs, null for an unchecked value
         raises:    TopicNotFound, InvalidArgument, SqlError; Corruption, after everything readable;
@@ -684,11 +692,13 @@ class Client(RelationReader):
         topics = [topic] if isinstance(topic, str) else list(topic)
         typed = record_columns.RecordColumns(self.store)
         adds_records = columns is None or RECORD in columns
-        condition = None
+        condition: Any = None
         stored = record_columns.stored(columns)
         if where is not None:
             stored = None  # it may name any column
-            condition = importlib.import_module(_SQL_ENGINE).Where(where, topics, typed)
+            condition = where
+            if isinstance(where, str):
+                condition = importlib.import_module(_SQL_ENGINE).Where(where, topics, typed)
         reader = readers.Readers(self.store, topics, bounds, partitions, isolation, stored)
         room = limit
         while room is None or room > 0:

@@ -140,6 +140,7 @@ def export(
                 form=form,
                 message_range=message_range,
                 where=where,
+                note=call.say,
                 tell=tell,
             )
             sink.flush()
@@ -151,6 +152,7 @@ def export(
                 form=form,
                 message_range=message_range,
                 where=where,
+                note=call.say,
                 partition_by=places,
                 resume=resume,
                 append=append,
@@ -165,6 +167,7 @@ def export(
                 form=form,
                 message_range=message_range,
                 where=where,
+                note=call.say,
                 force=force,
                 tell=tell,
             )

@@ -125,8 +125,9 @@ def peek(
 ) -> None:
     """Show messages: the last 10, or others; with -s messages that the subscription has not acked.
 
-    --random picks messages at random, each equally likely, and shows them in order.
-    It changes nothing, and also shows messages that are not due yet.
+    The last ones are those that became visible last over all partitions, in that order. --random
+    picks messages at random, each equally likely, and shows them in order. It changes nothing, and
+    also shows messages that are not due yet.
     """
     _check_format(call)
     counts = {"last": last, "first": first, "random": random}

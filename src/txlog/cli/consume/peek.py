@@ -20,6 +20,7 @@ from txlog.client.reading.record_columns import RecordColumns
 from txlog.engine.door.catalog import topic
 from txlog.engine.door.reading import RECEIVED, range_before
 from txlog.errors import Corruption, MessageNotFound
+from txlog.lake.sql.where import Where, without_answer
 
 if TYPE_CHECKING:
     from txlog.client.client import Client
@@ -40,18 +41,21 @@ def some(
 ) -> None:
     """Print the first, the last or random messages.
 
-    which:        `first`, `last` (by visible time, in a partition by id) or `random`
+    which:        `first`, `last` (over all partitions, by visible time) or `random`
     is_compacted: read as with --read-compacted; `last` and `random` then read all messages
     where:        only messages for which this SQL is true; `random` then reads all messages
     """
     client = call.client()
     failed: list[Corruption] = []
-    if is_compacted or where is not None:
+    condition = None
+    if where is not None:
+        condition = Where(where, [target.topic], RecordColumns(client.store))
+    if is_compacted or condition is not None:
         kind = "range" if subscription is None else "unacked"
         every = Range(
             START, END, kind="compacted" if is_compacted else kind, subscription=subscription
         )
-        tables = list(_scanned(client, target, every, which, count, where, failed))
+        tables = list(_scanned(client, target, every, which, count, condition, failed))
     elif which == "random":
         _print(call, client, _random(client, target, count, subscription), raw)
         return
@@ -67,11 +71,33 @@ def some(
     if which == "random":
         tables = _drawn(tables, count)
     whole = pa.concat_tables(tables) if tables else None
-    if whole is not None and len(whole) > count:
-        order = pc.sort_indices(whole["visible_time"])  # stable: ids keep their order
-        picked = order[:count] if which == "first" else order[len(order) - count :]
-        whole = whole.take(picked.take(pc.sort_indices(picked)))
+    if whole is not None and len(whole):
+        whole = _by_time(whole, of_the_end=which == "last")
+        whole = (
+            whole.slice(0, count) if which != "last" else whole.slice(max(0, len(whole) - count))
+        )
+    if condition is not None and condition.undecided:
+        call.say(without_answer(condition.undecided))
     _print(call, client, () if whole is None else [whole], raw, failed)
+
+
+def _by_time(rows: pa.Table, *, of_the_end: bool) -> pa.Table:
+    """Messages in order of visible time, each partition in its own order.
+
+    Messages that became visible together, as those of one batch, have no order between partitions:
+    the partitions take turns, so that the first or last of them are not all of one partition.
+    of_the_end: the turns are counted from the ends of the partitions, else from their starts
+    """
+    rows = rows.take(pc.sort_indices(rows["partition"]))  # stable
+    sizes = pc.value_counts(rows["partition"].combine_chunks()).field("counts").to_pylist()
+    instants, turns, start = [], [], 0
+    for size in sizes:
+        times = rows["visible_time"].slice(start, size).cast(pa.int64()).combine_chunks()
+        instants.append(pc.cumulative_max(times))  # a clock may have gone back
+        turns.append(pa.arange(-size if of_the_end else 0, 0 if of_the_end else size))
+        start += size
+    keys = pa.table({"at": pa.concat_arrays(instants), "turn": pa.concat_arrays(turns)})
+    return rows.take(pc.sort_indices(keys, [("at", "ascending"), ("turn", "ascending")]))
 
 
 def _is_one_partition(client: Client, target: Target) -> bool:
@@ -132,7 +158,7 @@ def _scanned(
     every: Range,
     which: str,
     count: int,
-    where: str | None,
+    where: Where | None,
     failed: list[Corruption],
 ) -> Iterator[pa.Table]:
     """The first, last or random messages of each partition that match a range and a condition.
@@ -157,7 +183,7 @@ def _last(
     every: Range,
     messages: int,
     count: int,
-    where: str | None,
+    where: Where | None,
     failed: list[Corruption],
 ) -> list[pa.Table]:
     """The last messages of one partition for which SQL is true: it reads ever longer ends of it.
@@ -165,8 +191,11 @@ def _last(
     messages: how many the range has
     """
     depth = _STRETCH
+    undecided = 0 if where is None else where.undecided
     while True:
         depth *= 10
+        if where is not None:
+            where.undecided = undecided  # the longer end has those of the shorter one, too
         corrupt: list[Corruption] = []
         start = START if depth >= messages else Bound("last", depth)
         end = Range(start, END, kind=every.kind, subscription=every.subscription)
@@ -281,7 +310,7 @@ def _read(
     chosen: Range,
     failed: list[Corruption],
     limit: int | None = None,
-    where: str | None = None,
+    where: Where | None = None,
 ) -> Iterator[pa.Table]:
     """Yield the tables of a range; add a Corruption to `failed` instead of raising it."""
     try:

@@ -21,7 +21,7 @@ Condition = Annotated[
     Option(
         "--where",
         metavar="SQL",
-        help="a condition on columns, and fields of a typed topic's records",
+        help="a condition on columns and fields of records; no such field: no match, counted",
         reads=lambda condition: utf8(condition, "--where"),
     ),
 ]

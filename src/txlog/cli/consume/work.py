@@ -37,7 +37,7 @@ from txlog.errors import (
     SubscriptionNotFound,
     TxlogError,
 )
-from txlog.lake.sql.where import Where
+from txlog.lake.sql.where import Where, without_answer
 
 if TYPE_CHECKING:
     from txlog.base.ids import TxnId
@@ -68,6 +68,7 @@ def run(call: Call, request: Request) -> None:
             else:
                 job.read()
     except Interrupted as interrupted:
+        job.say_undecided()
         job.stopped(interrupted.exit)
         raise
     except TxlogError:
@@ -75,6 +76,7 @@ def run(call: Call, request: Request) -> None:
             call.output.out.flush()
         raise
     call.output.out.flush()
+    job.say_undecided()
     job.notes()
     if request.stats:
         read = client.reading()
@@ -422,6 +424,11 @@ class Job:
             if self.acknowledged < self.records.count:
                 text += "; the others will be redelivered"
         self.call.stopped(exit, text, facts)
+
+    def say_undecided(self) -> None:
+        """Report messages for which --where is neither true nor false."""
+        if self.where is not None and self.where.undecided:
+            self.call.say(without_answer(self.where.undecided))
 
     def left(self) -> int | None:
         """How many more messages -n allows; None without a limit."""

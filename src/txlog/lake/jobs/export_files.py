@@ -68,7 +68,7 @@ from txlog.errors import (
 )
 from txlog.lake.jobs.engine import Tell, silent
 from txlog.lake.sql import json_members
-from txlog.lake.sql.where import Where
+from txlog.lake.sql.where import Where, without_answer
 
 if TYPE_CHECKING:
     from txlog.base.rows.jobs import Exported
@@ -340,11 +340,13 @@ def export_stream(
     message_range: Range | None = None,
     where: str | None = None,
     tell: Tell = silent,
+    note: Tell = silent,
 ) -> Exported:
     """Write the committed messages of a topic to an open file, which need not seek.
 
     message_range: by default everything up to the current end of the log
     where:   only messages for which this SQL is true, as in Client.read
+    note:    called with how many messages a condition left out because it has no answer
     returns: {topic, path, files, messages, size_bytes}; size_bytes: of payload
     raises:  TopicNotFound, InvalidArgument, SqlError, PartitionUnavailable, Corruption; errors of
              the sink
@@ -352,9 +354,11 @@ def export_stream(
     _check_form(form)
     counts = Counts()
     counts.files = 1
-    shape = _shape(client, topic, form, message_range, where)
+    condition = _condition(client, topic, where)
+    shape = _shape(client, topic, form, message_range, condition)
     with dropping(writer(form, sink, shape.schema, seeks=False)) as writer_:
-        _write(writer_, _tables(client, topic, message_range, where), shape, form, counts, tell)
+        _write(writer_, _tables(client, topic, message_range, condition), shape, form, counts, tell)
+    _note_undecided(condition, note)
     return _answer(topic, "-", counts)
 
 
@@ -368,6 +372,7 @@ def export_file(
     where: str | None = None,
     force: bool = False,
     tell: Tell = silent,
+    note: Tell = silent,
 ) -> Exported:
     """Write the committed messages of a topic to one file, which appears when it is complete.
 
@@ -379,26 +384,40 @@ def export_file(
     if Path(path).exists() and not force:
         raise AlreadyExists(f"{path} exists", hint="--force replaces it", path=path)
     counts = Counts()
-    shape = _shape(client, topic, form, message_range, where)
+    condition = _condition(client, topic, where)
+    shape = _shape(client, topic, form, message_range, condition)
     with (
         replacing(path, only_new=not force) as file,
         packed(file, path) as sink,
         dropping(writer(form, sink, shape.schema)) as writer_,
     ):
-        _write(writer_, _tables(client, topic, message_range, where), shape, form, counts, tell)
+        _write(writer_, _tables(client, topic, message_range, condition), shape, form, counts, tell)
+    _note_undecided(condition, note)
     counts.files = 1
     return _answer(topic, path, counts)
 
 
+def _condition(client: Client, topic: str, where: str | None) -> Where | None:
+    return None if where is None else Where(where, [topic], RecordColumns(client.store))
+
+
+def _note_undecided(condition: Where | None, note: Tell) -> None:
+    if condition is not None and condition.undecided:
+        note(without_answer(condition.undecided))
+
+
 def _shape(
-    client: Client, topic: str, form: str, message_range: Range | None, where: str | None
+    client: Client, topic: str, form: str, message_range: Range | None, where: Where | None
 ) -> Shape:
     is_table = form in ("csv", "tsv")
-    return Shape(client, topic, _tables(client, topic, message_range, where) if is_table else ())
+    shape = Shape(client, topic, _tables(client, topic, message_range, where) if is_table else ())
+    if where is not None:
+        where.undecided = 0  # the second reading counts
+    return shape
 
 
 def _tables(
-    client: Client, topic: str, message_range: Range | None, where: str | None
+    client: Client, topic: str, message_range: Range | None, where: Where | None
 ) -> Iterator[pa.Table]:
     return client.read(
         topic,
@@ -439,6 +458,7 @@ def export_directory(
     force: bool = False,
     piece_messages: int = PIECE_MESSAGES,
     tell: Tell = silent,
+    note: Tell = silent,
 ) -> Exported:
     """Write the committed messages of a topic as files of a directory, each message once.
 
@@ -477,6 +497,7 @@ def export_directory(
             for messages in export.pieces(partition, piece_messages):
                 tell(f"{short}: {messages:,} messages")
         export.finish()
+    _note_undecided(export.condition, note)
     return _answer(topic, path, export.counts)
 
 
@@ -516,9 +537,7 @@ class _Directory:
         name = TopicName.parse(topic, allow_partition=True)
         self.counts = Counts()
         self.state = _State(client.uuid, name.full, form, list(partition_by), where=where)
-        self._condition: Where | None = None
-        if where is not None:  # imports DuckDB only now
-            self._condition = Where(where, [topic], RecordColumns(client.store))
+        self.condition = _condition(client, topic, where)
         self._client = client
         self._topic = topic
         self._root = root
@@ -607,8 +626,11 @@ class _Directory:
         """
         shape = Shape(self._client, self._topic)
         if self.state.form in ("csv", "tsv"):
+            undecided = 0 if self.condition is None else self.condition.undecided
             ahead = (rows for _, rows in self._taken(reader, most))
             shape = Shape(self._client, self._topic, ahead)
+            if self.condition is not None:
+                self.condition.undecided = undecided  # the second reading counts
             self._stand(reader, partition)
         done = 0
         with ExitStack() as files:
@@ -634,7 +656,7 @@ class _Directory:
         left = most
         while left > 0 and (rows := reader.take(min(_GROUP, left))).num_rows:
             left -= rows.num_rows
-            wanted = rows if self._condition is None else self._condition.filtered(rows)
+            wanted = rows if self.condition is None else self.condition.filtered(rows)
             yield rows, wanted
 
     def _stand(self, reader: Reader, partition: int) -> None:

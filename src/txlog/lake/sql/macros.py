@@ -23,6 +23,20 @@ MACROS: Final = (
     "CREATE TEMP MACRO txlog_json(b) AS CAST(CASE WHEN typeof(b) = 'BLOB' THEN"
     " decode(CAST(b AS BLOB)) ELSE CAST(b AS VARCHAR) END AS JSON)",
 )
+_TEXT: Final = "TRY(decode(CAST(b AS BLOB)))"
+# Bytes that do not begin like JSON are not decoded: a failure of decode costs 0.1 ms.
+_IS_JSON: Final = (
+    f"regexp_matches(CAST(b AS VARCHAR), '^(\\\\x0[9AD]| )*[[{{\"0-9tfn-]') AND json_valid({_TEXT})"
+)
+_JSON_OR_NULL: Final = f"CASE WHEN {_IS_JSON} THEN CAST({_TEXT} AS JSON) END"
+# The same for conditions that leave out a message that they cannot read.
+TOLERANT: Final = (
+    MACROS[0],
+    f"CREATE TEMP MACRO json(b) AS {_JSON_OR_NULL}",
+    f"CREATE TEMP MACRO try_json(b) AS {_JSON_OR_NULL}",
+    f"CREATE TEMP MACRO txlog_json(b) AS CASE WHEN typeof(b) = 'BLOB' THEN {_JSON_OR_NULL}"
+    " ELSE TRY(CAST(CAST(b AS VARCHAR) AS JSON)) END",
+)
 _BYTES: Final = frozenset(["key", "value"])
 _ARROWS: Final = frozenset(["->", "->>"])
 _FUNCTIONS: Final = frozenset(

@@ -25,6 +25,10 @@ _COLUMNS: Final = {
     "txn_state": "txn_state", "producer": "producer", "sequence_id": "sequence_id",
     "redelivery_count": "redelivery_count", "size_bytes": "coalesce(octet_length(value), 0)",
 }  # fmt: skip
+# How a condition is computed, each if the one before fails on a message: (macros that give NULL for
+# bytes that are not JSON, what surrounds it). TRY costs 0.1 ms for each message on which it fails,
+# and DuckDB refuses it around a subquery and random().
+_WAYS: Final = ((False, ""), (True, "TRY"), (True, ""))
 _UNKNOWN: Final = re.compile(r'no column "([^"]+)"')
 
 
@@ -35,19 +39,21 @@ class Where:
     `key`, the short form means that column. key and value are BLOB: `text(value)` decodes them, and
     `value->>'id'` reads JSON.
 
+    A message for which the condition is NULL, or fails, does not match: it lacks a field or is not
+    JSON, or a text is no number. `undecided` counts these. So one message hides no other.
+
     topics: TOPIC or TOPIC/PARTITION
     raises: SqlError, before anything is read
     """
 
-    __slots__ = ("_condition", "_queries", "_session", "_typed")
+    __slots__ = ("_condition", "_queries", "_session", "_tolerant", "_typed", "undecided")
 
     def __init__(self, condition: str, topics: Sequence[str], typed: RecordColumns) -> None:
         self._condition = condition
         self._typed = typed
-        self._queries: dict[tuple[str, int], str] = {}
-        self._session = duck.Session()
-        for macro in macros.MACROS:
-            self._session.execute(macro)
+        self.undecided = 0
+        self._queries: dict[tuple[str, int, tuple[bool, str]], str] = {}
+        self._session, self._tolerant = _session(macros.MACROS), _session(macros.TOLERANT)
         for name in topics:
             topic = TopicName.parse(name, allow_partition=True).topic.short
             records = typed.of(topic)
@@ -73,22 +79,35 @@ class Where:
 
     def _kept(self, rows: pa.Table, topic: str, records: Records | None) -> pa.ChunkedArray:
         """The numbers of the rows of one topic for which the condition is true."""
-        self._session.register(
-            "received", rows.append_column("row_at", pa.arange(0, rows.num_rows))
-        )
-        known = (topic, 0 if records is None else records.version)
-        try:
-            if known not in self._queries:
-                self._queries[known] = self._query(records)
-            return self._session.arrow(self._queries[known]).column("row_at")
-        except SqlError as error:
-            column = _UNKNOWN.search(error.message)
-            if column is None:
-                raise
-            message = f'{topic} has no column or field "{column[1]}"'
-            raise SqlError(message, hint=_hint(topic, records, column[1])) from error
+        numbered = rows.append_column("row_at", pa.arange(0, rows.num_rows))
+        # without rows an error is one of the condition, not of a message
+        ways = _WAYS if len(rows) else _WAYS[:1]
+        failure: SqlError | None = None
+        for way in ways:
+            try:
+                answers = self._answers(numbered, topic, records, way)
+            except SqlError as error:
+                failure = error
+                continue
+            meets = answers.column("meets")
+            self.undecided += meets.null_count
+            return answers.column("row_at").filter(meets)
+        assert failure is not None
+        raise _named(failure, topic, records) from failure
 
-    def _query(self, records: Records | None) -> str:
+    def _answers(
+        self, numbered: pa.Table, topic: str, records: Records | None, way: tuple[bool, str]
+    ) -> pa.Table:
+        """row_at and meets, the answer of the condition, for each row."""
+        is_tolerant, function = way
+        session = self._tolerant if is_tolerant else self._session
+        session.register("received", numbered)
+        known = (topic, 0 if records is None else records.version, way)
+        if known not in self._queries:
+            self._queries[known] = self._query(session, records, function)
+        return session.arrow(self._queries[known])
+
+    def _query(self, session: duck.Session, records: Records | None, function: str) -> str:
         columns = [f"{how} AS {quoted(name)}" for name, how in _COLUMNS.items()]
         if records is not None:
             columns.append(RECORD)
@@ -100,15 +119,41 @@ class Where:
         if not self._condition.strip():
             raise SqlError("--where is empty", hint="a condition such as size_bytes > 100")
         try:  # without the brackets below, which the user has not written
-            self._session.check_syntax(f"SELECT 1 WHERE {self._condition}\n")
+            session.check_syntax(f"SELECT 1 WHERE {self._condition}\n")
         except SqlError as error:
             raise SqlError(f"--where: {error.message}", hint="txlog help sql") from error
         rows = f"(SELECT {', '.join(columns)} FROM received)"  # noqa: S608  # quoted names
-        self._session.messages = rows
+        session.messages = rows
         # the condition is the user's own SQL, in a session without files and settings
-        return self._session.reading_json(
-            f"SELECT row_at FROM {rows} WHERE (\n{self._condition}\n) ORDER BY row_at"  # noqa: S608
+        meets = f"CAST({function}(\n{self._condition}\n) AS BOOLEAN)"
+        return session.reading_json(
+            f"SELECT row_at, {meets} AS meets FROM {rows} ORDER BY row_at"  # noqa: S608
         )
+
+
+def without_answer(undecided: int) -> str:
+    """The report of messages for which a condition is neither true nor false."""
+    which = "1 message has" if undecided == 1 else f"{undecided:,} messages have"
+    return (
+        f"--where: {which} no answer and {'is' if undecided == 1 else 'are'} left out (no such "
+        "field, no JSON, or NULL)"
+    )
+
+
+def _session(statements: Sequence[str]) -> duck.Session:
+    session = duck.Session()
+    for macro in statements:
+        session.execute(macro)
+    return session
+
+
+def _named(error: SqlError, topic: str, records: Records | None) -> SqlError:
+    """The same error; for a column that does not exist, one that names the fields."""
+    column = _UNKNOWN.search(error.message)
+    if column is None:
+        return error
+    message = f'{topic} has no column or field "{column[1]}"'
+    return SqlError(message, hint=_hint(topic, records, column[1]))
 
 
 def _hint(topic: str, records: Records | None, column: str) -> str:
