@@ -86,7 +86,6 @@ def test_a_synonym_that_only_reads_works(
         ("topic delet", "did you mean: txlog topic delete"),
         ("topic mv a b", synonyms.RENAME.format("a", "b")),
         ("rename a", synonyms.RENAME.format("a", "NEW")),
-        ("diff x y", synonyms.COMPARE.format("x", "y", "TOPIC")),
         ("sub delay", "txlog sub -h lists the commands"),
         ("group delete billing", "did you mean: txlog sub delete"),
         ("consumer reset billing", "did you mean: txlog sub seek billing --to start"),

@@ -358,8 +358,9 @@ def test_a_missing_field_of_a_record_does_not_match(
     assert len(lines(capsys, "consume", "plain", "--where", "record.amount > 4")) == 1
     assert main(["peek", "plain", "--where", "amount > 4"]) == 0
     assert "1 message has no answer" in capsys.readouterr().err
-    [rows] = lines(capsys, "query", "SELECT record.id AS id FROM plain WHERE record.amount > 4")
-    assert rows == [{"id": 1}]
+    query = "SELECT record.id AS id FROM plain WHERE record.amount > 4"
+    rows: Any = lines(capsys, "query", query)
+    assert rows == [[{"id": 1}]]
 
 
 @pytest.mark.parametrize("more", [(), ("--where", "true"), ("-s", "s")])

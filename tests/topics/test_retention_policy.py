@@ -4,15 +4,19 @@ store.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 
+from tests.cli.test_store import Tool, tool
 from tests.engine_kit import Bench, send
+from txlog.cli.main import main
 from txlog.errors import InvalidArgument
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 DAY_MS = 86_400_000
+_ = tool
 
 
 def bench_of(folder: Path) -> Bench:
@@ -87,3 +91,25 @@ def test_removed_bound_is_none_and_is_not_inherited(tmp_path: Path) -> None:
     assert (answer_again["policies"]["retention_ms"], answer_again["changed"]) == (5, True)
     with pytest.raises(InvalidArgument):
         bench.client.admin.set_retention_policies("t", retention_ms=-2)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "policy retention set --topic orders --time 1s",
+        "policy retention set --time 1s",
+        "topic update orders --retention 1s",
+    ],
+)
+def test_commands_that_set_retention_say_what_applies_it(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    """Nothing is deleted before a checkpoint; the printed command makes one."""
+    tool.ok("produce", "orders", "-m", "a", "-m", "b")
+    monkeypatch.setenv("TXLOG_NOW", "2026-11-20T09:12:09Z")
+    code, _, err = tool(*line.split())
+    assert code == 0
+    assert tool.json("topic", "describe", "orders")["messages"] == 2
+    [now] = [text.partition("now: txlog ")[2] for text in err.splitlines() if "now: " in text]
+    assert main(shlex.split(now)) == 0
+    assert tool.json("topic", "describe", "orders")["messages"] == 0

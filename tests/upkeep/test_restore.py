@@ -218,3 +218,16 @@ def test_command_restores(backup: str, tmp_path: Path, capfd: pytest.CaptureFixt
     assert "--replace" in capfd.readouterr().err
     assert main(["restore", backup, place, "--replace", "--verify", "--yes", "--json"]) == 0
     assert f'"replaced":"{place}.replaced"' in capfd.readouterr().out
+
+
+def test_commands_say_what_a_copy_is(
+    bench: Bench, backup: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A backup is a store that writes change; a store in use as the source of a restore is not."""
+    assert main(["copy", str(tmp_path / "second"), "-S", bench.path]) == 0
+    assert "a whole store, which any write changes" in capfd.readouterr().err
+    assert main(["restore", backup, str(tmp_path / "new")]) == 0
+    assert "is no copy" not in capfd.readouterr().err
+    assert main(["restore", bench.path, str(tmp_path / "twin")]) == 0
+    assert "is no copy but a store that programs may use" in capfd.readouterr().err
+    check(str(tmp_path / "twin"))

@@ -114,6 +114,13 @@ def replaces(copy: StrPath, dest: StrPath) -> bool:
     return posix.is_there(place, identity.RESTORED) or _check_place(place, replace=True)
 
 
+def is_original(copy: StrPath) -> bool:
+    """Whether a directory is a store that was not made by `copy`: processes may use it."""
+    path = absolute(path_text(copy))
+    has_identity = posix.is_there(path, identity.IDENTITY_PATH)
+    return has_identity and not posix.is_there(path, identity.COPIED)
+
+
 def _check_place(place: str, *, replace: bool) -> bool:
     """Whether `place` has a store, to be replaced. Raises AlreadyExists, NotAllowed."""
     if Path(place).is_mount():

@@ -40,6 +40,22 @@ class StoreCopied(TypedDict):
     verified: Annotated[bool, "the whole copy was read and compared"]
 
 
+class Difference(TypedDict):
+    """Of `txlog diff`."""
+
+    kind: Annotated[
+        str,
+        "what differs: setting, namespace policy, topic, schema, policy, partition, message, "
+        "subscription or cursor",
+    ]
+    topic: fields.Topic | None
+    partition: fields.Partition | None
+    subscription: fields.Subscription | None
+    name: fields.Name
+    store: Annotated[str | None, "the value in STORE; null: it has none"]
+    other: Annotated[str | None, "the value in OTHER; null: it has none"]
+
+
 class StoreRestored(StoreCopied):
     """Of `txlog restore`."""
 

@@ -607,6 +607,12 @@ def each_target(names: Sequence[str], act: Callable[[str], None]) -> None:
     )
 
 
+def say_when_it_applies(call: Call) -> None:
+    """Say what applies policies of retention, as setting them deletes nothing yet."""
+    now = call.for_this_store("txlog admin checkpoint")
+    call.summary(f"each checkpoint applies them, also automatic ones; now: {now}")
+
+
 def show_text(call: Call, text: str) -> None:
     """Print text; between terminals through PAGER, or less, unless --no-pager."""
     pager_command: list[str] = importlib.import_module("shlex").split(

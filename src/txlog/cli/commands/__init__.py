@@ -25,7 +25,7 @@ Contents:
     serve         `serve`: the store for clients of Apache Pulsar, and by HTTP
     spark         arguments for spark-submit, and a job to start from
     status        the output of `status`
-    store         init, copy, status, inspect, du
+    store         init, copy, restore, diff, status, inspect, du
     sub           subscriptions, their dead letters, and `top`
     token         tokens for clients of `txlog serve`
     topic         topics, and their schemas

@@ -13,7 +13,7 @@ import msgspec
 from txlog.base.ranges import parse_size
 from txlog.base.settings import SCHEMA_COMPATIBILITIES, SCHEMA_VALIDATIONS, UNLIMITED
 from txlog.base.times import parse_duration
-from txlog.cli.call.call import Call
+from txlog.cli.call.call import Call, say_when_it_applies
 from txlog.cli.input.names import stdin_row
 from txlog.cli.line.command import Argument, Command, Duration, Option, command, exclusive
 from txlog.errors import InvalidArgument, Usage
@@ -315,10 +315,11 @@ def set_retention(
 ) -> None:
     """Set how long messages of a topic, a namespace or the store are kept, and how many.
 
-    A checkpoint or `admin trim --by-policy` deletes whole ledgers, oldest first; policies alone
-    never delete a message that a subscription has not acknowledged. After a checkpoint, a topic
-    past its compaction threshold is compacted, as by `admin compact-topic`. A topic inherits
-    policies that it lacks from its namespace, then from the store; `unlimited` ends the search.
+    Each checkpoint, also an automatic one, and `admin trim --by-policy` delete whole ledgers, the
+    oldest first; until then older messages stay. Policies alone never delete a message that a
+    subscription has not acknowledged. After a checkpoint, a topic past its compaction threshold is
+    compacted, as by `admin compact-topic`. A topic inherits policies that it lacks from its
+    namespace, then from the store; `unlimited` ends the search.
     """
     values = (time, size, acked, ttl, ttl_from, compaction_threshold)
     hint = "--time, --bytes, --acked, --ttl, --ttl-from or --compaction-threshold"
@@ -536,6 +537,8 @@ def _set(
         answer,
         done if answer["changed"] else "the policies of {place} had these values already",
     )
+    if kind == "retention" and answer["changed"]:
+        say_when_it_applies(call)
 
 
 def _copied(kind: str) -> tuple[Scope, dict[str, object]]:

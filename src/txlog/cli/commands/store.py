@@ -107,6 +107,10 @@ def copy(
     call.summary(
         f"copied {tables.counted(answer['files'], 'file')}, {size}, to {answer['path']}{checked}"
     )
+    call.summary(
+        "it is a whole store, which any write changes: look into it with --read-only, and use it "
+        "by txlog restore"
+    )
     if answer["offloaded"]:
         call.note(f"{answer['offloaded']:,} offloaded files are named, not copied")
     call.output.result(answer)
@@ -131,8 +135,10 @@ def restore(
 ) -> None:
     """Make a store at STORE from COPY, which `txlog copy` made and which stays as it is.
 
-    STORE changes in one step at the end. After an interruption run the same command again: it goes
-    on. Transactions that were open when the copy was made are aborted by the first write.
+    COPY may also be a store in use: nobody writes to it meanwhile, and a warning says that two
+    stores have one uuid now. STORE changes in one step at the end. After an interruption run the
+    same command again: it goes on. Transactions that were open when the copy was made are aborted
+    by the first write.
     """
     call.report.store = os.path.abspath(dest)
     restoring = importlib.import_module("txlog.client.restore")
@@ -160,6 +166,11 @@ def restore(
     call.summary(
         f"restored {answer['path']}: {tables.counted(answer['files'], 'file')}, {size}{checked}"
     )
+    if restoring.is_original(copy):
+        call.warn(
+            f"{os.path.abspath(copy)} is no copy but a store that programs may use: both have the "
+            "same uuid and change on their own from now on; never move files between them"
+        )
     if answer["replaced"] is not None:
         call.summary(f"the store that was there is now {answer['replaced']}")
     if answer["offloaded"] and answer["copied"]:
@@ -185,6 +196,46 @@ def _users(call: Call, path: str) -> list[str]:
         if row["held"] and row["pid"] != os.getpid()
     ]
     return users or ["no process holds a lock of it now"]
+
+
+@command(
+    "diff",
+    "what differs between two stores",
+    examples=("txlog diff shop backup", "txlog diff shop backup orders --json"),
+    rows="store.Difference",
+)
+def diff(
+    call: Call,
+    left: Annotated[str, Argument(metavar="STORE", show_default=False)],
+    right: Annotated[str, Argument(metavar="OTHER", show_default=False)],
+    topic: Annotated[
+        str | None, Argument(metavar="TOPIC", help="only this topic", show_default=False)
+    ] = None,
+) -> None:
+    """Name what differs between two stores; 0: nothing, 8: something.
+
+    Topics, partitions, messages in their order (by key, value, properties, event and delivery time,
+    not by id), schemas, policies, subscriptions with their backlogs; without TOPIC also settings.
+    Between a store and its copy positions and single acknowledgements, too. It only reads, and
+    takes no lock: a store in use may change meanwhile.
+    """
+    call.report.store = os.path.abspath(left)
+    library = importlib.import_module("txlog.client.open")
+    comparing = importlib.import_module("txlog.client.difference")
+    with (
+        library.open_store(left, read_only=True, clock=call.clock) as first,
+        library.open_store(right, read_only=True, clock=call.clock) as second,
+    ):
+        rows = comparing.difference(first, second, topic)
+        if not rows:
+            shown = [row for row in first.topics() if topic in (None, row["topic"])]
+            topics = tables.counted(len(shown), "topic")
+            messages = tables.counted(sum(row["messages"] for row in shown), "message")
+            call.summary(f"no difference: {topics}, {messages}")
+    call.output.rows(rows)
+    if rows:
+        call.summary(f"{tables.counted(len(rows), 'difference')} between {left} and {right}")
+        call.exit = 8
 
 
 @command(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from txlog.base.ids import TopicName
 from txlog.base.ranges import parse_range, parse_size
 from txlog.base.times import parse_duration
-from txlog.cli.call.call import Call, confirm, each_target
+from txlog.cli.call.call import Call, confirm, each_target, say_when_it_applies
 from txlog.cli.input.names import names
 from txlog.cli.line.command import Argument, Duration, Option, Time, command
 from txlog.cli.terminal.tables import counted, size
@@ -106,6 +106,8 @@ def create(
             call.output.result({"topic": topic, "partitions": partitions, "created": True})
 
     each_target(names, one)
+    if policies:
+        say_when_it_applies(call)
 
 
 @command(
@@ -244,6 +246,8 @@ def update(
     have = counted(answer["partitions"], "partition")
     how = "updated topic" if answer["changed"] else "nothing to change in topic"
     call.summary(f"{how} {answer['topic']}, {have}")
+    if answer["changed"] and any(value is not None for value in policies.values()):
+        say_when_it_applies(call)
     call.output.result(answer)
 
 

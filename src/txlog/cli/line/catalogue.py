@@ -268,6 +268,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "crashtest": Entry(
         "run.crashtest", "crashtest", "kill a program at each of its calls, and say what is lost"
     ),
+    "diff": Entry("commands.store", "diff", "what differs between two stores"),
 }
 
 # Made by scripts.generate: how much a command can lose, 1 to 3 (line/synonyms); others only read.

@@ -95,6 +95,7 @@ LINES: Final[dict[str, Meaning]] = {
     "send": _change("produce"), "publish": _change("produce"), "put": _change("produce"),
     "push": _change("produce"), "load": _change("import"), "ingest": _change("import"),
     "dump": _change("export"), "unload": _change("export"), "save": _change("export"),
+    "compare": _read("diff"),
     "backup": _change("copy"), "clone": _change("copy"), "cp": _change("copy", "topic copy"),
     "snapshot": _change("copy"), "mirror": _change("topic copy", "copy"),
     "restore": _change("restore", "copy"), "rename": _change("topic rename"),
@@ -181,19 +182,10 @@ RENAME: Final = (
     "txlog topic copy {0} --as {1} && txlog topic delete {0} (subscriptions are not copied; "
     "a topic that has some needs --force)"
 )
-COMPARE: Final = (
-    "no command compares stores; their topics: "
-    "diff <(txlog -S {0} topic list --columns topic,messages -f tsv) "
-    "<(txlog -S {1} topic list --columns topic,messages -f tsv); the messages of topic {2}: "
-    "diff <(txlog -S {0} consume {2} -f '%p %k %v\\n' | sort) "
-    "<(txlog -S {1} consume {2} -f '%p %k %v\\n' | sort)"
-)
 _RENAMING: Final = (RENAME, ("OLD", "NEW"))
-_COMPARING: Final = (COMPARE, ("A", "B", "TOPIC"))
 ABSENT: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     **dict.fromkeys(("rename", "mv", "move"), _RENAMING),
     **dict.fromkeys(("topic rename", "topic mv", "topic move"), _RENAMING),
-    **dict.fromkeys(("diff", "compare"), _COMPARING),
 }
 
 
