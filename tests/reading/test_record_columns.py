@@ -395,3 +395,45 @@ def test_the_last_messages_are_those_of_all_partitions_in_order_of_time(
     for partition, value in shown("--last", "4"):
         by_partition.setdefault(partition, []).append(value)
     assert by_partition == {0: [14, 16], 1: [13, 15]}
+
+
+def test_a_record_is_nested_where_the_format_has_nested_types_and_flat_in_csv(
+    client: Client, tmp_path: Path
+) -> None:
+    """spec/schemas 3: one rule for export and query; SELECT record.* is as flat as an export."""
+    for suffix in ("parquet", "arrow", "ndjson", "csv", "tsv"):
+        assert main(["export", "orders", f"e.{suffix}", "-q"]) == 0
+    for suffix in ("parquet", "arrow", "csv", "tsv"):
+        assert main(["query", "FROM orders", "--out", f"q.{suffix}", "-q"]) == 0
+    flat = "SELECT record.*, message_id FROM orders ORDER BY message_id"
+    assert main(["query", flat, "--out", "flat.csv", "-q"]) == 0
+    record = {"id": 1, "amount": 1.5, "key": "f"}
+
+    def rows(name: str) -> list[dict[str, Any]]:
+        with Path(name).open(newline="") as file:
+            return list(csv.DictReader(file, delimiter="\t" if name.endswith("tsv") else ","))
+
+    for name in ("e", "q"):
+        for table in (pq.read_table(f"{name}.parquet"), _arrow(f"{name}.arrow")):
+            assert table.column("record")[0].as_py() == record
+    assert json.loads(Path("e.ndjson").read_text().splitlines()[0])["record"] == record
+    for suffix in ("csv", "tsv"):
+        header = Path(f"e.{suffix}").read_text().splitlines()[0].replace('"', "")
+        assert header.split("\t" if suffix == "tsv" else ",")[:4] == [
+            "id",
+            "amount",
+            "record.key",
+            "topic",
+        ]
+        assert json.loads(rows(f"q.{suffix}")[0]["record"]) == record
+    assert rows("flat.csv")[0] == {
+        "id": "1",
+        "amount": "1.5",
+        "key": "f",
+        "message_id": rows("e.csv")[0]["message_id"],
+    }
+
+
+def _arrow(name: str) -> pa.Table:
+    with pa.OSFile(name) as file:
+        return pa.ipc.open_file(file).read_all()

@@ -66,6 +66,8 @@ def query(
     text(key) and json(value) decode bytes; value->>'id' reads JSON. A message that is not JSON ends
     the query with its topic and id; try_json(value) gives NULL for it. A topic with a schema also
     has the fields of its values in the column record: record.amount.
+    In csv and tsv a struct or list is one cell of JSON; SELECT record.* gives each field a column,
+    as export does. Parquet, Arrow and JSON keep it whole.
     DESCRIBE orders lists the columns of a relation, with their types.
     Rows have no order without ORDER BY partition, ledger, entry, txn_index.
     """

@@ -91,11 +91,12 @@ def export(
 ) -> None:
     """Write the committed messages of a topic to a file (TOPIC.parquet), or into a directory.
 
-    A file appears when it is complete. Its suffix chooses the form: .parquet .arrow .feather .csv
-    .tsv .ndjson .jsonl .json, the texts also with .gz or .zst. A directory (one that exists, ends
-    in /, or with --partition-by, --resume, --append) is written piece by piece and records its
-    progress: an export that was killed, or is repeated, gives each message once. With ndjson each
-    line is an envelope. - is standard output.
+    In csv and tsv each field of a record is a column of its own; Parquet, Arrow, ndjson and tables
+    keep the struct `record`. A file appears when it is complete. Its suffix chooses the form:
+    .parquet .arrow .feather .csv .tsv .ndjson .jsonl .json, the texts also with .gz or .zst. A
+    directory (one that exists, ends in /, or with --partition-by, --resume, --append) is written
+    piece by piece and records its progress: an export that was killed, or is repeated, gives each
+    message once. With ndjson each line is an envelope. - is standard output.
 
     delta, iceberg and hive (directories day=…/ of Parquet) make a table that any engine reads
     correctly; each further run adds newly visible messages, once. -f takes these three, too.
