@@ -679,8 +679,8 @@ class Client(RelationReader):
         columns:   read only these columns (key, value, properties, event_time, …, record); other
                    columns may be null
         where:     read only messages for which this SQL is true, as `consume --where`: `amount > 4`
-                   or `record.amount > 4` on records, `value->>'id' = '7'`, `text(key) = 'a'`. A
-                   message without such a field, or that is not JSON, does not match
+                   or `record.amount > 4` on records, `value->>'id' = '7'`, `text(key) = 'a'`.
+                   Without such a field, and if it is not JSON, a message does not match
         returns:   tables with the columns of RECEIVED, each of one topic. If that is typed, with
                    `record` as well: the values as structs, null for an unchecked value
         raises:    TopicNotFound, InvalidArgument, SqlError; Corruption, after everything readable;
@@ -692,13 +692,11 @@ class Client(RelationReader):
         topics = [topic] if isinstance(topic, str) else list(topic)
         typed = record_columns.RecordColumns(self.store)
         adds_records = columns is None or RECORD in columns
-        condition: Any = None
-        stored = record_columns.stored(columns)
-        if where is not None:
-            stored = None  # it may name any column
-            condition = where
-            if isinstance(where, str):
-                condition = importlib.import_module(_SQL_ENGINE).Where(where, topics, typed)
+        condition: Any = where
+        if isinstance(where, str):
+            condition = importlib.import_module(_SQL_ENGINE).Where(where, topics, typed)
+        # a condition may name any column
+        stored = record_columns.stored(columns) if condition is None else None
         reader = readers.Readers(self.store, topics, bounds, partitions, isolation, stored)
         room = limit
         while room is None or room > 0:

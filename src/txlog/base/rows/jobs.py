@@ -38,6 +38,7 @@ class Exported(TypedDict):
     files: fields.Files
     messages: Annotated[int, "messages written"]
     size_bytes: Annotated[int, "bytes of the files"]
+    undecided: Annotated[int, "messages left out because --where has no answer for them"]
 
 
 class Replay(TypedDict):

@@ -141,7 +141,6 @@ def export(
                 form=form,
                 message_range=message_range,
                 where=where,
-                note=call.say,
                 tell=tell,
             )
             sink.flush()
@@ -153,7 +152,6 @@ def export(
                 form=form,
                 message_range=message_range,
                 where=where,
-                note=call.say,
                 partition_by=places,
                 resume=resume,
                 append=append,
@@ -168,7 +166,6 @@ def export(
                 form=form,
                 message_range=message_range,
                 where=where,
-                note=call.say,
                 force=force,
                 tell=tell,
             )
@@ -209,6 +206,10 @@ def _mirror(call: Call, topic: str, path: str, form: str) -> None:
 
 def _print_exported(call: Call, answer: Exported, target: str) -> None:
     took = call.elapsed_ms()
+    if answer["undecided"]:
+        call.say(
+            importlib.import_module("txlog.lake.sql.where").without_answer(answer["undecided"])
+        )
     call.summary(
         f"exported {counted(answer['messages'], 'message')} of {answer['topic']} to {target}"
         f" ({counted(answer['files'], 'file')}, {size(answer['size_bytes'])}, {duration(took)})"

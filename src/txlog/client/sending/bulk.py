@@ -198,9 +198,7 @@ class Bulk:
                 ours = OutcomeUnknown(error.message, hint="repeat it: it is stored once at most")
                 ours.fields = {**error.fields, "transaction_key": self.key}
                 raise ours from error
-            answer = store.read(
-                self._find, fresh=False
-            )  # the batch is stored, so no step may fail from here
+            answer = store.read(self._find, fresh=False)  # from here no step may fail
         self._clear()
         self._on_commit()
         if answer is None:

@@ -68,7 +68,7 @@ from txlog.errors import (
 )
 from txlog.lake.jobs.engine import Tell, silent
 from txlog.lake.sql import json_members
-from txlog.lake.sql.where import Where, without_answer
+from txlog.lake.sql.where import Where
 
 if TYPE_CHECKING:
     from txlog.base.rows.jobs import Exported
@@ -340,14 +340,12 @@ def export_stream(
     message_range: Range | None = None,
     where: str | None = None,
     tell: Tell = silent,
-    note: Tell = silent,
 ) -> Exported:
     """Write the committed messages of a topic to an open file, which need not seek.
 
     message_range: by default everything up to the current end of the log
     where:   only messages for which this SQL is true, as in Client.read
-    note:    called with how many messages a condition left out because it has no answer
-    returns: {topic, path, files, messages, size_bytes}; size_bytes: of payload
+    returns: {topic, path, files, messages, size_bytes, undecided}; size_bytes: of payload
     raises:  TopicNotFound, InvalidArgument, SqlError, PartitionUnavailable, Corruption; errors of
              the sink
     """
@@ -358,8 +356,7 @@ def export_stream(
     shape = _shape(client, topic, form, message_range, condition)
     with dropping(writer(form, sink, shape.schema, seeks=False)) as writer_:
         _write(writer_, _tables(client, topic, message_range, condition), shape, form, counts, tell)
-    _note_undecided(condition, note)
-    return _answer(topic, "-", counts)
+    return _answer(topic, "-", counts, condition)
 
 
 def export_file(
@@ -372,7 +369,6 @@ def export_file(
     where: str | None = None,
     force: bool = False,
     tell: Tell = silent,
-    note: Tell = silent,
 ) -> Exported:
     """Write the committed messages of a topic to one file, which appears when it is complete.
 
@@ -392,18 +388,12 @@ def export_file(
         dropping(writer(form, sink, shape.schema)) as writer_,
     ):
         _write(writer_, _tables(client, topic, message_range, condition), shape, form, counts, tell)
-    _note_undecided(condition, note)
     counts.files = 1
-    return _answer(topic, path, counts)
+    return _answer(topic, path, counts, condition)
 
 
 def _condition(client: Client, topic: str, where: str | None) -> Where | None:
     return None if where is None else Where(where, [topic], RecordColumns(client.store))
-
-
-def _note_undecided(condition: Where | None, note: Tell) -> None:
-    if condition is not None and condition.undecided:
-        note(without_answer(condition.undecided))
 
 
 def _shape(
@@ -458,7 +448,6 @@ def export_directory(
     force: bool = False,
     piece_messages: int = PIECE_MESSAGES,
     tell: Tell = silent,
-    note: Tell = silent,
 ) -> Exported:
     """Write the committed messages of a topic as files of a directory, each message once.
 
@@ -497,8 +486,7 @@ def export_directory(
             for messages in export.pieces(partition, piece_messages):
                 tell(f"{short}: {messages:,} messages")
         export.finish()
-    _note_undecided(export.condition, note)
-    return _answer(topic, path, export.counts)
+    return _answer(topic, path, export.counts, export.condition)
 
 
 @dataclass(slots=True)
@@ -736,7 +724,7 @@ def _check_form(form: str) -> None:
         raise InvalidArgument(f"an export is {', '.join(FORMS)}, not {form}")
 
 
-def _answer(topic: str, path: str, counts: Counts) -> Exported:
+def _answer(topic: str, path: str, counts: Counts, condition: Where | None) -> Exported:
     name = TopicName.parse(topic, allow_partition=True)
     return {
         "topic": name.short,
@@ -744,4 +732,5 @@ def _answer(topic: str, path: str, counts: Counts) -> Exported:
         "files": counts.files,
         "messages": counts.messages,
         "size_bytes": counts.size_bytes,
+        "undecided": 0 if condition is None else condition.undecided,
     }

@@ -214,51 +214,74 @@ def import_files(
              and _typed
     """
     name = TopicName.parse(topic)
-    _check_decoded(source, decoded_bytes_max)
-    source.check_whole()
-    if source.infer and source.form == "envelope":
-        raise InvalidArgument("an envelope has messages, not columns: it implies no schema")
+    _check_source(source, decoded_bytes_max)
     schema, is_there = _schema_of(client, name, create=create)
     tell("reading the source for its digest")
     parts = [replace(source, paths=[path]) for path in source.paths] if resume else [source]
     identities = [part.identity() for part in parts]
-    stored: list[tuple[str, str] | None] = [None] * len(parts)
-    if is_there:
-        # lines of JSON are the same values with a schema and without one
-        records = source.infer and (source.form != "ndjson" or schema is None)
-        for at, (part, identity) in enumerate(zip(parts, identities, strict=True)):
-            stored[at] = _stored(client, part, identity, name.full, key, records=records)
-            if key is not None and stored[at] is None:
-                _warn_of_copy(client, name, identity, warn)
+    # lines of JSON are the same values with a schema and without one
+    records = source.infer and (source.form != "ndjson" or schema is None)
+    stored = [
+        _stored_or_warned(client, part, identity, name, key, records=records, warn=warn)
+        if is_there
+        else None
+        for part, identity in zip(parts, identities, strict=True)
+    ]
     ready: AbstractContextManager[Files] = nullcontext(source)
-    if all(stored):
-        pass  # nothing is written: neither rows nor a schema
-    elif schema is not None:
-        ready = nullcontext(_as_records(client, source, name, schema))
-    elif source.infer:
-        ready = _typed(
-            client, source, name, is_there=is_there, dry_run=dry_run, chosen=chosen, warn=warn
-        )
-    elif not is_there and not dry_run:
-        ready = _made(client, source, name)
+    if not all(stored):  # otherwise nothing is written: neither rows nor a schema
+        ready = _prepared(client, source, name, schema, is_there, dry_run, chosen, warn)
     with ready as rows:
         if dry_run and not is_there:
             return _rehearsed(rows, name)
-        has_records = bool(rows.record)
-        own = [(key or _default_key(topic), it.name(has_records=has_records)) for it in identities]
-        names = [
-            (before or new, before is not None) for before, new in zip(stored, own, strict=True)
-        ]
+        own = _own_names(key or _default_key(topic), identities, rows)
+        names = [(old or new, old is not None) for old, new in zip(stored, own, strict=True)]
         return _import(client, rows, name, names, resume=resume, dry_run=dry_run, tell=tell)
 
 
-def _warn_of_copy(client: Client, topic: TopicName, identity: Identity, warn: Tell) -> None:
-    """Warn that a new key stores rows again which the topic has under another key."""
-    for key, _ in client.batches_named(topic.full, identity.prefix)[:1]:
-        warn(
-            f"topic {topic.short} has these rows already, under transaction key {key}: this stores "
-            "them again"
+def _prepared(
+    client: Client,
+    source: Files,
+    topic: TopicName,
+    schema: Schema | None,
+    is_there: bool,
+    dry_run: bool,
+    chosen: Callable[[Schema], None] | None,
+    warn: Tell,
+) -> AbstractContextManager[Files]:
+    """A context with the source as the topic takes it; the topic is made, or gets a schema."""
+    if schema is not None:
+        return nullcontext(_as_records(client, source, topic, schema))
+    if source.infer:
+        return _typed(
+            client, source, topic, is_there=is_there, dry_run=dry_run, chosen=chosen, warn=warn
         )
+    return nullcontext(source) if is_there or dry_run else _made(client, source, topic)
+
+
+def _own_names(key: str, identities: Sequence[Identity], rows: Files) -> list[tuple[str, str]]:
+    """The keys and names of new batches."""
+    return [(key, each.name(has_records=bool(rows.record))) for each in identities]
+
+
+def _stored_or_warned(
+    client: Client,
+    source: Files,
+    identity: Identity,
+    topic: TopicName,
+    key: str | None,
+    *,
+    records: bool,
+    warn: Tell,
+) -> tuple[str, str] | None:
+    """As _stored; warns of rows that a new key stores again."""
+    stored = _stored(client, source, identity, topic.full, key, records=records)
+    if stored is None and key is not None:
+        for other, _ in client.batches_named(topic.full, identity.prefix)[:1]:
+            warn(
+                f"topic {topic.short} has these rows already, under transaction key {other}: this "
+                "stores them again"
+            )
+    return stored
 
 
 def _rehearsed(source: Files, topic: TopicName) -> Imported:
@@ -321,6 +344,14 @@ def _import(
         "txn": counted[0]["txn"] if len(counted) == 1 else None,
         "already": not new,
     }
+
+
+def _check_source(source: Files, most: int) -> None:
+    """Refuse what cannot be imported, before anything is read for the topic."""
+    _check_decoded(source, most)
+    source.check_whole()
+    if source.infer and source.form == "envelope":
+        raise InvalidArgument("an envelope has messages, not columns: it implies no schema")
 
 
 def _check_decoded(source: Files, most: int) -> None:

@@ -174,15 +174,19 @@ def seek(
             for part in above_mark(view, number, run, mark)
         ]
         answer.partitions.append(_moved(view, topic, subscription, index, mark, runs))
-        draft.ops.append(Sought(subscription.number, number, mark))
-        if runs:
-            count = messages_in(view, number, runs)
-            effect = CursorEffect(mark)
-            outcome, end = acked_outcome(
-                view, subscription.number, number, runs, effect, acked=IdSet()
-            )
-            draft.ops.append(Acked(subscription.number, number, outcome, end, count))
+        _move(draft, subscription.number, number, mark, runs)
     return draft.decision(answer, sync=True)
+
+
+def _move(draft: Draft, subscription: int, number: int, mark: Mark, runs: list[Run]) -> None:
+    """Move a cursor to a mark, and acknowledge messages after it."""
+    view = draft.view
+    draft.ops.append(Sought(subscription, number, mark))
+    if runs:
+        effect = CursorEffect(mark)
+        outcome, end = acked_outcome(view, subscription, number, runs, effect, acked=IdSet())
+        count = messages_in(view, number, runs)
+        draft.ops.append(Acked(subscription, number, outcome, end, count))
 
 
 def _held_error(subscription: Subscription, pairs: list[tuple[int, int]]) -> NotAllowed:

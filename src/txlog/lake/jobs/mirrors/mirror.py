@@ -58,7 +58,8 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
     """Add messages that became visible since the last run to a table in a local directory.
 
     form:    one of FORMS
-    returns: {topic, path, files, messages, size_bytes} of this run; size_bytes: of payload
+    returns: {topic, path, files, messages, size_bytes, undecided} of this run; size_bytes: of
+             payload
     raises:  TopicNotFound, InvalidArgument, NotAllowed (the directory is not a mirror of this
              topic, or is ahead of the store), TryAgain (another run), MissingExtra, Corruption,
              DiskFailed
@@ -109,6 +110,7 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
         "files": len(added),
         "messages": written.messages,
         "size_bytes": written.size_bytes,
+        "undecided": 0,
     }
 
 
