@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -316,8 +317,11 @@ def _read_arrow(path: str) -> pa.Schema:
     with open(path, "rb") as file:
         is_file = file.read(6) == b"ARROW1"
         file.seek(0)
-        opened = pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
-        return opened.schema
+        if is_file:
+            return pa.ipc.open_file(file).schema
+        # a stream begins with a length, for which pyarrow would take memory although it is wrong
+        size = min(os.fstat(file.fileno()).st_size, _STREAM_BYTES_MAX)
+        return pa.ipc.open_stream(file.read(size)).schema
 
 
 def _too_long() -> InvalidArgument:
@@ -327,6 +331,7 @@ def _too_long() -> InvalidArgument:
     )
 
 
+_STREAM_BYTES_MAX: Final = 16 << 20  # of a stream of Arrow, to find its schema
 _NO_RECORD: Final = Type(kind="record")
 
 
