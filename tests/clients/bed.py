@@ -21,9 +21,9 @@ from threading import Timer
 from typing import TypeVar
 
 import txlog
-from tests import harness
-from tests.source_tree import ROOT, SOURCE
+from tests import harness, source_tree
 
+ROOT = source_tree.ROOT
 HERE = Path(__file__).resolve().parent
 BUILD = ROOT / "build" / "clients"
 PARTITIONED = "partitions"  # the scenario whose topic has to be there, with 3 partitions
@@ -49,7 +49,7 @@ class Server:
     settings: Mapping[str, str] = {}
     host = "127.0.0.1"
 
-    def __init__(self, folder: Path, *options: str, source: Path = SOURCE) -> None:
+    def __init__(self, folder: Path, *options: str, source: Path = source_tree.SOURCE) -> None:
         """source: of the txlog that serves"""
         self.store = folder / "store"
         self._options = options
