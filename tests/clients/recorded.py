@@ -119,9 +119,14 @@ class Clients:
     """
 
     def __init__(
-        self, command: Sequence[str], plan: Plan, server: bed.Server, folder: Path
+        self,
+        command: Sequence[str],
+        plan: Plan,
+        server: bed.Server,
+        folder: Path,
+        killer: Calls,
     ) -> None:
-        self.killer = Calls(folder, "killer", "killer")
+        self.killer = killer
         self.lives = dict.fromkeys((*PRODUCERS, *CONSUMERS), 0)
         self._command, self._plan = command, plan
         self._server, self._folder = server, folder
@@ -219,10 +224,13 @@ def run(
     folder: gets the files of the history
     """
     chance = random.Random(seed)
-    with txlog.open(str(server.store)) as client:
+    with (
+        txlog.open(str(server.store)) as client,
+        Calls(folder, "killer", "killer") as killer,
+    ):
         client.create_topic(TOPIC, plan["Partitions"])
         client.create_topic(OUTPUT)
-        clients = Clients(command, plan, server, folder)
+        clients = Clients(command, plan, server, folder, killer)
         try:
             for name in clients.lives:
                 clients.start(name)
@@ -232,7 +240,7 @@ def run(
             clients.close()
         for row in client.transactions():  # of clients that were killed
             client.wait(txns={row["txn"]: "ended"}, timeout_ms=STUCK_MS)
-        _finals(clients.killer, client, plan)
+        _finals(killer, client, plan)
     events = _history(merged(sorted(folder.glob(f"*{SUFFIX}"))))
     save(events, folder / "history.jsonl")
     sent = sum(event.op == "send" and event.type == "ok" for event in events)
