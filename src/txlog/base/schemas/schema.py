@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import os
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -316,11 +315,11 @@ def _read_arrow(path: str) -> pa.Schema:
         return importlib.import_module("pyarrow.parquet").read_schema(path)
     with open(path, "rb") as file:
         is_file = file.read(6) == b"ARROW1"
+        size = min(file.seek(0, 2), _STREAM_BYTES_MAX)
         file.seek(0)
         if is_file:
             return pa.ipc.open_file(file).schema
         # a stream begins with a length, for which pyarrow would take memory although it is wrong
-        size = min(os.fstat(file.fileno()).st_size, _STREAM_BYTES_MAX)
         return pa.ipc.open_stream(file.read(size)).schema
 
 
