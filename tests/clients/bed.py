@@ -21,9 +21,9 @@ from threading import Timer
 from typing import TypeVar
 
 import txlog
-from tests import harness
+from tests import harness, source_tree
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = source_tree.ROOT
 HERE = Path(__file__).resolve().parent
 BUILD = ROOT / "build" / "clients"
 PARTITIONED = "partitions"  # the scenario whose topic has to be there, with 3 partitions
@@ -49,9 +49,11 @@ class Server:
     settings: Mapping[str, str] = {}
     host = "127.0.0.1"
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, source: Path = source_tree.SOURCE) -> None:
+        """source: of the txlog that serves"""
         self.store = folder / "store"
         self._options = options
+        self._paths = os.pathsep.join([str(source), str(ROOT)])
         self._child: harness.Server | None = None
         self.url = self.http = ""
         self.restarts = 0
@@ -65,6 +67,7 @@ class Server:
             self.store,
             *("--pulsar", address, "--http", "off", *self._options, *http_flags),
             bound_s=harness.HOUR_S,
+            env={"PYTHONPATH": self._paths},
         )
         urls = self._child.urls
         self.url = next(url for url in urls if url.startswith("pulsar"))

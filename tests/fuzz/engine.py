@@ -297,7 +297,8 @@ def smallest_set(target: Target, inputs: Sequence[bytes], most_bytes: int) -> li
         for data in sorted(set(inputs), key=len):
             if running.run(data) is not None:
                 continue
-            lines = {(code, line) for code, _, line in running.trace.edges}
+            edges = running.trace.edges.copy()  # threads of a server go on
+            lines = {(code, line) for code, _, line in edges}
             cost = len(corpus.packed(data))
             if not lines <= reached and size + cost <= most_bytes:
                 reached |= lines

@@ -55,7 +55,8 @@ def mutated(
         pieces = words if words and chance.random() < 0.3 else others
         change = _put_word if pieces is words else chance.choice(_CHANGES)
         change(chance, changed, pieces)
-    return bytes(changed[:most])
+        del changed[most:]  # else repetitions of repetitions take all memory
+    return bytes(changed)
 
 
 def _at(chance: random.Random, data: bytearray) -> int:

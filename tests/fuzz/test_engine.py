@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import random
 import tempfile
 import threading
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fuzz import corpus
+from tests.fuzz import corpus, mutation
 from tests.fuzz.engine import Campaign, Finding, Target, runner, shrunk
 from tests.fuzz.targets import queries
 from txlog.base.ranges import parse_size
@@ -107,6 +109,18 @@ def test_feedback_leads_to_new_lines_and_a_seed_repeats_them() -> None:
     assert len(first.inputs) > 1
     assert first.inputs == second.inputs
     assert {line for path, line in first.lines if path.endswith("ranges.py")}
+
+
+def test_repetitions_of_repetitions_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: a campaign that ends because a mutation takes all memory."""
+    monkeypatch.setattr(mutation, "_CHANGES", [mutation._repeat])
+    tracemalloc.start()
+    try:
+        for seed in range(200):
+            mutation.mutated(random.Random(seed), b"a" * 64, [b"b"], (), 64)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_finding_is_shrunk_to_what_matters() -> None:

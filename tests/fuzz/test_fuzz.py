@@ -25,9 +25,12 @@ KEPT = {
 @pytest.mark.parametrize("name", KEPT)
 def test_kept_inputs_have_no_finding(name: str) -> None:
     """Kills: what a finding once was, and whatever the corpus reaches."""
+    found = {*corpus.findings(name).values()}
     with runner(TARGETS[name]) as running:
         for data in KEPT[name]:
             finding = running.run(data)
+            if finding is None and data in found:
+                finding = running.measure(data)
             assert finding is None, f"{finding.sentence}\n{finding.details}"
 
 

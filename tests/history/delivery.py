@@ -108,6 +108,7 @@ class Deliveries:
         self.history = history
         self.subscriptions: dict[Name, Subscription] = {}
         self.owners: dict[str, set[tuple[Name, str]]] = defaultdict(set)
+        self.ahead: dict[str, Call] = {}
         self.findings: list[Finding] = []
         self.logs = {where: sorted(rows) for where, rows in history.rows.items()}
         self.partition_of: dict[tuple[str, Position], int] = {}
@@ -139,6 +140,8 @@ class Deliveries:
     def _prepare(self) -> None:
         for call in self.history.by_op["subscribe"]:
             name = call.args.get("consumer")
+            if call.args.get("is_ahead"):
+                self.ahead[str(name)] = call
             for state in self._of_call(call):
                 kind = call.args.get("kind", "").replace("-", "_")
                 state.kind = kind if state.kind in ("", kind) else "mixed"
@@ -152,7 +155,9 @@ class Deliveries:
                     self._add(state, call, *stretch(call))
         for op in ("kill", "power_cut", "lossy"):
             for call in self.history.by_op[op]:
-                self._everywhere(call, *stretch(call))
+                start, end = stretch(call)
+                is_server = op == "kill" and not call.process
+                self._everywhere(call, start, max(end, self._back(end)) if is_server else end)
         for start, end in self.history.losses:
             for state in self.subscriptions.values():
                 state.returns.add(start, end)
@@ -188,6 +193,23 @@ class Deliveries:
         for name in names:
             self.subscriptions[name].returns.add(start, end)
             self.subscriptions[name].members.add(start, end)
+
+    def _back(self, time: float) -> float:
+        """When clients certainly do not come back any more to a server that died by then.
+
+        A client tells nobody that it subscribes again, so it may until its consumer ends.
+        """
+        ends = [time]
+        for name, call in self.ahead.items():
+            if call.start < time:
+                closes = [c.end for c in self.history.by_op["close"] if c.args["consumer"] == name]
+                kills = [
+                    c.end for c in self.history.by_op["kill"]
+                    if c.process == call.process and c.end > call.start
+                ]  # fmt: skip
+                end = min([*closes, *kills], default=NEVER)
+                ends.append(end if end > time else time)
+        return max(ends)
 
     def _add_abort(self, txn: Txn) -> None:
         """The abort of a transaction gives back what it had acknowledged, at an unknown time."""
@@ -303,7 +325,11 @@ class Deliveries:
 
     def _was_held(self, state: Subscription, place: Position, call: Call) -> bool:
         before = state.delivered.get(place)
-        return before is not None and not state.returns.any(before.start, call.end)
+        return before is not None and not state.returns.any(self.since(before), call.end)
+
+    def since(self, *calls: Call) -> int:
+        """When the server may have delivered at the earliest what these calls received."""
+        return min(self.ahead.get(str(call.args.get("consumer")), call).start for call in calls)
 
     def _committed(self, txn: Txn) -> None:
         call = txn.proof
@@ -369,9 +395,12 @@ class Deliveries:
         self, state: Subscription, place: Position, message: dict[str, Any], call: Call
     ) -> None:
         ack = state.acked.get(place)
-        if ack is None or not self.is_sure(state, ack, call.start):
+        since = self.since(call)
+        if ack is None or not self.is_sure(state, ack, since):
             return
-        if state.resets.any(ack.since, call.end) or (call.op == "receive" and not ack.was_held):
+        # another consumer that held the message then has it from before, one that came later not
+        is_older = call.op == "receive" and not ack.was_held and since == call.start
+        if state.resets.any(ack.since, call.end) or is_older:
             return
         assert ack.sure is not None
         if ack.is_durable and ack.sure.op not in ("commit", "acknowledge"):
@@ -389,7 +418,8 @@ class Deliveries:
         if before is None or state.may_return:
             return
         ack = state.acked.get(place)
-        if self.is_sure(state, ack, call.start) or state.returns.any(before.start, call.end):
+        since = self.since(before, call)
+        if self.is_sure(state, ack, self.since(call)) or state.returns.any(since, call.end):
             return
         text = f"{before} and {call} delivered {message['value']!r}, and nothing gave it back"
         self.find("duplicate-delivery", text, before, call)
@@ -401,7 +431,7 @@ class Deliveries:
             return
         if before[1].end > call.start and before[1] is not call:
             return  # two threads receive at the same time
-        if place in state.delivered or state.returns.any(before[1].start, call.end):
+        if place in state.delivered or state.returns.any(self.since(before[1], call), call.end):
             return
         text = (
             f"{call} delivered {show(place)} of {state.name[0]}/{number} behind {show(before[0])}"
@@ -469,7 +499,7 @@ class Deliveries:
         consumer = str(call.args.get("consumer"))
         held = state.held.setdefault(name, {})
         for earlier, (other, before) in list(held.items()):
-            if state.may_return or state.returns.any(before.start, call.end):
+            if state.may_return or state.returns.any(self.since(before, call), call.end):
                 del held[earlier]
             elif other != consumer and earlier < place and before.end < call.start:
                 text = f"{consumer} got {message['value']!r} while {other} held {show(earlier)}"
@@ -485,7 +515,7 @@ class Deliveries:
             and place not in state.acked
             and not state.may_return
             and (last[1].end < call.start or last[1] is call)
-            and not state.returns.any(last[1].start, call.end)
+            and not state.returns.any(self.since(last[1], call), call.end)
         ):
             text = f"{call} delivered {show(place)} of key {key} first after {show(last[0])}"
             self.find("key-order", text, last[1], call)

@@ -49,7 +49,9 @@ op, with its args -> its answer:
   consumers
     subscribe        topic (or a list), subscription, consumer (a name for each object), kind
                      (exclusive | failover | shared | key_shared), initial? (latest | earliest),
-                     ack_timeout_ms?, dead_letter_topic?, retry_topic?
+                     ack_timeout_ms?, dead_letter_topic?, retry_topic?,
+                     is_ahead? (a client's queue: what `receive` returns may have been
+                     delivered at any time since `subscribe`)
     close            consumer
     unsubscribe      topic, subscription
     receive          topic, subscription, consumer

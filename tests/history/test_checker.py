@@ -296,6 +296,14 @@ BROKEN: dict[str, str] = {
         * kill
         subscribe c2 kind=shared
         receive c2 -> 1:0/m1""",
+    "returned-acknowledgement, to a client that came later": """
+        subscribe c1 kind=shared is_ahead=true
+        send m1 -> 1:0
+        * kill
+        receive c1 -> 1:0/m1
+        acknowledge c1 1:0
+        p2/subscribe c2 kind=shared is_ahead=true
+        p2/receive c2 -> 1:0/m1""",
     "returned-acknowledgement, of a transaction": """
         subscribe c1 kind=shared
         send m1 -> 1:0
@@ -425,6 +433,25 @@ BROKEN: dict[str, str] = {
 }
 
 CORRECT: dict[str, str] = {
+    "a client's queue holds what another acknowledged": """
+        subscribe c1 kind=shared is_ahead=true
+        p2/subscribe c2 kind=shared is_ahead=true
+        send m1 -> 1:0
+        * kill
+        receive c1 -> 1:0/m1
+        acknowledge c1 1:0
+        p2/receive c2 -> 1:0/m1""",
+    "a client comes back later than another": """
+        subscribe c1 kind=failover is_ahead=true
+        p2/subscribe c2 kind=failover is_ahead=true
+        * kill
+        send m1 -> 1:0
+        send m2 -> 1:1
+        receive c1 -> 1:0/m1
+        p2/receive c2 -> 1:1/m2
+        p2/close c2
+        send m3 -> 1:2
+        receive c1 -> 1:2/m3""",
     "nothing": "",
     "sends with unknown outcomes, there or not": """
         send m1 ?

@@ -16,6 +16,7 @@ import msgspec
 from tests.history import events as vocabulary
 from tests.history.checker import check
 
+from .outside import WATCH
 from .workers import SUBSCRIPTION
 
 Event = Mapping[str, Any]
@@ -39,7 +40,7 @@ class Told:
         self.sent: set[tuple[str, str]] = set()  # invoked: may be stored
         self.topics: set[str] = set()  # invoked: may be there
         self.created: set[str] = set()
-        self.stored: list[tuple[str, str, int, str | None]] = []  # answered plain sends
+        self.stored: list[tuple[str, str, int | None, str | None]] = []  # answered plain sends
         self.seen: list[Place] = []  # by readers and consumers
         self.txns: dict[str, Transaction] = defaultdict(Transaction)
         self.counts: Counter[str] = Counter()
@@ -64,7 +65,7 @@ class Told:
         if op == "send" and "txn" in args:
             self.txns[args["txn"]].sends.append((args["topic"], args["value"]))
         elif op == "send":
-            place = args["topic"], args["value"], answer["partition"], answer.get("id")
+            place = args["topic"], args["value"], answer.get("partition"), answer.get("id")
             self.stored.append(place)
         elif op == "acknowledge" and "txn" in args:
             self.txns[args["txn"]].acknowledged += args["values"]
@@ -133,7 +134,7 @@ def _messages(
         stored = by_value.get((topic, value))
         if stored is None:
             yield f"{value} of {topic} was confirmed and is lost"
-        elif stored[0] != partition or id_ not in (None, stored[1]):
+        elif partition not in (None, stored[0]) or id_ not in (None, stored[1]):
             yield f"{value} of {topic} was confirmed as {partition} {id_} and is {stored}"
     for topic, value, partition, id_ in {*told.seen}:
         if by_value.get((topic, value)) != (partition, id_):
@@ -223,7 +224,7 @@ def _later(answer: Event, places: Sequence[Place]) -> Iterator[str]:
 
 WORDS = frozenset(
     "create_topic flush send connect_key begin commit abort"
-    " subscribe receive acknowledge read".split()
+    " subscribe receive acknowledge read kill".split()
 )
 
 
@@ -241,6 +242,9 @@ def history(events: Sequence[Event], answer: Event) -> Iterator[dict[str, Any]]:
     if "drained_again" in answer:
         args = {"topic": "orders", "subscription": SUBSCRIPTION}
         finals.append(("final_drain", args, {"messages": answer["drained"]}))
+    if "watched" in answer:
+        args = {"topic": "orders", "subscription": WATCH}
+        finals.append(("final_drain", args, {"messages": answer["watched"]}))
     for call, (op, args, result) in enumerate(finals, 1):
         same: dict[str, Any] = {"process": "after", "call": -call, "op": op}
         lines.append({**same, "type": "invoke", "args": args})

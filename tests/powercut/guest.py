@@ -1,7 +1,8 @@
 """The program inside the machine: it does a job of /mnt/out.
 
 work      mounts the first disk and lets workers use a store on it until their time is over
-serve     mounts the first disk, and serves a store on it to clients outside of the machine
+serve     mounts the first disk, and serves a store on it to clients outside of the machine; it
+          kills the server and starts another when the job's file `kill-N` is there
 recover   mounts the other disks, one after another, and writes what each has to /mnt/out
 """
 
@@ -88,16 +89,29 @@ def serve(job: dict[str, Any]) -> None:
         subprocess.run(["ip", *words], check=True)
     from . import workers
 
-    workers.prepare(workers.Worker(str(STORE), "/dev/ubdb", 0, 0, 0, mmap.mmap(-1, 1)))
+    worker = workers.Worker(str(STORE), "/dev/ubdb", 0, 0, 0, mmap.mmap(-1, 1))
+    workers.prepare(worker)
+    server, kills = started(job), 0
+    while not (OUT / "stop").exists():
+        threading.Event().wait(0.2)
+        if (OUT / f"kill-{kills}").exists():
+            call = worker.tell.kill()
+            os.kill(server, signal.SIGKILL)
+            os.waitpid(server, 0)
+            worker.tell.ok(call)
+            server, kills = started(job), kills + 1
+    os.kill(server, signal.SIGKILL)
+
+
+def started(job: dict[str, Any]) -> int:
+    """Fork a server; returns its process."""
     if (server := os.fork()) == 0:
         leave_out_flushes(job)
-        words = ["serve", "--insecure", "--pulsar", f"{address}:6650", "--http", "off"]
+        words = ["serve", "--insecure", "--pulsar", f"{job['address']}:6650", "--http", "off"]
         sys.argv = ["txlog", "-S", str(STORE), *words, "--no-topic-creation"]
         runpy.run_module("txlog", run_name="__main__", alter_sys=True)
         os._exit(1)
-    while not (OUT / "stop").exists():
-        threading.Event().wait(0.5)
-    os.kill(server, signal.SIGKILL)
+    return server
 
 
 # --- recover --------------------------------------------------------------------------------------
@@ -125,8 +139,9 @@ def examine(answer: dict[str, Any], thoroughly: bool) -> None:
     """Recover a store, take down what it has, and go on with it.
 
     answer: gets `open`, why the store did not open; its `topics`, its `messages` in order, the
-            `numbers` of its named producers, the messages of the subscription as `drained`, what
-            was `added`, all messages `later`, and what verify says
+            `numbers` of its named producers, the messages of the subscription as `drained`, those
+            of the clients' subscription as `watched`, what was `added`, all messages `later`, and
+            what verify says
 
     thoroughly: make a checkpoint at the end, and verify once more
     """
@@ -186,10 +201,16 @@ def go_on(client: Any, topics: list[str], answer: dict[str, Any]) -> None:
     import txlog
 
     from . import workers
+    from .outside import WATCH
 
     drained = answer["drained"] = []
     added = answer["added"] = []
     subscriptions = {row["subscription"] for row in client.subscriptions()}
+    if WATCH in subscriptions:
+        watched = answer["watched"] = []
+        with client.consumer("orders", WATCH) as consumer:
+            while received := list(txlog.messages(consumer.receive_batch(1000, timeout_ms=0))):
+                watched += [workers.place(message) for message in received]
     if workers.SUBSCRIPTION in subscriptions:
         with client.consumer("orders", workers.SUBSCRIPTION) as consumer:
             while True:

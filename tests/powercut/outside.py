@@ -8,10 +8,13 @@ sent after the size was taken, so nothing of it is in the record before.
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +22,30 @@ STEP = 1_000_000_000  # from one entry to the next, in the ids of the protocol
 FIRST_CALL = 90_000_000  # behind those of the processes inside
 PRODUCERS = 3
 READY_S = 120
+WATCH = "watch"  # the subscription of the consumer
 
 
 class Clients:
-    """Producers and a consumer; `events` has what they were told, with sizes of the record."""
+    """Producers and a consumer; `events` has what they were told, with sizes of the record.
 
-    def __init__(self, address: str, record: Path, seed: int, sends: int) -> None:
+    kill: called when so many messages are answered: the server dies and begins again
+    """
+
+    def __init__(
+        self,
+        address: str,
+        record: Path,
+        seed: int,
+        sends: int,
+        kills: int = 0,
+        kill: Callable[[], None] = lambda: None,
+    ) -> None:
         self.events: list[tuple[int, dict[str, Any]]] = []
         self._address, self._record = address, record
         self._seed, self._sends = seed, sends
+        self._dues = [PRODUCERS * sends * number // (kills + 1) for number in range(1, kills + 1)]
+        self._kill = kill
+        self._answered = 0
         self._calls = itertools.count(FIRST_CALL)
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -43,7 +61,8 @@ class Clients:
         self._await_server()
         import pulsar
 
-        logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        logger = logging.getLogger("pulsar")
+        logger.setLevel(logging.CRITICAL if self._dues else logging.ERROR)
         client = pulsar.Client(
             f"pulsar://{self._address}:6650", logger=logger, operation_timeout_seconds=60
         )
@@ -84,8 +103,10 @@ class Clients:
             for _ in range(rng.choice((1, 5, 40))):
                 count += 1
                 self._send_one(pulsar, producer, name, count, rng)
-            producer.flush()
-        producer.close()
+            with suppress(pulsar.PulsarException):  # each message has its own answer
+                producer.flush()
+        with suppress(pulsar.PulsarException):  # the server may die now
+            producer.close()
 
     def _send_one(
         self, pulsar: Any, producer: Any, name: str, count: int, rng: random.Random
@@ -100,21 +121,40 @@ class Clients:
             if result != pulsar.Result.Ok:
                 self.tell(name, "unknown", "send", call, error=str(result))
                 return
-            answer = {"partition": message_id.partition(), "id": text_of(message_id)}
-            self.tell(name, "ok", "send", call, answer=answer)
+            if message_id.ledger_id() < 0:  # it was stored, and the server died before its answer
+                self.tell(name, "ok", "send", call, answer={"duplicate": True})
+            else:
+                answer = {"partition": message_id.partition(), "id": text_of(message_id)}
+                self.tell(name, "ok", "send", call, answer=answer)
+            self._count()
 
         content = value.encode() + b" " * rng.choice((1, 20, 900, 6000))
         producer.send_async(content, told, partition_key=key)
 
+    def _count(self) -> None:
+        """Count an answer, and have the server killed if it is time."""
+        with self._lock:
+            self._answered += 1
+            is_due = bool(self._dues) and self._answered >= self._dues[0]
+            if is_due:
+                del self._dues[0]
+        if is_due:
+            self._kill()
+
     def _receive(self, pulsar: Any, client: Any) -> None:
-        """Receive and acknowledge, on a subscription of its own."""
+        """Receive and acknowledge, on a subscription of its own; nobody confirms that."""
+        where = {"topic": "orders", "subscription": WATCH, "consumer": "watcher"}
+        call = next(self._calls)
+        args = {**where, "kind": "shared", "initial": "earliest", "is_ahead": True}
+        self.tell("watcher", "invoke", "subscribe", call, args=args)
         consumer = client.subscribe(
             "orders",
-            "watch",
+            WATCH,
             consumer_type=pulsar.ConsumerType.Shared,
             initial_position=pulsar.InitialPosition.Earliest,
+            batch_index_ack_enabled=True,
         )
-        where = {"topic": "orders", "subscription": "watch", "consumer": "watcher"}
+        self.tell("watcher", "ok", "subscribe", call, answer={})
         while not self._over.is_set():
             call = next(self._calls)
             self.tell("watcher", "invoke", "receive", call, args=where)
@@ -130,8 +170,11 @@ class Clients:
                 "value": message.data().split(b" ")[0].decode(),
             }
             self.tell("watcher", "ok", "receive", call, answer={"messages": [row]})
+            ids = {"ids": [row["id"]]}
+            self.tell("watcher", "invoke", "acknowledge", next(self._calls), args={**where, **ids})
             consumer.acknowledge(message)
-        consumer.close()
+        with suppress(pulsar.PulsarException):
+            consumer.close()
 
 
 def text_of(message_id: Any) -> str:

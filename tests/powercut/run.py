@@ -11,6 +11,7 @@ Usage: scripts/powercut [--cuts N] [--seed S] [--filesystem NAME] …
     --leave-out WHAT     data or names: fdatasync or fsync do nothing, to see that this is found
     --histories FOLDER   write each cut's history there, for tests/history
     --clients            stock clients outside of the machine use a server in it
+    --kills N            with --clients: kill -9 of the server so often in each run (default 0)
     --again FOLDER       the same cuts of a run whose files were kept; other options as then
     --keep FOLDER        keep the files of runs there; otherwise only those of a run with a fault
 
@@ -20,6 +21,7 @@ Exit code 1: a store differs from what was told; 2: the machine cannot be had or
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import shutil
@@ -77,6 +79,7 @@ class Plan:
     units: Sequence[int] = (SECTOR, 4096)
     leave_out: Sequence[str] = ()
     clients: bool = False
+    kills: int = 0
     histories: Path | None = None
 
 
@@ -145,7 +148,12 @@ def worked(plan: Plan, start: Start) -> Outside:
 def served(plan: Plan, start: Start, record: Path) -> Outside:
     """Let stock clients of Apache Pulsar use a server in a machine; returns what they were told."""
     with machine.network() as network:
-        clients = Clients(network.inside, record, plan.seed, plan.sends)
+        wanted = itertools.count()
+
+        def kill() -> None:
+            (start.folder / f"kill-{next(wanted)}").touch()
+
+        clients = Clients(network.inside, record, plan.seed, plan.sends, plan.kills, kill)
 
         def use() -> None:
             try:
@@ -206,6 +214,7 @@ def plans(names: Sequence[str], options: argparse.Namespace, seed: int) -> Itera
                 units=units,
                 leave_out=options.leave_out or (),
                 clients=options.clients,
+                kills=options.kills,
                 histories=options.histories,
             )
             left, number = left - count, number + 1
@@ -223,11 +232,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--unit", type=int, choices=[SECTOR, 4096])
     parser.add_argument("--leave-out", action="append", choices=["data", "names"])
     parser.add_argument("--clients", action="store_true")
+    parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--again", type=Path)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--histories", type=Path)
     parser.set_defaults(filesystem="ext4-ordered")
     options = parser.parse_args(arguments)
+    if options.kills and not options.clients:
+        parser.error("--kills needs --clients: without them there is no server")
     chosen = options.filesystem
     names = [*machine.FILE_SYSTEMS] if chosen == "all" else [chosen]
     if lacking := machine.missing(names):

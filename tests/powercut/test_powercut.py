@@ -55,6 +55,20 @@ def test_a_flush_that_is_left_out_loses_confirmed_messages(folder: Path) -> None
     assert any("was confirmed and is lost" in fault for fault in run(plan, folder).faults)
 
 
+@pytest.mark.slow
+@pytest.mark.needs("linux.uml")
+def test_stock_clients_get_what_was_confirmed_although_the_server_dies(folder: Path) -> None:
+    """Kills: a message that is lost only if its server was killed before the power went."""
+    plan = Plan("ext4-ordered", cuts=10, seed=SEED, sends=100, clients=True, kills=2)
+    try:
+        figures = run(plan, folder)
+    except machine.Unavailable as error:
+        pytest.skip(str(error))
+    assert figures.faults == []
+    assert figures.told["kill"] > 0
+    assert figures.confirmed > 0
+
+
 # --- disks ----------------------------------------------------------------------------------------
 
 

@@ -49,6 +49,13 @@ class Teller:
         self._tell({"call": call, "type": "invoke", "op": op, "args": args})
         return call
 
+    def kill(self) -> int:
+        """The server, which is the process of nobody, is to die now."""
+        call = next(self._calls)
+        self._ops[call] = "kill"
+        self._tell({"call": call, "type": "invoke", "op": "kill", "args": {}, "process": ""})
+        return call
+
     def ok(self, call: int, **answer: Any) -> None:
         """The call returned."""
         self._tell({"call": call, "type": "ok", "op": self._ops.pop(call), "answer": answer})

@@ -5,6 +5,7 @@ go 1.24.0
 require (
 	github.com/apache/pulsar-client-go v0.19.0
 	github.com/sirupsen/logrus v1.9.3
+	golang.org/x/sys v0.38.0
 )
 
 require (
@@ -45,7 +46,6 @@ require (
 	golang.org/x/mod v0.29.0 // indirect
 	golang.org/x/net v0.47.0 // indirect
 	golang.org/x/oauth2 v0.28.0 // indirect
-	golang.org/x/sys v0.38.0 // indirect
 	golang.org/x/text v0.31.0 // indirect
 	google.golang.org/protobuf v1.36.5 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect

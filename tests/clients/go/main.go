@@ -47,6 +47,9 @@ func main() {
 	if text := os.Getenv("COPY"); text != "" {
 		copied(text)
 	}
+	if text := os.Getenv("RECORDED"); text != "" {
+		recorded(text)
+	}
 	var client pulsar.Client
 	if secrets == "" {
 		var err error

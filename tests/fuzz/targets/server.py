@@ -1,18 +1,20 @@
 """The server as a whole: the bytes of a connection to its Pulsar port, or of requests by HTTP.
 
 A server runs in this process as long as the target does. Each input is one connection, whose client
-sends everything, closes its side, and reads to the end. The server must end the connection by
-itself, report no failure, and keep no connection.
+sends everything, reads until nothing comes, closes its side, and reads to the end. The server must
+end the connection by itself, report no failure, and keep no connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import random
 import re
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,16 @@ from tests.serve.siege import LOCAL, Told
 from txlog.serve.app import Server
 from txlog.serve.auth.access import AccessControl
 from txlog.serve.core.service import ServerOptions
+from txlog.serve.http.application import ENDPOINTS
 from txlog.serve.limits.limits import Limits
 
 READ_MAX = 1 << 22
+# The client closes its side when nothing has come for so long. A server drops what it has not
+# answered when a client closes, and one of HTTP answers nothing then.
+QUIET_S = {"pulsar": 0.05, "http": 0.5}
 TURNS_MAX = 20_000  # of the event loop; a connection that has not ended by then hangs
 _LENGTH = re.compile(rb"(?i)content-length: *-?\d+")
+_PLACE = re.compile(r"{(\w+)(?::\w+)?}")
 _HOST = re.compile(rb"(?i)\r\nhost:[^\r]*")
 
 
@@ -52,7 +59,9 @@ class _Running:
             loop = self._loop = asyncio.new_event_loop()
             loop.run_until_complete(self._start())
         self._told.clear()
-        answer = loop.run_until_complete(self._exchange(self._ports[protocol], data))
+        answer = loop.run_until_complete(
+            self._exchange(self._ports[protocol], data, QUIET_S[protocol])
+        )
         failed = [facts for event, facts in self._told if event == "failed"]
         if failed:
             raise ServerFailed(f"{failed[0].get('class')} at {failed[0].get('at')}")
@@ -63,6 +72,12 @@ class _Running:
         folder = tempfile.mkdtemp(prefix="fuzz-store-", dir="/tmp")
         path = str(Path(folder) / "store")
         txlog.init(path, durability="os", free_bytes_min=0)
+        with txlog.open(path) as client:
+            client.create_topic("t", partitions=2)
+            client.create_subscription("t", "s", type="shared", position="earliest")
+            client.producer("t", name="p").send(b"a", key=b"k", deliver_after=3_600_000)
+            with client.transaction(key="k") as txn:
+                client.producer("t").send(b"b", properties={"a": "b"}, txn=txn)
         limits = Limits(connect_timeout_ms=60_000, frame_timeout_ms=60_000)
         options = ServerOptions(LOCAL, LOCAL, limits=limits)._replace(
             tell=lambda event, facts: self._told.append((event, facts))
@@ -74,11 +89,17 @@ class _Running:
             name: int(place.rpartition(":")[2]) for name, place in zip(names, places, strict=True)
         }
 
-    async def _exchange(self, port: int, data: bytes) -> bytes:
+    async def _exchange(self, port: int, data: bytes, quiet_s: float) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         answer = b""
         try:
             writer.write(data)
+            with suppress(TimeoutError):  # it may wait for more, or for an end
+                while len(answer) < READ_MAX:
+                    async with asyncio.timeout(quiet_s):
+                        if not (piece := await reader.read(1 << 16)):
+                            break
+                    answer += piece
             writer.write_eof()
             async with asyncio.timeout(60):
                 while (piece := await reader.read(1 << 16)) and len(answer) < READ_MAX:
@@ -122,43 +143,62 @@ def _requests() -> list[bytes]:
     return [data[:6_000] for data in [*some, *_calls()]]
 
 
+# what stands in the paths of endpoints, and what Pulsar's tools send to them
+_PLACES = {
+    **{"tenant": "public", "namespace": "default", "topic": "t", "subscription": "s", "key": "k"},
+    **{"messages": "1", "partition": "0", "timestamp": "1700000000000", "ledger": "1"},
+    **{"entry": "0", "most": "0", "least": "1", "version": "0", "timeout": "1", "seconds": "5"},
+    **{"producer": "p", "role": "app", "setting": "inactiveTopicPolicies", "cluster": "standalone"},
+}
+_QUERIES = {
+    **{"force": "true", "applied": "true", "limit": "3", "start": "after=1:0", "subscription": "s"},
+    **{"perPartition": "true", "initialPosition": "earliest", "messagePosition": "1"},
+    **{"coordinatorId": "0", "deleted": "true", "messageTTL": "5", "owner": "me"},
+}
+_RECORD = '{"type":"record","name":"A","fields":[{"name":"a","type":"int"}]}'
+_SCHEMA = {"type": "AVRO", "schema": _RECORD, "properties": {}}
+_MESSAGE = {"payload": "a", "key": "k", "properties": {"a": "b"}, "eventTime": 5}
+_ID = {"ledgerId": 1, "entryId": 0, "partitionIndex": 0, "batchIndex": -1}
+_BODIES: dict[str, object] = {
+    **{"create_subscription": _ID, "seek": _ID, "backlog_size": _ID, "offload": _ID},
+    **{"create_partitioned_topic": 2, "update_partitioned_topic": 3, "set_replicated": False},
+    **{"create_topic": {"a": "b"}, "set_subscription_properties": {"a": "b"}},
+    **{"create_tenant": {"adminRoles": [], "allowedClusters": ["standalone"]}},
+    **{"create_namespace": {"bundles": {"numBundles": 4}, "replication_clusters": []}},
+    **{"grant_on_topic": ["produce", "consume"], "grant_in_namespace": ["produce"]},
+    **{"upload_schema": _SCHEMA, "test_schema": _SCHEMA, "version_of_schema": _SCHEMA},
+    **{"produce": {"messages": [_MESSAGE]}, "produce_to_partition": {"messages": [_MESSAGE]}},
+    **{"promote": {"messageIds": [_ID]}, "cancel": {"messageIds": [_ID]}},
+    **{"retention": {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1}, "messageTTL": 60},
+    **{"delayedDelivery": {"tickTime": 1000, "active": True}, "compactionThreshold": 100},
+    **{"schemaCompatibilityStrategy": "FULL", "schemaValidationEnforced": True},
+    **{"set_deduplication": True, "set_deduplication_of_topic": True, "scale_coordinators": 4},
+    **{"set_auto_update_strategy": "Full", "set_watermark": {"eventTime": 1700000000000}},
+    **{"set_topic_setting": {"a": 1}, "set_namespace_setting": 5, "set_clusters": ["standalone"]},
+}
+
+
 def _calls() -> list[bytes]:
-    """Requests that mean something, to the endpoints of topics, subscriptions and messages."""
-    admin = "/admin/v2/persistent/public/default/t"
-    calls: list[tuple[str, str, object]] = [
-        ("PUT", admin, None),
-        ("PUT", f"{admin}/partitions", 2),
-        ("GET", f"{admin}/stats", None),
-        ("GET", f"{admin}/internalStats", None),
-        ("PUT", f"{admin}/subscription/s", "earliest"),
-        ("POST", f"{admin}/subscription/s/resetcursor", {"ledgerId": 1, "entryId": 0}),
-        ("POST", f"{admin}/subscription/s/resetcursor/1700000000000", None),
-        ("POST", f"{admin}/subscription/s/skip/1", None),
-        ("GET", f"{admin}/subscription/s/position/1", None),
-        ("POST", f"{admin}/retention", {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1}),
-        ("POST", f"{admin}/messageTTL?messageTTL=5", None),
-        (
-            "POST",
-            "/topics/persistent/public/default/t",
-            {"messages": [{"payload": "a", "key": "k"}]},
-        ),
-        ("GET", "/topics/persistent/public/default/t?start=start&limit=3", None),
-        ("GET", "/topics/persistent/public/default/t?start=after=1:0&limit=3", None),
-        (
-            "POST",
-            "/admin/v2/schemas/public/default/t/schema",
-            {"type": "STRING", "schema": "", "properties": {}},
-        ),
-        ("GET", "/admin/v3/transactions/transactionMetadata/0/1", None),
-        ("GET", "/admin/v2/clusters", None),
-        ("GET", "/metrics", None),
-    ]
+    """A request to each endpoint that is another function, with words and a body that it takes."""
+    seen = {endpoint.act: endpoint for endpoint in reversed(ENDPOINTS)}
     requests = []
-    for method, place, body in calls:
-        text = b"" if body is None else json.dumps(body).encode()
-        head = f"{method} {place} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
-        requests.append(f"{head}Content-Length: {len(text)}\r\n\r\n".encode() + text)
-    return requests
+    for endpoint in reversed(seen.values()):
+        place = _PLACE.sub(lambda word: _PLACES.get(word[1], "standalone"), endpoint.path)
+        names = [name for name in inspect.signature(endpoint.act).parameters if name in _QUERIES]
+        words = [f"{name}={_QUERIES[name]}" for name in names if f"{{{name}" not in endpoint.path]
+        name = endpoint.act.__name__
+        body = _BODIES.get(name, _BODIES.get(name.partition("_set_of_")[0]))
+        requests.append(
+            _request(endpoint.method, place + "?" * bool(words) + "&".join(words), body)
+        )
+    places = ("/openapi.json", "/metrics", "/", "/page/query?q=SELECT+1", "/page/topic/t")
+    return [*requests, *(_request("GET", place, None) for place in places)]
+
+
+def _request(method: str, place: str, body: object) -> bytes:
+    text = b"" if body is None else json.dumps(body).encode()
+    head = f"{method} {place} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
+    return f"{head}Content-Length: {len(text)}\r\n\r\n".encode() + text
 
 
 def _repaired_request(data: bytes) -> bytes:

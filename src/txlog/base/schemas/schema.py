@@ -315,9 +315,12 @@ def _read_arrow(path: str) -> pa.Schema:
         return importlib.import_module("pyarrow.parquet").read_schema(path)
     with open(path, "rb") as file:
         is_file = file.read(6) == b"ARROW1"
+        size = min(file.seek(0, 2), _STREAM_BYTES_MAX)
         file.seek(0)
-        opened = pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
-        return opened.schema
+        if is_file:
+            return pa.ipc.open_file(file).schema
+        # a stream begins with a length, for which pyarrow would take memory although it is wrong
+        return pa.ipc.open_stream(file.read(size)).schema
 
 
 def _too_long() -> InvalidArgument:
@@ -327,6 +330,7 @@ def _too_long() -> InvalidArgument:
     )
 
 
+_STREAM_BYTES_MAX: Final = 16 << 20  # of a stream of Arrow, to find its schema
 _NO_RECORD: Final = Type(kind="record")
 
 

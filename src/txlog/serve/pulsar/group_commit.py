@@ -385,7 +385,9 @@ class _ProducerRows:
                 yield send, None, BEHIND if self.is_behind else answer
         elif len(sends) == 1:
             [piece] = answer
-            yield sends[0], _id_of(piece, 0, piece.places()[0]), None
+            # a client counts on from the one id, which holds only if all rows were stored together
+            is_whole = piece.rows == 1 or not piece.duplicates
+            yield sends[0], _id_of(piece, 0, piece.places()[0]) if is_whole else None, None
         else:
             for piece in answer:
                 in_partition = [send for send in sends if send.partition == piece.partition]
@@ -493,8 +495,8 @@ class _TxnWrite:
 def _sidecar_result(send: QueuedSend, receipts: list[produce.SliceReceipt]) -> SendResult:
     """The position in the sidecar: the commit gives the message its id."""
     [piece] = receipts
-    is_stored = piece.duplicates < piece.rows
-    return send, MessageId(piece.ledger, piece.first_entry) if is_stored else None, None
+    is_whole = not piece.duplicates
+    return send, MessageId(piece.ledger, piece.first_entry) if is_whole else None, None
 
 
 def _store_alone(queue: SendQueue, send: QueuedSend) -> SendResult:
