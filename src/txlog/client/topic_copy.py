@@ -22,6 +22,7 @@ import pyarrow as pa
 from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import START, Bound, Range
 from txlog.base.startup import compute as pc
+from txlog.base.suggest import command_line
 from txlog.engine.door.catalog import number_of
 from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.staging import last_number
@@ -157,7 +158,7 @@ def _prepare(source: Client, target: Client, topic: str, dest: str) -> int:
     if len(versions) > 1 and any(version["type"] == "avro" for version in versions):
         raise NotAllowed(
             f"the values of {topic} have several Avro schemas; a batch is checked against one",
-            hint="txlog export keeps the records of all versions",
+            hint=f"{command_line('export', topic, 'FILE')} keeps the records of all versions",
             topic=topic,
         )
     partitions = int(source.describe_topic(topic)["partitions"])
@@ -168,7 +169,7 @@ def _prepare(source: Client, target: Client, topic: str, dest: str) -> int:
         raise NotAllowed(
             f"{dest} has {there} partitions in the other store, {topic} has {partitions}: the "
             "order would change",
-            hint="txlog topic update --partitions, or another name",
+            hint="another name: --as NAME",
             topic=dest,
         )
     schemas = source.topic(topic).schemas

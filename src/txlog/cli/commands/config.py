@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import os
-import shlex
 from typing import Annotated, Any
 
 from txlog.base.ranges import parse_size
 from txlog.base.settings import SHARES, SWITCHES
+from txlog.base.suggest import command_line
 from txlog.base.times import parse_duration
 from txlog.cli.call import environment
 from txlog.cli.call.call import Call
@@ -99,7 +99,7 @@ def set_(
     answer = admin.set_setting(key, _parsed(key, value, settings[key]["value"]))
     now, was = _shown(key, answer["value"]), _shown(key, answer["before"])
     if answer["changed"]:
-        undo = f"; undo: txlog config set {key} {shlex.quote(was)}" if key != "coordinators" else ""
+        undo = f"; undo: {command_line('config set', key, was)}" if key != "coordinators" else ""
         call.summary(f"{key} is {now}, it was {was}{'' if call.dry_run else undo}")
     else:
         call.summary(f"{key} was {now} already")

@@ -178,8 +178,8 @@ _FLAG_LINES: Final[dict[str, str]] = {"txn list --keys": "admin list-transaction
 # the user typed, so that they run when pasted.
 RENAME: Final = (
     "a topic keeps its name; copy it, then delete the old one: "
-    "txlog topic copy {0} --as {1} && txlog topic delete {0} (subscriptions are not copied; "
-    "a topic that has some needs --force)"
+    "txlog topic copy {0} --as {1} && txlog topic delete {0} --yes (policies and subscriptions "
+    "are not copied; a topic that has subscriptions needs --force)"
 )
 COMPARE: Final = (
     "no command compares stores; their topics: "

@@ -21,6 +21,7 @@ import pyarrow as pa
 from txlog.base.ids import TxnId
 from txlog.base.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 from txlog.base.startup import compute as pc
+from txlog.base.suggest import command_line
 from txlog.cli.call import progress
 from txlog.cli.call.call import Call, is_terminal, split_key
 from txlog.cli.input.inputs import Input, check_files, messages_table
@@ -476,7 +477,7 @@ class Job:
                 rest = "send what was not stored" if self.totals.durable else "run it again"
                 error.hint = f"{rest}: the transaction stored nothing"
             if became.state is None:
-                hint = f"ask before anything else: txlog txn show {became.txn}"
+                hint = f"ask before anything else: {command_line('txn show', became.txn)}"
                 error = OutcomeUnknown(message, hint=hint)
         if not self.totals.durable or error.exit == 10:
             error.message, error.fields = message, fields

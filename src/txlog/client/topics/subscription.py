@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TopicName, TxnId
+from txlog.base.suggest import command_line
 from txlog.base.times import DurationLike, duration_ms
 from txlog.client.answers.lag import LagReader, backlog_groups
 from txlog.clock import Instant
@@ -82,7 +83,8 @@ def undo_of(answer: Sought) -> list[str]:
     """The commands that move a subscription back to where a seek found it."""
     name, topic = answer["subscription"], answer["topic"]
     return [
-        f"txlog sub seek {name} -t {topic} --to {row['from']}" for row in moved_partitions(answer)
+        command_line("sub seek", name, "-t", topic, "--to", row["from"])
+        for row in moved_partitions(answer)
     ]
 
 
@@ -235,7 +237,8 @@ class SubscriptionHandle:
             if amount is None:
                 raise InvalidArgument(
                     f"topic {self.short} has no time to live: say how old",
-                    hint="--older-than DUR, or txlog topic update --ttl DUR",
+                    hint="--older-than DUR, or "
+                    + command_line("topic update", self.short, "--ttl", "7d"),
                     topic=self.short,
                 )
             return amount

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from txlog.base.ids import TopicName
 from txlog.base.schemas.schema import Schema, of_arrow
 from txlog.base.settings import GIB
+from txlog.base.suggest import command_line
 from txlog.client.client import Client
 from txlog.client.topics.created import created
 from txlog.errors import (
@@ -282,7 +283,8 @@ def _as_records(client: Client, source: Files, topic: TopicName, schema: Schema)
         if source.infer and schema.type != "json":
             raise IncompatibleSchema(
                 f"the values of topic {topic.short} are {schema.type}, not lines of JSON",
-                hint="txlog produce --in ndjson encodes each line",
+                hint=command_line("produce", topic.short, "FILE", "--in", "ndjson")
+                + " encodes each line",
                 topic=topic.short,
             )
         return source
