@@ -306,7 +306,7 @@ def import_(
             decoded_bytes_max=most,
             dry_run=call.dry_run,
             tell=tell,
-            chosen=lambda schema: call.say(f"schema of {topic}: {schema.words}"),
+            chosen=lambda schema, told: call.say(f"schema of {topic}: {schema.words}{told}"),
         )
     took = call.elapsed_ms()
     file_count, done = counted(answer["files"], "file"), counted(answer["messages"], "message")
