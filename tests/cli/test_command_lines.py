@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.command_lines import fault_of, lines_of, texts_of
 from tests.source_tree import ROOT, modules
+from tests.tiers import graded
+from txlog.base.suggest import nearest
+from txlog.cli.line import catalogue, typer
+from txlog.cli.line.catalogue import COMMANDS, NOUNS
+from txlog.cli.line.dispatch import load
+from txlog.cli.line.synonyms import FLAGS
+from txlog.errors import Usage
 
 OF_SHELL = ("cli/demo/tour", "cli/help/codes", "cli/line/catalogue")
 # a repr, what a page describes, the list of help topics
@@ -42,3 +51,48 @@ def test_command_lines_in_documents_can_be_typed() -> None:
                 if fault is not None and not str(line).startswith(LIKE_LINES):
                     faults.append(f"{file.relative_to(ROOT)}: {line}: {fault}")
     assert not faults, "\n" + "\n".join(faults)
+
+
+def hint_of(typed: list[str]) -> str:
+    """The hint of a line that names no command."""
+    try:
+        catalogue.resolve(catalogue.expanded(typed))
+    except Usage as error:
+        return error.hint or ""
+    return ""
+
+
+@pytest.mark.parametrize("nouns", graded([["", *[*NOUNS][:2]], [*NOUNS][2:]], 1), ids=len)
+def test_suggestions_for_unknown_words_can_be_typed(nouns: list[str]) -> None:
+    faults = []
+    for noun in nouns:
+        for word in [*catalogue.vocabulary().words, "prodcue", "nothing"]:
+            for names in ([], ["orders"], ["orders", "my sub"], ["orders", "-y"]):
+                hint = hint_of([*noun.split(), word, *names])
+                for line in lines_of(hint, prose=False):
+                    fault = fault_of(line)
+                    if fault is not None and "scale-transaction-coordinators" not in line.words:
+                        faults.append(f"{noun} {word} {names}: {line}: {fault}")
+    assert not faults, "\n" + "\n".join(faults)
+
+
+@pytest.mark.parametrize("path", [*COMMANDS])
+def test_the_hint_for_a_wrong_line_of_a_command_can_be_typed(path: str) -> None:
+    command = load(path)
+    for args in (
+        [],
+        ["a"],
+        ["a", "b"],
+        [*"abcdef"],
+        ["--nothing"],
+        ["--topic", "a"],
+        ["--out", "a"],
+    ):
+        try:
+            typer.invoke(command, args, lambda values: 0)
+        except Usage as error:
+            for line in lines_of(error.hint or "", prose=False):
+                assert fault_of(line) is None, (args, error.hint)
+            if "no such option" in error.message and "did you mean" in str(error.hint):
+                flag = str(error.hint).split()[3]
+                assert nearest(args[0][2:], [flag[2:]]) or args[0] in FLAGS, (args, error.hint)

@@ -501,9 +501,8 @@ def check(view: View, settings: Settings, topic: Topic, schema: Schema) -> None:
         raise IncompatibleSchema(
             f"the schema does not fit those of topic {_short(topic)}, which must stay {strategy}"
             f" compatible: {why}",
-            hint=f"{'give a new field a default, or ' * why.endswith('has no default')}"
-            "change what may follow: "
-            + command_line("policy schema set", "-t", _short(topic), "--compatibility", "none"),
+            hint=f"{'give a new field a default; ' * why.endswith('has no default')}"
+            f"{command_line('policy schema get', '-t', _short(topic))} shows what may follow",
             topic=_short(topic),
         )
 
