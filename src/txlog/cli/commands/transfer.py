@@ -314,4 +314,7 @@ def import_(
         call.summary(f"{done} of {file_count} are in {answer['topic']} already")
     else:
         call.summary(f"imported {done} into {answer['topic']} ({file_count}, {duration(took)})")
+        is_text = create and not call.dry_run and source.form in ("csv", "tsv")
+        if is_text and not client.topic(topic).schemas.list():
+            call.summary(f"{topic} has no schema; with --infer-schema a new topic gets one")
     call.output.result({**answer, "elapsed_ms": took})

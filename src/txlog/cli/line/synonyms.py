@@ -16,12 +16,13 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from txlog.base.suggest import nearest
 
 READS, CHANGES, MOVES, DELETES = range(4)
 _ALIKE: Final = 0.6  # for commands that lose nothing
+_FLAG_ALIKE: Final = 0.75  # flags are short: `--sort` is no `--store`
 _SAME: Final = 0.8  # a slip of the key, for the others
 _SLIP_MIN: Final = 4  # in shorter words, a slip makes another word
 _CONSENTS: Final = ("yes", "force", "accept", "all", "apply")  # flags that allow a loss
@@ -236,12 +237,12 @@ ABSENT: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 class Vocabulary:
     """The words that a user may type, over the commands that exist.
 
-    commands, nouns, aliases, levels: the tables of the catalogue
+    commands, nouns, aliases, levels: the tables of the catalogue; an entry None: a command to come
     """
 
     def __init__(
         self,
-        commands: Collection[str],
+        commands: Mapping[str, Any],
         nouns: Collection[str],
         aliases: Mapping[str, str],
         levels: Mapping[str, int],
@@ -308,9 +309,20 @@ class Vocabulary:
             return text.format(*given[: len(names)], *names[len(given) :])
         targets = targets or self._elsewhere(word) or self._alike(noun, word)
         if targets:
-            lines = [_completed(line, following) for line in targets[:_HINTS_MAX]]
+            lines = [self._completed(line, following) for line in targets[:_HINTS_MAX]]
             return f"did you mean: {', '.join(lines)}"
         return f"txlog {noun} -h lists the commands" if noun else "txlog lists the commands"
+
+    def _completed(self, line: str, following: Sequence[str]) -> str:
+        """A line that can be typed: with the names that the user typed, and the missing ones."""
+        entry = self._commands.get(path := _path(line))
+        if entry is None:
+            return f"txlog {line}"
+        command = getattr(importlib.import_module(f"txlog.cli.{entry.module}"), entry.name)
+        names = itertools.takewhile(lambda word: not word.startswith("-"), following)
+        lines = importlib.import_module("txlog.cli.line.parameters")
+        whole: str = lines.line_of(command, list(names), line.removeprefix(path).split())
+        return whole
 
     def _meaning(self, words: Sequence[str]) -> Meaning:
         """The meaning of a synonym with the targets that exist here; without one, no targets."""
@@ -383,12 +395,31 @@ class Vocabulary:
 
 
 def _counting(rest: list[str]) -> list[str]:
-    """`count TOPIC` as a query."""
+    """`count TOPIC` as a query, also `count TOPIC --by COLUMN`."""
     if not rest or rest[0].startswith("-"):
         return ["status", *rest]
-    topic = rest[0].replace('"', '""')
-    # the user's own word, quoted as a name, in a query that only reads
-    return ["query", f'SELECT count(*) AS messages FROM "{topic}"', *rest[1:]]  # noqa: S608
+    topic, *others = rest
+    if not (others and _BY.fullmatch(others[0])):
+        return ["query", f"SELECT count(*) AS messages FROM {_quoted(topic)}", *others]  # noqa: S608
+    name = (others[0].partition("=")[2] or (others[1:] or [""])[0]) or "key"
+    others = others[1:] if "=" in others[0] else others[2:]
+    column = _OF_MESSAGE.get(name, f"record.{_quoted(name)}")
+    # the user's own words, quoted as names, in a query that only reads
+    query = f"SELECT {column} AS {_quoted(name)}, count(*) AS messages FROM {_quoted(topic)}"  # noqa: S608
+    return ["query", f"{query} GROUP BY 1 ORDER BY 2 DESC, 1", *others]
+
+
+def _quoted(name: str) -> str:
+    """A name in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+_BY: Final = re.compile(r"--(?:by|group|group-by)(?:=.*)?", re.DOTALL)
+# Columns that every message has, to count by.
+_OF_MESSAGE: Final = {
+    "key": "text(key)",
+    **{name: name for name in ("partition", "producer", "ledger", "value")},
+}
 
 
 def _selecting(rest: list[str]) -> list[str]:
@@ -462,7 +493,8 @@ def flag_hint(word: str, flags: Mapping[str, str], path: str = "") -> str | None
     targets = [each for each in FLAGS.get(name, ()) if each.split()[0] in flags]
     if not targets and name.startswith("--"):
         near = nearest(name[2:], [flag[2:] for flag in flags if flag.startswith("--")])
-        if near and near.startswith(_CONSENTS) and _likeness(near, name[2:]) < _SAME:
+        least = _SAME if near and near.startswith(_CONSENTS) else _FLAG_ALIKE
+        if near and _likeness(near, name[2:]) < least:
             near = None
         targets = [f"--{near}"] if near else []
     if not targets:
@@ -473,19 +505,6 @@ def flag_hint(word: str, flags: Mapping[str, str], path: str = "") -> str | None
 def _likeness(word: str, name: str) -> float:
     matcher = difflib.SequenceMatcher(None, word, name)
     return 0.0 if matcher.real_quick_ratio() < _ALIKE else matcher.ratio()
-
-
-def _completed(line: str, following: Sequence[str]) -> str:
-    """A line that can be typed: with the names that the user typed, and those that are missing."""
-    path = _path(line)
-    entries = importlib.import_module("txlog.cli.line.catalogue").COMMANDS
-    if path not in entries:
-        return f"txlog {line}"
-    command = importlib.import_module("txlog.cli.line.dispatch").load(path)
-    names = itertools.takewhile(lambda word: not word.startswith("-"), following)
-    lines = importlib.import_module("txlog.cli.line.parameters")
-    whole: str = lines.line_of(command, list(names), line.removeprefix(path).split())
-    return whole
 
 
 def _path(line: str) -> str:
