@@ -511,7 +511,7 @@ def _set(
     """
     exclusive(topic=scope.topic, namespace=scope.namespace)
     is_given = any(value is not None for value in flag_values)
-    if is_given and copied not in (None, "-") and scope.topic is None:  # TOPIC without -t
+    if copied not in (None, "-") and scope.topic is None:  # TOPIC without -t
         scope, copied = scope._replace(topic=copied), None
     if copied is None:
         if not is_given:

@@ -231,5 +231,4 @@ _ORDERS: Final[dict[str, Callable[[Typed], None]]] = {
     "sub seek": _of_seek,
     "topic copy": _of_topic_copy,
     "run": _of_run,
-    "crashtest": _of_run,
 }
