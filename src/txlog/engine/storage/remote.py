@@ -443,7 +443,8 @@ def _hint(far: str) -> str:
     if place_in([f"{base}/{uuid}{options}"], uuid, far) is None:
         return "no offload puts a file there: do not trust this store"
     place = base + options
-    line = command_line("admin confirm", place if place.isprintable() else "PLACE")
+    is_plain = place.isprintable() and "'" not in place  # the maker of a store chose these words
+    line = command_line("admin confirm", place if is_plain else "PLACE")
     return f"if you or yours have offloaded to there: {line}"
 
 
