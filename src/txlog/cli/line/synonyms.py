@@ -214,7 +214,7 @@ _FLAG_LINES: Final[dict[str, str]] = {"txn list --keys": "admin list-transaction
 # Words for tasks without a command of their own: the commands to use instead, with the names that
 # the user typed, so that they run when pasted.
 RENAME: Final = (
-    "a topic keeps its name; copy it, then delete the old one: "
+    "a topic keeps its name; stop its writers, then copy it and delete the old one: "
     "txlog topic copy {0} --as {1} && txlog topic delete {0} --yes (policies and subscriptions "
     "are not copied; a topic that has subscriptions needs --force)"
 )
