@@ -34,8 +34,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> Pa
     ("line", "hint"),
     [
         ("sub seek billing --to 14:00", "--to 'today 14:00'"),
-        ("policy retention get orders", "-t orders"),
-        ("policy alert get orders", "-t orders"),
+        ("policy retention get orders x", "-t orders"),
+        ("policy alert get orders x", "-t orders"),
         ("txn abort", "txlog txn list"),
         ("dlq retry orders 14:00", "message_id of the dead letter"),
     ],

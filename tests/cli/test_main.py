@@ -202,7 +202,7 @@ def test_a_noun_alone_prints_its_help_on_stderr(capfd: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("args", "hint"),
     [
-        (["prodcue"], "did you mean: txlog produce"),
+        (["prodcue"], "did you mean: txlog produce TOPIC"),
         (["txn", "comit"], "did you mean: txlog txn commit"),
         (["subscripton", "list"], "did you mean: txlog subscription"),
     ],

@@ -40,11 +40,14 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> Pa
         ),
         ("run ./slow:f --input orders -s s", ["names a file: ./slow.py:f"]),
         ("run slow:f --input orders -s s", ["no module slow", "slow.py:FUNCTION"]),
-        ("topic copy orders ../other", ["--to-store ../other for another store"]),
+        ("topic copy orders ../other", ["no store at", "txlog init "]),
+        ("topic copy a b c", ["it is: txlog topic copy TOPIC"]),
+        ("restore backup", ["missing argument 'STORE'", "txlog restore backup STORE"]),
+        ("produce orders hello", ["no file hello", "-m TEXT"]),
         ("watermark set orders now", ["txlog watermark set orders now --producer"]),
         ("topic copy orders", ["another store, or another name: --as"]),
-        ("sub seek orders billing --to start", ["txlog sub seek SUB|- -t TOPIC"]),
-        ("policy delayed get orders", ["the topic is a flag: -t orders"]),
+        ("sub seek orders billing x --to start", ["txlog sub seek SUB --to BOUND -t TOPIC"]),
+        ("policy delayed get orders x", ["the topic is a flag: -t "]),
         ("import x.jsonl days", ["--create makes it here", "--infer-schema a typed one"]),
         ("sub create billing orders", ["txlog sub create billing --topic orders"]),
         ("produce orders -m x --deliver-at tomorrrow", ["tomorrow 9:00"]),
@@ -129,6 +132,32 @@ def test_the_topic_of_an_import_may_come_first(store: Path, capfd: Capture) -> N
     assert "schema of rows: id: an integer" in capfd.readouterr().err
     assert main(["import", "none.csv", "rows.csv", "--create"]) != 0
     assert "none.csv" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line", ["import odd.csv odd --create --infer-schema", "produce odd odd.csv --create"]
+)
+def test_a_header_gives_names_that_fields_can_have(line: str, store: Path, capfd: Capture) -> None:
+    (store / "odd.csv").write_text("Unit Price,unit-Price,id\n2.5,a,1\n")
+    assert main(line.split()) == 0
+    err = capfd.readouterr().err
+    assert '"Unit Price" is the field Unit_Price, "unit-Price" is the field unit_Price_2' in err
+    (store / "more.csv").write_text("id,Unit Price,unit-Price\n2,3,b\n")
+    for again in ("import more.csv odd", "produce odd more.csv"):
+        assert main(again.split()) == 0
+    capfd.readouterr()
+    assert (
+        main(["query", "SELECT record.Unit_Price, record.unit_Price_2 FROM odd", "-f", "tsv"]) == 0
+    )
+    assert sorted(capfd.readouterr().out.splitlines()[1:]) == ["2.5\ta", "3.0\tb", "3.0\tb"]
+
+
+@pytest.mark.parametrize("text", ["a;b,c\n1;2,5\n", "a;b,c;d\n1;2\n", "a;b\n1;2\n"])
+def test_a_csv_without_commas_says_so(text: str, store: Path, capfd: Capture) -> None:
+    (store / "odd.csv").write_text(text)
+    code = main(["import", "odd.csv", "odd", "--create", "--infer-schema"])
+    err = capfd.readouterr().err
+    assert ("has commas between its fields" in err) == (code != 0)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Owns the guess of a misspelled name: the nearest existing one, for hints of errors."""
+"""Owns the words of hints: the nearest existing name, and command lines that work as they stand."""
 
 from __future__ import annotations
 
@@ -45,6 +45,15 @@ def _begin_alike(word: str, name: str) -> int:
             break
         count += 1
     return count
+
+
+def command_line(path: str, *words: object) -> str:
+    """Return a line of a hint that works when pasted: `txlog`, a command and its words, quoted.
+
+    Every line with a name in it comes from here, so a test finds them all and parses them.
+    """
+    shlex: ModuleType = importlib.import_module("shlex")  # only needed for hints
+    return " ".join(["txlog", path, *(shlex.quote(str(word)) for word in words)])
 
 
 def suggestion(word: str, names: Iterable[str], otherwise: str) -> str:

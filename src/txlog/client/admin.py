@@ -18,6 +18,7 @@ from txlog.base.choices import Compatibility, Isolation, OpenTransactionCheck, T
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.ranges import Bound
 from txlog.base.settings import HANGING_MS, HOUR_MS, Settings
+from txlog.base.suggest import command_line
 from txlog.base.times import DurationLike, duration_ms, durations_ms, policies_ms
 from txlog.client.answers import health, locks, space, transactions
 from txlog.client.answers import keys as keyreport
@@ -228,11 +229,6 @@ def drop_topic(
 
 
 Limits = tuple[int | None, int | None]
-_REPAIRS = {
-    "unavailable": "txlog admin online {place}",
-    "overdue": "txlog txn expire",
-    "corrupt": "restore the store from a copy: {detail}",
-}
 
 
 @checked
@@ -936,9 +932,18 @@ def _row(view: View, transaction: HangingTxn) -> HangingTransaction:
         "state": None if transaction.status is None else transaction.status.lower(),
         "age_ms": transaction.age_ms,
         "cause": transaction.cause,
-        "repair": _REPAIRS[transaction.cause].format(place=first, detail=transaction.detail),
+        "repair": _repair_of(transaction.cause, str(first), str(transaction.detail)),
         "waiting_list": places,
     }
+
+
+def _repair_of(cause: str, place: str, detail: str) -> str:
+    """What ends a transaction that does not end by itself."""
+    return {
+        "unavailable": command_line("admin online", place),
+        "overdue": "txlog txn expire",
+        "corrupt": f"restore the store from a copy: {detail}",
+    }[cause]
 
 
 def _partition(topic: str, partition: int | None) -> TopicName:

@@ -29,6 +29,7 @@ from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.ranges import END, Range
 from txlog.base.schemas import classes
 from txlog.base.settings import QUEUE_SIZE, Settings
+from txlog.base.suggest import command_line
 from txlog.base.times import (
     DurationLike,
     InstantLike,
@@ -977,7 +978,7 @@ class Client(RelationReader):
         except TxlogError as error:
             raise OutcomeUnknown(
                 f"transaction {txn_id} was changed, but cannot be shown: {error}",
-                hint=f"txlog txn show {txn_id}",
+                hint=command_line("txn show", txn_id),
                 txn=txn_id,
             ) from error
 

@@ -162,7 +162,7 @@ def _check_apart(source: str, place: str) -> None:
     if not posix.is_there(source, identity.IDENTITY_PATH):
         raise StoreNotFound(
             f"{source} is no copy of a store: it has no {identity.IDENTITY_PATH}",
-            hint="an interrupted copy is not one; txlog copy makes them",
+            hint="an interrupted copy is not one; to make one: txlog copy PATH",
             path=source,
         )
 

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import START, Bound, Range
 from txlog.base.startup import compute as pc
+from txlog.base.suggest import command_line
 from txlog.client.sending.bulk import planned
 from txlog.client.topics.created import created
 from txlog.engine.door.catalog import number_of
@@ -197,7 +198,7 @@ def _schemas_of(source: Client, topic: str) -> tuple[int, list[Schema]]:
     if len(versions) > 1 and any(version["type"] == "avro" for version in versions):
         raise NotAllowed(
             f"the values of {topic} have several Avro schemas; a batch is checked against one",
-            hint="txlog export keeps the records of all versions",
+            hint=f"{command_line('export', topic, 'FILE')} keeps the records of all versions",
             topic=topic,
         )
     partitions = int(source.describe_topic(topic)["partitions"])
@@ -215,7 +216,7 @@ def _prepare(
         raise NotAllowed(
             f"{dest} has {there} partitions in the other store, {topic} has {partitions}: the "
             "order would change",
-            hint="txlog topic update --partitions, or another name",
+            hint="another name: --as NAME",
             topic=dest,
         )
     there_schemas = target.topic(dest).schemas

@@ -132,7 +132,8 @@ def topic(client: Client, where: Where, *, acts: bool = False) -> View:
 def _subscriptions(topic: str, rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return section(
-            "Subscriptions", empty("no subscriptions: a consumer, or txlog sub create, makes one")
+            "Subscriptions",
+            empty("no subscriptions: a consumer makes one, or txlog sub create NAME -t TOPIC"),
         )
     shown = [
         (

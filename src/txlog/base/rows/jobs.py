@@ -164,7 +164,7 @@ class RebuildRun(JobRun, IndexRebuilt, Timed):
 
 
 class MeasuredAgain(Measured):
-    """Of `txlog bench --compare`: a measurement, compared with an earlier one."""
+    """Of `txlog bench --compare FILE`: a measurement, compared with an earlier one."""
 
     before_per_second: Annotated[float | None, "operations a second in the file of --compare"]
     ratio: Annotated[float | None, "current figure divided by the earlier one"]

@@ -21,10 +21,11 @@ import hashlib
 import importlib
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, count
+from types import ModuleType
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -650,6 +651,39 @@ def _bytes_default(type: Type, value: Any) -> bytes | Decimal | None:
 def decimal_of(whole: int, scale: int) -> Decimal:
     """The exact number with the digits of `whole`, the last `scale` digits after the point."""
     return Decimal(f"{whole}e-{scale}")
+
+
+def names_of_columns(columns: Sequence[str]) -> dict[str, str]:
+    """The field of a record for each column of a file: its name, or one like it that is allowed.
+
+    >>> [*names_of_columns(["id", "Unit Price", "1st", "unit-Price", "Größe"]).values()]
+    ['id', 'Unit_Price', '_1st', 'unit_Price_2', 'Grosse']
+    """
+    fields = {column: column for column in columns if _NAME.match(column)}
+    if len(fields) == len(columns):
+        return fields
+    unicodedata: ModuleType = importlib.import_module("unicodedata")  # needed for few files
+    for column in columns:
+        if column in fields:
+            continue
+        letters = unicodedata.normalize("NFKD", column.replace("ß", "ss"))
+        plain = "".join(letter for letter in letters if not unicodedata.combining(letter))
+        stem = re.sub(r"[^A-Za-z0-9_]+", "_", plain).strip("_") or "field"
+        stem = f"_{stem}" if stem[0].isdigit() else stem
+        names = (f"{stem}_{number}" if number > 1 else stem for number in count(1))
+        taken = {
+            name.casefold() for name in fields.values()
+        }  # case alone does not tell fields apart
+        fields[column] = next(name for name in names if name.casefold() not in taken)
+    return {column: fields[column] for column in columns}
+
+
+def told_names(columns: Sequence[str]) -> str:
+    """What to say of columns whose field has another name, after a semicolon; else nothing."""
+    fields = names_of_columns(columns)
+    renamed = [(column, field) for column, field in fields.items() if column != field]
+    told = [f'"{column}" is the field {field}' for column, field in renamed]
+    return f"; {', '.join(told)}" if told else ""
 
 
 def _check_name(name: str, path: str) -> None:

@@ -69,7 +69,7 @@ _EMPTY: Final[dict[str, str]] = {
     "txn list": "no transactions to list: txlog txn begin, or txlog txn list -h for the filters",
     "delay list": "no delayed messages: txlog produce TOPIC --deliver-after 10m",
     "schema versions": "no schema: txlog schema upload TOPIC FILE",
-    "watermark show": "no watermarks: txlog watermark set, or txlog produce --watermark-from",
+    "watermark show": "no watermarks: txlog produce TOPIC --watermark-from event-time",
     "admin list-transaction-keys": "no transaction keys: txlog txn connect KEY takes one",
     "admin locks": "nobody holds a lock",
     "dlq list": "no dead letters",

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from txlog.base.suggest import command_line
 from txlog.cli.call.call import Call, split_key
 from txlog.cli.call.progress import Words
 from txlog.cli.line.command import Argument, Duration, Option, command
@@ -179,7 +180,7 @@ def offline(
     answer = client.admin.set_offline(target)
     _say(call, answer)
     if answer["changed"] and not call.dry_run:
-        undo = f"txlog admin online {answer['topic']}/{answer['partition']}"
+        undo = command_line("admin online", f"{answer['topic']}/{answer['partition']}")
         call.summary(f"undo: {call.for_this_store(undo)}")
     call.output.result(answer)
 

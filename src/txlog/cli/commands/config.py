@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import os
-import shlex
 from typing import Annotated, Any
 
 from txlog.base.ranges import parse_size
 from txlog.base.settings import SHARES, SWITCHES
+from txlog.base.suggest import command_line
 from txlog.base.times import parse_duration
 from txlog.cli.call import environment
 from txlog.cli.call.call import Call
@@ -99,7 +99,7 @@ def set_(
     answer = admin.set_setting(key, _parsed(key, value, settings[key]["value"]))
     now, was = _shown(key, answer["value"]), _shown(key, answer["before"])
     if answer["changed"]:
-        undo = call.for_this_store(f"txlog config set {key} {shlex.quote(was)}")
+        undo = call.for_this_store(command_line("config set", key, was))
         way_back = "" if call.dry_run or key == "coordinators" else f"; undo: {undo}"
         call.summary(f"{key} is {now}, it was {was}{way_back}")
     else:

@@ -512,6 +512,8 @@ def _set(
     """
     exclusive(topic=scope.topic, namespace=scope.namespace)
     is_given = any(value is not None for value in flag_values)
+    if copied not in (None, "-") and scope.topic is None:  # TOPIC without -t
+        scope, copied = scope._replace(topic=copied), None
     if copied is None:
         if not is_given:
             raise Usage(f"the policies to set are missing: {hint}")

@@ -303,18 +303,26 @@ def inspect(
 @command(
     "du",
     "bytes on disk by topic and part",
-    examples=("txlog du", "txlog du --json"),
+    examples=("txlog du", "txlog du orders --json"),
     rows="space.DiskUsageRow",
 )
-def du(call: Call) -> None:
+def du(
+    call: Call,
+    topics: Annotated[
+        list[str] | None,
+        Argument(metavar="NAME", show_default=False, help="only these topics"),
+    ] = None,
+) -> None:
     """Show what takes the space on the disk, largest first: topics, journal, checkpoints, others.
 
     The sum of the sizes is that of `du -b` on the store. Offloaded files are not in it. `deleted`
     are files of deleted topics, which go when no reader can need them.
     """
     client = call.client()
+    names = {client.describe_topic(topic)["topic"] for topic in topics or ()}
     usage = client.disk_usage()
-    call.output.rows(usage["usage_list"])
+    rows = [row for row in usage["usage_list"] if not names or row["name"] in names]
+    call.output.rows([row for row in rows if not names or row["kind"] == "topic"])
     journal = client.status()["journal"]
     away = usage["offloaded_bytes"]
     call.summary(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from txlog.base.choices import Isolation, SubscriptionType
 from txlog.base.ids import MessageId, TopicName, check_name
 from txlog.base.ranges import Bound, parse_bound
-from txlog.base.suggest import suggestion
+from txlog.base.suggest import command_line, suggestion
 from txlog.cli.call.call import Call, confirm, each_target
 from txlog.cli.call.repetition import repeat
 from txlog.cli.input.names import names, rows_named
@@ -155,7 +155,7 @@ def _lag(client: Client, topic: str | None) -> list[LagRow]:
         if topics:
             error.hint = (
                 f"{topic} is a subscription of {', '.join(topics[:3])}: "
-                f"txlog sub describe {topic} -t {topics[0]}"
+                f"{command_line('sub describe', topic, '-t', topics[0])}"
             )
         raise
 
@@ -658,9 +658,8 @@ def retry_letters(
             message_ids, all=all_, count=count, key=encoded, all_subscriptions=all_subscriptions
         )
     except MessageNotFound as error:
-        error.hint = (
-            f"give the message_id of the dead letter, not of its origin: txlog dlq list {topic}"
-        )
+        listing = command_line("dlq list", topic)
+        error.hint = f"give the message_id of the dead letter, not of its origin: {listing}"
         raise
     call.summary(f"moved {counted(answer['retried'], 'message')} of {answer['topic']} back")
     for row in answer["left_list"]:

@@ -1,4 +1,4 @@
-"""Owns the commands of tokens for `txlog serve --auth`: token create-key, create, show."""
+"""Owns the commands of tokens for `txlog serve --auth FILE`: token create-key, create, show."""
 
 from __future__ import annotations
 

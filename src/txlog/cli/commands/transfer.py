@@ -313,7 +313,7 @@ def import_(
             decoded_bytes_max=most,
             dry_run=call.dry_run,
             tell=tell,
-            chosen=lambda schema: call.say(f"schema of {topic}: {schema.words}"),
+            chosen=lambda schema, told: call.say(f"schema of {topic}: {schema.words}{told}"),
             warn=call.warn,
         )
     took = call.elapsed_ms()
@@ -323,4 +323,7 @@ def import_(
         call.summary(f"{done} of {file_count} are in {answer['topic']} already; {again}")
     else:
         call.summary(f"imported {done} into {answer['topic']} ({file_count}, {duration(took)})")
+        is_text = create and not call.dry_run and source.form in ("csv", "tsv")
+        if is_text and not client.topic(topic).schemas.list():
+            call.summary(f"{topic} has no schema; with --infer-schema a new topic gets one")
     call.output.result({**answer, "elapsed_ms": took})

@@ -70,7 +70,10 @@ def _check_subscription(request: Request) -> None:
         _refuse("does not go with -s", include_delayed=request.include_delayed)
         _refuse("does not go with -s", read_compacted=request.read_compacted)
     if request.position is not None and not request.create:
-        raise Usage("--position needs --create", hint="txlog sub seek moves a subscription")
+        raise Usage(
+            "--position needs --create",
+            hint="to move a subscription: txlog sub seek SUB --to BOUND",
+        )
 
 
 def _choose(request: Request) -> None:

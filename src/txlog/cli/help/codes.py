@@ -234,12 +234,12 @@ CODES: Final[dict[int, Code]] = {
         "schema "
         "could not read messages written with the other. The message names the field.",
         "Give a new field a default, or keep the type. Or change the policy: txlog policy schema "
-        "set --compatibility.",
+        "set -t TOPIC --compatibility LEVEL.",
         "txlog schema versions orders",
     ),
     411: Code(
         "the server cannot authenticate the client",
-        "txlog serve runs with --auth. The client sent no token or certificate, one that no known "
+        "The server runs with --auth. The client sent no token or certificate, one that no known "
         "key "
         "signed, one that has expired, or one for another audience.",
         "Give the client a valid token. The server's log has the reason and the address.",
@@ -306,7 +306,7 @@ CODES: Final[dict[int, Code]] = {
     ),
     509: Code(
         "a server has too many requests",
-        "txlog serve has as many connections as its limits allow, or a client exceeds its share of "
+        "The server has as many connections as its limits allow, or a client exceeds its share of "
         "messages, bytes or memory. Nothing was done.",
         "Wait and repeat, or raise the limit.",
         "txlog help serve",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from txlog.base.suggest import command_line
 from txlog.cli.call.environment import USER_SETTINGS, VARIABLES
 from txlog.cli.help import markup
 from txlog.cli.help.codes import CODES, EXITS, codes_of, names_of
@@ -41,7 +42,11 @@ def topic(word: str) -> markup.Page:
     names = [*TOPICS, *catalogue.NOUNS, *catalogue.COMMANDS]
     near = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.6)
     excerpt = word if len(word) <= 40 else f"{word[:37]}..."
-    hint = f"did you mean: txlog help {near[0]}" if near else "txlog help lists the topics"
+    hint = (
+        f"did you mean: {command_line('help', *near[0].split())}"
+        if near
+        else "txlog help lists the topics"
+    )
     raise NotFound(f'no help on "{excerpt}"', hint=hint, name=excerpt)
 
 

@@ -332,7 +332,8 @@ def check_files(paths: list[str]) -> None:
         if path == "-":
             continue
         if not os.path.exists(path):
-            raise NotFound(f"no file {path}", path=path)
+            hint = "a file comes here; -m TEXT is a message" if "." not in path else None
+            raise NotFound(f"no file {path}", hint=hint, path=path)
         if os.path.isdir(path):
             raise DiskFailed(f"{path} is a directory", path=path)
 

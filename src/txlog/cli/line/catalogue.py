@@ -422,6 +422,7 @@ _ROOT_END: Final = """\
   -S, --store PATH  the store       -f, --format FMT  json table tsv csv names …
   --json            as -f json      --read-only       write nothing
   -q, -v            less, more      --now TIME        the clock stands still
+  --no-color        no colours      -y, --yes         do it without a question
 txlog COMMAND -h: examples and flags; --help: the global flags too
 """
 _ROOT_WIDTH: Final = 79

@@ -176,9 +176,13 @@ def invoke(command: Command, args: list[str], report: say.Report) -> int:
         return Call(command, flags, report, dry_run=dry_run).run(values)
 
     args = spelled_out(command, args)
+    values = parse(command, hidden_times(args) if command.times else args)
+    if values is None:
+        forms = importlib.import_module("txlog.cli.line.forms")
+        args = spelled_out(command, forms.converted(command, args) or args)
     if command.times:
         args = hidden_times(args)
-    values = parse(command, args)
+    values = values or parse(command, args)
     if values is not None:
         return take(values)
     answer: int = importlib.import_module("txlog.cli.line.typer").invoke(command, args, take)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 import types
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from txlog.base.suggest import command_line
 from txlog.cli.line.command import (
     GLOBAL_FLAGS,
     Command,
@@ -200,6 +202,21 @@ def parameters_of(command: Command) -> list[Parameter]:
         for key, (names, metavar, text) in GLOBAL_FLAGS.items()
         if not own_names & set(names)
     ]
+
+
+def line_of(command: Command, names: Sequence[str] = (), flags: Sequence[str] = ()) -> str:
+    """A line of the command with these names and flags, and with what it needs besides."""
+    given, words, needed = list(names), [], list(flags)
+    for each in parameters_of(command):
+        if each.is_flag:
+            if each.required and not set(each.names) & set(flags):
+                needed += [each.name, each.metavar]
+        elif given:
+            words += given if each.repeated else given[:1]
+            given = [] if each.repeated else given[1:]
+        elif each.required:
+            words.append(each.metavar.partition("|")[0])
+    return command_line(command.path, *words, *needed)
 
 
 def _meaning(command: Command, key: str, text: str) -> str:

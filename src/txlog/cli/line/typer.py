@@ -10,12 +10,12 @@ import importlib
 import inspect
 import os
 import re
-import shlex
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
 import typer
 
+from txlog.base.suggest import command_line
 from txlog.cli.line import usage as usage_page
 from txlog.cli.line.command import (
     COUNTED,
@@ -26,11 +26,11 @@ from txlog.cli.line.command import (
     Option,
     as_told,
 )
-from txlog.cli.line.parameters import parameters_of
+from txlog.cli.line.parameters import line_of, parameters_of
 from txlog.cli.output.output import Stdout, stdout_is_terminal
 from txlog.cli.terminal.say import is_colored
 from txlog.cli.terminal.tables import columns_of
-from txlog.errors import Usage
+from txlog.errors import TxlogError, Usage
 
 Take = Callable[[dict[str, Any]], int]
 _MESSAGE_CHARS: Final = 200
@@ -91,35 +91,55 @@ def usage(error: typer.TyperException, command: Command, args: Sequence[str] = (
     message = as_told(error.format_message()).strip().rstrip(".")
     if len(message) > _MESSAGE_CHARS:  # a word of the line can be very long
         message = f"{message[: _MESSAGE_CHARS - 60]}…{message[-59:]}"
-    hint = None
-    if "unexpected extra argument" in message and " " in command.path:
+    return Usage(message[:1].lower() + message[1:], hint=_hint(message, command, args))
+
+
+def _hint(message: str, command: Command, args: Sequence[str]) -> str | None:
+    """The line that would work, for a missing or a surplus word."""
+    words = [as_told(word) for word in args]
+    if "unexpected extra argument" in message:
         parameters = parameters_of(command)
         names = {name for each in parameters for name in each.names}
         word = message.rpartition("(")[2].rstrip(")").split(" ")[0]
-        if "--to-store" in names:
-            hint = f"--to-store {word} for another store, --as {word} for another name"
-        elif "--topic" in names:
-            own = next((each.metavar for each in parameters if not each.is_flag), None)
-            line = f"-t {word}" if own in (None, "[-]") else f"txlog {command.path} {own} -t TOPIC"
-            hint = f"the topic is a flag: {line}"
+        if "--topic" not in names or " " not in command.path:
+            return f"it is: {line_of(command)}"
+        own = next((each.metavar for each in parameters if not each.is_flag), None)
+        line = f"-t {word}" if own in (None, "[-]") else f"{line_of(command)} -t TOPIC"
+        return f"the topic is a flag: {line}"
     missing = _MISSING.match(message)
-    if missing is not None:
-        hint = _completed(command, [as_told(word) for word in args], missing[1])
-    return Usage(message[:1].lower() + message[1:], hint=hint)
+    if missing is None and "missing argument" not in message.lower():
+        return None
+    return _completed(command, words, missing[1] if missing else "")
 
 
 def _completed(command: Command, words: Sequence[str], flag: str) -> str | None:
-    """The typed line with its missing flag: before the last word, if that may be the value."""
-    metavar = next(
-        (each.metavar for each in parameters_of(command) if each.is_flag and flag in each.names), ""
-    )
-    line = ["txlog", *command.path.split(), *words]
-    if len(line) > _HINT_WORDS or not metavar:
+    """The typed line with what it lacks; the last word may be the value of the flag it lacks."""
+    parameters = parameters_of(command)
+    arguments = sum(not each.is_flag for each in parameters)
+    needed = sum(each.is_flag and each.required for each in parameters)
+    has_flags = any(word.startswith("-") for word in words)
+    is_one_short = len(words) == arguments + 1 and needed == 1 and not has_flags
+    if flag and is_one_short and _takes(command, flag, words[-1]):
+        return command_line(command.path, *words[:-1], flag, words[-1])
+    forms = importlib.import_module("txlog.cli.line.forms")
+    typed = forms.words_of(command.path, parameters, words)
+    if typed is None or len(words) > _HINT_WORDS:
         return None
-    arguments = sum(not each.is_flag for each in parameters_of(command))
-    if len(words) > arguments and not any(word.startswith("-") for word in words):
-        return shlex.join([*line[:-1], flag, line[-1]])
-    return f"{shlex.join([*line, flag])} {metavar}"
+    return line_of(command, typed.arguments, typed.flags)
+
+
+def _takes(command: Command, flag: str, word: str) -> bool:
+    """Whether a word can be the value of a flag."""
+    options = (hint.__metadata__[0] for hint in command.hints.values())
+    option = next(each for each in options if isinstance(each, Option) and flag in each.words)
+    try:
+        if option.reads is not None:
+            option.reads(word)
+        if option.reads_now is not None:
+            option.reads_now(word, 0)
+    except TxlogError:
+        return False
+    return True
 
 
 def _print_help(command: Command, args: list[str]) -> None:

@@ -330,13 +330,14 @@ def _of_cells(schema: Schema, names: list[str], column: pa.Array) -> pa.Array:
     """The values of rows, given as JSON objects of strings."""
     rows: list[Mapping[str, str]] = [msgspec.json.decode(text) for text in column.to_pylist()]
     columns = []
+    fields = definitions.names_of_columns(names)
     for name in names:
         cells = pa.array([row[name] for row in rows], pa.string())
-        field = schema.record.field(name)
+        field = schema.record.field(fields[name])
         if field is not None and (field.type.nullable or not pa.types.is_string(field.type.arrow)):
             cells = pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
         columns.append(cells)
-    return values.encode(schema, pa.StructArray.from_arrays(columns, names=names))
+    return values.encode(schema, pa.StructArray.from_arrays(columns, names=[*fields.values()]))
 
 
 def _of_json(schema: Schema, column: pa.Array) -> pa.Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from txlog.base.ids import TopicName
+from txlog.base.suggest import command_line
 from txlog.base.text import formats
 from txlog.cli.call.call import Call, is_terminal
 from txlog.cli.input import percent as percentin
@@ -63,7 +64,7 @@ def _choose_form(request: Request) -> None:
     files = [] if request.messages is not None else request.files
     form = formats.chosen_form(files, request.chosen_form, "--in")
     if form is not None and request.chosen_form is None and form not in IN_FORMATS:
-        hint = f"txlog import {files[0]} {request.topic}"
+        hint = command_line("import", files[0], request.topic)
         formats.check_form(files[0], form, formats.TEXTS, hint)
     request.form = form or "lines"
 

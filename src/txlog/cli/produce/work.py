@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from txlog.base.ids import TxnId
+from txlog.base.schemas.schema import told_names
 from txlog.base.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 from txlog.base.startup import compute as pc
+from txlog.base.suggest import command_line
 from txlog.cli.call import progress
 from txlog.cli.call.call import Call, is_terminal, split_key
 from txlog.cli.input.inputs import Input, check_files, messages_table
@@ -70,27 +72,27 @@ def run(call: Call, request: Request) -> None:
     if not request.create:
         _run(call, request, client)
         return
-    schema = _inferred(call, request, client)
+    schema, told = _inferred(call, request, client)
     with created.created(client.store, topics, schema):
         if schema is not None:
-            call.say(f"created {request.topic} with the schema {schema.words}")
+            call.say(f"created {request.topic} with the schema {schema.words}{told}")
         _run(call, request, client)
 
 
-def _inferred(call: Call, request: Request, client: Client) -> Schema | None:
+def _inferred(call: Call, request: Request, client: Client) -> tuple[Schema | None, str]:
     """The schema for a topic that --create makes, if the input is rows of csv or tsv.
 
     The columns of a message (key, value, event_time, …) are no fields. Standard input is read to
     its end first, into a temporary file, as the types depend on all rows.
     """
     if request.form not in ("csv", "tsv") or request.messages is not None:
-        return None
+        return None, ""
     try:
         client.topic(request.topic)
     except TopicNotFound:
         pass
     else:
-        return None
+        return None, ""
     given = request.files or ["-"]
     files = call.spooled(given)
     head = Input(request.form, files)
@@ -99,7 +101,7 @@ def _inferred(call: Call, request: Request, client: Client) -> Schema | None:
     fields = [name for name in head.header or () if not columns.is_of_message(name)]
     request.files = files
     if not fields or "value" in (head.header or ()):
-        return None
+        return None, ""
     jobs = importlib.import_module("txlog.lake.jobs.import_files")
     try:
         schema: Schema = jobs.schema_of_files(files, request.form, fields)
@@ -109,8 +111,8 @@ def _inferred(call: Call, request: Request, client: Client) -> Schema | None:
         if request.on_error.action == "stop":
             raise
         call.warn(f"{request.topic} gets no schema: {error.message}")
-        return None
-    return schema
+        return None, ""
+    return schema, told_names(fields)
 
 
 def _run(call: Call, request: Request, client: Client) -> None:
@@ -476,7 +478,7 @@ class Job:
                 rest = "send what was not stored" if self.totals.durable else "run it again"
                 error.hint = f"{rest}: the transaction stored nothing"
             if became.state is None:
-                hint = f"ask before anything else: txlog txn show {became.txn}"
+                hint = f"ask before anything else: {command_line('txn show', became.txn)}"
                 error = OutcomeUnknown(message, hint=hint)
         if not self.totals.durable or error.exit == 10:
             error.message, error.fields = message, fields

@@ -27,6 +27,7 @@ from typing import Final
 
 import msgspec
 
+from txlog.base.suggest import command_line
 from txlog.errors import TxlogError, printable
 
 _COLORS: Final = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "note": "\x1b[36m"}
@@ -179,7 +180,7 @@ def _text(fields: dict[str, object], color: str) -> str:
         if fields.get(label):
             lines.append(f"  {label:<6} {printable(str(fields[label]))}")
     if _is_read():
-        lines.append(f"  see    txlog help {fields['code']}")
+        lines.append(f"  see    {command_line('help', fields['code'])}")
     for failed in _rows(fields.get("failed_list")):
         lines.append(f"  failed {printable(str(failed.get('name')))}: {failed.get('message')}")
     return "\n".join(lines)

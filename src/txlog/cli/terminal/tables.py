@@ -25,6 +25,7 @@ from txlog.errors import printable
 
 _SHORT: Final = {"hidden_messages": "HIDDEN"}  # keeps the table of status within 100 columns
 NOTHING: Final = "-"  # the value of a field without one, for people
+_OBJECTS_MAX: Final = 8  # of a list that is drawn as one object after another
 _NORMAL, _MAIN = 2, 3
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 # Last words of fields whose number is a name: users copy it, and do not count with it.
@@ -146,7 +147,7 @@ def _readable_pairs(row: Mapping[str, object], style: Look) -> str:
             names = [*dict.fromkeys(key for each in value for key in each)]
             rows = [{key: each.get(key) for key in names} for each in value]
             title = f"{_BOLD}{label}{_PLAIN}" if style.color else label
-            below.append(f"\n{title}\n{table(names, rows, style, importance={})}")
+            below.append(f"\n{title}\n{_listed(names, rows, style)}")
         else:
             lines.append((label, readable(name, value, style) or NOTHING))
     if style.width:
@@ -155,6 +156,28 @@ def _readable_pairs(row: Mapping[str, object], style: Look) -> str:
         width = max((len(label) for label, _ in lines), default=0)
         drawn = "".join(f"{label.ljust(width)}  {text}".rstrip() + "\n" for label, text in lines)
     return drawn + "".join(below)
+
+
+def _listed(names: Sequence[str], rows: Sequence[Mapping[str, object]], style: Look) -> str:
+    """A list of objects in an object: a table, or each by itself if the table cuts a long text.
+
+    Such a text, as the command of a consumer, is often what the reader looks for.
+    """
+    labels = headings_of(names, style.human)
+    cells = [[readable(name, row[name], style) for name in names] for row in rows]
+    widths = [max(map(width_of, column)) for column in zip(labels, *cells, strict=True)]
+    is_long = max(widths) > style.width // 3 and sum(widths) + 2 * len(widths) > style.width
+    if not style.width or not is_long or len(rows) > _OBJECTS_MAX:
+        return table(names, rows, style, importance={})
+    fields = [printable(label.lower()) for label in labels]
+    return "\n".join(
+        _screen().pairs(
+            [(field, text or NOTHING) for field, text in zip(fields, line, strict=True)],
+            style.width,
+            style.color,
+        )
+        for line in cells
+    )
 
 
 def _inner(label: str, row: Mapping[str, object], style: Look) -> list[tuple[str, str]]:

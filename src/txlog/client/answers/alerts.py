@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from txlog.base.settings import ALERT_POLICIES, UNLIMITED, Settings
+from txlog.base.suggest import command_line
 from txlog.base.text.amounts import duration, size
 from txlog.client.answers import lag
 from txlog.client.answers.topics_and_txns import short
@@ -135,7 +136,7 @@ def problems(view: View, store: Store, rows: Sequence[LagRow] | None = None) -> 
         {
             "code": "alert",
             "message": f"{alert['topic']}/{alert['subscription']}: {alert['message']}",
-            "hint": f"txlog sub describe {alert['subscription']} -t {alert['topic']}",
+            "hint": command_line("sub describe", alert["subscription"], "-t", alert["topic"]),
         }
         for alert in judged(view, store, rows)
         if alert["status"] == FIRING

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from txlog.base.arguments import StrPath
 from txlog.base.ids import TopicName
 from txlog.base.settings import HANGING_MS, HOUR_MS
+from txlog.base.suggest import command_line
 from txlog.client.answers import alerts, installation, lag, topics_and_txns, watermarks
 from txlog.client.answers import status as at_a_glance
 from txlog.clock import Clock, SystemClock
@@ -436,7 +437,7 @@ def _partitions(view: View) -> DoctorAnswer:
         return _said(status, f"quarantined: {', '.join(damaged)}", "txlog admin repair")
     if reasons:
         first = next(iter(reasons))
-        return _said(status, f"offline: {', '.join(reasons)}", f"txlog admin online {first}")
+        return _said(status, f"offline: {', '.join(reasons)}", command_line("admin online", first))
     return _said(status, "all are available")
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.ranges import Bound, Range
+from txlog.base.suggest import command_line
 from txlog.client.answers import keys, lag, status, topics_and_txns
 from txlog.client.answers.changes import recent_of_key, recent_of_subscription
 from txlog.client.answers.lists import frame_rows, kept_frames
@@ -104,7 +105,7 @@ def _named(view: View, store: Store, kind: str, text: str) -> dict[str, Any]:
                 f"several topics have a subscription {text}: "
                 f"{', '.join(sorted(str(row['topic']) for row in rows)[:5])}",
                 code=205,
-                hint=f"txlog sub describe {text} -t {rows[0]['topic']}",
+                hint=command_line("sub describe", text, "-t", rows[0]["topic"]),
                 subscription=text,
             )
         recent = recent_of_subscription(view, rows[0]["topic"], text)

@@ -14,6 +14,7 @@ from txlog.base.choices import SchemaType
 from txlog.base.ids import TopicName
 from txlog.base.schemas import classes
 from txlog.base.schemas.schema import Schema
+from txlog.base.suggest import command_line
 from txlog.engine.door import topics as deciding
 from txlog.engine.door.catalog import SchemaVersion, live_topic
 from txlog.engine.door.catalog import topic as find_topic
@@ -76,7 +77,7 @@ class TopicSchemas:
         what = "no schema" if version is None else f"no schema {version}"
         raise NotFound(
             f"topic {self._name.topic.short} has {what}",
-            hint="txlog schema upload gives it one",
+            hint=f"to give it one: {command_line('schema upload', self._name.topic.short, 'FILE')}",
             topic=self._name.topic.short,
         )
 

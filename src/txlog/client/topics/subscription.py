@@ -6,13 +6,13 @@ Answers are plain values with the field names that the commands print.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from txlog.base.arguments import checked
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.ranges import format_id_run, parse_id_run
+from txlog.base.suggest import command_line
 from txlog.base.times import DurationLike, duration_ms
 from txlog.client.answers.lag import LagReader, backlog_groups
 from txlog.clock import Instant
@@ -82,10 +82,18 @@ def seek_effect(row: SeekPartition) -> str:
 
 def undo_of(answer: Sought) -> list[str]:
     """The commands that restore the acknowledgements that a seek found, also single ones."""
-    name, topic = shlex.quote(answer["subscription"]), shlex.quote(answer["topic"])
+    name, topic = answer["subscription"], answer["topic"]
     return [
-        f"txlog sub seek {name} -t {topic} --to {row['from']}"
-        f"{' --acked ' if row['acked'] else ''}{','.join(row['acked'])} --yes"
+        command_line(
+            "sub seek",
+            name,
+            "-t",
+            topic,
+            "--to",
+            row["from"],
+            *(["--acked", ",".join(row["acked"])] if row["acked"] else []),
+            "--yes",
+        )
         for row in moved_partitions(answer)
     ]
 
@@ -267,7 +275,8 @@ class SubscriptionHandle:
             if amount is None:
                 raise InvalidArgument(
                     f"topic {self.short} has no time to live: say how old",
-                    hint="--older-than DUR, or txlog topic update --ttl DUR",
+                    hint="--older-than DUR, or "
+                    + command_line("topic update", self.short, "--ttl", "7d"),
                     topic=self.short,
                 )
             return amount

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from txlog.base.ids import TopicName
+from txlog.base.suggest import command_line
 from txlog.engine.folds.catalog import index_of, topic_of
 from txlog.engine.model.ops import Mark
 from txlog.engine.storage.segment import FileRef
@@ -83,7 +84,8 @@ def damage_error(view: View, partition: int) -> Corruption:
     path = paths[0] if paths else f"ledger {why.ledger}"
     return Corruption(
         f"{name}/{index} is quarantined: {path} is damaged from row {why.row} on",
-        hint=f"restore the file from a copy of the store, then txlog admin online {name}/{index}",
+        hint="restore the file from a copy of the store, then "
+        + command_line("admin online", f"{name}/{index}"),
         path=path,
         topic=name,
         partition=index,

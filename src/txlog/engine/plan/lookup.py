@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from txlog.base.ids import TopicName, TxnId
-from txlog.base.suggest import NAMES_MAX, suggestion
+from txlog.base.suggest import NAMES_MAX, command_line, suggestion
 from txlog.clock import Instant
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds import coordinator as coordinators
@@ -58,7 +58,7 @@ def topic(view: View, name: TopicName) -> Topic:
 def _meant(short: str, names: tuple[str, ...]) -> str:
     """The hint for a topic that does not exist; names: full names of existing topics."""
     others = (TopicName.parse(name).short for name in names)
-    return suggestion(short, others, f"create it: txlog topic create {short}")
+    return suggestion(short, others, f"create it: {command_line('topic create', short)}")
 
 
 def check_partition(short: str, topic: Topic, index: int) -> None:
@@ -103,7 +103,7 @@ def subscription(view: View, of: Topic, name: str) -> Subscription:
                     view.catalog.subscriptions[number].name
                     for number in islice(of.subscriptions, NAMES_MAX)
                 ),
-                f"create it: txlog sub create {name} -t {short}",
+                f"create it: {command_line('sub create', name, '-t', short)}",
             ),
             topic=short,
             subscription=name,
@@ -179,8 +179,8 @@ def check_open(txn: Txn) -> None:
 
 
 def _begin_again(txn: Txn) -> str:
-    key = "" if txn.key is None else f" --transaction-key {txn.key}"
-    return f"begin again: txlog txn begin{key}"
+    key = () if txn.key is None else ("--transaction-key", txn.key)
+    return f"begin again: {command_line('txn begin', *key)}"
 
 
 def timed_out(txn: Txn) -> TransactionTimedOut:
@@ -213,5 +213,5 @@ def ended_error(txn: Txn) -> InvalidTxnStatus | ExpiredTransaction:
     }.get(txn.reason or "", f"is {txn.status}")
     hint = _begin_again(txn)
     if txn.status == coordinators.COMMITTING:
-        hint = f"it is decided; to see what it waits for: txlog txn show {txn_id}"
+        hint = f"it is decided; to see what it waits for: {command_line('txn show', txn_id)}"
     return InvalidTxnStatus(f"transaction {txn_id} {how}", hint=hint, txn=txn_id)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from txlog.base.ids import TopicName
+from txlog.base.suggest import command_line
 from txlog.clock import Instant
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
@@ -140,7 +141,8 @@ def unavailable_error(catalog: Catalog, topic: Topic, partition: int) -> Partiti
     how = "quarantined: a file of it is damaged" if is_damaged else "offline"
     return PartitionUnavailable(
         f"partition {name}/{index} is {how}",
-        hint=f"txlog admin online {name}/{index} brings it back; other partitions carry on",
+        hint=f"{command_line('admin online', f'{name}/{index}')} brings it back; "
+        "other partitions carry on",
         topic=name,
         partition=index,
     )

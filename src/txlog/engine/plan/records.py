@@ -21,6 +21,7 @@ from txlog.base.schemas import resolution, values
 from txlog.base.schemas import schema as definitions
 from txlog.base.settings import CHOICES, SCHEMA_VALIDATIONS, Settings
 from txlog.base.startup import compute as pc
+from txlog.base.suggest import command_line
 from txlog.engine.folds.catalog import (
     SchemaVersion,
     Topic,
@@ -111,7 +112,7 @@ def stamped(routed: Routed, typing: ValueSchema | None) -> Routed:
         which = "the value" if batch.num_rows == 1 else f"the value of row {at}"
         raise InvalidMessage(
             f"{which} does not fit schema {typing.version} of topic {typing.topic}: {why}",
-            hint=f"txlog schema get {typing.topic} shows the schema; "
+            hint=f"{command_line('schema get', typing.topic)} shows the schema; "
             "policy schema_validation says what is checked",
             topic=typing.topic,
         )
@@ -147,8 +148,8 @@ def with_values(
     except InvalidMessage as error:
         raise InvalidMessage(
             f"a record does not fit schema {typing.version} of topic {typing.topic}: {error}",
-            hint=f"txlog schema get {typing.topic} shows the schema, "
-            "txlog schema upload adds fields to it",
+            hint=f"{command_line('schema get', typing.topic)} shows the schema, "
+            f"{command_line('schema upload', typing.topic, 'FILE')} adds fields to it",
             topic=typing.topic,
         ) from error
     at = rows.schema.get_field_index(RECORD)

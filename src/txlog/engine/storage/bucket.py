@@ -335,7 +335,7 @@ Key = tuple[int, int, int, int]
 
 VERSION: Final = 1
 FOOTER_KEY: Final = b"txlog.delayed"
-HINT: Final = "txlog delay rebuild rebuilds the index from the log"
+HINT: Final = "txlog delay rebuild TOPIC rebuilds the index from the log"
 IDS: Final = pa.schema(
     [
         ("deliver_at", pa.int64()),

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from txlog.base.startup.crc32c import crc32c
+from txlog.base.suggest import command_line
 from txlog.engine.storage.disk.posix import PosixDisk, absolute
 from txlog.engine.storage.disk.protocol import Disk, File, is_of_handler
 from txlog.engine.storage.segment import arrow_module
@@ -442,9 +443,9 @@ def _hint(far: str) -> str:
     if place_in([f"{base}/{uuid}{options}"], uuid, far) is None:
         return "no offload puts a file there: do not trust this store"
     place = base + options
-    is_plain = place.isprintable() and "'" not in place  # safe to paste into a shell
-    argument = f"'{place}'" if is_plain else "PLACE"
-    return f"if you or yours have offloaded to there: txlog admin confirm {argument}"
+    is_plain = place.isprintable() and "'" not in place  # the maker of a store chose these words
+    line = command_line("admin confirm", place if is_plain else "PLACE")
+    return f"if you or yours have offloaded to there: {line}"
 
 
 def _records() -> Iterator[PlaceRecord]:

@@ -22,8 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txlog.base.ids import TopicName
-from txlog.base.schemas.schema import Schema, of_arrow
+from txlog.base.schemas.schema import Schema, names_of_columns, of_arrow, told_names
 from txlog.base.settings import GIB
+from txlog.base.suggest import command_line
 from txlog.client.client import Client
 from txlog.client.topics.created import created
 from txlog.client.topics.schemas import without_records
@@ -187,7 +188,7 @@ def import_files(
     decoded_bytes_max: int = DECODED_BYTES,
     dry_run: bool = False,
     tell: Tell = silent,
-    chosen: Callable[[Schema], None] | None = None,
+    chosen: Callable[[Schema, str], None] | None = None,
     warn: Tell = silent,
 ) -> Imported:
     """Store the rows of files as messages, in their order, once.
@@ -204,7 +205,8 @@ def import_files(
     resume:  store each file separately; otherwise all files or none
     create:  create the topic if it is missing, with one partition
     decoded_bytes_max: most bytes that a Parquet row group may decode to
-    chosen:  called with the schema that the topic gets from the columns
+    chosen:  called with the schema that the topic gets from the columns, and with words about
+             columns whose names cannot be names of fields
     warn:    called with what the caller may not expect
     returns: {topic, files, messages, size_bytes, txn, already} for messages stored now, or before;
              txn None: there were several; already: nothing was stored now
@@ -407,7 +409,8 @@ def _as_records(client: Client, source: Files, topic: TopicName, schema: Schema)
         if source.infer and schema.type != "json":
             raise IncompatibleSchema(
                 f"the values of topic {topic.short} are {schema.type}, not lines of JSON",
-                hint="txlog produce --in ndjson encodes each line",
+                hint=command_line("produce", topic.short, "FILE", "--in", "ndjson")
+                + " encodes each line",
                 topic=topic.short,
             )
         return source
@@ -422,8 +425,9 @@ def _as_records(client: Client, source: Files, topic: TopicName, schema: Schema)
             return source
     of_message = {*_OF_MESSAGES, columns.key, columns.event_time}
     record = []
+    fields = names_of_columns(names)
     for name in names:
-        field = schema.record.field(name)
+        field = schema.record.field(fields[name])
         if field is None and name in of_message and not columns.values:
             continue
         how = None
@@ -444,7 +448,7 @@ def _typed(
     *,
     is_there: bool,
     dry_run: bool,
-    chosen: Callable[[Schema], None] | None,
+    chosen: Callable[[Schema, str], None] | None,
     warn: Tell,
 ) -> Iterator[Files]:
     """A context with the source, its rows as records; the topic gets their schema.
@@ -455,7 +459,8 @@ def _typed(
     schema, types = _implied(source)
     rows = source if source.form == "ndjson" else replace(source, record=types)
     if chosen is not None:
-        chosen(schema)
+        names = [] if source.form == "ndjson" else [name for name, _ in types]
+        chosen(schema, told_names(names))
     if dry_run:
         yield rows
         return

@@ -35,6 +35,7 @@ from txlog.base.choices import Isolation
 from txlog.base.message_columns import PLACED
 from txlog.base.ranges import START, Bound, Range, parse_bound
 from txlog.base.startup import compute as pc
+from txlog.base.suggest import command_line
 from txlog.clock import SystemClock
 from txlog.engine.door.disk import is_remote, local_path
 from txlog.engine.door.reading import Where, bound_of
@@ -176,7 +177,7 @@ def _warn(relation: Relation) -> None:
     if markers > _MARKERS_MANY:
         warnings.warn(
             f"{topic}: {markers} markers are joined with their rows; "
-            f"`txlog admin compact {topic}` avoids that",
+            f"`{command_line('admin compact', topic)}` avoids that",
             stacklevel=4,
         )
 

@@ -36,7 +36,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from txlog.base.suggest import suggestion
+from txlog.base.suggest import command_line, suggestion
 from txlog.client.open import open_store
 from txlog.engine.door.disk import PosixDisk, is_far
 from txlog.engine.door.relation import (
@@ -155,7 +155,7 @@ def check_typed(schema: StructType, relation: Relation) -> None:
     if RECORD in schema.fieldNames() and not relation.record:
         raise InvalidArgument(
             f"topic {relation.topic} has no schema, so its messages have no column {RECORD}",
-            hint="txlog schema upload gives it one",
+            hint=f"to give it one: {command_line('schema upload', relation.topic, 'FILE')}",
         )
 
 

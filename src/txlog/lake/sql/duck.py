@@ -121,7 +121,7 @@ class Session:
     raises: SqlError, as do all methods that run a statement
     """
 
-    __slots__ = ("_connection", "failures", "messages")
+    __slots__ = ("_connection", "failures", "messages", "statement")
 
     def __init__(
         self,
@@ -135,6 +135,7 @@ class Session:
         views = parquet or {}
         self.failures: list[TxlogError] = []
         self.messages: str | None = None
+        self.statement = ""  # of the user, for hints
         self._connection = duckdb.connect(":memory:", config=_CONFIG)
         try:
             # By SET: as an option of connect, the zone would be looked up before it is loaded.
@@ -348,7 +349,7 @@ class Session:
         named = None
         if self.messages is not None and not isinstance(error, TxlogError):
             relation, self.messages = self.messages, None  # the search itself is not explained
-            named = macros.no_json(error, self.arrow, relation)
+            named = macros.no_json(error, self.arrow, relation, self.statement)
             self.messages = relation
         return named or _sql_error(error)
 

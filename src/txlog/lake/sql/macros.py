@@ -45,10 +45,7 @@ _FUNCTIONS: Final = frozenset(
 )
 _OURS: Final = re.compile(r'txlog_json\(((?:"[^"]*"|[\w.])+)\)')
 _CAUSES: Final = ("Malformed JSON", "Failure in decode")
-_HINT: Final = (
-    "try_json(value)->>'id' is NULL for such a message; in a join, name the topic or its alias "
-    "as well: try_json({topic}.value)"
-)
+_READ: Final = r'(?<!try_json\()((?:\b\w+\.|"[^"]*"\.)?\b{column}\b)(?=\s*(?:->|,\s*\'))'
 
 
 def as_json(tree: dict[str, Any]) -> bool:
@@ -93,6 +90,13 @@ def _wrapped(holder: dict[str, Any], name: str) -> bool:
     return True
 
 
+def _instead(statement: str, column: str) -> str:
+    """What to write so that a message that is not JSON gives NULL, in the words of a statement."""
+    names = dict.fromkeys(re.findall(_READ.format(column=column), statement, re.IGNORECASE))
+    words = ", ".join(f"try_json({name}) for {name}" for name in names or [column])
+    return f"write {words}: it is NULL for such a message"
+
+
 def heading(name: str) -> str:
     """The name of a column of a result, without the function that `as_json` wrote into the query.
 
@@ -105,11 +109,14 @@ def heading(name: str) -> str:
     return text
 
 
-def no_json(error: Exception, ask: Callable[[str], pa.Table], messages: str) -> TxlogError | None:
+def no_json(
+    error: Exception, ask: Callable[[str], pa.Table], messages: str, statement: str
+) -> TxlogError | None:
     """The error that names the first message that is not JSON; None: that is not the cause.
 
-    ask:      runs a SELECT
-    messages: the relation with topic, partition, message_id, key and value
+    ask:       runs a SELECT
+    messages:  the relation with topic, partition, message_id, key and value
+    statement: what failed; the hint shows which of its words to write differently
     """
     cause = next((cause for cause in _CAUSES if cause in str(error)), None)
     if cause is None:
@@ -128,7 +135,7 @@ def no_json(error: Exception, ask: Callable[[str], pa.Table], messages: str) -> 
             why = "not JSON" if cause.startswith("Malformed") else "not UTF-8, so not JSON"
             return SqlError(
                 f"{where}: the {column} of message {message_id} is {why}",
-                hint=_HINT.replace("value", column).format(topic=row["topic"]),
+                hint=_instead(statement, column),
                 topic=row["topic"],
                 message_id=row["message_id"],
             )

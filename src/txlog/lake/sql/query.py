@@ -232,7 +232,7 @@ class SqlQuery:
             session.register(listing, table)
         for statement in self.statements:
             session.execute(statement)
-        session.messages = _MESSAGES
+        session.messages, session.statement = _MESSAGES, self._sql
 
     def _views(self, folded: set[str], messages: Messages, session: Session) -> Iterator[str]:
         """The named views of messages; a topic never hides another relation."""

@@ -31,6 +31,7 @@ from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.ranges import Bound
 from txlog.base.settings import Settings
 from txlog.base.startup import compute as pc
+from txlog.base.suggest import command_line
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.acknowledge import by_partition
 from txlog.engine.decide.draft import Decision, Draft
@@ -616,7 +617,7 @@ def _pending_error(subscription: Subscription, cursor: Cursor, times: pa.Table) 
     return NotAllowed(
         f"transaction {holder} has acknowledged message {message} on "
         f"{subscription.name}, and has not ended",
-        hint=f"see what it holds: txlog txn show {holder}",
+        hint=f"see what it holds: {command_line('txn show', holder)}",
         subscription=subscription.name,
         message_id=message,
         txn=holder,

@@ -37,6 +37,7 @@ from txlog.base.settings import (
     Settings,
     check_setting,
 )
+from txlog.base.suggest import command_line
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.watermark import least_state
@@ -509,9 +510,8 @@ def check(view: View, settings: Settings, topic: Topic, schema: Schema) -> None:
         raise IncompatibleSchema(
             f"the schema does not fit those of topic {_short(topic)}, which must stay {strategy}"
             f" compatible: {why}",
-            hint="give a new field a default; or txlog policy schema set --compatibility"
-            if why.endswith("has no default")
-            else "txlog policy schema set --compatibility says what may follow",
+            hint=f"{'give a new field a default; ' * why.endswith('has no default')}"
+            f"{command_line('policy schema get', '-t', _short(topic))} shows what may follow",
             topic=_short(topic),
         )
 

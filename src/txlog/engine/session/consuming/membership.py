@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from threading import Event
 
 from txlog.base.logs import log_event
+from txlog.base.suggest import command_line
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.acknowledge import Find
 from txlog.engine.decide.consuming.lease import ALL, ReturnResult, give_back, reap_ops
@@ -143,7 +144,7 @@ class Membership:
         raise ConsumerBusy(
             f"subscription {subscription.name} of {topic} is {how} a live consumer{named}",
             hint="wait for it to end, or use another subscription; "
-            f"txlog sub describe {subscription.name} -t {topic} shows it",
+            f"{command_line('sub describe', subscription.name, '-t', topic)} shows it",
             topic=topic,
             subscription=subscription.name,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from txlog.base.ids import TxnId
 from txlog.base.logs import log_event
+from txlog.base.suggest import command_line
 from txlog.engine.decide.transactions import keys
 from txlog.engine.decide.transactions import transaction as end_txn
 from txlog.engine.decide.transactions.keys import KeyConnection, KeyedTxn
@@ -40,7 +41,7 @@ def unknown_end(txn_id: TxnId, error: OutcomeUnknown) -> OutcomeUnknown:
 
 def how_to_ask(txn_id: TxnId) -> str:
     """The hint for a caller whose commit or abort may or may not have happened."""
-    return f"ask before anything else: txlog txn show {txn_id}"
+    return f"ask before anything else: {command_line('txn show', txn_id)}"
 
 
 def await_end(store: Store, txn_id: TxnId, wait_ms: int) -> None:

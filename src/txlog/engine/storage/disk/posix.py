@@ -34,6 +34,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, NoReturn
 
+from txlog.base.suggest import command_line
 from txlog.engine.storage.disk.libc import (
     add_watch,
     inode_of,
@@ -776,7 +777,7 @@ def open_root(path: str) -> int:
     try:
         return os.open(path.rstrip("/") or "/", DIRECTORY & ~os.O_NOFOLLOW)
     except FileNotFoundError as error:
-        hint = f"txlog init {path} makes one"
+        hint = f"{command_line('init', path)} makes one"
         raise StoreNotFound(f"no store at {path}", hint=hint, path=path) from error
     except NotADirectoryError as error:
         raise StoreNotFound(f"{path} is not a directory", path=path) from error

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from txlog.base.ids import SIDECAR, TopicName, TxnId
 from txlog.base.startup import compute as pc
+from txlog.base.suggest import command_line
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds import coordinator as coordinators
@@ -472,7 +473,7 @@ def _text(run: Run) -> str:
 
 # --- the others ------------------------------------------------------------------------------
 
-_NAMED = "txlog delay rebuild rebuilds the index from the log"
+_NAMED = "txlog delay rebuild TOPIC rebuilds the index from the log"
 
 
 def check_folds(view: View, findings: Findings, partitions: Collection[int] | None) -> None:
@@ -597,7 +598,8 @@ def _reserved(view: View, selected: Collection[int], findings: Findings) -> None
                 "reserved",
                 f"topic {SIDECAR} has the name of a sidecar",
                 partition=topic.first_partition,
-                hint="copy what it holds to another topic (txlog job replay), then delete it",
+                hint="copy it to another topic, then delete it: "
+                + command_line("topic copy", SIDECAR, "--as", "NAME"),
             )
 
 

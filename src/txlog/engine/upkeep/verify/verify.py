@@ -26,6 +26,7 @@ import msgspec
 from txlog.base.ids import TopicName
 from txlog.base.settings import Settings
 from txlog.base.startup.crc32c import crc32c
+from txlog.base.suggest import command_line
 from txlog.clock import Instant
 from txlog.engine.folds.buffer import ChunkedMessage
 from txlog.engine.folds.catalog import has_partition, index_of, numbers, topic_of
@@ -612,14 +613,14 @@ def _unavailable(view: View, findings: Findings) -> None:
                 f"{why.row} of ledger {why.ledger}",
                 partition=number,
                 ledger=why.ledger,
-                hint=f"once its files are good: txlog admin online {name}",
+                hint=f"once its files are good: {command_line('admin online', name)}",
             )
         else:
             findings.warning(
                 "offline",
                 f"{name} was taken offline",
                 partition=number,
-                hint=f"txlog admin online {name}",
+                hint=command_line("admin online", name),
             )
 
 

@@ -35,6 +35,7 @@ OF_ENGINES: Final[tuple[Form, ...]] = ("parquet", "csv", "ndjson")
 OF_IMPORT: Final[tuple[Form, ...]] = (*OF_ENGINES, "tsv", "arrow", "envelope")
 # Text that is base64; some decoders accept more, and decode it to something.
 BASE64: Final = "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
+COMMAS: Final = "a csv has commas between its fields; here they may be ;"
 # Text of an instant as a number, in the form of `parse_stored`.
 SECONDS: Final = "[0-9]{9,10}"
 MILLISECONDS: Final = "[0-9]{1,19}|-[0-9]{14,19}"
@@ -385,7 +386,10 @@ def _check_rows(source: Files, path: str, error: SqlError) -> None:
                 elif row and len(row) != len(header):
                     fields = f"{len(row)} field{'s' * (len(row) != 1)}"
                     fault = f"{fields} where the header has {len(header)}"
-                    raise _bad(path, number, fault) from error
+                    bad = _bad(path, number, fault)
+                    if source.form == "csv" and ";" in "".join(header):
+                        bad.hint = COMMAS
+                    raise bad from error
                 elif row:
                     cells = dict(zip(header, row, strict=True))
                     for name, column, encoding in pairs:

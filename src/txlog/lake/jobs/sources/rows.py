@@ -7,6 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from txlog.base.schemas.schema import names_of_columns
 from txlog.base.times import local_zone_name
 from txlog.engine.door.segments import RECORD
 from txlog.engine.door.sending import COLUMNS
@@ -14,6 +15,7 @@ from txlog.errors import InvalidArgument
 from txlog.lake.jobs.sources.loads import (
     BASE64,
     BLOCK_BYTES,
+    COMMAS,
     LOCAL,
     MILLISECONDS,
     NO_NAME,
@@ -128,6 +130,8 @@ def field_types(session: Session, source: Files) -> tuple[tuple[str, str | None]
     chosen = field_names(session, source)
     if source.form not in ("csv", "tsv"):
         return tuple((field, None) for field in chosen)
+    if len(chosen) == 1 and ";" in chosen[0]:
+        raise InvalidArgument(f"the header is one name: {chosen[0]}", hint=COMMAS)
     tests = [
         f"bool_and({_name(field)} IS NULL OR (regexp_full_match({_name(field)}, {_text(how)})"
         f" AND TRY_CAST({_name(field)} AS {kind}) IS NOT NULL)) AND count({_name(field)}) > 0"
@@ -150,11 +154,20 @@ def record_type(
 ) -> pa.Schema:
     """The types of the fields of a record, as a schema; fields: from field_types."""
     scan = _objects(source) if source.form == "ndjson" else _scan(source)
-    typed = ", ".join(f"{_field(*field)} AS {_name(field[0])}" for field in fields)
+    names = _names_of(source, fields)
+    typed = ", ".join(f"{_field(*field)} AS {_name(names[field[0]])}" for field in fields)
     schema = session.stream(f"SELECT {typed} FROM {scan} LIMIT 0").schema
     if source.form == "ndjson":
         return pa.schema([pa.field(field.name, _as_in_json(field.type)) for field in schema])
     return schema
+
+
+def _names_of(source: Files, fields: tuple[tuple[str, str | None], ...]) -> dict[str, str]:
+    """The field of each column; lines of JSON stay as they are, and so do the names in them."""
+    columns = [column for column, _ in fields]
+    if source.form == "ndjson":
+        return dict(zip(columns, columns, strict=True))
+    return names_of_columns(columns)
 
 
 def _field(name: str, how: str | None) -> str:
@@ -258,7 +271,10 @@ def _columns(session: Session, source: Files) -> str:
         if column is not None:
             _check_column(column, schema.names)
     if source.record:
-        packed = ", ".join(f"{_name(field[0])} := {_field(*field)}" for field in source.record)
+        fields = _names_of(source, source.record)
+        packed = ", ".join(
+            f"{_name(fields[column])} := {_field(column, how)}" for column, how in source.record
+        )
         out = [f"struct_pack({packed}) AS {RECORD}"]
         return ", ".join(out + _places(source, schema, ("key", "event_time")))
     whole = not chosen.values and chosen.value is None and "value" not in schema.names

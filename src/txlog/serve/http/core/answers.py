@@ -245,7 +245,7 @@ def check_size(table: pa.Table) -> None:
         if size > VALUE_BYTES_MAX:
             raise LimitExceeded(
                 f"a message of {size} bytes, HTTP returns at most {VALUE_BYTES_MAX}",
-                hint="read it by txlog consume or Pulsar's protocol",
+                hint="read it by Pulsar's protocol, or with txlog consume TOPIC",
                 limit=VALUE_BYTES_MAX,
                 value=size,
             )
