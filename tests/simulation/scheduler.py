@@ -32,6 +32,7 @@ real = SimpleNamespace(
 SECOND = 1_000_000_000  # nanoseconds
 START_NS = 1000 * SECOND
 STEP_NS = 20_000  # the longest time that one step takes
+STEPS_MAX = 600_000  # ten times the longest run that was seen: some task repeats itself
 HANG_S = 120.0  # of real time: a turn that takes longer does not end
 
 
@@ -217,6 +218,10 @@ class Scheduler:
         assert task is not None and task is self.current, "a step outside of its turn"
         self._raise_death(task)
         self.steps += 1
+        if self.steps > STEPS_MAX:
+            self._stuck = Stuck(f"{task.process}/{task.name} does not end")
+            self._done.open()
+            task.gate.wait()
         self.now_ns += self.random.randrange(STEP_NS)
         return task
 
