@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from tests.simulation.plans import draw_of_client
 from tests.simulation.scenario import (
-    CALLS_PER_OPERATION,
     MESSAGE_KEYS,
     ProcessPlan,
     Scenario,
@@ -45,15 +44,6 @@ HOLDING_WEIGHTS: Final = {  # what holds a watermark back for long
     "retry_later": 1.0,
     "send_delayed": 2.0,
     "seek": 0.3,
-}
-TRIM_WEIGHTS: Final = {
-    "send": 6.0,
-    "transfer": 16.0,
-    "leave_open": 2.0,
-    "checkpoint": 8.0,
-    "compact": 4.0,
-    "trim": 8.0,
-    "read": 3.0,
 }
 
 
@@ -112,38 +102,8 @@ def _watermarks(random: Random, scenario: Scenario) -> None:
     del scenario.faults[random.choice((0, 1, 3)) :]
 
 
-def _trims(random: Random, scenario: Scenario) -> None:
-    """Processes trim while others seal and compact the rows of transactions."""
-    scenario.topics = [_topic(random, "a", 1)]
-    scenario.settings |= {
-        "ledger_entries_max": 3,
-        "checkpoint_frames": 8,
-        "reader_grace_ms": 0,
-        "sidecar_garbage_ratio": 0.01,
-        "max_message_bytes": 10_000,
-    }
-    scenario.processes = [
-        _process(random, scenario, name, TRIM_WEIGHTS | favourites)
-        for name, favourites in (
-            ("p1", {"transfer": 30.0}),
-            ("p2", {"checkpoint": 30.0}),
-            ("p3", {"trim": 30.0}),
-        )
-    ]
-    for operation in (each for plan in scenario.processes for each in plan.operations):
-        if operation["op"] == "trim":
-            operation["force"] = True
-    scenario.switch_rate = random.choice((0.3, 0.7))
-    del scenario.faults[random.choice((0, 1, 3)) :]
-    calls = CALLS_PER_OPERATION * sum(len(plan.operations) for plan in scenario.processes)
-    for _ in range(random.randint(5, 20)):  # others go on in the middle of something
-        stop = {"at": 1 + random.randrange(8 * calls), "kind": "stop", "seconds": 0.5}
-        scenario.faults.append(stop)
-
-
 PROFILES: Final[dict[int, Callable[[Random, Scenario], None]]] = {
     2: _clients,
-    4: _trims,
     6: _watermarks,
 }
 
