@@ -32,7 +32,7 @@ real = SimpleNamespace(
 SECOND = 1_000_000_000  # nanoseconds
 START_NS = 1000 * SECOND
 STEP_NS = 20_000  # the longest time that one step takes
-STEPS_MAX = 500_000  # four times the longest run that was seen: a task repeats itself
+STEPS_MAX = 250_000  # twice the longest run that was seen: a task repeats itself
 HANG_S = 120.0  # of real time: a turn that takes longer does not end
 
 
