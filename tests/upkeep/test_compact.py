@@ -20,7 +20,7 @@ from txlog import Bound, Client, TxnId
 from txlog.base.ranges import END
 from txlog.engine.decide.topics import ledgers
 from txlog.engine.folds.buffer import Buffer
-from txlog.engine.model.ops import FileRef
+from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.upkeep.checkpoint import seal as sealing
 from txlog.engine.upkeep.checkpoint.seal import compare_rows
