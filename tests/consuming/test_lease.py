@@ -158,6 +158,20 @@ def test_an_abort_gives_back_to_any_consumer(bench: Bench) -> None:
     assert counts(second) == [(b"a", 1), (b"b", 1)]
 
 
+def test_what_another_consumer_has_by_now_is_not_given_back(bench: Bench) -> None:
+    """The task of a consumer was cancelled, and its message has gone to another one meanwhile."""
+    send(bench.client, *letters(2))
+    first = bench.client.consumer("t", "s", type="shared")
+    second, third = bench.another().consumer("t", "s"), bench.another().consumer("t", "s")
+    message, _ = batch(first)
+    first.negative_acknowledge(message)
+    assert got(second) == [b"a"]
+    session_of(first).give_back_message(message)
+    assert got(third) == got(first) == []
+    session_of(second).give_back_message(message)
+    assert got(third) == [b"a"]
+
+
 def test_cumulative_is_refused_on_shared(bench: Bench) -> None:
     send(bench.client, b"a")
     with bench.client.consumer("t", "s", type="shared") as consumer:

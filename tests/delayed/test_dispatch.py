@@ -629,6 +629,22 @@ def test_key_shared_strays(shop: Shop) -> None:
     assert take(slow) == [b"a"] and take(slow) == []
 
 
+def test_going_back_for_a_key_shared_stray_keeps_an_earlier_one(shop: Shop) -> None:
+    """The scan goes back, but not to the first message, so nothing reads that one again."""
+    slow_client, slow_clock = shop.process(0)
+    slow = shop.consumer("s", slow_client, "key-shared")
+    shop.set(1000)
+    shop.send(b"a", 950, b"k")
+    returned = shop.send(b"returned", None, b"l")
+    shop.send(b"b", 900, b"m")
+    assert take(slow) == [b"returned"] and strays(slow) == [900, 950]
+    slow.negative_acknowledge(returned, delay_ms=3_600_000)
+    slow_clock.set_wall(T0 + 900)
+    assert take(slow) == [b"b"]
+    slow_clock.set_wall(T0 + 950)
+    assert take(slow) == [b"a"]
+
+
 def test_ids_with_index_and_plain_ones_together(shop: Shop) -> None:
     """Messages of a marker become due one by one."""
     shop.set(0)

@@ -58,6 +58,7 @@ class Ack:
     first:      the first call that may have done it
     is_plain:   a call without a transaction may have done it
     txns:       the transactions that may have done it
+    over:       when the last of these calls had ended
     sure:       the call that certainly did
     since:      when that call had ended
     is_durable: whether it was flushed
@@ -67,6 +68,7 @@ class Ack:
     first: Call
     is_plain: bool = False
     txns: list[Txn] = field(default_factory=list)
+    over: float = 0
     sure: Call | None = None
     since: float = NEVER
     is_durable: bool = False
@@ -280,6 +282,7 @@ class Deliveries:
             txn = self.history.txn(call.args["txn"]) if call.args.get("txn") is not None else None
             for place in self.places(state, call):
                 ack = state.acked.setdefault(place, Ack(call))
+                ack.over = max(ack.over, call.end)
                 if txn is None:
                     ack.is_plain = True
                 elif txn not in ack.txns:
@@ -353,14 +356,29 @@ class Deliveries:
 
     def _reset(self, call: Call) -> None:
         for state in self._of_call(call):
+            forgets = self._forgets(state, call)
             state.acked = {
-                place: Ack(ack.first, ack.is_plain, ack.txns) for place, ack in state.acked.items()
+                place: Ack(ack.first, ack.is_plain, ack.txns, ack.over)
+                for place, ack in state.acked.items()
+                if not forgets or ack.txns or ack.over >= call.start
             }
             state.delivered.clear()
             state.last.clear()
             state.of_key.clear()
             state.held.clear()
             state.reached.clear()
+
+    def _forgets(self, state: Subscription, call: Call) -> bool:
+        """Whether a call certainly made everything that was acknowledged before it come again.
+
+        Cumulative acknowledgements of other types could cover it again, and clients do not seek in
+        partitions that they do not know.
+        """
+        goes_back = call.outcome == "ok" and call.args.get("to") == "earliest"
+        topic = call.args.get("topic")
+        added = self.history.by_op["add_partitions"]
+        is_fixed = all(each.args["topic"] != topic for each in added)
+        return goes_back and is_fixed and state.kind in SHARED
 
     # --- a delivery -------------------------------------------------------------------------------
 

@@ -353,6 +353,24 @@ BROKEN: dict[str, str] = {
         abort txn=A
         final_read -> 1:0/m1
         final_drain ->""",
+    "unreachable-message, after a seek": """
+        subscribe c1 kind=shared initial=earliest
+        send m1 -> 1:0
+        receive c1 -> 1:0/m1
+        acknowledge c1 1:0
+        seek earliest
+        final_read -> 1:0/m1
+        final_drain ->""",
+    "wrong-watermark, of the transaction of the message": """
+        announce producer=n time_ms=10
+        subscribe c1 kind=exclusive
+        begin -> A
+        send m1 producer=n event_time_ms=20 txn=A
+        announce producer=n time_ms=50 txn=A
+        commit txn=A
+        * watermark c1 time_ms=50
+        receive c1 -> 1:0:1/m1
+        final_read -> 1:0:1/m1""",
     "unreachable-message, after a nack": """
         subscribe c1 kind=shared
         send m1 -> 1:0
@@ -623,6 +641,15 @@ CORRECT: dict[str, str] = {
         receive c1 -> 1:0/m1
         final_read -> 1:0/m1
         final_drain -> 1:0/m1""",
+    "a seek in the middle of an acknowledgement": """
+        subscribe c1 kind=shared initial=earliest
+        send m1 -> 1:0
+        receive c1 -> 1:0/m1
+        x: acknowledge c1 1:0
+        seek earliest
+        x ->
+        final_read -> 1:0/m1
+        final_drain ->""",
     "a seek over messages": """
         subscribe c1 kind=exclusive initial=earliest
         send m1 -> 1:0

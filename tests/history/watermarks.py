@@ -73,8 +73,13 @@ def _kept(history: History, announced: list[Call], send: Call) -> bool:
     """Whether a producer certainly announced nothing above a message before it was visible."""
     unit = history.unit_of(send)
     visible = unit.end if unit else NEVER
-    time_ms = send.args["event_time_ms"]
-    return all(call.start > visible or call.args["time_ms"] <= time_ms for call in announced)
+    time_ms, txn = send.args["event_time_ms"], send.args.get("txn")
+    return all(
+        call.start > visible
+        or call.args["time_ms"] <= time_ms
+        or (txn is not None and call.args.get("txn") == txn)  # it takes effect after its messages
+        for call in announced
+    )  # fmt: skip
 
 
 def steady_producers(history: History) -> dict[tuple[str, str], list[Call]]:

@@ -25,6 +25,7 @@ from tests.simulation.scenario import (
     Scenario,
     TopicPlan,
 )
+from tests.simulation.watching import Watching
 from txlog import Client, Message, MessageId, functions
 from txlog.base.ranges import END, START
 from txlog.client.answers.integrity import verify_disk
@@ -98,8 +99,10 @@ def value_of(value: bytes | None) -> str:
     return text.rstrip("-")
 
 
-class Agent:
+class Agent(Watching):
     """One life of a process."""
+
+    rows_of = staticmethod(rows_of)
 
     def __init__(
         self,
@@ -113,7 +116,7 @@ class Agent:
         self.recorder, self.memory = recorder, memory
         self.topics = {topic.name: topic for topic in scenario.topics}
         self.client: Client = None  # type: ignore[assignment]
-        self.consumers: dict[tuple[str, str], Any] = {}
+        self.consumers: dict[tuple[str, ...], Any] = {}
         self.readers: dict[str, tuple[str, Any]] = {}
         self.producers: dict[tuple[str, str | None], Any] = {}
         self.queued: list[tuple[int, Any]] = []
@@ -417,9 +420,9 @@ class Agent:
 
     # --- receiving ---------------------------------------------------------------------------
 
-    def _consumer(self, op: dict[str, Any]) -> Any:
+    def _consumer(self, op: dict[str, Any], *, watches: bool = False) -> Any:
         topic, subscription = op["topic"], op["subscription"]
-        at = topic, subscription
+        at = (topic, subscription, "watches") if watches else (topic, subscription)
         if at not in self.consumers:
             kind: Any = self.topics[topic].kinds[subscription]
             place = f"{self.memory.incarnation}.{self.memory.count}.{topic}.{subscription}"
@@ -428,7 +431,11 @@ class Agent:
             self.consumers[at] = self._call(
                 "subscribe",
                 lambda: self.client.consumer(
-                    topic, subscription, type=kind.replace("_", "-"), name=name
+                    topic,
+                    subscription,
+                    type=kind.replace("_", "-"),
+                    name=name,
+                    enable_watermarking=watches,
                 ),
                 _nothing,
                 topic=topic,

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from tests.simulation.agent import Agent
+from tests.simulation.client_moves import renew, seek_behind
 from tests.simulation.loop import SimulatedLoop, run_in_loop
 from tests.simulation.network import Link
 from tests.simulation.pulsar_client import (
@@ -19,6 +20,7 @@ from tests.simulation.pulsar_client import (
     Received,
     Refused,
 )
+from tests.simulation.scenario import MESSAGE_KEYS
 from tests.simulation.server_agent import PORT
 from txlog.base.ids import TxnId
 from txlog.clock import SystemClock
@@ -452,7 +454,32 @@ class ClientAgent(Agent):
                 named = MessageIdData(ledgerId=place, entryId=place)
                 await part.connection.ask("seek", consumer_id=part.number, message_id=named)
 
+        group.closes()  # the server closes the consumers before their client hears of it
         await self.recorded("seek", seek, lambda _: {}, **facts)
+
+    async def do_seek_behind(self, op: dict[str, Any]) -> None:
+        """Receive, acknowledge, and move to the beginning before the answers come."""
+        received, group = await self._taken(op)
+        if received:
+            facts = acked_of(op, group, received)
+            await seek_behind(self, group, received, facts, op["pause_s"])
+
+    async def do_renew(self, op: dict[str, Any]) -> None:
+        """Send, close the producer and open it again at once, and send more."""
+        topic, key = op["topic"], op["messages"][0][0]
+        producers = [
+            await self._client_producer(topic, each, "plain", "n1") for each in (*MESSAGE_KEYS, key)
+        ]  # those of other partitions keep the producer of the store open
+        producer = producers[-1]
+        for old_key, _ in op["messages"]:
+            self._send_plain(producer, topic, self._value(), old_key, None)
+            producer.flush()  # each is a frame of the store of its own
+        self._pending_of(producer).clear()
+        fresh = await renew(self, producer)
+        self.outgoing[topic, producer.partition, "plain", "n1"] = fresh
+        for old_key, _ in op["messages"]:
+            self._send_plain(fresh, topic, self._value(), old_key, None)
+        fresh.flush()
 
     # --- transactions -------------------------------------------------------------------------
 

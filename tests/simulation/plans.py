@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
-from typing import Any
+from typing import Any, Final
+
+CLIENT_WEIGHTS: Final = {
+    "produce": 10,
+    "take": 10,
+    "transact": 6,
+    "seek": 1,
+    "rest": 2,
+    "hang_up": 1,
+}
 
 
 def draw_group(random: Random, topics: list[Any], keys: tuple[Any, ...]) -> dict[str, Any]:
@@ -45,16 +55,20 @@ def _draw_call(random: Random, topics: list[Any], keys: tuple[Any, ...]) -> dict
     return call
 
 
-def draw_of_client(random: Random, topics: list[Any], keys: tuple[Any, ...]) -> dict[str, Any]:
+def draw_of_client(
+    random: Random,
+    topics: list[Any],
+    keys: tuple[Any, ...],
+    weights: Mapping[str, int] = CLIENT_WEIGHTS,
+) -> dict[str, Any]:
     """An operation of a client of the server."""
-    names = ("produce", "take", "transact", "seek", "rest", "hang_up")
-    name = random.choices(names, (10, 10, 6, 1, 2, 1))[0]
+    name = random.choices([*weights], [*weights.values()])[0]
     topic = random.choice(topics)
     operation: dict[str, Any] = {"op": name, "topic": topic.name}
-    if name in ("take", "transact", "seek"):
+    if name in ("take", "transact", "seek", "seek_behind"):
         operation["subscription"] = random.choice(list(topic.kinds))
         operation["window"] = random.choice((1, 2, 5, 1000))
-    if name in ("produce", "transact"):
+    if name in ("produce", "transact", "renew"):
         operation["producer"] = random.choice((None, "n1"))
         operation["batching"] = random.choice(("none", "plain", "key"))
         operation["messages"] = [
@@ -62,9 +76,11 @@ def draw_of_client(random: Random, topics: list[Any], keys: tuple[Any, ...]) -> 
             for _ in range(random.randint(1, 6))
         ]
         operation["wait"] = random.random() < 0.5
-    if name in ("take", "transact"):
+    if name in ("take", "transact", "seek_behind"):
         operation["take"] = random.choice((0, 1, 3, 10)) if name == "transact" else 5
         operation["timeout_s"] = random.choice((0.05, 0.5, 5))
+    if name == "seek_behind":
+        operation["pause_s"] = random.choice((0, 0, 0.00003))
     if name == "take":
         operation["then"] = random.choice(
             ("acknowledge",) * 4

@@ -342,7 +342,7 @@ class ClientProducer:
         self.next_sequence: int | None = None
         self.pending: deque[PendingSend] = deque()
         self.batch: list[tuple[Message, Any]] = []
-        self.is_over = False
+        self.is_over, self.looks_up = False, True
         client.producers[self.number] = self
         self._timer: asyncio.TimerHandle | None = None
 
@@ -354,7 +354,8 @@ class ClientProducer:
     async def _open(self) -> None:
         connection = await self.client.connection()
         self.connection, self.is_ready = connection, False
-        await connection.ask("lookupTopic", topic=self.topic)
+        if self.looks_up:
+            await connection.ask("lookupTopic", topic=self.topic)
         answer = await connection.ask(
             "producer",
             topic=self.topic,
@@ -387,6 +388,10 @@ class ClientProducer:
             await self.client.retry(self._open, 1000)
         except Refused as error:
             self._fail(Lost(error.args[0]))
+
+    def give_up(self) -> None:
+        """Close it: nobody knows what became of messages without a receipt."""
+        self._fail(Lost("the producer is closed"))
 
     def _fail(self, error: Exception) -> None:
         self.is_over = True

@@ -249,14 +249,15 @@ class Run:
                 self._announce_all(client, process, topic)
 
     def _announce_all(self, client: Any, process: SimulatedProcess, topic: TopicPlan) -> None:
-        """Let every named producer of a topic with watermarks promise something early."""
-        for plan in self.scenario.processes if topic.has_watermarks else ():
-            for number in ("n1", "n2"):
-                name = f"{plan.name}-{number}"
-                facts: dict[str, Any] = {"topic": topic.name, "producer": name, "time_ms": 1}
-                call = self.recorder.invoke(process.name, "announce", **facts)
-                client.producer(topic.name, name).new_watermark().event_time(1).send()
-                self.recorder.ok(call)
+        """Let the named producers of a topic with watermarks promise something early."""
+        names = self.scenario.announcers or [
+            f"{plan.name}-{number}" for plan in self.scenario.processes for number in ("n1", "n2")
+        ]
+        for name in names if topic.has_watermarks else ():
+            facts: dict[str, Any] = {"topic": topic.name, "producer": name, "time_ms": 1}
+            call = self.recorder.invoke(process.name, "announce", **facts)
+            client.producer(topic.name, name).new_watermark().event_time(1).send()
+            self.recorder.ok(call)
 
     def _look_over(self, process: SimulatedProcess) -> None:
         """Open the store, read everything, drain every subscription, verify."""

@@ -77,6 +77,8 @@ class Scenario(msgspec.Struct):
     topics: list[TopicPlan]
     processes: list[ProcessPlan]
     faults: list[dict[str, Any]]
+    announcers: list[str] = []  # producers that announce times; by default all named ones
+    closes_parts: bool = False  # waiting clients also close consumers of single partitions
 
 
 def draw(seed: int, processes: int | None = None, *, faults: bool = True) -> Scenario:
@@ -105,7 +107,7 @@ def draw(seed: int, processes: int | None = None, *, faults: bool = True) -> Sce
     for number in range(1, count + 1):
         length = random.randint(5, 40)
         plan = ProcessPlan(
-            f"p{number}", [_operation(random, weights, topics) for _ in range(length)]
+            f"p{number}", [operation_of(random, weights, topics) for _ in range(length)]
         )
         if random.random() < AIO_SHARE:
             plan.kind = "aio"
@@ -200,15 +202,16 @@ def _weights(random: Random) -> dict[str, float]:
     return {name: weight * random.choice((0, 0.5, 1, 1, 3)) for name, weight in weights.items()}
 
 
-def _operation(
+def operation_of(
     random: Random, weights: dict[str, float], topics: list[TopicPlan]
 ) -> dict[str, Any]:
+    """An operation, and what is particular about it."""
     names = list(weights)
     name = random.choices(names, [weights[each] + 1e-6 for each in names])[0]
     topic = random.choice(topics)
     operation: dict[str, Any] = {"op": name, "topic": topic.name}
     subscription = random.choice(list(topic.kinds))
-    if name in ("consume", "seek", "transfer", "keyed", "leave_open"):
+    if name in ("consume", "seek", "transfer", "keyed", "leave_open", "watch"):
         operation["subscription"] = subscription
     if name in ("send", "send_many", "send_named", "send_delayed", "send_large"):
         operation["key"] = random.choice((None, *MESSAGE_KEYS))
@@ -248,7 +251,7 @@ def _operation(
         operation["force"] = random.random() < 0.2
     elif name == "together":
         alone = {name: weights[name] for name in weights if name not in ("together", "reopen")}
-        operation["of"] = [_operation(random, alone, topics) for _ in "12"]
+        operation["of"] = [operation_of(random, alone, topics) for _ in "12"]
     elif name == "function":
         operation["limit"] = random.randint(1, 6)
         operation["txn_size"] = random.choice((1, 2, 1000))
@@ -262,4 +265,11 @@ def _operation(
     elif name == "announce":
         operation["producer"] = random.choice(("n1", "n2"))
         operation["back_ms"] = random.choice((0, 1000))
+    elif name == "stream":
+        operation["producer"] = random.choice(("n1", "n2"))
+        operation["count"] = random.randint(1, 4)
+        operation["inside"] = random.random() < 0.5
+    elif name == "watch":
+        operation["take"] = random.randint(1, 5)
+        operation["goes_back"] = random.random() < 0.4
     return operation

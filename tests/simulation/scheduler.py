@@ -32,6 +32,7 @@ real = SimpleNamespace(
 SECOND = 1_000_000_000  # nanoseconds
 START_NS = 1000 * SECOND
 STEP_NS = 20_000  # the longest time that one step takes
+BUSY_STEPS_MAX = 30_000  # more than a whole life takes: a task that never waits repeats itself
 HANG_S = 120.0  # of real time: a turn that takes longer does not end
 
 
@@ -61,6 +62,7 @@ class Task:
     number:   unique in its run; processes and messages of errors name it
     deadline: in nanoseconds, when a parked task goes on without being woken; None: never
     death:    raised at the next step of the task, once its process was killed
+    busy_steps: since it last waited
     """
 
     number: int
@@ -74,6 +76,7 @@ class Task:
     deadline: int | None = None
     stopped_until: int = 0
     death: BaseException | None = None
+    busy_steps: int = 0
     joiners: list[Task] = field(default_factory=list)
     ident: int = 0
 
@@ -179,6 +182,7 @@ class Scheduler:
     def park(self, deadline: int | None) -> bool:
         """Wait until another task calls `wake`, or for the deadline; whether it was woken."""
         task = self._step()
+        task.busy_steps = 0
         task.is_parked, task.is_woken, task.deadline = True, False, deadline
         try:
             self._switch(task)
@@ -217,6 +221,11 @@ class Scheduler:
         assert task is not None and task is self.current, "a step outside of its turn"
         self._raise_death(task)
         self.steps += 1
+        task.busy_steps += 1
+        if task.busy_steps > BUSY_STEPS_MAX:
+            self._stuck = Stuck(f"{task.process}/{task.name} does not end")
+            self._done.open()
+            task.gate.wait()
         self.now_ns += self.random.randrange(STEP_NS)
         return task
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.simulation.agent import Agent
 from tests.simulation.client_agent import ClientAgent, Group
+from tests.simulation.client_moves import close_part
 from tests.simulation.loop import run_in_loop
 from tests.simulation.machine import SharedDisk
 from tests.simulation.pulsar_client import Lost, Received, Refused
@@ -108,6 +109,7 @@ class WakeAgent(Agent):
         value = await self._send(topic.name)
         waiting = set(topic.kinds)
         hangs_up = self.random.random() < 0.4
+        closes_part = self.scenario.closes_parts and not hangs_up
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SOON_S
         while waiting:
@@ -115,6 +117,11 @@ class WakeAgent(Agent):
                 if message.value == value and hangs_up and len(self._of(group)) > 1:
                     hangs_up = False
                     (await client.client_of.connection()).close()
+                    deadline = loop.time() + SOON_S
+                    continue
+                if message.value == value and closes_part:
+                    closes_part = False
+                    await close_part(client, group, message)
                     deadline = loop.time() + SOON_S
                     continue
                 if message.value == value:

@@ -20,7 +20,9 @@ from txlog import Bound, Client, TxnId
 from txlog.base.ranges import END
 from txlog.engine.decide.topics import ledgers
 from txlog.engine.folds.buffer import Buffer
+from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.engine.upkeep.checkpoint import seal as sealing
 from txlog.engine.upkeep.checkpoint.seal import compare_rows
 from txlog.engine.upkeep.space import compact as compaction
 from txlog.engine.view import View
@@ -321,6 +323,33 @@ def test_a_trim_between_build_and_frame_of_a_seal(
         assert values(client) == [b"3", b"4", b"5"]
     bench.client.checkpoint()
     assert values(bench.reopen()) == [b"3", b"4", b"5"]
+
+
+def test_a_trim_of_a_part_of_the_rows_refuses_the_seal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has rows that are dead by then, so the next checkpoint seals the ledger anew."""
+    bench = bench_of(tmp_path, ledger_entries_max=3)
+    send(bench.client, b"plain")
+    send(bench.client, b"plain")
+    for number in range(4):  # the first is the last of its ledger, and the second in the next one
+        send_txn(bench.client, b"%d" % number)
+    other, trimmed = bench.another(), list[str]()
+    real = compare_rows
+
+    def late(store: Any, ref: FileRef, *arguments: Any) -> None:
+        real(store, ref, *arguments)
+        if "_txnlog" in ref.path and not trimmed:
+            trimmed.append(ref.path)
+            other.admin.trim("t", Bound("skip", 3), force_unacked=True)
+
+    monkeypatch.setattr(sealing, "compare_rows", late)
+    bench.client.checkpoint(roll_all=True)
+    assert trimmed and not Path(bench.path, trimmed[0]).exists()
+    for client in (bench.client, other, bench.another()):
+        assert values(client) == [b"1", b"2", b"3"]
+    bench.client.checkpoint()
+    assert values(bench.reopen()) == [b"1", b"2", b"3"]
 
 
 def test_compaction_after_a_trim(tmp_path: Path) -> None:

@@ -344,6 +344,18 @@ def test_a_new_partition_begins_with_the_least_times(bench: Bench) -> None:
     assert active(bench.reopen()) == [{"A": 60, "B": 7}] * 5
 
 
+def test_another_new_partition_does_not_run_ahead_of_the_last_one(bench: Bench) -> None:
+    """10: partitions differ after a transaction that began before one of them was added."""
+    client = bench.client
+    a = client.producer("t", name="A")
+    a.new_watermark().event_time(5).send()
+    with client.transaction() as txn:
+        a.new_watermark(txn).event_time(50).send()
+        client.admin.update_topic("t", partitions=4)
+    client.admin.update_topic("t", partitions=5)
+    assert active(client) == [{"A": 50}] * 3 + [{"A": 5}] * 2
+
+
 def test_a_topic_without_watermarks_has_new_partitions_without(bench: Bench) -> None:
     """13: no row, no cost."""
     bench.client.admin.update_topic("t", partitions=4)

@@ -344,3 +344,30 @@ def test_a_listener_of_nothing_is_refused(bench: Bench, given: dict[str, bool]) 
         client.reader("t", listener=Told())  # type: ignore[arg-type]
     with client.consumer("t", "s") as consumer:
         assert consumer.watermark_status is None
+
+
+def test_a_seek_into_a_transaction_goes_below_its_watermark(bench: Bench) -> None:
+    """9: the rest of the transaction is not acknowledged, so its assertion is not in effect."""
+    client = bench.client
+    say(client, "A", 1)
+    producer = client.producer("t", name="A")
+    with client.transaction() as txn:
+        for time in (10, 20, 30):
+            producer.send(b"m", event_time=time, txn=txn)
+        producer.new_watermark(txn).event_time(50).send()
+    consumer = watch(client)
+    rows = [message for message in (consumer.receive() for _ in range(4)) if message is not None]
+    consumer.acknowledge(rows)
+    assert (consumer.receive(), mark_of(consumer)) == (None, 50)
+    assert rows[1].message_id is not None
+    consumer.seek(rows[1].message_id)
+    assert (consumer.receive(), mark_of(consumer)) == (None, 1)
+    again = [message for message in (consumer.receive(), consumer.receive()) if message]
+    assert [(row.event_time, row.is_late) for row in again] == [(20, False), (30, False)]
+
+
+def mark_of(consumer: Consumer) -> int:
+    """The time of the last watermark that a consumer got."""
+    mark = consumer.get_last_watermark()
+    assert mark is not None
+    return mark.event_time
