@@ -25,6 +25,7 @@ from tests.simulation.scenario import (
     Scenario,
     TopicPlan,
 )
+from tests.simulation.upkeep import Upkeep
 from txlog import Client, Message, MessageId, functions
 from txlog.base.ranges import END, START
 from txlog.client.answers.integrity import verify_disk
@@ -56,6 +57,7 @@ class Memory:
     announced:  by topic and producer, the greatest time that it promised
     pending:    by producer of a client of the server, what had no receipt: by its number the
                 value, key and delivery time
+    table:      by key of the table, the values that it may have
     """
 
     def __init__(self) -> None:
@@ -66,6 +68,7 @@ class Memory:
         self.announced: dict[tuple[str, str], int] = {}
         self.marks: dict[str, int] = {}
         self.pending: dict[str, dict[int, tuple[str, str | None, int | None]]] = {}
+        self.table: dict[str, list[str | None]] = {}
         self.incarnation = 0
 
 
@@ -98,7 +101,7 @@ def value_of(value: bytes | None) -> str:
     return text.rstrip("-")
 
 
-class Agent:
+class Agent(Upkeep):
     """One life of a process."""
 
     def __init__(
@@ -177,7 +180,7 @@ class Agent:
             self.recorder.fail(call, error)
             raise
         self.recorder.ok(call, **answer(result))
-        self.process.world.answered(self.process)
+        self.process.world.answered(self.process, op)
         return result
 
     def _value(self) -> str:
@@ -386,13 +389,18 @@ class Agent:
             )
 
     def _send_in(self, txn: Any, topic: str, key: str | None) -> None:
+        producer, facts, payload = self._facts_in(txn, topic, key)
+        self._call("send", lambda: producer.send(payload, key=key, txn=txn), _sent, **facts)
+
+    def _facts_in(self, txn: Any, topic: str, key: str | None) -> tuple[Any, dict[str, Any], Any]:
+        """For a send in a transaction: the producer, what the history records, and the payload."""
         value, producer = self._value(), self._producer(topic)
         payload = self._payload(topic, value)
         facts = {"topic": topic, "value": value, "txn": str(txn.id)}
         facts["session"] = f"{self._session(topic)}.{txn.id}"
         if key:
             facts["key"] = key
-        self._call("send", lambda: producer.send(payload, key=key, txn=txn), _sent, **facts)
+        return producer, facts, payload
 
     def _in_transaction(
         self,
@@ -403,6 +411,9 @@ class Agent:
     ) -> None:
         txn = self._begin(holder)
         txn_id = str(txn.id)
+        if op["joined"]:
+            self._in_one_frame(op, txn, received, consumer, holder)
+            return
         try:
             self._fill(op, txn, received, consumer)
         except (TxlogError, Interrupted):
@@ -411,6 +422,48 @@ class Agent:
         if op["rest_s"]:
             self.process.world.scheduler.sleep(op["rest_s"])
         self._end(txn, txn_id, op["end"], holder)
+
+    def _in_one_frame(
+        self,
+        op: dict[str, Any],
+        txn: Any,
+        received: list[Message],
+        consumer: Any,
+        holder: dict[str, Any],
+    ) -> None:
+        """Defer sends and an acknowledgement, so that the end writes all of it."""
+        txn_id = str(txn.id)
+        deferred: list[tuple[int, Callable[[Any], dict[str, Any]], Any]] = []
+        try:
+            for topic, key in op["to"]:
+                producer, facts, payload = self._facts_in(txn, topic, key)
+                call = self.recorder.invoke(self.process.name, "send", **facts)
+                deferred.append((call, _sent, producer.send_async(payload, key=key, txn=txn)))
+            if received:
+                facts = self._acked_of(op, consumer, received) | {"txn": txn_id}
+                call = self.recorder.invoke(self.process.name, "acknowledge", **facts)
+                deferred.append((call, _acked, consumer.acknowledge_async(received, txn=txn)))
+            self._end(txn, txn_id, op["end"], holder)
+        except (TxlogError, Interrupted):
+            self._guarded(lambda: self._end(txn, txn_id, "abort", holder))
+            raise
+        finally:
+            for call, answer, later in deferred:
+                self._answer(call, answer, later)
+
+    def _answer(self, call: int, answer: Callable[[Any], dict[str, Any]], later: Any) -> None:
+        """Record the outcome of a deferred operation, without writing it."""
+        if not later.done():
+            self.recorder.unknown(call, "its transaction never wrote it")
+            return
+        try:
+            result = later.result()
+        except (OutcomeUnknown, Interrupted) as error:
+            self.recorder.unknown(call, error)
+        except TxlogError as error:
+            self.recorder.fail(call, error)
+        else:
+            self.recorder.ok(call, **answer(result))
 
     def _end(self, txn: Any, txn_id: str, end: str, holder: dict[str, Any]) -> None:
         self._call(end, getattr(txn, end), _nothing, txn=txn_id, **holder)
@@ -425,7 +478,7 @@ class Agent:
             place = f"{self.memory.incarnation}.{self.memory.count}.{topic}.{subscription}"
             self.memory.count += 1
             name = f"{self.process.name}.{place}"
-            self.consumers[at] = self._call(
+            consumer = self._call(
                 "subscribe",
                 lambda: self.client.consumer(
                     topic, subscription, type=kind.replace("_", "-"), name=name
@@ -436,6 +489,8 @@ class Agent:
                 consumer=name,
                 kind=kind,
             )
+            if self.consumers.setdefault(at, consumer) is not consumer:  # a thread was faster
+                self._call("close", consumer.close, _nothing, consumer=name)
         return self.consumers[at]
 
     def _take(

@@ -11,6 +11,7 @@ import msgspec
 from tests.history.checker import check
 from tests.history.events import Event
 from tests.simulation import scenario as scenarios
+from tests.simulation.profiles import focused
 from tests.simulation.run import Finding, Outcome, Run
 from tests.simulation.scenario import Scenario
 from tests.simulation.scheduler import real
@@ -69,7 +70,10 @@ def main() -> int:
             1 if options.seed is not None and not options.minutes else 1 << 40
         )
         plans = (
-            scenarios.draw(seed, options.processes, faults=not options.no_faults)
+            focused(
+                scenarios.draw(seed, options.processes, faults=not options.no_faults),
+                faults=not options.no_faults,
+            )
             for seed in range(first, first + count)
         )
     began = real.monotonic()

@@ -77,10 +77,11 @@ class Scenario(msgspec.Struct):
     topics: list[TopicPlan]
     processes: list[ProcessPlan]
     faults: list[dict[str, Any]]
+    has_table: bool = False  # a topic that is compacted by key, see upkeep
 
 
 def draw(seed: int, processes: int | None = None, *, faults: bool = True) -> Scenario:
-    """The scenario of a seed; processes: how many, by default drawn as well."""
+    """A scenario over all areas; processes: how many, by default drawn as well."""
     random = Random(f"{seed} scenario")
     count = processes or random.choice((1, 2, 2, 3, 3, 4))
     topics = [_topic(random, name) for name in TOPICS[: random.randint(1, len(TOPICS))]]
@@ -105,7 +106,7 @@ def draw(seed: int, processes: int | None = None, *, faults: bool = True) -> Sce
     for number in range(1, count + 1):
         length = random.randint(5, 40)
         plan = ProcessPlan(
-            f"p{number}", [_operation(random, weights, topics) for _ in range(length)]
+            f"p{number}", [operation_of(random, weights, topics) for _ in range(length)]
         )
         if random.random() < AIO_SHARE:
             plan.kind = "aio"
@@ -200,9 +201,10 @@ def _weights(random: Random) -> dict[str, float]:
     return {name: weight * random.choice((0, 0.5, 1, 1, 3)) for name, weight in weights.items()}
 
 
-def _operation(
+def operation_of(
     random: Random, weights: dict[str, float], topics: list[TopicPlan]
 ) -> dict[str, Any]:
+    """An operation, and what is particular about it."""
     names = list(weights)
     name = random.choices(names, [weights[each] + 1e-6 for each in names])[0]
     topic = random.choice(topics)
@@ -248,7 +250,7 @@ def _operation(
         operation["force"] = random.random() < 0.2
     elif name == "together":
         alone = {name: weights[name] for name in weights if name not in ("together", "reopen")}
-        operation["of"] = [_operation(random, alone, topics) for _ in "12"]
+        operation["of"] = [operation_of(random, alone, topics) for _ in "12"]
     elif name == "function":
         operation["limit"] = random.randint(1, 6)
         operation["txn_size"] = random.choice((1, 2, 1000))
@@ -262,4 +264,8 @@ def _operation(
     elif name == "announce":
         operation["producer"] = random.choice(("n1", "n2"))
         operation["back_ms"] = random.choice((0, 1000))
+    elif name == "gc":
+        operation["keep_ms"] = random.choice((0, 0, 600_000))
+    elif name == "put":
+        operation["number"] = random.randint(1, 3)
     return operation
