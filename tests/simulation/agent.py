@@ -31,7 +31,7 @@ from txlog.base.ranges import END, START
 from txlog.client.answers.integrity import verify_disk
 from txlog.client.open import open_on
 from txlog.clock import SystemClock
-from txlog.errors import OutcomeUnknown, TxlogError
+from txlog.errors import Corruption, OutcomeUnknown, TxlogError
 
 LARGE_BYTES = 250  # above max_message_bytes of some scenarios
 CLOSING_ROUNDS = 3
@@ -46,7 +46,7 @@ class Record:
 
 
 class Damage(Exception):
-    """`verify` reported an error."""
+    """`verify` or a call has found that the store is damaged, and no fault damages it."""
 
 
 class Memory:
@@ -139,6 +139,8 @@ class Agent(Upkeep):
     def _open(self) -> bool:
         try:
             self.client = open_on(SharedDisk(self.process), SystemClock())
+        except Corruption as error:
+            raise Damage(str(error)) from error
         except (TxlogError, Interrupted):
             self.process.world.scheduler.sleep(0.1)
             return False
@@ -160,9 +162,11 @@ class Agent(Upkeep):
         self.recorder.event("kill", process=self.process.name)
 
     def _guarded(self, act: Callable[[], object]) -> None:
-        """Carry on after what txlog refuses; any other error is a finding."""
+        """Carry on after what txlog refuses; damage and any other error are findings."""
         try:
             act()
+        except Corruption as error:
+            raise Damage(str(error)) from error
         except (TxlogError, Interrupted):
             return
 
