@@ -105,11 +105,11 @@ def test_a_consumer_joins_although_the_file_of_a_dead_one_stays() -> None:
     client.create_topic("t")
     client.create_subscription("t", "s", type="exclusive")
     held = client.consumer("t", "s")
-    path = liveness.consumer_lock(session_of(held).member.number)
+    stale = liveness.consumer_lock(session_of(held).member.number)
     dying.kill()
 
-    def refuse(op: str, at: str, **info: int) -> None:
-        if (op, at) == ("unlink", path):
+    def refuse(op: str, path: str, **info: int) -> None:
+        if (op, path) == ("unlink", stale):
             raise OSError(errno.EIO, "Input/output error")
 
     ours = disk.process()
@@ -117,4 +117,4 @@ def test_a_consumer_joins_although_the_file_of_a_dead_one_stays() -> None:
     with open_on(ours, SystemClock()) as client:
         client.consumer("t", "s").close()
         client.consumer("t", "s").close()
-    assert disk.exists(path)
+    assert disk.exists(stale)

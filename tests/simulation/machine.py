@@ -294,11 +294,14 @@ class World:
         answer, nth   the nth answer to a call of the API with this name
         calls         so many calls of the disk after another fault, its cause; answers: so many
                       answers after it; own: so many calls of the process that met the cause
+        same          only the process that met the cause counts
         then          faults whose cause is this one
         """
         fault = dict(fault)
         if "own" in fault and cause is not None:
             fault |= {"on": ["", ""], "nth": fault["own"], "process": cause.name}
+        if "same" in fault and cause is not None:
+            fault["process"] = cause.name
         if "on" in fault or "answer" in fault:
             self.placed.append(fault)
         elif fault.get("after") or "answers" in fault:

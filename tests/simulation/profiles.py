@@ -160,8 +160,13 @@ def _at_append(random: Random) -> dict[str, Any]:
 
 
 def _at_full_disk(random: Random) -> dict[str, Any]:
-    kind = random.choice(("ENOSPC", "EIO", "short_ENOSPC"))
-    return {"kind": kind, "on": ["pwrite", "journal/0"], "nth": random.randint(1, 60)}
+    """The write of a frame fails; often the frame of a transaction, which has several calls."""
+    fault: dict[str, Any] = {"kind": random.choice(("ENOSPC", "EIO", "short_EIO"))}
+    fault["on"] = ["pwrite", "journal/0"]
+    if random.random() < 0.3:
+        return fault | {"nth": random.randint(1, 60)}
+    failure = fault | {"nth": 1, "same": True}
+    return {"kind": "nothing", "answer": "begin", "nth": random.randint(1, 12), "then": [failure]}
 
 
 def _at_begin(random: Random) -> dict[str, Any]:
