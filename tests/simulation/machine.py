@@ -295,6 +295,7 @@ class World:
         calls         so many calls of the disk after another fault, its cause; answers: so many
                       answers after it; own: so many calls of the process that met the cause
         same          only the process that met the cause counts
+        is_behind     only calls count at which an older journal file is not flushed
         then          faults whose cause is this one
         """
         fault = dict(fault)
@@ -351,11 +352,20 @@ class World:
         due = []
         for fault in [*self.placed]:
             if fault.get("process", process.name) == process.name and is_there(fault):
+                if "is_behind" in fault and not self._is_behind():
+                    continue
                 fault["nth"] -= 1
                 if fault["nth"] <= 0:
                     self.placed.remove(fault)
                     due.append(fault)
         return due
+
+    def _is_behind(self) -> bool:
+        """Whether a journal file before the newest has bytes that no flush has covered (R14)."""
+        directory = self.machine.root.entries["journal"].entries  # type: ignore[index]
+        names = sorted(name for name in directory or () if name.endswith(".journal"))
+        older = [directory[name] for name in names[:-1]]  # type: ignore[index]
+        return any(not item.is_lost for node in older for item in node.pending)
 
     def _happen(
         self,

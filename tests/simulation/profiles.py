@@ -58,6 +58,9 @@ CHECKPOINT_CALLS: Final = (
     ("sync_dir", "journal"),
 )
 
+# The power fails before a manifest makes an older journal file superfluous, if that matters.
+BEHIND: Final = {"kind": "power_cut", "on": ["link", "manifest"], "nth": 1, "is_behind": True}
+
 
 def focused(scenario: Scenario, *, faults: bool) -> Scenario:
     """The scenario of a seed, on one area if the seed has a profile."""
@@ -77,7 +80,7 @@ def _journal(random: Random, scenario: Scenario) -> None:
         "coordinators": 1,
     }
     _plan(random, scenario, JOURNAL_WEIGHTS)
-    scenario.faults = _placed(random, _JOURNAL_FAULTS)
+    scenario.faults = [*_placed(random, _JOURNAL_FAULTS), BEHIND]
 
 
 def _space(random: Random, scenario: Scenario) -> None:
