@@ -290,7 +290,7 @@ class World:
         """Let a fault happen, at one of these places:
 
         at (after)    the call of the disk of this number; after: the answer of this number
-        on, nth       the nth call of this kind from now on: [op or "", beginning of the path]
+        on, nth       the nth call of this kind from now on: [op or "", part of the path]
         answer, nth   the nth answer to a call of the API with this name
         calls         so many calls of the disk after another fault, its cause; answers: so many
                       answers after it; own: so many calls of the process that met the cause
@@ -460,5 +460,5 @@ def _is_there(fault: dict[str, Any], op: str, path: str) -> bool:
     """Whether a call of the disk is of the kind that a fault waits for."""
     if "on" not in fault:
         return False
-    wanted, beginning = fault["on"]
-    return wanted in ("", op) and path.startswith(beginning)
+    wanted, part = fault["on"]
+    return wanted in ("", op) and part in path

@@ -192,10 +192,17 @@ _JOURNAL_FAULTS: Final = (
 
 
 def _at_move(random: Random) -> dict[str, Any]:
-    """A process dies soon after it has read back what it copied to the bucket."""
-    death = {"kind": random.choice(("kill", "power_cut")), "own": random.randint(1, 25)}
-    on = ["far_read", ""]
-    return {"kind": "nothing", "on": on, "nth": random.randint(1, 6), "then": [death]}
+    """A process dies soon after it has copied a file to the bucket, around the frame for that."""
+    death = {"kind": random.choice(("kill", "power_cut")), "own": random.randint(3, 12)}
+    on = ["far_write", ""]
+    return {"kind": "nothing", "on": on, "nth": random.randint(1, 5), "then": [death]}
+
+
+def _at_large(random: Random) -> dict[str, Any]:
+    """The sender of a large message stops after its file has a name, before the frame for it."""
+    stop = {"kind": "stop", "own": random.randint(1, 3), "seconds": random.choice((0.5, 5, 100))}
+    on = ["link", "_txnlog"]
+    return {"kind": "nothing", "on": on, "nth": random.randint(1, 8), "then": [stop]}
 
 
 def _at_removal(random: Random) -> dict[str, Any]:
@@ -221,8 +228,10 @@ def _at_bucket(random: Random) -> dict[str, Any]:
 
 _SPACE_FAULTS: Final = (
     _at_move,
+    _at_move,
+    _at_large,
+    _at_large,
     _at_removal,
-    _at_publishing,
     _at_publishing,
     _at_bucket,
     _at_checkpoint,
