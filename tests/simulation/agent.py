@@ -17,6 +17,7 @@ from typing import Any
 from tests.history.events import Recorder
 from tests.simulation.commands import run_command
 from tests.simulation.machine import Interrupted, SharedDisk, SimulatedProcess
+from tests.simulation.memory import Memory
 from tests.simulation.scenario import (
     FUNCTION_IN,
     FUNCTION_OUT,
@@ -47,29 +48,6 @@ class Record:
 
 class Damage(Exception):
     """`verify` or a call has found that the store is damaged, and no fault damages it."""
-
-
-class Memory:
-    """What an application keeps outside of the store, so that it outlives its process.
-
-    sequences:  by topic and producer, the next number
-    unsettled:  by topic and producer, what may not have been stored: sequence, value, key, time
-    announced:  by topic and producer, the greatest time that it promised
-    pending:    by producer of a client of the server, what had no receipt: by its number the
-                value, key and delivery time
-    table:      by key of the table, the values that it may have
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.next = 0
-        self.sequences: dict[tuple[str, str], int] = {}
-        self.unsettled: dict[tuple[str, str], tuple[int, str, str | None, int]] = {}
-        self.announced: dict[tuple[str, str], int] = {}
-        self.marks: dict[str, int] = {}
-        self.pending: dict[str, dict[int, tuple[str, str | None, int | None]]] = {}
-        self.table: dict[str, list[str | None]] = {}
-        self.incarnation = 0
 
 
 def text_id(message_id: MessageId | None) -> str | None:
@@ -634,15 +612,6 @@ class Agent(Upkeep):
 
     # --- upkeep ------------------------------------------------------------------------------
 
-    def checkpoint(self, op: dict[str, Any]) -> None:
-        self.client.checkpoint(roll_all=op["roll_all"])
-
-    def compact(self, op: dict[str, Any]) -> None:
-        self.client.admin.compact(op["topic"])
-
-    def compact_topic(self, op: dict[str, Any]) -> None:
-        self.client.admin.compact_topic(op["topic"])
-
     def trim(self, op: dict[str, Any]) -> None:
         topic = op["topic"]
         self._call(
@@ -662,12 +631,6 @@ class Agent(Upkeep):
             topic=topic,
             partitions=count,
         )
-
-    def expire(self, op: dict[str, Any]) -> None:
-        self.client.expire()
-
-    def merge(self, op: dict[str, Any]) -> None:
-        self.client.topic(op["topic"]).merge()
 
     def sleep(self, op: dict[str, Any]) -> None:
         self.process.world.scheduler.sleep(op["seconds"])

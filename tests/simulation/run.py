@@ -14,7 +14,6 @@ import msgspec
 from tests.history.events import Event, Recorder
 from tests.simulation.agent import (
     Agent,
-    Memory,
     make_topic,
     need_sound,
     rows_of,
@@ -27,6 +26,7 @@ from tests.simulation.bucket import simulated_bucket, trust_bucket
 from tests.simulation.client_agent import ClientAgent, resolve
 from tests.simulation.commands import simulated_commands
 from tests.simulation.machine import SharedDisk, SimulatedProcess, World
+from tests.simulation.memory import Memory
 from tests.simulation.network import Network
 from tests.simulation.primitives import EPOCH_NS
 from tests.simulation.scenario import (

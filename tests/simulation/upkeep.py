@@ -1,4 +1,4 @@
-"""Owns the operations that free and move space: garbage, offloading, and a table of newest values.
+"""Owns the operations of upkeep: checkpoints, garbage, offloading, and a table of newest values.
 
 The table is a topic that is compacted by key and keeps nothing else. Each process has keys of its
 own there, so it knows which values they may have.
@@ -14,8 +14,8 @@ from txlog import Client
 from txlog.errors import OutcomeUnknown, TxlogError
 
 if TYPE_CHECKING:
-    from tests.simulation.agent import Memory
     from tests.simulation.machine import SimulatedProcess
+    from tests.simulation.memory import Memory
 
 TABLE = "table"
 TABLE_PARTITIONS = 2
@@ -53,6 +53,21 @@ class Upkeep:
 
     def _value(self) -> str:
         raise NotImplementedError
+
+    def checkpoint(self, op: dict[str, Any]) -> None:
+        self.client.checkpoint(roll_all=op["roll_all"])
+
+    def compact(self, op: dict[str, Any]) -> None:
+        self.client.admin.compact(op["topic"])
+
+    def compact_topic(self, op: dict[str, Any]) -> None:
+        self.client.admin.compact_topic(op["topic"])
+
+    def merge(self, op: dict[str, Any]) -> None:
+        self.client.topic(op["topic"]).merge()
+
+    def expire(self, op: dict[str, Any]) -> None:
+        self.client.expire()
 
     def gc(self, op: dict[str, Any]) -> None:
         self.client.admin.gc(apply=True, keep_ms=op["keep_ms"])
