@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 from typing import Any
 
 import pytest
 
+from tests.disk.memory import MemoryDisk
 from tests.engine_kit import Bench, session_of
+from txlog.base.settings import Settings
+from txlog.client.open import open_on
+from txlog.clock import SystemClock
 from txlog.engine.store import liveness
+from txlog.engine.store.identity import make_store
 from txlog.errors import ConsumerBusy
 
 pytestmark = [
@@ -88,3 +94,27 @@ def test_a_refused_consumer_tries_only_once(bench: Bench, monkeypatch: pytest.Mo
     monkeypatch.undo()
     holder.close()
     bench.client.consumer("t", "only").close()
+
+
+def test_a_consumer_joins_although_the_file_of_a_dead_one_stays() -> None:
+    """The call failed after it had joined, and nobody closed the consumer (simulation, seed 33)."""
+    disk = MemoryDisk()
+    make_store(disk, Settings(), SystemClock())
+    dying = disk.process()
+    client = open_on(dying, SystemClock())
+    client.create_topic("t")
+    client.create_subscription("t", "s", type="exclusive")
+    held = client.consumer("t", "s")
+    stale = liveness.consumer_lock(session_of(held).member.number)
+    dying.kill()
+
+    def refuse(op: str, path: str, **info: int) -> None:
+        if (op, path) == ("unlink", stale):
+            raise OSError(errno.EIO, "Input/output error")
+
+    ours = disk.process()
+    ours.step = refuse
+    with open_on(ours, SystemClock()) as client:
+        client.consumer("t", "s").close()
+        client.consumer("t", "s").close()
+    assert disk.exists(stale)

@@ -372,6 +372,20 @@ def test_a_read_does_not_wait_for_a_process_stopped_in_a_flush() -> None:
     assert {"k1", "f1"} <= {*sent(disk.process())}
 
 
+def test_a_question_shows_what_a_dead_writer_left_unflushed() -> None:
+    """R22: without another write, the message would stay hidden until somebody writes."""
+    (of_k, k), (_, f) = processes(2)
+
+    def in_its_flush(op: str, path: str, **info: int) -> None:
+        if op == "datasync" and path.endswith(".journal"):
+            raise Killed
+
+    of_k.step = in_its_flush
+    with pytest.raises(Killed):
+        send(k, "k1")
+    assert [m.value for t in f.read("t") for m in messages(t)][-1] == b"k1"
+
+
 def test_a_refusal_waits_until_its_reason_is_durable() -> None:
     """Guards against the answer `it exists already` for a topic that a power cut takes back."""
     (of_k, k), (disk, f) = processes(2)

@@ -17,6 +17,7 @@ from typing import Any
 from tests.history.events import Recorder
 from tests.simulation.commands import run_command
 from tests.simulation.machine import Interrupted, SharedDisk, SimulatedProcess
+from tests.simulation.memory import Memory
 from tests.simulation.scenario import (
     FUNCTION_IN,
     FUNCTION_OUT,
@@ -25,13 +26,14 @@ from tests.simulation.scenario import (
     Scenario,
     TopicPlan,
 )
+from tests.simulation.upkeep import Upkeep
 from tests.simulation.watching import Watching
 from txlog import Client, Message, MessageId, functions
 from txlog.base.ranges import END, START
 from txlog.client.answers.integrity import verify_disk
 from txlog.client.open import open_on
 from txlog.clock import SystemClock
-from txlog.errors import OutcomeUnknown, TxlogError
+from txlog.errors import Corruption, OutcomeUnknown, TxlogError
 
 LARGE_BYTES = 250  # above max_message_bytes of some scenarios
 CLOSING_ROUNDS = 3
@@ -46,28 +48,7 @@ class Record:
 
 
 class Damage(Exception):
-    """`verify` reported an error."""
-
-
-class Memory:
-    """What an application keeps outside of the store, so that it outlives its process.
-
-    sequences:  by topic and producer, the next number
-    unsettled:  by topic and producer, what may not have been stored: sequence, value, key, time
-    announced:  by topic and producer, the greatest time that it promised
-    pending:    by producer of a client of the server, what had no receipt: by its number the
-                value, key and delivery time
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.next = 0
-        self.sequences: dict[tuple[str, str], int] = {}
-        self.unsettled: dict[tuple[str, str], tuple[int, str, str | None, int]] = {}
-        self.announced: dict[tuple[str, str], int] = {}
-        self.marks: dict[str, int] = {}
-        self.pending: dict[str, dict[int, tuple[str, str | None, int | None]]] = {}
-        self.incarnation = 0
+    """`verify` or a call has found that the store is damaged, and no fault damages it."""
 
 
 def text_id(message_id: MessageId | None) -> str | None:
@@ -99,7 +80,7 @@ def value_of(value: bytes | None) -> str:
     return text.rstrip("-")
 
 
-class Agent(Watching):
+class Agent(Upkeep, Watching):
     """One life of a process."""
 
     rows_of = staticmethod(rows_of)
@@ -139,6 +120,8 @@ class Agent(Watching):
     def _open(self) -> bool:
         try:
             self.client = open_on(SharedDisk(self.process), SystemClock())
+        except Corruption as error:
+            raise Damage(str(error)) from error
         except (TxlogError, Interrupted):
             self.process.world.scheduler.sleep(0.1)
             return False
@@ -160,9 +143,11 @@ class Agent(Watching):
         self.recorder.event("kill", process=self.process.name)
 
     def _guarded(self, act: Callable[[], object]) -> None:
-        """Carry on after what txlog refuses; any other error is a finding."""
+        """Carry on after what txlog refuses; damage and any other error are findings."""
         try:
             act()
+        except Corruption as error:
+            raise Damage(str(error)) from error
         except (TxlogError, Interrupted):
             return
 
@@ -180,7 +165,7 @@ class Agent(Watching):
             self.recorder.fail(call, error)
             raise
         self.recorder.ok(call, **answer(result))
-        self.process.world.answered(self.process)
+        self.process.world.answered(self.process, op)
         return result
 
     def _value(self) -> str:
@@ -389,13 +374,18 @@ class Agent(Watching):
             )
 
     def _send_in(self, txn: Any, topic: str, key: str | None) -> None:
+        producer, facts, payload = self._facts_in(txn, topic, key)
+        self._call("send", lambda: producer.send(payload, key=key, txn=txn), _sent, **facts)
+
+    def _facts_in(self, txn: Any, topic: str, key: str | None) -> tuple[Any, dict[str, Any], Any]:
+        """For a send in a transaction: the producer, what the history records, and the payload."""
         value, producer = self._value(), self._producer(topic)
         payload = self._payload(topic, value)
         facts = {"topic": topic, "value": value, "txn": str(txn.id)}
         facts["session"] = f"{self._session(topic)}.{txn.id}"
         if key:
             facts["key"] = key
-        self._call("send", lambda: producer.send(payload, key=key, txn=txn), _sent, **facts)
+        return producer, facts, payload
 
     def _in_transaction(
         self,
@@ -406,6 +396,9 @@ class Agent(Watching):
     ) -> None:
         txn = self._begin(holder)
         txn_id = str(txn.id)
+        if op["joined"]:
+            self._in_one_frame(op, txn, received, consumer, holder)
+            return
         try:
             self._fill(op, txn, received, consumer)
         except (TxlogError, Interrupted):
@@ -414,6 +407,48 @@ class Agent(Watching):
         if op["rest_s"]:
             self.process.world.scheduler.sleep(op["rest_s"])
         self._end(txn, txn_id, op["end"], holder)
+
+    def _in_one_frame(
+        self,
+        op: dict[str, Any],
+        txn: Any,
+        received: list[Message],
+        consumer: Any,
+        holder: dict[str, Any],
+    ) -> None:
+        """Defer sends and an acknowledgement, so that the end writes all of it."""
+        txn_id = str(txn.id)
+        deferred: list[tuple[int, Callable[[Any], dict[str, Any]], Any]] = []
+        try:
+            for topic, key in op["to"]:
+                producer, facts, payload = self._facts_in(txn, topic, key)
+                call = self.recorder.invoke(self.process.name, "send", **facts)
+                deferred.append((call, _sent, producer.send_async(payload, key=key, txn=txn)))
+            if received:
+                facts = self._acked_of(op, consumer, received) | {"txn": txn_id}
+                call = self.recorder.invoke(self.process.name, "acknowledge", **facts)
+                deferred.append((call, _acked, consumer.acknowledge_async(received, txn=txn)))
+            self._end(txn, txn_id, op["end"], holder)
+        except (TxlogError, Interrupted):
+            self._guarded(lambda: self._end(txn, txn_id, "abort", holder))
+            raise
+        finally:
+            for call, answer, later in deferred:
+                self._answer(call, answer, later)
+
+    def _answer(self, call: int, answer: Callable[[Any], dict[str, Any]], later: Any) -> None:
+        """Record the outcome of a deferred operation, without writing it."""
+        if not later.done():
+            self.recorder.unknown(call, "its transaction never wrote it")
+            return
+        try:
+            result = later.result()
+        except (OutcomeUnknown, Interrupted) as error:
+            self.recorder.unknown(call, error)
+        except TxlogError as error:
+            self.recorder.fail(call, error)
+        else:
+            self.recorder.ok(call, **answer(result))
 
     def _end(self, txn: Any, txn_id: str, end: str, holder: dict[str, Any]) -> None:
         self._call(end, getattr(txn, end), _nothing, txn=txn_id, **holder)
@@ -428,7 +463,7 @@ class Agent(Watching):
             place = f"{self.memory.incarnation}.{self.memory.count}.{topic}.{subscription}"
             self.memory.count += 1
             name = f"{self.process.name}.{place}"
-            self.consumers[at] = self._call(
+            consumer = self._call(
                 "subscribe",
                 lambda: self.client.consumer(
                     topic,
@@ -443,6 +478,8 @@ class Agent(Watching):
                 consumer=name,
                 kind=kind,
             )
+            if self.consumers.setdefault(at, consumer) is not consumer:  # a thread was faster
+                self._call("close", consumer.close, _nothing, consumer=name)
         return self.consumers[at]
 
     def _take(
@@ -582,15 +619,6 @@ class Agent(Watching):
 
     # --- upkeep ------------------------------------------------------------------------------
 
-    def checkpoint(self, op: dict[str, Any]) -> None:
-        self.client.checkpoint(roll_all=op["roll_all"])
-
-    def compact(self, op: dict[str, Any]) -> None:
-        self.client.admin.compact(op["topic"])
-
-    def compact_topic(self, op: dict[str, Any]) -> None:
-        self.client.admin.compact_topic(op["topic"])
-
     def trim(self, op: dict[str, Any]) -> None:
         topic = op["topic"]
         self._call(
@@ -610,12 +638,6 @@ class Agent(Watching):
             topic=topic,
             partitions=count,
         )
-
-    def expire(self, op: dict[str, Any]) -> None:
-        self.client.expire()
-
-    def merge(self, op: dict[str, Any]) -> None:
-        self.client.topic(op["topic"]).merge()
 
     def sleep(self, op: dict[str, Any]) -> None:
         self.process.world.scheduler.sleep(op["seconds"])

@@ -11,7 +11,7 @@ import msgspec
 from tests.history.checker import check
 from tests.history.events import Event
 from tests.simulation import scenario as scenarios
-from tests.simulation.consumer_profiles import focused
+from tests.simulation.profiles import focused
 from tests.simulation.run import Finding, Outcome, Run
 from tests.simulation.scenario import Scenario
 from tests.simulation.scheduler import real

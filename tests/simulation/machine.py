@@ -25,7 +25,7 @@ PLATTER_CHOICES = 12  # of so many disks that a power cut could leave, one is ta
 NOTHING_KEPT = 0.5  # how often a power cut leaves only what was flushed
 DISK_BYTES = 1 << 40
 WATCHES_FROM = 1 << 20  # numbers of descriptors
-NAP_SECONDS_MIN, NAP_SECONDS_MAX = 0.002, 2.0
+NAP_SECONDS_MIN, NAP_SECONDS_MAX = 0.0002, 2.0
 
 
 class Interrupted(Exception):
@@ -242,6 +242,7 @@ class World:
 
     faults:   by number of the call of the disk, those that happen there
     faults_after: by number of the answer that the applications got, those that happen then
+    placed:   faults that wait for a call or an answer of some kind, see `arrange`
     calls:    the calls of the disk so far; trace: a hash of them all
     on_death: called with a process after it was killed, and with None after a power cut
     """
@@ -253,6 +254,8 @@ class World:
         self.processes: list[SimulatedProcess] = []
         self.faults: dict[int, list[dict[str, Any]]] = {}
         self.faults_after: dict[int, list[dict[str, Any]]] = {}
+        self.placed: list[dict[str, Any]] = []
+        self.bucket: dict[str, bytes] = {}  # objects by name; another machine keeps them
         self.calls = self.answers = 0
         self.wall_offset_ns = 0
         self.booted_ns = 0
@@ -283,12 +286,46 @@ class World:
         finally:
             self._calm -= 1
 
-    def answered(self, process: SimulatedProcess) -> None:
+    def arrange(self, fault: dict[str, Any], cause: SimulatedProcess | None = None) -> None:
+        """Let a fault happen, at one of these places:
+
+        at (after)    the call of the disk of this number; after: the answer of this number
+        on, nth       the nth call of this kind from now on: [op or "", part of the path]
+        answer, nth   the nth answer to a call of the API with this name
+        calls         so many calls of the disk after another fault, its cause; answers: so many
+                      answers after it; own: so many calls of the process that met the cause
+        same          only the process that met the cause counts
+        is_behind     only calls count at which an older journal file is not flushed
+        then          faults whose cause is this one
+        """
+        fault = dict(fault)
+        if "own" in fault and cause is not None:
+            fault |= {"on": ["", ""], "nth": fault["own"], "process": cause.name}
+        if "same" in fault and cause is not None:
+            fault["process"] = cause.name
+        if "on" in fault or "answer" in fault:
+            self.placed.append(fault)
+        elif fault.get("after") or "answers" in fault:
+            at = fault["at"] if "at" in fault else self.answers + fault["answers"]
+            self.faults_after.setdefault(at, []).append(fault)
+        else:
+            at = fault["at"] if "at" in fault else self.calls + fault["calls"]
+            self.faults.setdefault(at, []).append(fault)
+
+    def forget_faults(self) -> None:
+        """Nothing happens any more."""
+        self.faults.clear()
+        self.faults_after.clear()
+        self.placed.clear()
+
+    def answered(self, process: SimulatedProcess, op: str = "") -> None:
         """A call of a process has returned: what was promised must hold from now on."""
         self.answers += 1
         if self._calm:
             return
-        for fault in self.faults_after.pop(self.answers, ()):
+        due = self.faults_after.pop(self.answers, [])
+        due += self._reached(lambda fault: fault.get("answer") == op, process)
+        for fault in due:
             self._happen(fault, process, "", "", {})
 
     def meet(self, process: SimulatedProcess, op: str, path: str, info: dict[str, int]) -> None:
@@ -302,8 +339,33 @@ class World:
         self.calls += 1
         if self._calm:
             return
-        for fault in self.faults.pop(self.calls, ()):
+        due = self.faults.pop(self.calls, [])
+        if self.placed:
+            due += self._reached(lambda fault: _is_there(fault, op, path), process)
+        for fault in due:
             self._happen(fault, process, op, path, info)
+
+    def _reached(
+        self, is_there: Callable[[dict[str, Any]], bool], process: SimulatedProcess
+    ) -> list[dict[str, Any]]:
+        """Count a call for the faults that wait for its kind; returns those that are due."""
+        due = []
+        for fault in [*self.placed]:
+            if fault.get("process", process.name) == process.name and is_there(fault):
+                if "is_behind" in fault and not self._is_behind():
+                    continue
+                fault["nth"] -= 1
+                if fault["nth"] <= 0:
+                    self.placed.remove(fault)
+                    due.append(fault)
+        return due
+
+    def _is_behind(self) -> bool:
+        """Whether a journal file before the newest has bytes that no flush has covered (R14)."""
+        directory = self.machine.root.entries["journal"].entries  # type: ignore[index]
+        names = sorted(name for name in directory or () if name.endswith(".journal"))
+        older = [directory[name] for name in names[:-1]]  # type: ignore[index]
+        return any(not item.is_lost for node in older for item in node.pending)
 
     def _happen(
         self,
@@ -319,6 +381,10 @@ class World:
             later.append(fault)
             return
         self.met.append(kind)
+        for following in fault.get("then", ()):
+            self.arrange(following, process)
+        if kind == "nothing":  # a place from which others are counted
+            return
         if kind.startswith("net_"):
             if self.network is not None:
                 self.network.faults.append(fault)
@@ -345,7 +411,9 @@ class World:
             number = getattr(errno, kind.removeprefix("short_"))
             error = OSError(number, "simulated")
             if kind.startswith("short_"):
-                error.written = self.random.randrange(info["length"] + 1)  # type: ignore[attr-defined]
+                length = info["length"]
+                written = length if fault.get("is_whole") else self.random.randrange(length + 1)
+                error.written = written  # type: ignore[attr-defined]
             if op == "datasync":
                 self.on_event("lossy", process=process.name)
             raise error
@@ -357,7 +425,8 @@ class World:
             task = self.scheduler.task_here()
             return task is not None and task.name == "main" and task.process.kind == "agent"
         if kind == "EIO":
-            return op in ("pwrite", "datasync", "sync_dir", "link", "pread", "read", "unlink")
+            writes = ("pwrite", "datasync", "sync_dir", "link", "pread", "read", "unlink")
+            return op in writes or op.startswith("far_")
         if kind == "ENOSPC":
             return op in ("pwrite", "create", "mkdir", "link")
         if kind == "EMFILE":
@@ -385,3 +454,11 @@ class World:
         self.booted_ns = self.scheduler.now_ns
         self.on_death(None)
         return death
+
+
+def _is_there(fault: dict[str, Any], op: str, path: str) -> bool:
+    """Whether a call of the disk is of the kind that a fault waits for."""
+    if "on" not in fault:
+        return False
+    wanted, part = fault["on"]
+    return wanted in ("", op) and part in path

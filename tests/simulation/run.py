@@ -14,7 +14,6 @@ import msgspec
 from tests.history.events import Event, Recorder
 from tests.simulation.agent import (
     Agent,
-    Memory,
     make_topic,
     need_sound,
     rows_of,
@@ -23,9 +22,11 @@ from tests.simulation.agent import (
     value_of,
 )
 from tests.simulation.aio_agent import AioAgent
+from tests.simulation.bucket import simulated_bucket, trust_bucket
 from tests.simulation.client_agent import ClientAgent, resolve
 from tests.simulation.commands import simulated_commands
 from tests.simulation.machine import SharedDisk, SimulatedProcess, World
+from tests.simulation.memory import Memory
 from tests.simulation.network import Network
 from tests.simulation.primitives import EPOCH_NS
 from tests.simulation.scenario import (
@@ -38,6 +39,7 @@ from tests.simulation.scenario import (
 )
 from tests.simulation.scheduler import SECOND, START_NS, Active, Scheduler, Stuck
 from tests.simulation.server_agent import ServerAgent
+from tests.simulation.upkeep import WrongTable, check_table, make_table
 from tests.simulation.wake_agent import WakeAgent
 from txlog import Message, messages
 from txlog import clock as clocks
@@ -103,8 +105,7 @@ class Run:
         self.findings: list[Finding] = []
         self.seconds = 0.0
         for fault in scenario.faults:
-            faults = self.world.faults_after if fault.get("after") else self.world.faults
-            faults.setdefault(fault["at"], []).append(dict(fault))
+            self.world.arrange(fault)
         self.world.on_death = self._died
         self.world.on_event = self._note
         self._plans: dict[str, tuple[ProcessPlan, Memory]] = {}
@@ -123,7 +124,7 @@ class Run:
         was_collecting = gc.isenabled()
         gc.disable()
         try:
-            with simulated_commands():
+            with simulated_commands(), simulated_bucket():
                 self._phases()
         except Stuck as stuck:
             self.findings.append(Finding("stuck", f"stuck: {stuck}"))
@@ -159,8 +160,7 @@ class Run:
             self._start(plan.name)
         self._go()
         self.seconds = (self.scheduler.now_ns - START_NS) / SECOND
-        self.world.faults.clear()
-        self.world.faults_after.clear()
+        self.world.forget_faults()
         self.world.network.faults.clear()
         if not self.findings:
             self._wake()
@@ -240,13 +240,15 @@ class Run:
 
     def _set_up(self, process: SimulatedProcess) -> None:
         settings = Settings.from_mapping(self.scenario.settings)
-        make_store(SharedDisk(process), settings, SystemClock())
+        trust_bucket(make_store(SharedDisk(process), settings, SystemClock()).uuid)
         with open_on(SharedDisk(process), SystemClock()) as client:
             for topic in (*self.scenario.topics, FUNCTION_TOPIC):
                 make_topic(client, self.recorder, process.name, topic)
             client.create_topic(FUNCTION_OUT)
             for topic in self.scenario.topics:
                 self._announce_all(client, process, topic)
+            if self.scenario.has_table:
+                make_table(client)
 
     def _announce_all(self, client: Any, process: SimulatedProcess, topic: TopicPlan) -> None:
         """Let the named producers of a topic with watermarks promise something early."""
@@ -274,6 +276,7 @@ class Run:
                 for subscription in topic.kinds:
                     self._drain(client, process, topic, subscription)
             self._check_function(client)
+            self._check_table(client)
             try:
                 client.checkpoint(roll_all=True)
             except TxlogError as error:
@@ -345,6 +348,13 @@ class Run:
         if sorted(results) != expected:
             text = f"function: its results are {sorted(results)}, not {expected}"
             self.findings.append(Finding("function", text))
+
+    def _check_table(self, client: Any) -> None:
+        for _, memory in self._plans.values() if self.scenario.has_table else ():
+            try:
+                check_table(client, memory)
+            except WrongTable as error:
+                self.findings.append(Finding("table", f"table: {error}"))
 
     def _values(self, client: Any, topic: str) -> list[str]:
         tables = client.read(topic)

@@ -79,10 +79,11 @@ class Scenario(msgspec.Struct):
     faults: list[dict[str, Any]]
     announcers: list[str] = []  # producers that announce times; by default all named ones
     closes_parts: bool = False  # waiting clients also close consumers of single partitions
+    has_table: bool = False  # a topic that is compacted by key, see upkeep
 
 
 def draw(seed: int, processes: int | None = None, *, faults: bool = True) -> Scenario:
-    """The scenario of a seed; processes: how many, by default drawn as well."""
+    """A scenario over all areas; processes: how many, by default drawn as well."""
     random = Random(f"{seed} scenario")
     count = processes or random.choice((1, 2, 2, 3, 3, 4))
     topics = [_topic(random, name) for name in TOPICS[: random.randint(1, len(TOPICS))]]
@@ -272,4 +273,8 @@ def operation_of(
     elif name == "watch":
         operation["take"] = random.randint(1, 5)
         operation["goes_back"] = random.random() < 0.4
+    elif name == "gc":
+        operation["keep_ms"] = random.choice((0, 0, 600_000))
+    elif name == "put":
+        operation["number"] = random.randint(1, 3)
     return operation

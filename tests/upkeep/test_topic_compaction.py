@@ -139,6 +139,24 @@ def test_values_that_fill_a_ledger_make_several_files(tmp_path: Path) -> None:
 # --- positions ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("partition", [0, 1])
+def test_policies_keep_what_no_compaction_has_read(tmp_path: Path, partition: int) -> None:
+    """Also in a partition that was empty when the topic was compacted (simulation, seed 3)."""
+    bench = bench_of(tmp_path, 2)
+    client = bench.client
+    client.set_policies("t", retention_ms=1)
+    put(client, (b"a", b"old"), partition=0)
+    client.admin.compact_topic("t")
+    put(client, (b"b", b"newest"), partition=partition)
+    bench.clock.advance(10)
+    client.admin.trim("t", by_policy=True)
+    assert (b"b", b"newest") in pairs(compacted(client))
+    client.admin.compact_topic("t")
+    client.admin.trim("t", by_policy=True)
+    assert client.topics()[0]["messages"] == 0
+    assert pairs(compacted(client)) == [(b"a", b"old"), (b"b", b"newest")]
+
+
 def test_a_start_is_a_position_of_the_log_also_where_it_was_trimmed(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     client = bench.client

@@ -109,11 +109,13 @@ def trim(
     only = None
     if to is not None and isinstance(to.value, MessageId):
         only = partition_of(view, topic, to.value)
+    states = [view.topic(number_of(topic, index)) for index in range(topic.partitions)]
+    is_compacted = any(state.compaction is not None for state in states)
     for index in range(topic.partitions):
         row = TrimmedPartition(index)
         answer.partitions.append(row)
         number = number_of(topic, index)
-        ends = view.topic(number).ledgers
+        ends = states[index].ledgers
         row.first_before = row.first_after = _first(ends)
         if only is not None and index != only:
             continue
@@ -124,7 +126,7 @@ def trim(
         count = (
             min(
                 _by_policy(view, policy, topic, number, trusted(view, settings, now).wall_ms),
-                _compacted(view.topic(number)),
+                _compacted(states[index]) if is_compacted else len(ends),
             )
             if to is None
             else _below(ends, resolve_bound(view, topic, index, to))
@@ -185,13 +187,13 @@ def _by_policy(view: View, policy: RetentionPolicy, topic: Topic, number: int, n
 
 
 def _compacted(state: TopicState) -> int:
-    """How many of the oldest ledgers a compaction by key covers; all without a compaction.
+    """How many of the oldest ledgers of a partition the compaction of its topic by key covers.
 
     A user who compacts a topic wants to keep its newest messages, including those after the
-    compaction.
+    compaction. Without a compaction the partition was empty then, or was added later.
     """
     if state.compaction is None:
-        return len(state.ledgers)
+        return 0
     last = state.compaction.horizon
     return sum((end.ledger, end.entries - 1) <= last for end in state.ledgers)
 

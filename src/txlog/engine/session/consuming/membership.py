@@ -13,6 +13,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from threading import Event
 
 from txlog.base.logs import log_event
@@ -123,15 +124,16 @@ class Membership:
             try:
                 joined = self._store.write(self._joining(dead, request))
             finally:
-                if not isinstance(
-                    joined, str
-                ):  # unlink first: another consumer may use the id next
-                    disk.unlink(consumer_lock(chosen))
-                    lock.close()
+                if not isinstance(joined, str):
+                    try:  # unlink first: another consumer may use the id next
+                        disk.unlink(consumer_lock(chosen))
+                    finally:
+                        lock.close()
             if isinstance(joined, str):
                 self.number, self.kind = chosen, joined
                 for number in dead:
-                    disk.unlink(consumer_lock(number))
+                    with suppress(TxlogError):  # it has joined; the next sweep removes the file
+                        disk.unlink(consumer_lock(number))
                 return lock
             if isinstance(joined, tuple):
                 present, alive = joined

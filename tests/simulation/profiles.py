@@ -1,0 +1,245 @@
+"""Owns the profiles: some seeds concentrate on one area, and put faults at the places that matter.
+
+A random fault rarely hits the two calls between which a step of the protocol protects something. So
+a fault of a profile waits for a call of one kind, and another may follow it closely: a second death
+during recovery, a power cut soon after the death that left something unflushed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+from tests.simulation import consumer_profiles
+from tests.simulation.scenario import ProcessPlan, Scenario, operation_of
+
+JOURNAL_WEIGHTS: Final = {
+    "send": 8.0,
+    "send_many": 4.0,
+    "transfer": 12.0,
+    "keyed": 2.0,
+    "leave_open": 5.0,
+    "consume": 5.0,
+    "read": 8.0,
+    "checkpoint": 5.0,
+    "together": 5.0,
+    "flush": 2.0,
+    "reopen": 1.0,
+    "verify": 1.0,
+}
+SPACE_WEIGHTS: Final = {
+    "send_large": 10.0,
+    "send_many": 4.0,
+    "transfer": 4.0,
+    "consume": 3.0,
+    "read": 3.0,
+    "checkpoint": 5.0,
+    "gc": 8.0,
+    "offload": 6.0,
+    "compact": 2.0,
+    "put": 12.0,
+    "compact_table": 3.0,
+    "trim_table": 4.0,
+    "look_up": 5.0,
+    "together": 5.0,
+    "trim": 1.0,
+    "sleep": 2.0,
+    "verify": 2.0,
+}
+
+CHECKPOINT_CALLS: Final = (
+    ("link", "manifest"),
+    ("link", "manifest"),
+    ("link", "manifest"),
+    ("create", "manifest"),
+    ("create", "state"),
+    ("link", "state"),
+    ("link", "topics"),
+    ("sync_dir", "journal"),
+)
+
+# The power fails before a manifest makes an older journal file superfluous, if that matters.
+BEHIND: Final = {"kind": "power_cut", "on": ["link", "manifest"], "nth": 1, "is_behind": True}
+
+
+def focused(scenario: Scenario, *, faults: bool) -> Scenario:
+    """The scenario of a seed, on one area if the seed has a profile.
+
+    The profiles of consumers and clients take their seeds first.
+    """
+    if scenario.seed % consumer_profiles.SEEDS in consumer_profiles.PROFILES:
+        return consumer_profiles.focused(scenario, faults=faults)
+    profile = PROFILES[scenario.seed % len(PROFILES)]
+    if profile is not None:
+        profile(Random(f"{scenario.seed} profile"), scenario)
+        if not faults:
+            scenario.faults.clear()
+    return scenario
+
+
+def _journal(random: Random, scenario: Scenario) -> None:
+    """Several processes append, and die between the steps of appends, flushes and checkpoints."""
+    scenario.settings |= {
+        "checkpoint_frames": random.choice((8, 30)),
+        "txn_ids_reserved": random.choice((2, 16)),
+        "coordinators": 1,
+    }
+    _plan(random, scenario, JOURNAL_WEIGHTS)
+    scenario.faults = [*_placed(random, _JOURNAL_FAULTS), BEHIND]
+
+
+def _space(random: Random, scenario: Scenario) -> None:
+    """Processes write large messages and a table while others free and move space."""
+    scenario.settings |= {
+        "max_message_bytes": 100,
+        "ledger_entries_max": random.choice((3, 20)),
+        "checkpoint_frames": random.choice((8, 30, 100_000)),
+        "reader_grace_ms": 0,
+    }
+    for topic in scenario.topics:
+        topic.is_typed = False
+    scenario.has_table = True
+    _plan(random, scenario, SPACE_WEIGHTS)
+    scenario.faults = _placed(random, _SPACE_FAULTS)
+
+
+Profile = Callable[[Random, Scenario], None]
+PROFILES: Final[tuple[Profile | None, ...]] = (None, _journal, _space)
+
+
+def _plan(random: Random, scenario: Scenario, weights: dict[str, float]) -> None:
+    """Two or three processes with operations of the area."""
+    scenario.processes = [
+        ProcessPlan(
+            f"p{number}",
+            [operation_of(random, weights, scenario.topics) for _ in range(random.randint(10, 30))],
+            late_events_s=random.choice((0, 0, 0.001)),
+        )
+        for number in range(1, random.choice((2, 3, 3)) + 1)
+    ]
+
+
+def _placed(
+    random: Random, kinds: tuple[Callable[[Random], dict[str, Any]], ...]
+) -> list[dict[str, Any]]:
+    return [random.choice(kinds)(random) for _ in range(random.randint(3, 8))]
+
+
+# --- faults of the journal --------------------------------------------------------------------
+
+
+def _soon(random: Random) -> list[dict[str, Any]]:
+    """A power cut after some answers, and often another death while the processes recover."""
+    cut: dict[str, Any] = {"kind": "power_cut", "answers": random.randint(1, 6)}
+    if random.random() < 0.5:
+        kind = random.choice(("kill", "power_cut"))
+        cut["then"] = [{"kind": kind, "calls": random.randint(1, 80)}]
+    return [cut]
+
+
+def _at_name(random: Random) -> dict[str, Any]:
+    """A process dies before it flushes the name of a journal file; others go on in it."""
+    on = ["sync_dir", "journal"]
+    return {"kind": "kill", "on": on, "nth": random.randint(1, 3), "then": _soon(random)}
+
+
+def _at_flush(random: Random) -> dict[str, Any]:
+    """A process dies between its append and its flush."""
+    on = ["datasync", "journal/"]
+    return {"kind": "kill", "on": on, "nth": random.randint(1, 40), "then": _soon(random)}
+
+
+def _at_checkpoint(random: Random) -> dict[str, Any]:
+    """The power fails while a checkpoint is written, and perhaps once more soon after."""
+    fault = {"kind": random.choice(("power_cut", "power_cut", "kill"))}
+    return fault | {
+        "on": [*random.choice(CHECKPOINT_CALLS)],
+        "nth": random.randint(1, 6),
+        "then": _soon(random),
+    }
+
+
+def _at_append(random: Random) -> dict[str, Any]:
+    """All bytes of a frame are in the file when its write fails; then its process stops."""
+    kind = random.choice(("short_EIO", "short_ENOSPC"))
+    fault = {"kind": kind, "on": ["pwrite", "journal/0"], "nth": random.randint(1, 60)}
+    stop = {"kind": "stop", "own": random.randint(1, 3), "seconds": random.choice((0.05, 1, 5))}
+    return fault | {"is_whole": True, "then": [stop]}
+
+
+def _at_full_disk(random: Random) -> dict[str, Any]:
+    """The write of a frame fails; often the frame of a transaction, which has several calls."""
+    fault: dict[str, Any] = {"kind": random.choice(("ENOSPC", "EIO", "short_EIO"))}
+    fault["on"] = ["pwrite", "journal/0"]
+    if random.random() < 0.3:
+        return fault | {"nth": random.randint(1, 60)}
+    failure = fault | {"nth": 1, "same": True}
+    return {"kind": "nothing", "answer": "begin", "nth": random.randint(1, 12), "then": [failure]}
+
+
+def _at_begin(random: Random) -> dict[str, Any]:
+    """The power fails after transactions began, and none of that was flushed."""
+    return {"kind": "power_cut", "answer": "begin", "nth": random.randint(2, 10)}
+
+
+_JOURNAL_FAULTS: Final = (
+    _at_name,
+    _at_flush,
+    _at_checkpoint,
+    _at_checkpoint,
+    _at_append,
+    _at_full_disk,
+    _at_full_disk,
+    _at_begin,
+)
+
+# --- faults of space ---------------------------------------------------------------------------
+
+
+def _at_move(random: Random) -> dict[str, Any]:
+    """A process dies soon after it has copied a file to the bucket, around the frame for that."""
+    death = {"kind": random.choice(("kill", "power_cut")), "own": random.randint(3, 12)}
+    on = ["far_write", ""]
+    return {"kind": "nothing", "on": on, "nth": random.randint(1, 5), "then": [death]}
+
+
+def _at_large(random: Random) -> dict[str, Any]:
+    """The sender of a large message stops after its file has a name, before the frame for it."""
+    stop = {"kind": "stop", "own": random.randint(1, 3), "seconds": random.choice((0.5, 5, 100))}
+    on = ["link", "_txnlog"]
+    return {"kind": "nothing", "on": on, "nth": random.randint(1, 8), "then": [stop]}
+
+
+def _at_removal(random: Random) -> dict[str, Any]:
+    kind = random.choice(("kill", "power_cut", "stop"))
+    fault = {"kind": kind, "on": ["unlink", "topics"], "nth": random.randint(1, 30)}
+    return fault | ({"seconds": random.choice((0.5, 5))} if kind == "stop" else {})
+
+
+def _at_publishing(random: Random) -> dict[str, Any]:
+    """A process stops or dies after a file has its name, and before a frame names the file."""
+    kind = random.choice(("kill", "power_cut", "stop", "stop", "stop"))
+    death = {"kind": kind, "own": random.randint(1, 20)}
+    if kind == "stop":
+        death["seconds"] = random.choice((0.5, 5, 100))
+    fault = {"kind": "nothing", "on": ["link", "topics"], "nth": random.randint(1, 20)}
+    return fault | {"then": [death]}
+
+
+def _at_bucket(random: Random) -> dict[str, Any]:
+    op = random.choice(("far_create", "far_write", "far_read", "far_open", "far_delete"))
+    return {"kind": "EIO", "on": [op, ""], "nth": random.randint(1, 4)}
+
+
+_SPACE_FAULTS: Final = (
+    _at_move,
+    _at_move,
+    _at_large,
+    _at_large,
+    _at_removal,
+    _at_publishing,
+    _at_bucket,
+    _at_checkpoint,
+    _at_full_disk,
+)

@@ -1,0 +1,100 @@
+"""Owns the operations of upkeep: checkpoints, garbage, offloading, and a table of newest values.
+
+The table is a topic that is compacted by key and keeps nothing else. Each process has keys of its
+own there, so it knows which values they may have.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.bucket import BUCKET
+from tests.simulation.machine import Interrupted
+from txlog import Client
+from txlog.errors import OutcomeUnknown, TxlogError
+
+if TYPE_CHECKING:
+    from tests.simulation.machine import SimulatedProcess
+    from tests.simulation.memory import Memory
+
+TABLE = "table"
+TABLE_PARTITIONS = 2
+FIRST_KEY = "first"
+
+
+class WrongTable(Exception):
+    """A key of the table has a value that nobody put there last."""
+
+
+def make_table(client: Client) -> None:
+    """Create the table; it has been compacted, so trimming must leave newer messages."""
+    client.create_topic(TABLE, partitions=TABLE_PARTITIONS)
+    client.admin.set_retention_policies(TABLE, retention_ms=1)
+    client.producer(TABLE).send("nothing", key=FIRST_KEY)
+    client.admin.compact_topic(TABLE)
+
+
+def check_table(client: Client, memory: Memory) -> None:
+    """Raise WrongTable unless each key of a process has its newest value, or one with no answer."""
+    with client.table_view(TABLE) as table:
+        for key, allowed in sorted(memory.table.items()):
+            data = table.get(key.encode())
+            value = None if data is None else data.decode()
+            if value not in allowed:
+                raise WrongTable(f"{key} has {value} in the table, and not one of {allowed}")
+
+
+class Upkeep:
+    """Operations of an agent."""
+
+    client: Client
+    memory: Memory
+    process: SimulatedProcess
+
+    def _value(self) -> str:
+        raise NotImplementedError
+
+    def checkpoint(self, op: dict[str, Any]) -> None:
+        self.client.checkpoint(roll_all=op["roll_all"])
+
+    def compact(self, op: dict[str, Any]) -> None:
+        self.client.admin.compact(op["topic"])
+
+    def compact_topic(self, op: dict[str, Any]) -> None:
+        self.client.admin.compact_topic(op["topic"])
+
+    def merge(self, op: dict[str, Any]) -> None:
+        self.client.topic(op["topic"]).merge()
+
+    def expire(self, op: dict[str, Any]) -> None:
+        self.client.expire()
+
+    def gc(self, op: dict[str, Any]) -> None:
+        self.client.admin.gc(apply=True, keep_ms=op["keep_ms"])
+
+    def offload(self, op: dict[str, Any]) -> None:
+        self.client.admin.offload(op["topic"], BUCKET)
+
+    def put(self, op: dict[str, Any]) -> None:
+        """Give a key of this process a new value."""
+        key, value = f"{self.process.name}-{op['number']}", self._value()
+        allowed = self.memory.table.setdefault(key, [None])
+        allowed.append(value)
+        try:
+            self.client.producer(TABLE).send(value, key=key)
+        except (OutcomeUnknown, Interrupted):
+            raise
+        except TxlogError:
+            allowed.remove(value)
+            raise
+        allowed[:] = [value]
+        self.process.world.answered(self.process, "put")
+
+    def compact_table(self, op: dict[str, Any]) -> None:
+        self.client.admin.compact_topic(TABLE)
+
+    def trim_table(self, op: dict[str, Any]) -> None:
+        self.client.admin.trim(TABLE, by_policy=True)
+
+    def look_up(self, op: dict[str, Any]) -> None:
+        check_table(self.client, self.memory)
