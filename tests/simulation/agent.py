@@ -116,7 +116,7 @@ class Agent:
         self.consumers: dict[tuple[str, str], Any] = {}
         self.readers: dict[str, tuple[str, Any]] = {}
         self.producers: dict[tuple[str, str | None], Any] = {}
-        self.queued: list[tuple[int, Any]] = []
+        self.queued: list[tuple[int, Any, Callable[[Any], dict[str, Any]]]] = []
 
     # --- the life ----------------------------------------------------------------------------
 
@@ -180,6 +180,20 @@ class Agent:
         self.process.world.answered(self.process)
         return result
 
+    def _queue(
+        self, op: str, act: Callable[[], Any], answer: Callable[[Any], dict[str, Any]], **args: Any
+    ) -> None:
+        """Begin a call whose outcome comes later, and record that."""
+        call = self.recorder.invoke(self.process.name, op, **args)
+        try:
+            self.queued.append((call, act(), answer))
+        except (OutcomeUnknown, Interrupted) as error:
+            self.recorder.unknown(call, error)
+            raise
+        except TxlogError as error:
+            self.recorder.fail(call, error)
+            raise
+
     def _value(self) -> str:
         self.memory.count += 1
         return f"{self.process.name}-{self.memory.count}"
@@ -211,15 +225,7 @@ class Agent:
             self._call("send", lambda: producer.send(payload, key=key), _sent, **facts)
             self._answer_queued()
             return
-        call = self.recorder.invoke(self.process.name, "send", **facts)
-        try:
-            self.queued.append((call, producer.send_async(payload, key=key)))
-        except (OutcomeUnknown, Interrupted) as error:
-            self.recorder.unknown(call, error)
-            raise
-        except TxlogError as error:
-            self.recorder.fail(call, error)
-            raise
+        self._queue("send", lambda: producer.send_async(payload, key=key), _sent, **facts)
 
     def send_many(self, op: dict[str, Any]) -> None:
         for _ in range(op["count"]):
@@ -320,18 +326,18 @@ class Agent:
 
     def _answer_queued(self) -> None:
         left = []
-        for call, future in self.queued:
+        for call, future, answer in self.queued:
             if not future.done():
-                left.append((call, future))
+                left.append((call, future, answer))
                 continue
             try:
-                receipt = future.result()
+                result = future.result()
             except (OutcomeUnknown, Interrupted) as error:
                 self.recorder.unknown(call, error)
             except TxlogError as error:
                 self.recorder.fail(call, error)
             else:
-                self.recorder.ok(call, **_sent(receipt))
+                self.recorder.ok(call, **answer(result))
         self.queued = left
 
     # --- transactions ------------------------------------------------------------------------
@@ -375,7 +381,7 @@ class Agent:
     def _fill(self, op: dict[str, Any], txn: Any, received: list[Message], consumer: Any) -> None:
         txn_id = str(txn.id)
         for topic, key in op["to"]:
-            self._send_in(txn, topic, key)
+            self._send_in(txn, topic, key, is_deferred=op.get("in_flight", False))
         if received:
             self._call(
                 "acknowledge",
@@ -385,14 +391,18 @@ class Agent:
                 txn=txn_id,
             )
 
-    def _send_in(self, txn: Any, topic: str, key: str | None) -> None:
+    def _send_in(self, txn: Any, topic: str, key: str | None, *, is_deferred: bool = False) -> None:
         value, producer = self._value(), self._producer(topic)
         payload = self._payload(topic, value)
         facts = {"topic": topic, "value": value, "txn": str(txn.id)}
         facts["session"] = f"{self._session(topic)}.{txn.id}"
         if key:
             facts["key"] = key
-        self._call("send", lambda: producer.send(payload, key=key, txn=txn), _sent, **facts)
+        if is_deferred:
+            act = lambda: producer.send_async(payload, key=key, txn=txn)  # noqa: E731
+            self._queue("send", act, _sent, **facts)
+        else:
+            self._call("send", lambda: producer.send(payload, key=key, txn=txn), _sent, **facts)
 
     def _in_transaction(
         self,
@@ -410,7 +420,11 @@ class Agent:
             raise
         if op["rest_s"]:
             self.process.world.scheduler.sleep(op["rest_s"])
-        self._end(txn, txn_id, op["end"], holder)
+        if op["end"] == "commit" and op.get("in_flight"):
+            self._queue("commit", txn.commit_async, _nothing, txn=txn_id, **holder)
+            self._answer_queued()
+        else:
+            self._end(txn, txn_id, op["end"], holder)
 
     def _end(self, txn: Any, txn_id: str, end: str, holder: dict[str, Any]) -> None:
         self._call(end, getattr(txn, end), _nothing, txn=txn_id, **holder)
