@@ -1,9 +1,11 @@
 """The protocol of appends and flushes by several processes: every interleaving of a small case.
 
-Three processes each append a frame and want it durable; a flush may fail, and a process may die
-between any two steps. The model has the steps of store/store and storage/journal and no
-others: the cache (read by the next process), the disk (the state after a power cut), the two locks,
-and the witness. Mutants show that each rule is needed.
+Three threads each append a frame and want it durable. They are three processes, or two of them are
+one process, which flushes without its mutex: its other thread appends meanwhile. A flush may fail
+or be cut short by an interrupt, and a process may die between any two steps. The model has the
+steps of store/store and storage/journal and no others: the cache (read by the next process), the
+disk (the state after a power cut), the two locks, and the witness. Mutants show that each rule is
+needed.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ from typing import NamedTuple
 import pytest
 
 PROCESSES = 3
+APART, TOGETHER = (0, 1, 2), (0, 0, 1)  # the process of each thread
 FAILURES = 1
 DEATHS = 1
+# flock lets a second thread of its process in, so the engine must keep it out
+REENTERS = "takes the flush lock that another thread of its process holds"
 MUTANTS = (
     "raises before it flushes",
     "answers before it flushes",
@@ -49,6 +54,7 @@ class World(NamedTuple):
     target: tuple[int, ...]
     failures: int
     deaths: int
+    process: tuple[int, ...] = APART
 
 
 START = World(
@@ -61,6 +67,29 @@ def moved(world: World, process: int, stage: str, **changes: object) -> World:
     """The world after a process has moved to a stage, with other changes."""
     at = (*world.at[:process], stage, *world.at[process + 1 :])
     return world._replace(at=at, **changes)  # type: ignore[arg-type]
+
+
+def died(world: World, process: int) -> World:
+    """The world without a process: its locks are free, and its writes stay."""
+    own = [thread for thread, of in enumerate(world.process) if of == process]
+    ended = ("done", "unknown", "withdrawn")
+    return world._replace(
+        at=tuple(
+            "dead" if thread in own and stage not in ended else stage
+            for thread, stage in enumerate(world.at)
+        ),
+        deaths=world.deaths - 1,
+        write_lock=None if world.write_lock in own else world.write_lock,
+        flush_lock=None if world.flush_lock in own else world.flush_lock,
+    )
+
+
+def can_flush(world: World, me: int, mutant: str | None) -> bool:
+    """Whether the flush lock is free for a thread."""
+    holder = world.flush_lock
+    if holder is not None and mutant == REENTERS:
+        return world.process[holder] == world.process[me]
+    return holder is None
 
 
 def is_broken(world: World) -> bool:
@@ -79,19 +108,14 @@ def of_process(world: World, me: int, mutant: str | None) -> Iterator[World]:
     stage, (durable, _, poisoned) = world.at[me], world.witness
     if stage in ("done", "unknown", "dead", "withdrawn"):
         return
-    if world.deaths and stage != "new":  # its locks are free, and its writes stay
-        yield moved(
-            world,
-            me,
-            "dead",
-            deaths=world.deaths - 1,
-            write_lock=None if world.write_lock == me else world.write_lock,
-            flush_lock=None if world.flush_lock == me else world.flush_lock,
-        )
+    if world.deaths and stage != "new":
+        yield died(world, world.process[me])
+    if world.deaths and stage == "flushing":  # cut short: its mark stays
+        yield moved(world, me, "unknown", deaths=world.deaths - 1, flush_lock=None)
     if stage == "new" and world.write_lock is None:
         yield moved(world, me, "locked", write_lock=me)
     elif stage == "locked":
-        if is_broken(world) and world.flush_lock is None:  # R13, under both locks
+        if is_broken(world) and can_flush(world, me, mutant):  # R13, under both locks
             yield rolled_forward(world)
         if not poisoned and (not is_broken(world) or world.flush_lock is not None):
             journal = (*world.journal, me)
@@ -110,7 +134,7 @@ def of_process(world: World, me: int, mutant: str | None) -> Iterator[World]:
         own_position = world.journal.index(me) + 1
         if mutant == "answers before it flushes" or durable >= own_position:
             yield moved(world, me, "done")
-        elif world.flush_lock is None or mutant == "writes the witness without the flush lock":
+        elif can_flush(world, me, mutant) or mutant == "writes the witness without the flush lock":
             holds = me if world.flush_lock is None else world.flush_lock
             if is_broken(world) and mutant != "flushes again after a failure":
                 if world.write_lock is None:
@@ -165,9 +189,12 @@ def wrong(world: World) -> str | None:
     return None
 
 
-def explored(mutant: str | None) -> tuple[int, str | None, set[tuple[str, ...]]]:
-    """(number of worlds, a broken promise, the possible ends of the processes)."""
-    seen_worlds, waiting = {START}, [START]
+def explored(
+    mutant: str | None, process: tuple[int, ...] = APART
+) -> tuple[int, str | None, set[tuple[str, ...]]]:
+    """(number of worlds, a broken promise, the possible ends of the threads)."""
+    start = START._replace(process=process)
+    seen_worlds, waiting = {start}, [start]
     ends: set[tuple[str, ...]] = set()
     while waiting:
         world = waiting.pop()
@@ -182,9 +209,10 @@ def explored(mutant: str | None) -> tuple[int, str | None, set[tuple[str, ...]]]
     return len(seen_worlds), None, ends
 
 
-def test_no_order_of_steps_breaks_a_promise() -> None:
-    """Every rule of the protocol is needed here, and no process may wait for ever."""
-    worlds, fault, ends = explored(None)
+@pytest.mark.parametrize("process", [APART, TOGETHER], ids=["apart", "together"])
+def test_no_order_of_steps_breaks_a_promise(process: tuple[int, ...]) -> None:
+    """Every rule of the protocol is needed here, and no thread may wait for ever."""
+    worlds, fault, ends = explored(None, process)
     assert fault is None
     assert worlds > 1_000
     stuck = {end for end in ends if set(end) - {"done", "unknown", "dead", "withdrawn"}}
@@ -196,4 +224,9 @@ def test_no_order_of_steps_breaks_a_promise() -> None:
 def test_each_rule_is_needed(mutant: str) -> None:
     """The model breaks a promise if any rule is left out."""
     _, fault, _ = explored(mutant)
+    assert fault is not None
+
+
+def test_threads_of_a_process_must_be_kept_apart() -> None:
+    _, fault, _ = explored(REENTERS, TOGETHER)
     assert fault is not None

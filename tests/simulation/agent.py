@@ -100,7 +100,7 @@ class Agent(Upkeep, Watching):
         self.consumers: dict[tuple[str, ...], Any] = {}
         self.readers: dict[str, tuple[str, Any]] = {}
         self.producers: dict[tuple[str, str | None], Any] = {}
-        self.queued: list[tuple[int, Any]] = []
+        self.queued: list[tuple[int, Any, Callable[[Any], dict[str, Any]]]] = []
 
     # --- the life ----------------------------------------------------------------------------
 
@@ -168,6 +168,20 @@ class Agent(Upkeep, Watching):
         self.process.world.answered(self.process, op)
         return result
 
+    def _queue(
+        self, op: str, act: Callable[[], Any], answer: Callable[[Any], dict[str, Any]], **args: Any
+    ) -> None:
+        """Begin a call whose outcome comes later, and record that."""
+        call = self.recorder.invoke(self.process.name, op, **args)
+        try:
+            self.queued.append((call, act(), answer))
+        except (OutcomeUnknown, Interrupted) as error:
+            self.recorder.unknown(call, error)
+            raise
+        except TxlogError as error:
+            self.recorder.fail(call, error)
+            raise
+
     def _value(self) -> str:
         self.memory.count += 1
         return f"{self.process.name}-{self.memory.count}"
@@ -199,15 +213,7 @@ class Agent(Upkeep, Watching):
             self._call("send", lambda: producer.send(payload, key=key), _sent, **facts)
             self._answer_queued()
             return
-        call = self.recorder.invoke(self.process.name, "send", **facts)
-        try:
-            self.queued.append((call, producer.send_async(payload, key=key)))
-        except (OutcomeUnknown, Interrupted) as error:
-            self.recorder.unknown(call, error)
-            raise
-        except TxlogError as error:
-            self.recorder.fail(call, error)
-            raise
+        self._queue("send", lambda: producer.send_async(payload, key=key), _sent, **facts)
 
     def send_many(self, op: dict[str, Any]) -> None:
         for _ in range(op["count"]):
@@ -308,18 +314,18 @@ class Agent(Upkeep, Watching):
 
     def _answer_queued(self) -> None:
         left = []
-        for call, future in self.queued:
+        for call, future, answer in self.queued:
             if not future.done():
-                left.append((call, future))
+                left.append((call, future, answer))
                 continue
             try:
-                receipt = future.result()
+                result = future.result()
             except (OutcomeUnknown, Interrupted) as error:
                 self.recorder.unknown(call, error)
             except TxlogError as error:
                 self.recorder.fail(call, error)
             else:
-                self.recorder.ok(call, **_sent(receipt))
+                self.recorder.ok(call, **answer(result))
         self.queued = left
 
     # --- transactions ------------------------------------------------------------------------
@@ -363,7 +369,7 @@ class Agent(Upkeep, Watching):
     def _fill(self, op: dict[str, Any], txn: Any, received: list[Message], consumer: Any) -> None:
         txn_id = str(txn.id)
         for topic, key in op["to"]:
-            self._send_in(txn, topic, key)
+            self._send_in(txn, topic, key, is_deferred=op.get("in_flight", False))
         if received:
             self._call(
                 "acknowledge",
@@ -373,9 +379,13 @@ class Agent(Upkeep, Watching):
                 txn=txn_id,
             )
 
-    def _send_in(self, txn: Any, topic: str, key: str | None) -> None:
+    def _send_in(self, txn: Any, topic: str, key: str | None, *, is_deferred: bool = False) -> None:
         producer, facts, payload = self._facts_in(txn, topic, key)
-        self._call("send", lambda: producer.send(payload, key=key, txn=txn), _sent, **facts)
+        if is_deferred:
+            act = lambda: producer.send_async(payload, key=key, txn=txn)  # noqa: E731
+            self._queue("send", act, _sent, **facts)
+        else:
+            self._call("send", lambda: producer.send(payload, key=key, txn=txn), _sent, **facts)
 
     def _facts_in(self, txn: Any, topic: str, key: str | None) -> tuple[Any, dict[str, Any], Any]:
         """For a send in a transaction: the producer, what the history records, and the payload."""
@@ -406,7 +416,11 @@ class Agent(Upkeep, Watching):
             raise
         if op["rest_s"]:
             self.process.world.scheduler.sleep(op["rest_s"])
-        self._end(txn, txn_id, op["end"], holder)
+        if op["end"] == "commit" and op.get("in_flight"):
+            self._queue("commit", txn.commit_async, _nothing, txn=txn_id, **holder)
+            self._answer_queued()
+        else:
+            self._end(txn, txn_id, op["end"], holder)
 
     def _in_one_frame(
         self,

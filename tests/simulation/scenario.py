@@ -232,6 +232,7 @@ def operation_of(
         operation["take"] = random.randint(0, 4)
         operation["end"] = random.choice(("commit", "commit", "commit", "abort"))
         operation["joined"] = random.random() < 0.5
+        operation["in_flight"] = random.random() < 0.4
         operation["rest_s"] = random.choice((0, 0, 0.01, 3))
         if name == "keyed":
             operation["transaction_key"] = random.choice(TRANSACTION_KEYS)

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from tests.engine_kit import Bench, read
-from txlog.engine.storage.journal import Journal
+from txlog import Client
+from txlog.engine.storage.journal import Flight
 from txlog.engine.store import store as module
 from txlog.engine.store.store import Mutex
 from txlog.errors import AlreadyClosed, NotAllowed
@@ -109,48 +110,52 @@ def waiting(turns: Mutex, count: int) -> None:
         pass
 
 
-class Flushes:
+class Flights:
     """Stops each flush until the test lets it go."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = [Event() for _ in range(4)]
         self.go = [Event() for _ in range(4)]
         self.count = 0
-        flush = Journal._flush
+        fly = Flight.fly
 
-        def stopped(journal: Journal, *arguments: Any) -> Any:
+        def stopped(flight: Flight) -> None:
             nth, self.count = self.count, self.count + 1
             self.begun[nth].set()
             assert self.go[nth].wait(60)
-            return flush(journal, *arguments)
+            fly(flight)
 
-        monkeypatch.setattr(Journal, "_flush", stopped)
+        monkeypatch.setattr(Flight, "fly", stopped)
 
 
-def test_answered_threads_go_on_while_the_next_leader_flushes(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def written(client: Client, lsn: int) -> None:
+    """Return once this process has written so many frames."""
+    while client.store._view.lsn < lsn:
+        pass
+
+
+def test_threads_write_while_another_flushes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """R12: five calls make three flushes, and no thread waits for a flush that is not its own."""
     client = bench.client
-    flushes, turns = Flushes(monkeypatch), client.store._mutex
     producers = [client.producer("t") for _ in range(5)]
+    flights, lsn = Flights(monkeypatch), client.store._view.lsn
     sends = [partial(each.send, b"%d" % n) for n, each in enumerate(producers)]
     first = started(sends[0])
-    assert flushes.begun[0].wait(60)
+    assert flights.begun[0].wait(60)
     group = started(sends[1], sends[2], sends[3])  # they share the second flush
-    waiting(turns, 3)
-    flushes.go[0].set()
+    written(client, lsn + 4)
+    flights.go[0].set()
     joined(first)
-    assert flushes.begun[1].wait(60)
+    assert flights.begun[1].wait(60)
     last = started(sends[4])
-    waiting(turns, 3)  # two whose leader flushes, and the last
-    flushes.go[1].set()
-    assert flushes.begun[2].wait(60)  # its flush goes on, and the group is answered
+    written(client, lsn + 5)
+    flights.go[1].set()
     joined(group)
+    assert flights.begun[2].wait(60)
     assert last[0].is_alive()
-    flushes.go[2].set()
+    flights.go[2].set()
     joined(last)
-    assert flushes.count == 3 and not turns._waiting
+    assert flights.count == 3 and not client.store._mutex._waiting
     assert sorted(m.value or b"" for m in read(client)) == [b"%d" % n for n in range(5)]
 
 

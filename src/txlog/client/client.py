@@ -59,6 +59,7 @@ from txlog.engine.door import consuming as message_runs
 from txlog.engine.door import sending
 from txlog.engine.door import staging as adopt
 from txlog.engine.door import topics as admin
+from txlog.engine.door import transactions as commits
 from txlog.engine.door import transactions as end
 from txlog.engine.door import transactions as end_txn
 from txlog.engine.door import transactions as enter
@@ -115,6 +116,7 @@ if TYPE_CHECKING:
         EndAnswer,
         Later,
         NewTxn,
+        Pipeline,
         Transaction,
         TransactionBuilder,
     )
@@ -166,6 +168,7 @@ class Client(RelationReader):
 
     __slots__ = (
         "_checkpoints",
+        "_commits",
         "_handles",
         "_listeners",
         "_outbox",
@@ -185,6 +188,7 @@ class Client(RelationReader):
         self._outbox: Callable[[], Outbox] = partial(
             _once, self._parts, "outbox", lambda: sending.Outbox(store)
         )
+        self._commits = transaction_handle.Commits(store)
         self._listeners: Callable[[], Listeners] = partial(
             _once, self._parts, "listeners", lambda: listening.Listeners(store)
         )
@@ -225,7 +229,7 @@ class Client(RelationReader):
         }
 
     def close(self) -> None:
-        """Store all messages sent without waiting, then close the consumers and the client.
+        """Store what was sent or committed without waiting, then close consumers and client.
 
         The call waits for a running checkpoint, and writes a due one if this client has changed the
         store. A failed checkpoint only adds a note to `reports`, and no data is lost. If `__del__`
@@ -235,10 +239,15 @@ class Client(RelationReader):
                 all the same
         """
         sent: Outbox | None = self._parts.get("outbox")
-        if self.store.put_off(self.close) or (sent is not None and sent.put_off(self.close)):
+        ending = self._commits.queue
+        if self.store.put_off(self.close) or any(
+            part is not None and part.put_off(self.close) for part in (sent, ending)
+        ):
             return
         if "listeners" in self._parts:
             self._listeners().close()
+        if ending is not None:
+            ending.close()
         try:
             if sent is not None:
                 sent.close()
@@ -838,6 +847,25 @@ class Client(RelationReader):
         """
         return self._transaction(duration_ms(timeout_ms), None, key, epoch)
 
+    def pipeline(
+        self,
+        max_in_flight: int = 8,
+        timeout_ms: DurationLike | None = None,
+        *,
+        key: str | None = None,
+        epoch: int | None = None,
+    ) -> Pipeline:
+        """A loop of transactions whose commits overlap: each is computed while others are flushed.
+
+        max_in_flight: how many commits may be without an outcome, 1 to 1,000
+        timeout_ms, key, epoch: of each transaction, as in `transaction`
+        raises: InvalidArgument, LimitExceeded; each `transaction()` of the loop also raises the
+                error of an earlier commit
+        """
+        limit_ms = duration_ms(timeout_ms)
+        begin = partial(self._transaction, limit_ms, None, key, epoch)
+        return commits.Pipeline(begin, max_in_flight)
+
     def new_transaction(self) -> TransactionBuilder:
         """A builder of a transaction, as in PIP-31: `.with_timeout(...).build()`."""
         return transaction_handle.TransactionBuilder(
@@ -850,10 +878,12 @@ class Client(RelationReader):
         key, epoch = self._held(key, epoch, coordinator)
         if key is not None:
             opened = end.begin_with_key(self.store, timeout_ms, key, epoch, None)
-            return transaction_handle.Transaction(self.store, opened.txn_id, self._tend)
+            return transaction_handle.Transaction(
+                self.store, opened.txn_id, self._tend, self._commits
+            )
         self.store.need_writable()
         return transaction_handle.Transaction(
-            self.store, self.unopened(timeout_ms, coordinator), self._tend
+            self.store, self.unopened(timeout_ms, coordinator), self._tend, self._commits
         )
 
     def begin(
@@ -1048,11 +1078,13 @@ class Client(RelationReader):
     def flush(self) -> None:
         """Make everything durable that any process has written so far.
 
-        Messages that producers of this client sent without waiting are stored first.
+        What this client sent or committed without waiting is stored first.
         raises: the first error of such a message that no caller has taken from a future
         """
         if "outbox" in self._parts:
             self._outbox().flush()
+        if self._commits.queue is not None:
+            self._commits.queue.wait_below(1)
         self.store.flush()
 
 

@@ -31,7 +31,7 @@ from txlog.client.sending.producer import SendOptions
 from txlog.engine.door.consuming import AckAnswer, Acknowledgeable
 from txlog.engine.door.reading import Message, Where, messages, until_told
 from txlog.engine.door.sending import BatchReceipt, SendReceipt, Value
-from txlog.engine.door.transactions import Later
+from txlog.engine.door.transactions import EndAnswer, Later
 from txlog.engine.door.transactions import Transaction as Transacting
 from txlog.errors import AlreadyClosed, NotAllowed, ProducerQueueIsFull
 
@@ -145,14 +145,26 @@ class Transaction(Handle[Transacting]):
     """A transaction: `async with client.transaction() as txn` commits at the end of its block.
 
     If the block raises, the transaction is aborted; a cancellation counts. Once begun, a commit or
-    abort at the end of the block runs to its end, even if the task is cancelled.
+    abort at the end of the block runs to its end, even if the task is cancelled. Commits of several
+    tasks share a lock and a flush, and take effect in the order in which they began.
     """
 
     __slots__ = ()
 
     _repr_html_ = direct(Transacting._repr_html_)
-    commit = awaited(Transacting.commit)
     abort = awaited(Transacting.abort)
+
+    async def commit(self) -> EndAnswer:
+        """Write the deferred operations and commit; see txlog.Transaction.commit.
+
+        A task that is cancelled before the commit begins commits nothing; later the commit runs to
+        its end.
+        """
+        return await self._committed(keeps=False)
+
+    async def _committed(self, *, keeps: bool) -> EndAnswer:
+        future = await self.worker.run(self.sync.commit_async, keeps=keeps)
+        return await asyncio.shield(asyncio.wrap_future(future))
 
     @property
     def state(self) -> str:
@@ -169,7 +181,10 @@ class Transaction(Handle[Transacting]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.worker.run(partial(self.sync.__exit__, kind, error, trace), keeps=True)
+        if kind is None and self.sync.state == "OPEN":
+            await self._committed(keeps=True)
+        else:
+            await self.worker.run(partial(self.sync.__exit__, kind, error, trace), keeps=True)
 
 
 Txn = Transaction | TxnId | None

@@ -618,14 +618,17 @@ class Witness:
             and self._file.pread(slot * _SLOT_BYTES, RECORD_BYTES) == written
         )
 
-    def write(self, record: WitnessRecord) -> None:
-        """Write the record with the next number, over the older of the two records."""
+    def write(self, record: WitnessRecord, *, after: WitnessRecord | None = None) -> None:
+        """Write the record with the next number, over the older of the two records.
+
+        after: the newest record, for a thread that writes while another one may read
+        """
         file = self._file or self._open()
         if file is None:
             self._disk.write_fresh(WITNESS_PATH, bytes(2 * _SLOT_BYTES))
             file = self._disk.open(WITNESS_PATH, write=True)
             self._file = file
-        last, slots = self.last, self._slots
+        last, slots = after or self.last, self._slots
         seq = record.seq = (record if last is None else last).seq + 1
         slot = seq % 2
         data = encode_record(record, self._salt)

@@ -6,6 +6,12 @@ its own, so that other processes append meanwhile; one flush covers all frames a
 Only the holder of the flush lock writes the witness. A process that needs both locks takes the
 write lock first.
 
+A Flight is a flush that goes on without the mutex, so that other threads of its process append
+meanwhile, too: take_off (mark) under the mutex, fly (fdatasync, raise) without it, adopt under it
+again. The flush lock belongs to the flight until it has landed. flock does not keep threads of one
+process apart, so the Flusher does: whoever needs the flush lock in between waits for the landing,
+and a look whether a process flushes says yes.
+
 Invariants
   1. Frames form one chain: lsn + 1, the previous CRC, the place in the file.
   2. Everything at or below `durable_lsn` has been covered by a completed flush.
@@ -21,7 +27,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import TypeVar
+from threading import Lock, get_ident
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -124,9 +131,123 @@ FLUSH_LOCK = "flush.lock"
 LOCK_TIMEOUT_MS = 30_000  # until a store says otherwise
 # For the flush lock, once a frame is in the file: after that, a time-out is an unknown outcome.
 WRITTEN_TIMEOUT_MS = 5_000
+LOOK_AGAIN_S = 0.1  # a thread that waits for a landing looks again, in case its wake-up was lost
 REWRITE_BYTES_MAX = 1 << 20  # bytes of frames rewritten by one call (R11)
 T = TypeVar("T")
 U = TypeVar("U")
+
+
+class Flight:
+    """A flush under way, which needs no mutex until it has landed.
+
+    lsn:        it covers the frames up to this one
+    ahead:      frames of other processes among them that the caller had not seen
+    owner:      the thread that flies
+    settled:    the record of the witness when the tail was last in order, before it
+    record:     the record that it wrote
+    is_durable: it has landed, and the witness says what it covers
+    error:      why it failed; neither of both: it was cut short, and its mark stays (R13)
+    """
+
+    __slots__ = (
+        "_flusher",
+        "_gate",
+        "_mark",
+        "_opened",
+        "ahead",
+        "error",
+        "has_landed",
+        "is_durable",
+        "lsn",
+        "owner",
+        "record",
+        "settled",
+    )
+
+    def __init__(
+        self,
+        flusher: Flusher,
+        opened: JournalFile,
+        mark: WitnessRecord,
+        ahead: list[RawFrame],
+        lsn: int,
+        settled: WitnessRecord | None,
+    ) -> None:
+        self._flusher, self._opened, self._mark = flusher, opened, mark
+        self._gate: Any = Lock()
+        self._gate.acquire()
+        self.ahead, self.lsn, self.settled = ahead, lsn, settled
+        self.owner = get_ident()
+        self.record: WitnessRecord | None = None
+        self.error: OutcomeUnknown | None = None
+        self.is_durable = self.has_landed = False
+
+    def fly(self) -> None:
+        """Flush, raise the witness, and free the flush lock. Raises what a signal handler raises.
+
+        Errors of the disk are in `error`. A flight that has landed does not fly again.
+        """
+        if self.has_landed:
+            return
+        try:
+            try:
+                self._fly()
+            finally:
+                self.land()
+        finally:
+            if not self.has_landed:
+                self.land()
+
+    def _fly(self) -> None:
+        mark, witness = self._mark, self._flusher.witness
+        first = mark.durable_lsn + 1
+        try:
+            self._opened.file.datasync()
+        except TxlogError as exc:
+            self.error = self._unknown(f"the flush of LSN {first} to", exc)
+            poisoned = msgspec.structs.replace(mark, poisoned=True)
+            try:
+                witness.write(poisoned, after=mark)
+            except TxlogError:
+                self._flusher.note("the witness could not be marked after a failed write")
+            return
+        record = msgspec.structs.replace(mark, durable_lsn=self.lsn, flushing_lsn=0)
+        try:
+            witness.write(record, after=mark)
+        except TxlogError as exc:  # durable, but visible only once a witness covers it
+            self.error = self._unknown("the witness of LSN", exc)
+            return
+        self.record = record
+        self.is_durable = True
+
+    def _unknown(self, action: str, exc: Exception) -> OutcomeUnknown:
+        return unknown_flush(action, self.lsn, self._opened.name.path, exc)
+
+    def land(self) -> None:
+        """Free the lock, and let the waiting threads go on; nothing if that is done."""
+        if not self.has_landed:
+            self._flusher.free()
+            self.has_landed = True
+        try:
+            self._gate.release()
+        except RuntimeError:  # it is open
+            return
+
+    def wait(self) -> None:
+        """Wait until it has landed."""
+        while not self.has_landed:
+            if self._gate.acquire(True, LOOK_AGAIN_S):
+                self._gate.release()
+
+
+def unknown_flush(action: str, lsn: int, path: str, exc: Exception) -> OutcomeUnknown:
+    """The error of a caller whose frames, up to an LSN, may not be durable."""
+    return OutcomeUnknown(
+        f"{action} {lsn} failed: {exc}",
+        hint="ask by id, or repeat the call with the same producer and sequence",
+        lsn=lsn,
+        path=path,
+    )
 
 
 def is_flush_broken(witnessed: WitnessRecord) -> bool:
@@ -153,7 +274,9 @@ class Flusher:
         "_foreign",
         "_synced_dir",
         "boot",
+        "flight",
         "lock_timeout_ms",
+        "note",
         "witness",
     )
 
@@ -162,6 +285,8 @@ class Flusher:
     ) -> None:
         self._disk = disk
         self._file_lock = FileLock(disk, FLUSH_LOCK, note)
+        self.note = note
+        self.flight: Flight | None = None  # the last one
         self._foreign: list[tuple[int, int, int]] = []  # (LSN, offset, bytes): R11
         self._synced_dir: JournalName | None = None
         self.boot = boot_bytes(boot_id)
@@ -181,26 +306,68 @@ class Flusher:
         raises: StoreLocked; errors of the act
         """
         timeout_ms = self.written_timeout_ms if is_written else self.lock_timeout_ms
+        self._await_landing()
         return self._file_lock.run(lambda: self._informed(act), timeout_ms)
 
-    def run_unless(self, act: Callable[[], T], otherwise: U, is_done: Callable[[], bool]) -> T | U:
-        """Run an act, waiting as for a written frame; skip it if the work is done meanwhile.
+    def take_off(
+        self, prepare: Callable[[], Flight | T], otherwise: T, is_done: Callable[[], bool]
+    ) -> Flight | T:
+        """Run an act under the flush lock, which a flight that it returns keeps until it has
+        landed.
 
+        It waits for the lock as for a written frame.
         is_done: called while waiting; True: the work is done
-        returns: the result of the act, or `otherwise`
+        returns: the result of the act, or `otherwise` if it did not run
         """
-        timeout_ms = self.written_timeout_ms
-        return self._file_lock.run(
-            lambda: self._informed(act), timeout_ms, is_done, otherwise=otherwise
-        )
+        self._await_landing()
+        self.flight = None
+        try:
+            try:
+                if not self._file_lock.take(self.written_timeout_ms, is_done):
+                    return otherwise
+                outcome = self._informed(prepare)
+                if isinstance(outcome, Flight):
+                    self.flight = outcome
+                return outcome
+            finally:
+                if self.flight is None:
+                    self._file_lock.free()
+        finally:
+            if self.flight is None:
+                self._file_lock.free()
+
+    def free(self) -> None:
+        """Free the lock that a flight has kept."""
+        self._file_lock.free()
+
+    def land_own(self) -> None:
+        """End the flight of this thread if it has not landed; it is cut short then."""
+        flight = self.flight
+        if flight is not None and not flight.has_landed and flight.owner == get_ident():
+            flight.land()
+
+    @property
+    def is_flying(self) -> bool:
+        """Whether a flight of this handle keeps the flush lock."""
+        return self.flight is not None and not self.flight.has_landed
+
+    def _await_landing(self) -> None:
+        flight = self.flight
+        if flight is None or flight.has_landed:
+            return
+        if flight.owner == get_ident():  # an interrupt has left it
+            flight.land()
+        else:
+            flight.wait()
 
     def run_if_free(self, act: Callable[[], object]) -> None:
         """Run an act under the flush lock if no process holds it now."""
-        self._file_lock.run(lambda: self._informed(act), None, otherwise=None)
+        if not self.is_flying:
+            self._file_lock.run(lambda: self._informed(act), None, otherwise=None)
 
     def is_held(self) -> bool:
         """Whether a living process, which may be stopped, holds the flush lock now."""
-        return self._file_lock.run(lambda: False, None, otherwise=True)
+        return self.is_flying or self._file_lock.run(lambda: False, None, otherwise=True)
 
     def _informed(self, act: Callable[[], T]) -> T:
         self.witness.read()
@@ -218,9 +385,10 @@ class Flusher:
         """Note a frame that may be older than our descriptor of its file."""
         self._foreign.append((frame.lsn, frame.offset, frame.total_bytes))
 
-    def forget_older(self) -> None:
-        """Forget the noted frames: a flush of this handle has covered them."""
-        self._foreign.clear()
+    def forget_older(self, lsn: int) -> None:
+        """Forget the noted frames up to an LSN: a flush of this handle has covered them."""
+        if self._foreign:
+            self._foreign = [noted for noted in self._foreign if noted[0] > lsn]
 
     def prepare(self, opened: JournalFile, durable_lsn: int) -> None:
         """Make this descriptor's flush cover the file's name and older frames, too (R11, R14)."""
@@ -251,7 +419,8 @@ class Flusher:
         return witnessed.boot == self.boot
 
     def close(self) -> None:
-        """Close every descriptor."""
+        """Close every descriptor, once no flight needs them."""
+        self._await_landing()
         self.witness.close()
         self._file_lock.close()
 
@@ -908,36 +1077,68 @@ class Journal:
             self._unsure = (frames[-1].lsn, frames[-1].offset, frames[-1].crc)
         return frames
 
-    def flush(
-        self, lsn: int | None = None, *, sync: bool = True, is_writer: bool = True
-    ) -> list[RawFrame] | None:
-        """Make every frame up to an LSN, by default the last, durable, and record it in the
-        witness.
+    def flush(self) -> None:
+        """Make every frame durable, and record it in the witness; under the write lock.
 
-        One flush covers the frames of other processes, too; often another process was quicker, and
-        the work is done.
-        sync:      False leaves the bytes to the operating system (durability "os"), unless there
-                   are awaited frames
-        is_writer: the caller holds the write lock, too
-        returns: frames that the flush covered and the caller has not seen. None: a flush has
-                 failed, or its process has died; the next holder of the write lock repairs that
-        raises:  OutcomeUnknown when it fails; StoreLocked. An exception of a signal handler passes:
-                 the flush was cut short, and did not fail. Its mark stays, so the next holder of
-                 the lock copies the frames to new pages (R13)
+        raises: OutcomeUnknown when it fails; StoreLocked. An exception of a signal handler passes:
+                the flush was cut short, and did not fail. Its mark stays, so the next holder of
+                the lock copies the frames to new pages (R13)
         """
-        target = self.last_lsn if lsn is None else lsn
+        target = self.last_lsn
         if self.durable_lsn >= target:
-            return []
-        if not is_writer:
-            return self._flusher.run_unless(
-                partial(self._flush, target, sync), [], partial(self._is_flushed, target)
-            )
-        if self._flusher.run(partial(self._flush, target, sync)) is None:
+            return
+        try:
+            try:
+                prepared = self.take_off(target)
+                if isinstance(prepared, Flight):
+                    prepared.fly()
+            finally:
+                self._flusher.land_own()
+        finally:
+            self._flusher.land_own()
+        if isinstance(prepared, Flight):
+            self.adopt(prepared)
+            if prepared.error is not None:
+                raise prepared.error
+        elif prepared is None:
             try:
                 self._flusher.run(self._put_right)
             except JournalMoved as exc:
                 raise self._unknown("rolling forward to LSN", exc) from exc
-        return []
+
+    def take_off(self, lsn: int, *, sync: bool = True) -> Flight | list[RawFrame] | None:
+        """Begin to make every frame up to an LSN durable.
+
+        One flush covers the frames of other processes, too; often another process was quicker, and
+        the work is done.
+        sync:    False leaves the bytes to the operating system (durability "os"), unless there are
+                 awaited frames
+        returns: the flight; its caller makes it fly and then adopts it. Frames: all is done, and
+                 the caller has not seen these. None: a flush has failed, or its process has died;
+                 the next holder of the write lock repairs that
+        raises:  OutcomeUnknown when it fails; StoreLocked
+        """
+        if self.durable_lsn >= lsn:
+            return []
+        return self._flusher.take_off(
+            partial(self._prepare, lsn, sync), [], partial(self._is_flushed, lsn)
+        )
+
+    def land(self) -> None:
+        """End the flight of this thread if it has not landed; it is cut short then."""
+        self._flusher.land_own()
+
+    def adopt(self, flight: Flight) -> None:
+        """Take the outcome of a flight that has landed."""
+        if self._flusher.flight is flight:
+            self._flusher.flight = None
+        if not flight.is_durable:
+            self._settled = None
+            return
+        self._flusher.forget_older(flight.lsn)
+        self.durable_lsn = max(self.durable_lsn, min(flight.lsn, self.last_lsn))
+        if flight.settled is not None and self._settled is flight.settled:
+            self._settled = flight.record
 
     def is_flushing(self) -> bool:
         """Whether a living process, which may be stopped, holds the flush lock now."""
@@ -1000,8 +1201,8 @@ class Journal:
         self.durable_lsn = max(self.durable_lsn, min(witnessed.durable_lsn, self.last_lsn))
         return self.durable_lsn >= lsn
 
-    def _flush(self, target: int, sync: bool) -> list[RawFrame] | None:
-        """The part of `flush` that runs under the flush lock."""
+    def _prepare(self, target: int, sync: bool) -> Flight | list[RawFrame] | None:
+        """The part of `take_off` that runs under the flush lock."""
         witnessed = self.witness.last
         if witnessed is not None and self._flusher.is_of_boot(witnessed) and not self.lossy:
             if self._knows(witnessed, target):
@@ -1012,20 +1213,22 @@ class Journal:
             ahead = [] if self._is_at_end(witnessed) else self._read_on(None, witnessed)
         except JournalMoved:  # only after both witness records were damaged
             return None
-        try:
-            if sync or self.owes:
+        if sync or self.owes:
+            try:
                 self._flusher.prepare(self.current, self.durable_lsn)
                 self._raise(flushing=self.last_lsn)
-                self.current.file.datasync()
-        except TxlogError as exc:
-            self._poison()
-            raise self._unknown(f"the flush of LSN {self.durable_lsn + 1} to", exc) from exc
-        self._flusher.forget_older()
+            except TxlogError as exc:
+                self._poison()
+                raise self._unknown(f"the flush of LSN {self.durable_lsn + 1} to", exc) from exc
+            mark = self.witness.last
+            assert mark is not None
+            return Flight(self._flusher, self.current, mark, ahead, self.last_lsn, self._settled)
+        self._flusher.forget_older(self.last_lsn)
         self.durable_lsn = self.last_lsn
         was_settled = self._settled is not None
         try:
             self._raise(flushing=0)
-        except TxlogError as exc:  # durable, but visible only once a witness covers it
+        except TxlogError as exc:  # visible only once a witness covers it
             raise self._unknown("the witness of LSN", exc) from exc
         if was_settled:
             self._settled = self.witness.last
@@ -1044,12 +1247,7 @@ class Journal:
         )
 
     def _unknown(self, action: str, exc: Exception) -> OutcomeUnknown:
-        return OutcomeUnknown(
-            f"{action} {self.last_lsn} failed: {exc}",
-            hint="ask by id, or repeat the call with the same producer and sequence",
-            lsn=self.last_lsn,
-            path=self.current.name.path,
-        )
+        return unknown_flush(action, self.last_lsn, self.current.name.path, exc)
 
     def _raise(self, *, flushing: int, poisoned: bool = False, is_moving: bool = False) -> None:
         last, name = self.witness.last, self.current.name

@@ -25,6 +25,8 @@ One call that must be durable, while another process reads:
     11 witness  raised                41 │ 42 │ 43 │ 0    durable 43         up to 43
     12 answer                         .
 
+Steps 10 and 11 need the mutex only to begin: other threads read, decide and append meanwhile.
+
 Why each step is there:
 
  1. Mutex. The folds are plain Python objects; two threads would change them under each other's
@@ -107,11 +109,18 @@ Python. Four rules make that harmless:
 
 Group commit (R12): one thread leads, takes the lock once, and runs steps 5 to 8 for each waiting
 call in turn, since the second decision must see the effect of the first. Then come one flush, one
-witness record and all the answers. A refused call fails alone; a failed flush fails every call, in
-every process that waited for it. A thread returns its answer at once, even if the next leader
-already has the mutex. Calls that arrive while that leader flushes form the next group.
+witness record and all the answers. A refused call fails alone. Calls that arrive while a thread
+flushes are decided and appended meanwhile, as a group that waits for the next flush; whichever of
+its threads comes first begins it. A failed flush is the outcome of the calls whose thread flushed.
+The other groups go on as those of other processes do: their frames are copied to a new file, and
+if they are not there any more, the outcome is unknown.
 
-The order of locks is mutex, write lock, flush lock; never the other way round.
+A flush that goes on without the mutex is a Flight (storage/journal). `flock` lets another thread of
+the same process in, so the Flusher keeps them apart: a thread that needs the flush lock waits for
+the landing. So does a thread that loads the view again, since that closes the descriptors.
+
+The order of locks is mutex, write lock, flush lock; never the other way round. A flight keeps only
+the flush lock, and needs no other one to land.
 
 A dry run goes through the same decisions over a view of its own, and its frames go nowhere.
 

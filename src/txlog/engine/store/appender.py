@@ -41,7 +41,12 @@ from txlog.engine.model.ops import Op, encode_readable, joined
 from txlog.engine.model.schema import OneRow, encode_rows
 from txlog.engine.plan.clock_trust import is_as_expected, note, trusted, wants_frame
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.frame import DECISION_BYTES_MAX, RawFrame, frame_nowhere
+from txlog.engine.storage.frame import (
+    DECISION_BYTES_MAX,
+    JournalName,
+    RawFrame,
+    frame_nowhere,
+)
 from txlog.engine.storage.journal import Journal
 from txlog.engine.view import View
 from txlog.errors import (
@@ -390,6 +395,7 @@ class Call:
     stage:        QUEUED: its frame is not in the journal; WRITING: it may be; WRITTEN: it is, and
                   the folds have applied it; NO_FRAME: decided, with nothing to write
     done:         answer and error are final; if the answer promises durability, it is durable
+    group:        the calls that one leader decided with it, until they are done
     """
 
     __slots__ = (
@@ -398,6 +404,7 @@ class Call:
         "decide",
         "done",
         "error",
+        "group",
         "stage",
         "then",
         "thorough",
@@ -420,12 +427,13 @@ class Call:
         self.then = then
         self.answer: Any = None
         self.error: BaseException | None = None
+        self.group: Group | None = None
         self.stage = QUEUED
         self.done = False
 
     def renew(self) -> None:
         """Reset it to a call not decided yet."""
-        self.answer, self.error = None, None
+        self.answer, self.error, self.group = None, None, None
         self.stage, self.done = QUEUED, False
 
     def conclude(self, decision: Decision[Any]) -> None:
@@ -450,6 +458,27 @@ class Call:
     def is_in_doubt(self) -> bool:
         """True when its frame may be in the journal."""
         return self.stage in (WRITING, WRITTEN)
+
+
+class Group:
+    """Decided calls whose answers wait until the journal is durable up to an LSN.
+
+    place: of the journal when they were decided: a file, and the LSN and CRC of its last frame
+    """
+
+    __slots__ = ("calls", "is_over", "lsn", "place")
+
+    def __init__(self, calls: list[Call], lsn: int, place: tuple[JournalName, int, int]) -> None:
+        self.calls, self.lsn, self.place = calls, lsn, place
+        self.is_over = False
+        for call in calls:
+            call.group = self
+
+    def end(self) -> None:
+        """Every call has its outcome."""
+        for call in self.calls:
+            call.done = True
+        self.is_over = True
 
 
 def are_done(calls: list[Call]) -> bool:

@@ -49,8 +49,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
-from threading import Lock, RLock
-from typing import Any, Final, Protocol, TypeVar, overload
+from threading import Lock, RLock, get_ident
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast, overload
 from weakref import WeakSet, WeakValueDictionary
 
 import pyarrow as pa
@@ -65,7 +65,7 @@ from txlog.engine.decide.transactions.sweep import CallScope, SweepResult
 from txlog.engine.plan import clock_trust
 from txlog.engine.storage.disk.locks import FileLock
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.journal import JournalMoved
+from txlog.engine.storage.journal import Flight, JournalMoved
 from txlog.engine.store import liveness
 from txlog.engine.store.appender import (
     NO_FRAME,
@@ -76,6 +76,7 @@ from txlog.engine.store.appender import (
     Call,
     Decide,
     Encoded,
+    Group,
     NothingWritten,
     Sweeper,
     again,
@@ -112,11 +113,21 @@ TRIES = 2  # at a gate
 class Mutex:
     """A lock that is free again once the call that took it has ended.
 
+    flight:      the flush of the store that goes on outside, until its outcome is taken
     has_refused: during the running call, another call was refused inside it, whose error may have
                  cut short any step of the running call
     """
 
-    __slots__ = ("_later", "_lock", "_owner", "_pid", "_report", "_waiting", "has_refused")
+    __slots__ = (
+        "_later",
+        "_lock",
+        "_owner",
+        "_pid",
+        "_report",
+        "_waiting",
+        "flight",
+        "has_refused",
+    )
 
     def __init__(self, pid: Callable[[], int], report: Callable[[str], None] | None = None) -> None:
         self._lock: Any = RLock()  # typeshed lacks `_is_owned`, which Condition uses, too
@@ -125,6 +136,7 @@ class Mutex:
         self._report = report
         self._later: deque[Callable[[], object]] = deque()
         self._waiting: dict[Any, Callable[[], bool]] = {}  # by gate, in order of arrival
+        self.flight: Flight | None = None
         self.has_refused = False
 
     @overload
@@ -145,7 +157,7 @@ class Mutex:
         if self._pid() != self._owner:
             self._refuse_child()
         lock = self._lock
-        if lock._is_owned():
+        if lock._is_owned() or (self.flight is not None and self._is_flying()):
             self._refuse_or_free()
         has_turn = is_done is None
         try:
@@ -220,7 +232,15 @@ class Mutex:
 
     def is_inside(self) -> bool:
         """True inside a call of this thread: we are in `__del__` or a signal handler."""
-        return self._lock._is_owned() and is_called(_RUN, self, sys._getframe(1))
+        frame = sys._getframe(1)
+        if self._is_flying() and is_called(_FLY, self.flight, frame):
+            return True
+        return self._lock._is_owned() and is_called(_RUN, self, frame)
+
+    def _is_flying(self) -> bool:
+        """True while this thread flies the flight: its own call, which flushes, is not over."""
+        flight = self.flight
+        return flight is not None and not flight.has_landed and flight.owner == get_ident()
 
     def put_off(self, act: Callable[[], object]) -> bool:
         """Inside a call: run an act when that call has ended, and return True; otherwise return
@@ -248,6 +268,8 @@ class Mutex:
             )
         while self._lock._is_owned():  # left by two interrupts in a row
             self._lock.release()
+        if self._is_flying() and self.flight is not None:
+            self.flight.land()
 
     def _tidy(self) -> None:
         while self._later:
@@ -265,6 +287,7 @@ class Mutex:
 
 
 _RUN = frozenset([Mutex.run.__code__])
+_FLY = frozenset([Flight.fly.__code__])
 
 
 # --- delayed messages, counted for metrics --------------------------------------------------------
@@ -368,10 +391,22 @@ class Upkeep(Protocol):
         """Wait until this process runs no automatic maintenance."""
 
 
+def _nothing(view: View, now: Instant) -> Decision[None]:
+    """The decision of a call that only waits for a flush; it is never made."""
+    return Decision([])
+
+
 def check_whole(view: View) -> None:
     """Raise Corruption (602) when the journal is damaged after this view."""
     if (damage := view.damage) is not None:
         raise damage
+
+
+class Owed(NamedTuple):
+    """A group that waits until it is durable, and the flight for it; None: it is over."""
+
+    group: Group
+    flight: Flight | None
 
 
 class Store:
@@ -568,13 +603,22 @@ class Store:
         raises: NotAllowed inside another call of this thread, as every call here; errors of the
                 function; Corruption (602): the journal is damaged
         """
-        return self._mutex.run(partial(self._look, look, fresh, up_to_damage))
+        while True:
+            answer = self._turn(partial(self._look, look, fresh, up_to_damage))
+            if not isinstance(answer, Owed):
+                return cast(T, answer)
+            for call in answer.group.calls:
+                if call.error is not None:
+                    raise call.error
 
-    def _look(self, look: Callable[[View], T], fresh: bool, up_to_damage: bool) -> T:
+    def _look(self, look: Callable[[View], T], fresh: bool, up_to_damage: bool) -> T | Owed:
+        """The answer, or what must be durable before anything is shown."""
         if fresh or self._closed or not self._is_whole():
             self._refresh()
-        if self._view.journal.owes and not self.dry_run:
-            self._make_durable(self._view.journal.awaited_lsn)
+        journal = self._view.journal
+        if journal.owes and not self.dry_run:
+            owed = Group([Call(_nothing)], journal.awaited_lsn, journal.place)
+            return Owed(owed, self._next_flight(owed))
         while True:
             damage = self._view.damage
             if damage is not None and not up_to_damage:
@@ -769,18 +813,39 @@ class Store:
         `error`.
         raises: as write, except for the errors of decisions
         """
+        self._run_queued(calls, is_queued=False)
+
+    def enqueue(self, calls: list[Call]) -> None:
+        """Queue decisions, as `submit`, for the next group of any thread; returns at once.
+
+        They are decided after all calls that were queued before. A thread must `finish` them, or
+        else they run only when another call leads a group.
+        raises: AlreadyClosed, ReadOnlyStore
+        """
+        if not self.dry_run:
+            self.need_writable()
+            self.has_changed = True
+            self._queue.append(calls)
+
+    def finish(self, calls: list[Call]) -> None:
+        """Lead groups until enqueued calls have their outcomes; raises as `submit`."""
+        self._run_queued(calls, is_queued=True)
+
+    def _run_queued(self, calls: list[Call], *, is_queued: bool) -> None:
         if self.dry_run:
             self._mutex.run(partial(self._rehearse, calls))
             return
-        self.need_writable()
-        self.has_changed = True
+        if not is_queued:
+            self.need_writable()
+            self.has_changed = True
         is_done = partial(are_done, calls)
         try:
             try:
                 try:
-                    self._queue.append(calls)
+                    if not is_queued:
+                        self._queue.append(calls)
                     while not calls[-1].done:
-                        self._mutex.run(partial(self._lead, calls), is_done)
+                        self._turn(partial(self._lead, calls), is_done)
                 finally:  # always leave the queue; twice: an interrupt may cut the first short
                     if not calls[-1].done:
                         self._withdraw(calls)
@@ -795,6 +860,10 @@ class Store:
                     raise interrupted(error) from error
                 note_doubt(error)
             raise
+
+    def take_back(self, calls: list[Call]) -> bool:
+        """Take enqueued calls out of the queue; False when a thread decides or has decided them."""
+        return self._claim(calls)
 
     def _withdraw(self, calls: list[Call]) -> None:
         """Take calls of a leaving caller out of the queue; if a leader has them, wait for it."""
@@ -858,14 +927,21 @@ class Store:
         """Make everything written so far durable and visible."""
         self.write(lambda view, now: Decision([], None, True))
 
-    def _lead(self, own_calls: list[Call]) -> None:
-        """Group commit (R12): one lock, every queued decision, one flush, all answers."""
-        if own_calls[-1].done or (own_calls not in self._queue and self._is_settled(own_calls)):
-            return
+    def _lead(self, own_calls: list[Call]) -> Owed | None:
+        """Group commit (R12): one lock, every queued decision, one flush, all answers.
+
+        returns: the group of the own calls, if it waits for a flush
+        """
+        if own_calls[-1].done:
+            return None
+        if (group := own_calls[-1].group) is not None:
+            return Owed(group, self._next_flight(group))
+        if own_calls not in self._queue and self._is_settled(own_calls):
+            return None
         waiting = list(self._queue)
         try:
             try:
-                self._conclude(self._under_lock(partial(self._decide_queued, own_calls)))
+                decided = self._under_lock(partial(self._decide_queued, own_calls))
             finally:
                 self._leading = []
         except TxlogError as error:  # no lock: calls that came meanwhile try themselves
@@ -875,8 +951,10 @@ class Store:
                 if self._claim(calls) or calls is own_calls:
                     for call in calls:
                         call.end(error)
-            if not own_calls[-1].done:
-                raise
+            if are_done(own_calls):
+                return None
+            raise
+        return None if decided is None else self._written(*decided)
 
     def _is_settled(self, own_calls: list[Call]) -> bool:
         """End a call whose leader was interrupted; False when its own thread must decide it.
@@ -942,46 +1020,140 @@ class Store:
             return None
         return calls, sync
 
-    def _conclude(self, done: tuple[list[Call], bool] | None) -> None:
-        """Without the write lock: flush if a call needs it; then the outcomes are final."""
-        if done is None:
-            return
-        calls, sync = done
-        journal = self._view.journal
-        try:
-            if sync:
-                self._make_durable(journal.last_lsn)
-            elif journal.owes:  # an answer may show a frame whose durability others await
-                self._make_durable(journal.awaited_lsn)
-        except TxlogError as error:
-            for call in calls:
-                if not call.is_in_doubt and isinstance(call.error, TxlogError):
-                    call.error = again(error)  # the refusal rests on frames that may be lost
-            self._fail(calls, error, is_following=False)
-            return
+    def _written(self, calls: list[Call], sync: bool) -> Owed | None:
+        """After the write lock: end calls that need no flush; the others wait as a group."""
         self._is_void = False
-        for call in calls:
-            call.done = True
+        journal = self._view.journal
+        # without sync: an answer may show a frame whose durability others await
+        lsn = journal.last_lsn if sync else journal.awaited_lsn
+        if lsn <= journal.durable_lsn:
+            for call in calls:
+                call.done = True
+            return None
+        group = Group(calls, lsn, journal.place)
+        return Owed(group, self._next_flight(group))
 
-    def _make_durable(self, lsn: int) -> None:
-        """Flush up to an LSN, unless another process has done it; the view is void meanwhile.
+    def _turn(self, act: Callable[[], T], is_done: Callable[[], bool] | None = None) -> T | None:
+        """Run an act under the mutex. If it owes a flush: without the mutex flush, or wait for the
+        flush of another thread, until its group is over.
+
+        The errors of the flush are those of the calls of the group.
+        returns: the result of the act, None if is_done: as `Mutex.run`
+        """
+        try:
+            try:
+                if is_done is None:
+                    outcome: T | None = self._mutex.run(act)
+                else:
+                    outcome = self._mutex.run(act, is_done)
+                if isinstance(outcome, Owed):
+                    flight = outcome.flight
+                    while flight is not None:
+                        if flight.owner == get_ident():
+                            flight.fly()
+                        else:
+                            flight.wait()
+                        flight = self._mutex.run(partial(self._behind, flight, outcome.group))
+                return outcome
+            except BaseException:
+                self._land()
+                raise
+        except BaseException:  # twice: another interrupt may cut the first short
+            self._land()
+            raise
+
+    def _land(self) -> None:
+        """End the flight of this thread, if an interrupt has left one; it is cut short then."""
+        self._view.journal.land()
+
+    def _next_flight(self, group: Group) -> Flight | None:
+        """The flight to fly or to wait for; None: the group is over."""
+        flight = self._mutex.flight
+        if flight is not None:
+            if not flight.has_landed:
+                return flight
+            self._adopt(flight)
+        try:
+            return self._take_off(group)
+        except TxlogError as error:
+            self._end_unflushed(group, error)
+            return None
+
+    def _behind(self, flight: Flight, group: Group) -> Flight | None:
+        """After a flight: end the group if it covers it; else the next flight, as _next_flight.
+
+        Its failure is the outcome of the group of its own thread. Other groups go on like those of
+        other processes: their frames are copied to a new file, if they are still there (R13).
+        """
+        if self._mutex.flight is flight:
+            self._adopt(flight)
+        if group.is_over:
+            return None
+        if flight.error is not None and flight.owner == get_ident():
+            self._end_unflushed(group, flight.error)
+            return None
+        if flight.is_durable and flight.lsn >= group.lsn and not self._is_void:
+            try:
+                self._end_durable(group)
+            except TxlogError as error:
+                self._end_unflushed(group, error)
+            return None
+        return self._next_flight(group)
+
+    def _adopt(self, flight: Flight) -> None:
+        """Take the outcome of a flight that has landed; unless it is durable, the view is void."""
+        self._view.journal.adopt(flight)
+        if not flight.is_durable:
+            self._is_void = True
+        self._mutex.flight = None
+
+    def _take_off(self, group: Group) -> Flight | None:
+        """Begin to make a group durable; None: it is, and over.
 
         raises: OutcomeUnknown; StoreLocked: a process holds the flush lock and makes no progress
         """
-        was_void, self._is_void = self._is_void, True
+        if not self._is_whole():
+            self._put_in_order()
+        self._is_void = True
         sync = self.durability == "sync"
         journal = self._view.journal
-        start = journal.place
-        while (ahead := journal.flush(lsn, sync=sync, is_writer=False)) is None:
+        while (prepared := journal.take_off(group.lsn, sync=sync)) is None:
             # R13: with the write lock the frames go to a new file, and are durable there
-            self._under_lock(partial(self._catch_up, self.clock.now()))
+            self._put_in_order()
+            self._is_void = True
             journal = self._view.journal  # it may have been loaded anew
-        journal.check_kept(start)
-        if sync:  # a flush takes long enough for the store to be deleted meanwhile
+        if isinstance(prepared, Flight):
+            self._mutex.flight = prepared
+            if prepared.ahead:
+                self._view.take(prepared.ahead)
+            self._is_void = False
+            return prepared
+        if prepared:
+            self._view.take(prepared)
+        self._end_durable(group)
+        self._is_void = False
+        return None
+
+    def _end_durable(self, group: Group) -> None:
+        """End a group that is durable. Raises OutcomeUnknown, StoreNotFound."""
+        self._view.journal.check_kept(group.place)
+        if self.durability == "sync":  # the store may have been deleted while it was flushed
             self._need_witness()
-        if ahead:
-            self._view.take(ahead)
-        self._is_void = was_void
+        group.end()
+
+    def _end_unflushed(self, group: Group, error: TxlogError) -> None:
+        """End a group that could not be made durable; the view stays invalid."""
+        self._is_void = True
+        for call in group.calls:
+            if not call.is_in_doubt and isinstance(call.error, TxlogError):
+                call.error = again(error)  # the refusal rests on frames that may be lost
+        self._fail(group.calls, error, is_following=False)
+        group.end()
+
+    def _put_in_order(self) -> None:
+        """Follow and repair the journal under the write lock, outside of any call."""
+        self._under_lock(partial(self._catch_up, self.clock.now()))
+        self._is_void = False
 
     @staticmethod
     def _fail(calls: list[Call], error: TxlogError, *, is_following: bool) -> None:
@@ -1257,14 +1429,15 @@ class Store:
             self._run_if_free([Call(decide, uses=uses or NOTHING, thorough=uses is None)])
 
     def _run_if_free(self, calls: list[Call]) -> None:
-        self._mutex.run(partial(self._run_at_once, calls))
+        self._turn(partial(self._run_at_once, calls))
 
-    def _run_at_once(self, calls: list[Call]) -> None:
+    def _run_at_once(self, calls: list[Call]) -> Owed | None:
         self._need_open()
         if self._view.journal.is_flushing():
-            return  # that process will raise the witness; a stopped one would block this call
+            return None  # whoever flushes raises the witness; a stopped one would block this call
         run = partial(self._run, [calls] if calls else [], calls, sync=True)
-        self._conclude(self._file_lock.run(run, None, otherwise=None))
+        decided = self._file_lock.run(run, None, otherwise=None)
+        return None if decided is None else self._written(*decided)
 
     # --- for maintenance ---------------------------------------------------------------------
 

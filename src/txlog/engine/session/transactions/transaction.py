@@ -2,15 +2,16 @@
 
 A caller can defer operations in a transaction (`send_async`, `acknowledge_async`). The handle
 queues them and writes them together with the next call that waits for its answer, at the latest
-with the commit. No thread runs in the background. A send, an acknowledgement and the commit then
-take the lock once instead of three times.
+with the commit. A send, an acknowledgement and the commit then take the lock once instead of three
+times. `commit_async` hands that write to the thread of `commits`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from threading import Lock
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from txlog.base.arguments import checked
 from txlog.base.ids import TxnId
@@ -22,8 +23,8 @@ from txlog.engine.decide.sending.send import REFUSALS
 from txlog.engine.decide.transactions import transaction as end_txn
 from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.decide.transactions.transaction import EndAnswer, NewTxn, Use
-from txlog.engine.session.transactions import end
-from txlog.engine.store.appender import NOTHING, Call, in_doubt
+from txlog.engine.session.transactions import commits, end
+from txlog.engine.store.appender import NOTHING, Call, in_doubt, note_doubt
 from txlog.engine.store.store import Store
 from txlog.engine.view import View
 from txlog.errors import (
@@ -34,6 +35,9 @@ from txlog.errors import (
     TxlogError,
     is_noted,
 )
+
+if TYPE_CHECKING:
+    from txlog.engine.session.transactions.commits import CommitFuture, CommitQueue, Ending
 
 T = TypeVar("T")
 Item: TypeAlias = tuple[Any, ...]  # one message: as in engine/session/sending/message
@@ -77,6 +81,80 @@ class _Row(Call):
         if not isinstance(other, _Row) or self.is_alone or other.is_alone:
             return False
         return self.gather == other.gather
+
+
+class Commits:
+    """The commits in flight of one client; the first one makes the queue."""
+
+    __slots__ = ("_store", "queue")
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.queue: CommitQueue | None = None
+
+    def make(self) -> CommitQueue:
+        """The queue."""
+        with _MAKING:  # two threads get the same one
+            if self.queue is None:
+                self.queue = commits.CommitQueue(self._store)
+            return self.queue
+
+
+_MAKING = Lock()
+
+
+class _Group(NamedTuple):
+    """Calls of a transaction that share a frame.
+
+    batches: each call of the store, with the calls of the transaction that it answers
+    use:     the transaction before the frame: a frame that is never written assigns no id
+    """
+
+    calls: list[Call]
+    batches: list[tuple[Call, list[Call]]]
+    use: Use
+
+    @property
+    def submitted(self) -> list[Call]:
+        """The calls of the store, in their order."""
+        return [batch for batch, _ in self.batches]
+
+
+class _Commit:
+    """A commit with the deferred calls before it.
+
+    refused: the deferred operation that was refused or lost, so that the transaction is aborted
+    submitted: the calls that are in the queue of the store, if they are
+    """
+
+    __slots__ = ("calls", "ended", "future", "group", "refused", "submitted", "txn")
+
+    def __init__(self, txn: Transaction, calls: list[Call], refused: Call | None) -> None:
+        self.txn, self.calls, self.refused = txn, calls, refused
+        self.ended: Call | None = None
+        self.group: _Group | None = None
+        self.submitted: list[Call] = []
+        self.future: CommitFuture
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the commit is decided, so that a later one comes after it."""
+        ended = self.ended
+        if ended is None or self.future.done():
+            return True
+        return ended.error is not None or ended.answer is not None
+
+    def finish(self) -> EndAnswer:
+        """Finish the commit in the thread of the queue."""
+        return self.txn._finish(self)
+
+    def give_up(self, error: TxlogError) -> bool:
+        """Fail if no thread decides the commit yet."""
+        if not self.submitted or not self.txn._store.take_back(self.submitted):
+            return False
+        for call in self.submitted:
+            call.end(error)
+        return True
 
 
 def _never(view: View, now: Instant) -> Decision[None]:
@@ -141,7 +219,9 @@ class Transaction:
 
     __slots__ = (
         "_after_end",
+        "_commits",
         "_failed",
+        "_flying",
         "_queue",
         "_status",
         "_store",
@@ -150,10 +230,19 @@ class Transaction:
         "use",
     )
 
-    def __init__(self, store: Store, use: Use, after_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        use: Use,
+        after_end: Callable[[], None],
+        flights: Commits | None = None,
+    ) -> None:
+        """after_end: called after its end; flights: of its client; None: it commits at once."""
         self.use = use
         self._store = store
         self._after_end = after_end
+        self._commits = flights
+        self._flying: _Commit | None = None  # the commit that is in the queue
         self._status = "OPEN"
         # Threads may share a handle, and `__del__` may run at any point, so each change of the
         # dicts is one C call. A deferred call stays in the queue until its outcome is noted, even
@@ -194,29 +283,126 @@ class Transaction:
         """Write the deferred operations and commit, in one pass; durable when it returns.
 
         If a deferred operation was refused, or an interrupt came while it was written, the
-        transaction is aborted instead.
+        transaction is aborted instead. Commits in flight (`commit_async`) come before it.
 
         raises: InvalidTxnStatus, TransactionTimedOut, ExpiredTransaction, OutcomeUnknown; the
                 error that refused a deferred operation
         """
         return self._commit()
 
+    def commit_async(self) -> CommitFuture:
+        """Commit without waiting; the future has the answer of `commit`, or its error.
+
+        The commit is durable once the future is done. Commits take effect in the order of these
+        calls. One that is refused affects no other. If the outcome of one is unknown, those after
+        it fail as well: with OutcomeUnknown, or with TryAgain if they were not tried; then the
+        transaction is open again.
+
+        From now on the transaction takes no operation. The thread of the client that commits
+        belongs to no caller; `close` and the end of the interpreter wait for it. If the process
+        dies, a commit without an answer is done or not, as a whole.
+
+        raises: InvalidTxnStatus; AlreadyClosed, ReadOnlyStore, NoResources: nothing was done
+
+        >>> import tempfile, txlog
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = txlog.init(folder)
+        ...     with txlog.open(folder) as client:
+        ...         _ = client.create_topic("orders")
+        ...         producer = client.producer("orders")
+        ...         futures = []
+        ...         for number in range(3):
+        ...             txn = client.transaction()
+        ...             _ = producer.send_async(b"%d" % number, txn=txn)
+        ...             futures.append(txn.commit_async())
+        ...         [future.result().status for future in futures]
+        ['COMMITTED', 'COMMITTED', 'COMMITTED']
+        """
+        assert self._commits is not None
+        if (flying := self._flying) is not None:
+            return flying.future
+        queue = self._commits.make()
+        with queue.held():
+            self._store.need_writable()
+            commit = self._prepared(queue.last)
+            commit.future = queue.new_future()
+            if commit.refused is None:
+                commit.submitted = self._group(commit).submitted
+            try:
+                queue.put(commit)
+                self._flying, self._status = commit, "COMMITTING"
+                if commit.submitted:
+                    self._store.enqueue(commit.submitted)
+            except BaseException as error:
+                if commit is queue.last:  # an interrupt: the thread finishes it all the same
+                    note_doubt(error)
+                else:
+                    self._put_back(commit)
+                raise
+        return commit.future
+
     def _commit(self) -> EndAnswer:
+        queue = None if self._commits is None else self._commits.queue
+        if queue and not queue.is_own_thread():
+            return self._commit_behind()
+        return self._end(self._prepared(None))
+
+    def _commit_behind(self) -> EndAnswer:
+        """Commit after the commits in flight, and wait."""
+        future = self.commit_async()
+        try:
+            return future.result()
+        except BaseException as error:
+            if not future.done():  # a signal handler raised, and the thread goes on
+                note_doubt(error)
+            raise
+
+    def _prepared(self, previous: Ending | None) -> _Commit:
+        """Take the deferred calls for a commit, which comes after `previous`."""
+        if self._flying is not None:
+            raise InvalidTxnStatus("the transaction is being committed")
         if self._status == "ABORTED" and isinstance(self.use, NewTxn):
             raise InvalidTxnStatus("the transaction was aborted before any of it was written")
         calls = self._take()
         lost = self._lost_beside(calls)
-        if self._failed is None and lost is None:
+        commit = _Commit(self, calls, self._failed or lost)
+        if commit.refused is None:
             if not calls and isinstance(self.use, NewTxn):
-                calls = [self._opening()]
-            ended = Call(self._end_of(calls))
-            self._write([*calls, ended])
+                commit.calls = [self._opening()]
+            assert previous is None or isinstance(previous, _Commit)
+            commit.ended = Call(self._end_of(commit.calls, previous))
+        return commit
+
+    def _group(self, commit: _Commit) -> _Group:
+        assert commit.ended is not None
+        commit.group = self._grouped([*commit.calls, commit.ended])
+        return commit.group
+
+    def _put_back(self, commit: _Commit) -> None:
+        """The commit was not queued: its deferred calls wait again."""
+        for call in commit.calls:
+            self._takers.pop(call, None)
+
+    def _finish(self, commit: _Commit) -> EndAnswer:
+        """End a commit of `commit_async`, in the thread of the queue."""
+        try:
+            return self._end(commit)
+        finally:
+            if self._status == "COMMITTING" and self.outcome is None:
+                self._status = "OPEN"
+            self._flying = None
+
+    def _end(self, commit: _Commit) -> EndAnswer:
+        """Write a commit, and abort the transaction if an operation before it was refused."""
+        calls, ended = commit.calls, commit.ended
+        if ended is not None:
+            self._write([*calls, ended], commit.group)
             if ended.error is None:
                 return self._ended(ended)
             if not isinstance(ended.error, _Refused):
                 raise self._not_ended(ended.error, calls)
         error = _lost() if self._failed is None else self._failed.error or _lost()
-        self._failed = self._failed or lost
+        self._failed = self._failed or commit.refused
         self._drop(calls)
         self._settle(calls)
         try:
@@ -236,6 +422,8 @@ class Transaction:
         use = self.use
         if isinstance(use, TxnId) and self._store.put_off(self.abort):
             return EndAnswer(use, "ABORTING", False, None, 0, 0, [], 0)
+        if (flying := self._flying) is not None:
+            flying.future.exception()  # then the store says how it ended
         dropped = self._take()
         self._drop(dropped)
         self._failed = self._failed or next(iter(dropped), None)  # if this fails, no commit without
@@ -299,6 +487,7 @@ class Transaction:
 
     def run(self, decide: DecideIn[T], uses: CallScope) -> T:
         """Write the deferred operations, then this decision; returns its answer."""
+        self._check_open()
         call = self._call(decide, uses)
         self._write([*self._take(), call])
         self._tell(call)
@@ -307,15 +496,24 @@ class Transaction:
 
     def defer(self, decide: DecideIn[A], uses: CallScope, finish: Callable[[A], T]) -> Later[T]:
         """Defer a decision; `finish` turns its answer into the answer of the caller."""
+        self._check_open()
         call = self._call(decide, uses)
         self._queue[call] = None
         return Later(self, call, finish)
 
     def defer_row(self, gather: Gather, item: Item, finish: Callable[[Any], T]) -> Later[T]:
         """Defer a message. gather: batches messages of its producer; finish: as in `defer`."""
+        self._check_open()
         call = _Row(gather, item)
         self._queue[call] = None
         return Later(self, call, finish)
+
+    def _check_open(self) -> None:
+        """Raises InvalidTxnStatus once `commit_async` was called."""
+        if self._flying is not None:
+            raise InvalidTxnStatus(
+                "the transaction is being committed", hint="begin another transaction"
+            )
 
     def _write_queued(self) -> None:
         """Write the deferred operations; the first refusal is kept, and the commit raises it."""
@@ -389,13 +587,17 @@ class Transaction:
         if not any(isinstance(c.error, TransactionConflict | OutcomeUnknown) for c in calls):
             self.use = before
 
-    def _end_of(self, before: list[Call]) -> Callable[[View, Instant], Decision[Any]]:
-        """The decision to commit. It refuses after a refused call, and waits for repeated calls."""
+    def _end_of(
+        self, before: list[Call], previous: _Commit | None
+    ) -> Callable[[View, Instant], Decision[Any]]:
+        """The decision to commit. It refuses after a refused call, and waits for repeated calls and
+        for the commit before it.
+        """
         store = self._store
         uid = store.disk.owner()[0]
 
         def decide(view: View, now: Instant) -> Decision[EndAnswer | None]:
-            is_again = False
+            is_again = previous is not None and not previous.is_decided
             for call in before:
                 if call.error is not None:
                     raise _Refused("an operation before it was refused")
@@ -407,14 +609,15 @@ class Transaction:
 
         return decide
 
-    def _write(self, calls: list[Call]) -> None:
-        """Run calls in order, and repeat those that answer None."""
+    def _write(self, calls: list[Call], group: _Group | None = None) -> None:
+        """Run calls in order, and repeat those that answer None.
+
+        group: the calls, if they are in the queue of the store already
+        """
         while calls:
-            use = self.use
-            if isinstance(use, TxnId):
-                for call in calls:
-                    call.uses = call.uses.in_txn(use.coordinator, use.sequence)
-            self._submit(calls)
+            use = self.use if group is None else group.use
+            self._submit(calls, group)
+            group = None
             again: list[Call] = []
             ended: list[Call] = []
             is_refused = use is not self.use and calls[-1].error is not None
@@ -432,30 +635,42 @@ class Transaction:
             for call in calls:
                 call.renew()
 
-    def _submit(self, calls: list[Call]) -> None:
-        use = self.use
-        batches: list[tuple[Call, list[Call]]] = []
+    def _submit(self, calls: list[Call], group: _Group | None) -> None:
         try:
-            if _Row not in map(type, calls):
-                self._store.submit(calls)
-                return
-            for group in _grouped(calls):
-                batches.append((self._gathered(group), group))
-            self._store.submit([batch for batch, _ in batches])
-            for batch, group in batches:
-                _pass_on(batch, group)
+            if group is None:
+                group = self._grouped(calls)
+                self._store.submit(group.submitted)
+            else:
+                self._store.finish(group.submitted)
+            for batch, part in group.batches:
+                _pass_on(batch, part)
         except BaseException as error:  # an interrupt, too: every waiting caller needs an outcome
-            for batch, group in batches:
-                _pass_on(batch, group, broken=True)
-            for call in calls:
-                call.end(error)
-            self._failed = self._failed or calls[0]
-            self._settle(calls)
-            if not in_doubt(calls):
-                self.use = use  # the frame that assigned an id was never written
-            elif is_noted(error) and isinstance(self.use, TxnId):
-                error.add_note(end.how_to_ask(self.use))
+            self._abandon(calls, group, error)
             raise
+
+    def _grouped(self, calls: list[Call]) -> _Group:
+        """Calls as one submission, neighbouring messages of a producer as a batch."""
+        use = self.use
+        if isinstance(use, TxnId):
+            for call in calls:
+                call.uses = call.uses.in_txn(use.coordinator, use.sequence)
+        if _Row not in map(type, calls):
+            return _Group(calls, [(call, [call]) for call in calls], use)
+        return _Group(calls, [(self._gathered(part), part) for part in _neighbours(calls)], use)
+
+    def _abandon(self, calls: list[Call], group: _Group | None, error: BaseException) -> None:
+        """Writing calls failed, or was interrupted: give each an outcome."""
+        for batch, part in () if group is None else group.batches:
+            _pass_on(batch, part, broken=True)
+        for call in calls:
+            call.end(error)
+        self._failed = self._failed or calls[0]
+        self._settle(calls)
+        if not in_doubt(calls):
+            if group is not None:
+                self.use = group.use  # the frame that assigned an id was never written
+        elif is_noted(error) and isinstance(self.use, TxnId):
+            error.add_note(end.how_to_ask(self.use))
 
     def _gathered(self, group: list[Call]) -> Call:
         """The call that writes a group: its single call, or a batch of its messages."""
@@ -485,7 +700,7 @@ class Transaction:
         return answer
 
 
-def _grouped(calls: list[Call]) -> list[list[Call]]:
+def _neighbours(calls: list[Call]) -> list[list[Call]]:
     """Group neighbouring messages of one producer; every other call is a group of its own."""
     groups: list[list[Call]] = []
     for call in calls:

@@ -273,34 +273,42 @@ class FileLock:
         returns:    the result of the act; `otherwise` if it did not run
         raises:     StoreLocked; errors of the act
         """
-        if self._lock is None:
-            self._lock = self._disk.lock_file(self._name)
-        lock = self._lock
         try:
             try:
-                self.may_hold = True
-                if timeout_ms is None:
-                    is_held = lock.try_acquire()
-                else:
-                    is_held = lock.acquire(timeout_ms, meanwhile)
-                if not is_held:
-                    self.may_hold = False
+                if not self.take(timeout_ms, meanwhile):
                     return otherwise
                 return act()
             finally:
-                if self.may_hold:
-                    self._free(lock)
+                self.free()
         finally:
-            if self.may_hold:
-                self._free(lock)
+            self.free()
 
-    def _free(self, lock: LockFile) -> None:
-        """Free the lock; the act is done by now, so a failure here must not become its outcome."""
+    def take(self, timeout_ms: int | None, meanwhile: Callable[[], bool] | None = None) -> bool:
+        """Take the lock and keep it until `free`, which the caller reaches however it ends.
+
+        returns: whether this handle holds it; timeout_ms, meanwhile, raises: as in `run`
+        """
+        if self._lock is None:
+            self._lock = self._disk.lock_file(self._name)
+        lock = self._lock
+        self.may_hold = True
+        is_free = lock.try_acquire() if timeout_ms is None else lock.acquire(timeout_ms, meanwhile)
+        if not is_free:
+            self.may_hold = False
+        return is_free
+
+    def free(self) -> None:
+        """Free the lock, if this handle may hold it.
+
+        The act is done by now, so a failure here must not become its outcome.
+        """
+        if not self.may_hold or self._lock is None:
+            return
         try:
-            lock.release()
+            self._lock.release()
         except TxlogError as error:
             self._note(f"{self._name} was freed by closing it: {error}")
-            lock.close()
+            self._lock.close()
             self._lock = None
         self.may_hold = False
 

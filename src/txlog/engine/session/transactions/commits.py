@@ -1,0 +1,361 @@
+"""Owns CommitQueue: the commits that a client has begun and not waited for, and their thread.
+
+    commit_async   the caller's thread: the calls of the transaction join the queue of the store
+    finish         the thread: it leads a group of the store until the oldest commit has its outcome
+    answer         the future is done; its callbacks run in the thread
+
+1. Commits take effect in the order of the calls. The queue of the store keeps that order, except
+   when a call must be repeated after a sweep: then a commit waits until its predecessor is decided.
+2. Each transaction has a frame of its own, and is refused alone. All frames that one leader finds
+   queued share a lock and a flush.
+3. When the store fails and the outcome of a commit is unknown, the commits after it are unknown,
+   too, if their frames may be written. The others get TryAgain: they are not tried, since they came
+   after one that may be lost, and their transactions are open again.
+4. A commit starts the thread, which ends when it has had nothing to do for IDLE_S. The client and
+   the interpreter end only when every commit has its outcome.
+5. A forked child inherits neither the thread nor a lock that it could release, so each of its calls
+   raises AlreadyClosed (R27).
+
+Pipeline bounds the transactions of a loop whose commits are in flight.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Condition, Thread, get_ident
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Protocol
+from weakref import WeakSet
+
+from txlog.errors import (
+    AlreadyClosed,
+    InvalidArgument,
+    NoResources,
+    NotAllowed,
+    OutcomeUnknown,
+    TryAgain,
+    TxlogError,
+)
+
+if TYPE_CHECKING:
+    from txlog.engine.decide.transactions.transaction import EndAnswer
+    from txlog.engine.session.transactions.transaction import Transaction
+    from txlog.engine.store.store import Store
+
+IN_FLIGHT_MAX: Final = 1_000
+IDLE_S: Final = 1.0
+
+
+class Ending(Protocol):
+    """A commit in the queue."""
+
+    future: CommitFuture
+
+    def finish(self) -> EndAnswer:
+        """Wait for the outcome of the calls, leading groups meanwhile; raises its error."""
+
+    def give_up(self, error: TxlogError) -> bool:
+        """Fail with an error if no thread decides the calls yet; returns whether that is so."""
+
+
+class CommitFuture(Future["EndAnswer"]):
+    """The answer of `Transaction.commit_async`, or the error that `commit` would raise.
+
+    As a `concurrent.futures.Future` it works with `wait`, `as_completed` and `asyncio.wrap_future`.
+    `cancel` returns False: a commit that was asked for cannot be recalled.
+    """
+
+    def __init__(self, queue: CommitQueue) -> None:
+        super().__init__()
+        self.set_running_or_notify_cancel()
+        self._queue = queue
+
+    def result(self, timeout: float | None = None) -> EndAnswer:
+        """The answer of the commit; waits for it, at most `timeout` seconds.
+
+        raises: the error of the commit; TimeoutError; NotAllowed in a callback, which runs in the
+                thread that commits; AlreadyClosed in a forked child
+        """
+        if not self.done():
+            self._queue.check_may_wait()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The error of the commit, None if it succeeded; waits as `result`."""
+        if not self.done():
+            self._queue.check_may_wait()
+        return super().exception(timeout)
+
+
+class CommitQueue:
+    """The commits in flight of one client, in the order of their calls."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._pid = store.disk.pid()
+        self._endings: deque[Ending] = deque()
+        self._changed = Condition()  # over an RLock: a signal handler may commit, too
+        self._thread: Thread | None = None
+        self._is_closed = False
+        _QUEUES.add(self)
+
+    def __len__(self) -> int:
+        return len(self._endings)
+
+    @property
+    def last(self) -> Ending | None:
+        """The newest commit without an outcome."""
+        try:
+            return self._endings[-1]
+        except IndexError:
+            return None
+
+    def new_future(self) -> CommitFuture:
+        """The future of a commit."""
+        return CommitFuture(self)
+
+    def held(self) -> Condition:
+        """The lock under which a commit joins this queue and that of the store."""
+        self.check_alive()
+        return self._changed
+
+    def put(self, ending: Ending) -> None:
+        """Add a commit; under the lock. Raises AlreadyClosed, NoResources."""
+        if self._is_closed:
+            raise AlreadyClosed("the store is closed", hint="open it again")
+        if self._thread is None:
+            self._start()
+        self._endings.append(ending)
+        self._changed.notify_all()
+
+    def wait_below(self, count: int) -> None:
+        """Wait until fewer than `count` commits are in flight."""
+        self.check_may_wait()
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._endings) < count)
+
+    def check_alive(self) -> None:
+        """Raises AlreadyClosed in a forked child."""
+        if self._store.disk.pid() != self._pid:
+            raise AlreadyClosed(
+                "the store was opened by another process, and this one is its child",
+                hint="open it again, after the fork",
+            )
+
+    def check_may_wait(self) -> None:
+        """Raises NotAllowed in the thread of this queue; AlreadyClosed in a forked child."""
+        self.check_alive()
+        if self.is_own_thread():
+            raise NotAllowed(
+                "a callback of a commit waits for a commit, which only its own thread can finish",
+                hint="wait in another thread",
+            )
+
+    def put_off(self, act: Callable[[], object]) -> bool:
+        """In a callback of a commit: run an act in a thread of its own; else return False."""
+        if not self.is_own_thread():
+            return False
+        Thread(target=act, name="txlog-close").start()
+        return True
+
+    def close(self) -> None:
+        """Wait until every commit has its outcome; the thread ends. Raises nothing of theirs."""
+        if self._store.disk.pid() != self._pid or self.is_own_thread():
+            return
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            while self._endings and self._thread is not None and self._thread.is_alive():
+                self._changed.wait(IDLE_S)
+
+    def is_own_thread(self) -> bool:
+        """Whether this is the thread that commits."""
+        return self._thread is not None and self._thread.ident == get_ident()
+
+    def _start(self) -> None:
+        thread = Thread(target=self._run, name="txlog-commit", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise NoResources(
+                "no thread can be started to commit", hint="use commit, which needs none"
+            ) from error
+        self._thread = thread
+
+    def _run(self) -> None:
+        while (ending := self._next()) is not None:
+            self._finish(ending)
+            del ending  # a thread that waits keeps no transaction
+
+    def _next(self) -> Ending | None:
+        """The oldest commit; waits for one. None: the thread must end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._endings or self._is_closed, IDLE_S)
+            if self._endings:
+                return self._endings[0]
+            self._thread = None  # under the lock: the next commit starts another one
+            return None
+
+    def _finish(self, ending: Ending) -> None:
+        """Give a commit its outcome. It leaves the queue when its callbacks have run: `close` waits
+        for them.
+        """
+        answer: EndAnswer | None = None
+        error: BaseException | None = None
+        try:
+            answer = ending.finish()
+        except BaseException as failure:  # its callers wait for this thread alone
+            error = failure
+        try:
+            if isinstance(error, OutcomeUnknown):
+                for later in list(self._endings)[1:]:
+                    later.give_up(_not_tried(error))
+            if answer is not None:
+                ending.future.set_result(answer)
+            else:
+                ending.future.set_exception(error)
+        finally:
+            with self._changed:
+                self._endings.popleft()
+                self._changed.notify_all()
+
+
+def _not_tried(error: OutcomeUnknown) -> TryAgain:
+    failed = TryAgain(
+        f"not committed, since the outcome of a commit before it is unknown: {error}",
+        hint="ask for that outcome, then commit again, or abort",
+    )
+    failed.__cause__ = error
+    return failed
+
+
+_QUEUES: WeakSet[CommitQueue] = WeakSet()
+
+
+@atexit.register
+def _finish_all() -> None:
+    """Commit before the interpreter ends: after this it stops its daemon threads at any point."""
+    for queue in list(_QUEUES):
+        queue.close()
+
+
+# --- a loop of transactions ----------------------------------------------------------------------
+
+
+class Pipeline:
+    """Transactions whose commits overlap: the next one is computed while others are flushed.
+
+    Each commits at the end of its block without waiting, in the order of the blocks. A new one
+    waits while `max_in_flight` commits have no outcome. The error of a commit is raised by the next
+    `transaction`, by `wait`, or at the end of the pipeline; the transactions after it are not
+    affected, except as `commit_async` says.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         _ = client.create_topic("orders")
+    ...         producer = client.producer("orders")
+    ...         with client.pipeline(max_in_flight=8) as pipeline:
+    ...             for number in range(20):
+    ...                 with pipeline.transaction() as txn:
+    ...                     _ = producer.send_async(b"%d" % number, txn=txn)
+    ...         pipeline.committed
+    20
+    """
+
+    def __init__(self, begin: Callable[[], Transaction], max_in_flight: int) -> None:
+        """begin: opens a transaction. Raises InvalidArgument."""
+        if isinstance(max_in_flight, bool) or not isinstance(max_in_flight, int):
+            raise InvalidArgument(f"max_in_flight is {max_in_flight!r}, it must be an integer")
+        if not 1 <= max_in_flight <= IN_FLIGHT_MAX:
+            raise InvalidArgument(
+                f"max_in_flight is {max_in_flight}, it must be 1 to {IN_FLIGHT_MAX}", code=203
+            )
+        self._begin, self._max = begin, max_in_flight
+        self._futures: deque[CommitFuture] = deque()
+        self.committed = 0
+
+    def __repr__(self) -> str:
+        return f"<txlog.Pipeline, {self.in_flight} commits in flight>"
+
+    @property
+    def in_flight(self) -> int:
+        """How many commits have no outcome yet."""
+        return sum(not future.done() for future in self._futures)
+
+    def transaction(self) -> PipelinedTransaction:
+        """The next transaction, for a `with` block. Waits while too many commits are in flight.
+
+        raises: the error of an earlier commit, once
+        """
+        while self._futures and (len(self._futures) >= self._max or self._futures[0].done()):
+            self._take_oldest()
+        return PipelinedTransaction(self, self._begin())
+
+    def put(self, future: CommitFuture) -> None:
+        """Take a commit that has begun."""
+        self._futures.append(future)
+
+    def wait(self) -> None:
+        """Wait until every commit has its outcome; raises the first error, once."""
+        error: BaseException | None = None
+        while self._futures:
+            try:
+                self._take_oldest()
+            except TxlogError as failure:
+                error = error or failure
+        if error is not None:
+            raise error
+
+    def _take_oldest(self) -> None:
+        future = self._futures[0]
+        try:
+            future.result()
+        finally:
+            if future.done():  # an interrupt of the wait leaves it in flight
+                self._futures.popleft()
+        self.committed += 1
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.wait()
+            return
+        try:
+            self.wait()
+        except TxlogError as failure:  # the block's error is the cause
+            if error is not None:
+                error.add_note(f"a commit in flight failed: {failure}")
+
+
+class PipelinedTransaction:
+    """A block in a pipeline: commits without waiting at its end, aborts when the block raises."""
+
+    def __init__(self, pipeline: Pipeline, txn: Transaction) -> None:
+        self._pipeline, self._txn = pipeline, txn
+
+    def __enter__(self) -> Transaction:
+        return self._txn
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        txn = self._txn
+        if kind is None and txn.state == "OPEN":
+            self._pipeline.put(txn.commit_async())
+            return
+        txn.__exit__(kind, error, trace)
