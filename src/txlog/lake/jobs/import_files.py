@@ -247,7 +247,7 @@ def _prepared(
     schema: Schema | None,
     is_there: bool,
     dry_run: bool,
-    chosen: Callable[[Schema], None] | None,
+    chosen: Callable[[Schema, str], None] | None,
     warn: Tell,
 ) -> AbstractContextManager[Files]:
     """A context with the source as the topic takes it; the topic is made, or gets a schema."""
