@@ -18,10 +18,13 @@ can route them only as a batch.
 from __future__ import annotations
 
 import itertools
+import operator
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
 
+import msgspec
 import pyarrow as pa
 
 from txlog.base.arguments import fits
@@ -48,6 +51,7 @@ from txlog.engine.session.sending.access import Access, topic_in_use
 from txlog.engine.session.sending.message import (
     INT64,
     BatchReceipt,
+    BufferedReceipt,
     SharedReceipts,
     as_bytes,
     attributes_of,
@@ -55,7 +59,7 @@ from txlog.engine.session.sending.message import (
     row_of,
     rows_of,
 )
-from txlog.engine.session.transactions import transaction
+from txlog.engine.session.transactions import buffer, transaction
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.engine.view import View
@@ -76,7 +80,8 @@ if TYPE_CHECKING:
         ProducerQueue,
         SendFuture,
     )
-    from txlog.engine.session.transactions.transaction import DecideIn, Later, Transaction
+    from txlog.engine.session.transactions.buffer import DecideIn
+    from txlog.engine.session.transactions.transaction import Later, Transaction
 
 T = TypeVar("T")
 Rows: TypeAlias = "pa.Table | pa.RecordBatch | OneRow"
@@ -89,7 +94,10 @@ ROUTING_MODES: Final = (ROUND_ROBIN, SINGLE_PARTITION)
 COUNT, REFUSE, OFF = 0, 1, 2
 NOTED_MIN: Final = 64  # noted transactions before the session looks for ended ones
 _ROUTED_BY: Final = ("value", "key", "properties", "event_time", "deliver_at", "sequence_id")
+_NO_TIMES: Final = (None, None, None)
 _unnamed = itertools.count()
+# Value, key, properties, (event_time, deliver_at, deliver_after), sequence_id, partition.
+_Fields: TypeAlias = tuple[Any, Any, Any, tuple[Any, ...], Any, Any]
 
 
 # --- routing -----------------------------------------------------------------------------------
@@ -198,15 +206,21 @@ class Shape(NamedTuple):
 class RoutedRows:
     """Rows with their partitions, routed again when the topic has another shape under the lock."""
 
-    __slots__ = ("_bytes_max", "_data", "_turn", "routed", "shape")
+    __slots__ = ("_bytes_max", "_data", "_is_spread", "_turn", "routed", "shape")
 
-    def __init__(self, data: Rows, shape: Shape, turn: int, bytes_max: int) -> None:
+    def __init__(
+        self, data: Rows, shape: Shape, turn: int, bytes_max: int, *, is_spread: bool = True
+    ) -> None:
+        """is_spread: False: messages sent one by one, which have no numbering in common"""
         self._data, self._turn, self._bytes_max = data, turn, bytes_max
+        self._is_spread = is_spread
         self.shape = shape
         self.routed = self._route()
 
     def _route(self) -> Routed:
         routed = route(self._data, self.shape.partitions, self._turn, self._bytes_max)
+        if routed.is_spread and not self._is_spread:
+            routed = msgspec.structs.replace(routed, is_spread=False)
         return stamped(routed, self.shape.typing)
 
     def over(self, shape: Shape) -> Routed:
@@ -407,11 +421,14 @@ class ProducerSession:
     __slots__ = (
         "_batching",
         "_is_closed",
+        "_lanes",
         "_make_outbox",
         "_named",
+        "_plain",
         "_queues",
         "_router",
         "_shape",
+        "_unwritten",
         "access",
         "chunking",
         "idle_on_close",
@@ -446,6 +463,9 @@ class ProducerSession:
         self._batching = outbox.batching_of(options) if options else None
         self._make_outbox = make_outbox
         self._queues: dict[int | None, ProducerQueue] = {}  # by schema version, as in Shape
+        self._plain: tuple[Shape | None, Any] = (None, None)
+        self._lanes: dict[tuple[int | None, int], buffer.Lane] = {}
+        self._unwritten: dict[Transaction, None] = {}  # only of a producer with a seat
         self._is_closed = False
         self.store, self.chunking, self.idle_on_close = store, chunking, False
         self.topic = TopicName.parse(topic, allow_partition=True)
@@ -542,15 +562,26 @@ class ProducerSession:
         if self.chunking and content is not None:
             content = large.body_of(content, key, properties, self.store.settings)
             if isinstance(content, large.Body):
-                fields = (key, properties, event_time, deliver_at, sequence_id)
-                target = self._target_of(partition, *fields)
-                receipt = large.send(
-                    self.store, self.access.target, target, attributes, content, txn
-                )
-                if txn is not None:
-                    self.watermarks.note(txn, event_time)
-                return receipt
+                return self._send_large(content, attributes, sequence_id, partition, txn)
         return self._send_rows(row_of(content, attributes, sequence_id, partition), txn, version)
+
+    def _send_large(
+        self,
+        body: large.Body,
+        attributes: dict[str, Any],
+        sequence_id: int | None,
+        partition: int | None,
+        txn: Txn | None,
+    ) -> LargeReceipt:
+        """Send a message in chunks; written when it returns, also in a transaction."""
+        event_time = attributes.get("event_time")
+        properties = dict(attributes.get("properties", ())) or None
+        fields = (attributes.get("key"), properties, event_time, attributes.get("deliver_at"))
+        target = self._target_of(partition, *fields, sequence_id)
+        receipt = large.send(self.store, self.access.target, target, attributes, body, txn)
+        if txn is not None:
+            self.watermarks.note(txn, event_time)
+        return receipt
 
     def _plain_row(
         self,
@@ -610,62 +641,192 @@ class ProducerSession:
         partition: int | None = None,
         txn: Transaction | None = None,
     ) -> SendFuture | Later[SendReceipt]:
-        """Queue one message, or defer it in a transaction; returns a future, or the later answer.
+        """Queue one message, or buffer it in a transaction; returns a future, or the later answer.
 
         raises: InvalidArgument, InvalidMessage, AlreadyClosed, ReadOnlyStore, ProducerQueueIsFull.
                 An error that refuses the message later comes with the answer
         """
-        version = self._shape.version
+        version, is_checked = self._shape.version, False
         if type(value) is not bytes:
+            is_checked = not isinstance(value, str)
             value, version = self._encoded_whole(value)
         if ordering_key is not None:
             properties = with_ordering_key(properties, as_bytes(ordering_key))
         key = as_bytes(key)
+        times = (event_time, deliver_at, deliver_after)
+        if txn is not None:
+            message = value, key, properties, times, sequence_id, partition
+            receipt = self._buffered(txn, version, message, is_checked=is_checked)
+            return transaction.Later(receipt.is_filled, receipt.filled)
         if self._router.has_function and partition is None and self.topic.partition is None:
             partition = self._router.partition_of(
                 self._shape.partitions, value, key, properties, event_time, deliver_at, sequence_id
             )
         self.check_open()
-        if txn is None:
-            queue = self._queues.get(version) or self._make_queue(version)
-            times = (event_time, deliver_at, deliver_after)
-            return queue.put(value, key, properties, times, sequence_id, partition)
-        is_plain = not properties and deliver_at is None and deliver_after is None
-        if is_plain and partition is None and self._is_valid(value, key, event_time, sequence_id):
-            self.watermarks.note(txn, event_time)
-            item = (None, value, key, None, event_time, None, None, sequence_id, None)
-            return txn.defer_row(self._together, item, _receipt_in)
-        attributes = attributes_of(key, properties, event_time, deliver_at, deliver_after)
-        row = row_of(value, attributes, sequence_id, partition)
-        return self._defer(row, txn, lambda answer: answer.receipts()[0], version)
+        queue = self._queues.get(version) or self._make_queue(version)
+        return queue.put(value, key, properties, times, sequence_id, partition)
 
-    def _is_valid(self, value: object, key: object, *integers: object) -> bool:
-        """True for a message that routing cannot refuse, so that it may be routed in a later batch.
+    # --- messages that wait in a transaction -----------------------------------------------------
 
-        integers: event time, sequence id
+    def send_buffered(
+        self,
+        value: Value | str | Record | None,
+        key: bytes | str | None,
+        ordering_key: bytes | str | None,
+        properties: Mapping[str, str] | None,
+        event_time: int | None,
+        deliver_at: int | None,
+        deliver_after: int | None,
+        sequence_id: int | None,
+        partition: int | None,
+        txn: Transaction,
+    ) -> SendReceipt:
+        """Send one message in a transaction, which writes it later; a large one is written now.
+
+        raises: what can be refused without the store; InvalidTxnStatus (it has ended)
         """
-        if type(value) is not bytes or self.topic.partition is not None or self.checks_values:
-            return False
-        sequence_id = integers[1]
-        if self._named is None and type(sequence_id) is int and sequence_id < 0:
-            return False
-        size = len(value)
+        if (
+            self._plain[0] is self._shape
+            and type(value) is bytes
+            and ordering_key is None
+            and properties is None
+            and event_time is None
+            and (deliver_at is deliver_after is sequence_id is partition is None)
+            and (key is None or type(key) is bytes)
+        ):
+            size = len(value) if key is None else len(value) + len(key)
+            if size <= KEY_BYTES_MAX and size <= self.store.settings.max_message_bytes:
+                if self._is_closed:
+                    self.check_open()
+                self.store.need_writable()
+                item = (None, value, key, None, None, None, None, None, None)
+                return BufferedReceipt.of(*txn.buffer.put(self._plain[1], item, size, None))
+        version, is_checked = self._shape.version, False
+        content: Any = value
+        if type(value) is not bytes:
+            content, version = self._encoded(value)
+            is_checked = content is not value and not isinstance(value, str)
+        if type(key) is str:
+            key = key.encode()
+        if ordering_key is not None:
+            properties = with_ordering_key(properties, as_bytes(ordering_key))
+        if self.chunking and content is not None:
+            self.check_open()
+            content = large.body_of(content, cast(Any, key), properties, self.store.settings)
+            if isinstance(content, large.Body):
+                columns = attributes_of(
+                    cast(Any, key), properties, event_time, deliver_at, deliver_after
+                )
+                large_receipt = self._send_large(content, columns, sequence_id, partition, txn)
+                return large_receipt.receipts()[0]
+        times = event_time, deliver_at, deliver_after
+        message = content, key, properties, times, sequence_id, partition
+        return self._buffered(txn, version, message, is_checked=is_checked)
+
+    def _buffered(
+        self, txn: Transaction, version: int | None, message: _Fields, *, is_checked: bool
+    ) -> BufferedReceipt:
+        """Put a message into the buffer of a transaction; returns its receipt.
+
+        is_checked: the value was encoded by the schema that it would be checked against
+        """
+        if self._is_closed:
+            self.check_open()
+        self.store.need_writable()
+        value, key, properties, times, sequence_id, partition = message
+        if partition is None and self._router.has_function and self.topic.partition is None:
+            partition = self._router.partition_of(
+                self._shape.partitions, value, key, properties, times[0], times[1], sequence_id
+            )
+        size = -1
+        pairs = list(properties.items()) if type(properties) is dict else None
+        if is_checked or self._shape.typing is None:
+            size = self._plain_size(value, key, pairs, times, sequence_id, partition)
+        if size < 0 or (properties and pairs is None):
+            message = value, key, properties, times, sequence_id, partition
+            size, item = self._checked_item(message, version)
+        else:
+            item = (None, value, key, pairs or None, *times, sequence_id, partition)
+        if times[0] is not None:
+            self.watermarks.note(txn, item[4])
+        if self.access.epoch:
+            self._unwritten[txn] = None
+        sequence = None if self._named is None else item[7]
+        kind = (item[8] is not None) + 2 * (sequence is not None)
+        lane = self._lanes.get((version, kind))
+        if lane is None:
+            lane = buffer.Lane(partial(self._together, version), self.access.number, self._short)
+            lane = self._lanes.setdefault((version, kind), lane)
+            shape = self._shape
+            is_plain = not (kind or self.chunking or self.access.epoch or self._router.has_function)
+            if is_plain and shape.typing is None and shape.version == version:
+                self._plain = shape, lane  # the next messages without columns go straight to it
+        return BufferedReceipt.of(*txn.buffer.put(lane, item, size, sequence))
+
+    @property
+    def _short(self) -> str:
+        return self.topic.topic.short
+
+    def _plain_size(
+        self,
+        value: object,
+        key: object,
+        pairs: list[tuple[Any, Any]] | None,
+        times: tuple[Any, ...],
+        sequence_id: object,
+        partition: object,
+    ) -> int:
+        """The bytes of a message that no routing refuses; -1: it must be routed to find out."""
+        size = 0
+        if type(value) is bytes:
+            size = len(value)
+        elif value is not None:
+            return -1
         if key is not None:
             if type(key) is not bytes:
-                return False
+                return -1
             size += len(key)
-        if size > KEY_BYTES_MAX or size > self.store.settings.max_message_bytes:
-            return False
-        return all(item is None or (type(item) is int and item in INT64) for item in integers)
+        if (times != _NO_TIMES and not _are_plain(*times)) or not _is_number_or_none(sequence_id):
+            return -1
+        if partition is not None and (
+            self.topic.partition is not None
+            or type(partition) is not int
+            or not 0 <= partition < self._shape.partitions
+        ):
+            return -1
+        if pairs:
+            try:
+                size += sum([len(name.encode()) + len(text.encode()) for name, text in pairs])
+            except (TypeError, AttributeError, UnicodeEncodeError):
+                return -1
+            if len(pairs) > PROPERTIES_MAX:
+                return -1
+        return size if size <= min(KEY_BYTES_MAX, self.store.settings.max_message_bytes) else -1
 
-    def _together(self, items: list[Item]) -> transaction.Together:
-        """Messages deferred one by one in a transaction, as one batch."""
-        in_txn = self.rows_in_txn(rows_of(items))
+    def _checked_item(self, message: _Fields, version: int | None) -> tuple[int, Item]:
+        """The size and the row of a message, after routing it alone. Raises as `_route`."""
+        value, key, properties, times, sequence_id, partition = message
+        attributes = attributes_of(key, properties, *times)
+        rows = self._route(row_of(value, attributes, sequence_id, partition), version)
+        size = rows.routed.payload_bytes
+        pairs = list(properties.items()) if properties else None
+        if pairs:
+            size += sum([len(name.encode()) + len(text.encode()) for name, text in pairs])
+        numbers = (
+            None if number is None else operator.index(number)
+            for number in (*times, sequence_id, partition)
+        )
+        copies = (None if part is None else bytes(part) for part in (value, key))
+        return size, (None, *copies, pairs, *numbers)
+
+    def _together(self, version: int | None, items: list[Item]) -> buffer.Together:
+        """Messages that were sent one by one in a transaction, as one batch."""
+        in_txn = self._in_txn(rows_of(items), version, is_spread=False)
 
         def receipts(answer: list[SliceReceipt]) -> SharedReceipts:
             return SharedReceipts(answer, in_txn.rows.routed.order, in_txn=True)
 
-        return transaction.Together(in_txn.decide, in_txn.uses, receipts)
+        return buffer.Together(in_txn.decide, in_txn.uses, receipts)
 
     # --- sending rows ----------------------------------------------------------------------------
 
@@ -698,26 +859,16 @@ class ProducerSession:
     ) -> Later[BatchReceipt]:
         """Defer rows in a transaction; rows that cannot be routed raise here."""
         self.check_open()
-        return self._defer(data, txn, lambda answer: answer, self._shape.version)
-
-    def _defer(
-        self,
-        data: pa.Table | pa.RecordBatch,
-        txn: Transaction,
-        finish: Callable[[BatchReceipt], T],
-        version: int | None,
-    ) -> Later[T]:
-        in_txn = self._in_txn(data, version)
+        in_txn = self._in_txn(data, self._shape.version)
         self.watermarks.note_batch(txn, in_txn.rows.routed.rows)
-        receipt = in_txn.receipt
-        return txn.defer(in_txn.decide, in_txn.uses, lambda answer: finish(receipt(answer)))
+        return txn.defer(in_txn.decide, in_txn.uses, in_txn.receipt)
 
     def rows_in_txn(self, data: pa.RecordBatch) -> RowsInTxn:
         """Route rows, to be stored in a transaction with a decision of their own."""
         return self._in_txn(data, self._shape.version)
 
-    def _in_txn(self, data: Rows, version: int | None) -> RowsInTxn:
-        rows, store = self._route(data, version), self.store
+    def _in_txn(self, data: Rows, version: int | None, *, is_spread: bool = True) -> RowsInTxn:
+        rows, store = self._route(data, version, is_spread=is_spread), self.store
         uid = store.disk.owner()[0]
 
         def decide(
@@ -734,11 +885,12 @@ class ProducerSession:
         """Route rows before the lock. Raises InvalidMessage, InvalidArgument, LimitExceeded."""
         return self._route(data, self._shape.version)
 
-    def _route(self, data: Rows, version: int | None) -> RoutedRows:
+    def _route(self, data: Rows, version: int | None, *, is_spread: bool = True) -> RoutedRows:
         """Route rows over the partitions seen last; the decision routes again if there are more.
 
         version: of the schema that encoded the values, as in Shape. The rows keep it, since another
                  thread may encode by another version meanwhile
+        is_spread: as of RoutedRows
         raises:  InvalidMessage, also where that schema was deleted
         """
         shape = self._shape
@@ -753,12 +905,12 @@ class ProducerSession:
             data = self._router.with_partitions(data, shape.partitions)
         bytes_max, turn = self.store.settings.max_message_bytes, self._router.next_turn()
         try:
-            rows = RoutedRows(data, shape, turn, bytes_max)
+            rows = RoutedRows(data, shape, turn, bytes_max, is_spread=is_spread)
         except (InvalidArgument, InvalidMessage):  # perhaps a partition or a schema was added
             refreshed = self._refreshed(shape)
             if refreshed == shape:
                 raise
-            rows = RoutedRows(data, refreshed, turn, bytes_max)
+            rows = RoutedRows(data, refreshed, turn, bytes_max, is_spread=is_spread)
         if self._named is None and not isinstance(data, OneRow):  # else the decision checks them
             check_sequences(rows.routed.batch)
         return rows
@@ -896,6 +1048,9 @@ class ProducerSession:
         """
         if self._is_closed:
             return
+        for txn in list(self._unwritten):  # the next holder of the topic would fence them
+            if txn.state == "OPEN":
+                txn._write_queued()
         has_pending = any(queue.has_pending for queue in list(self._queues.values()))
         must_write = self.idle_on_close or has_pending or self.access.epoch
         if must_write and self.store.put_off(self.close):
@@ -910,7 +1065,15 @@ class ProducerSession:
             self.access.close()
 
 
-def _receipt_in(answer: tuple[SharedReceipts, int]) -> SendReceipt:
-    """The receipt of a message that was stored with others: their receipts, and its row."""
-    receipts, row = answer
-    return receipts.receipt(row)
+def _are_plain(event_time: object, deliver_at: object, deliver_after: object) -> bool:
+    """True for times that no routing refuses."""
+    if event_time is not None and not (type(event_time) is int and event_time in INT64):
+        return False
+    if deliver_at is not None and deliver_after is not None:
+        return False
+    return _is_number_or_none(deliver_at) and _is_number_or_none(deliver_after)
+
+
+def _is_number_or_none(number: object) -> bool:
+    """True for None and for integers from 0 that fit 64 bits."""
+    return number is None or (type(number) is int and 0 <= number < 1 << 63)

@@ -1,16 +1,18 @@
 """Owns Transaction: a handle on an open transaction of a client, and its builder.
 
-A caller can defer operations in a transaction (`send_async`, `acknowledge_async`). The handle
-queues them and writes them together with the next call that waits for its answer, at the latest
-with the commit. No thread runs in the background. A send, an acknowledgement and the commit then
-take the lock once instead of three times.
+The handle queues sends (`buffer`) and the operations that a caller defers (`send_batch_async`,
+`acknowledge_async`). It writes them together with the next call that needs them in the store, at
+the latest with the commit. No thread runs in the background. A send, an acknowledgement and the
+commit then take the lock once instead of three times.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
+from threading import Event, get_ident
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from txlog.base.arguments import checked
 from txlog.base.ids import TxnId
@@ -18,11 +20,11 @@ from txlog.base.text.html import html_table
 from txlog.base.times import DurationLike, duration_ms
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.sending.send import REFUSALS
 from txlog.engine.decide.transactions import transaction as end_txn
 from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.decide.transactions.transaction import EndAnswer, NewTxn, Use
 from txlog.engine.session.transactions import end
+from txlog.engine.session.transactions.buffer import AGAIN, Buffer, DecideIn, Run, lost_write
 from txlog.engine.store.appender import NOTHING, Call, in_doubt
 from txlog.engine.store.store import Store
 from txlog.engine.view import View
@@ -30,57 +32,24 @@ from txlog.errors import (
     ExpiredTransaction,
     InvalidTxnStatus,
     OutcomeUnknown,
+    StoreLocked,
     TransactionConflict,
     TxlogError,
     is_noted,
 )
 
 T = TypeVar("T")
-Item: TypeAlias = tuple[Any, ...]  # one message: as in engine/session/sending/message
-ROWS_MAX = 1_000  # messages per batch; a queued message has at most 64 KiB, so 64 MB
 A = TypeVar("A")
-DecideIn = Callable[[View, Instant, Use], Decision[tuple[TxnId, T] | None]]
-# The decision of a call whose earlier calls must be repeated first: it has no effect.
-AGAIN: Decision[None] = Decision([])
+LOOK_AGAIN_S: Final = 0.05  # while another thread writes what this one asks for
 
 
-class Together(NamedTuple):
-    """The call that writes a batch of one producer's messages.
+class _Taker:
+    """A caller that writes deferred calls, and its thread."""
 
-    decide:   the decision; uses: its scope, for the sweep before it
-    answered: turns the answer of `decide` into the answer of the batch
-    """
+    __slots__ = ("thread",)
 
-    decide: DecideIn[Any]
-    uses: CallScope
-    answered: Callable[[Any], object]
-
-
-Gather = Callable[[list[Item]], Together]
-
-
-class _Row(Call):
-    """A deferred message. It is sent in a batch with its neighbours of the same producer, or alone.
-
-    Its answer is (TxnId, (answer of the batch, its row in the batch)).
-    """
-
-    __slots__ = ("gather", "is_alone", "item")
-
-    def __init__(self, gather: Gather, item: Item) -> None:
-        super().__init__(_never)
-        self.gather, self.item = gather, item
-        self.is_alone = False
-
-    def goes_with(self, other: Call) -> bool:
-        """True when both can be in one batch."""
-        if not isinstance(other, _Row) or self.is_alone or other.is_alone:
-            return False
-        return self.gather == other.gather
-
-
-def _never(view: View, now: Instant) -> Decision[None]:
-    raise AssertionError("a row is decided in its batch")
+    def __init__(self) -> None:
+        self.thread = get_ident()
 
 
 class Later(Generic[T]):
@@ -98,25 +67,19 @@ class Later(Generic[T]):
     1
     """
 
-    __slots__ = ("_call", "_finish", "_txn")
+    __slots__ = ("_is_done", "_result")
 
-    def __init__(self, txn: Transaction, call: Call, finish: Callable[[Any], T]) -> None:
-        self._txn = txn
-        self._call = call
-        self._finish = finish
+    def __init__(self, is_done: Callable[[], bool], result: Callable[[], T]) -> None:
+        self._is_done = is_done
+        self._result = result
 
     def done(self) -> bool:
         """True once the operation was written or refused."""
-        return self._call.done
+        return self._is_done()
 
     def result(self) -> T:
         """Its answer, after writing the operations deferred so far; raises the error of its own."""
-        if not self._call.done:
-            self._txn._write_queued()
-        if self._call.answer is None and self._call.error is None:
-            raise _lost()
-        self._txn._tell(self._call)
-        return self._finish(_answered(self._call))
+        return self._result()
 
 
 @checked
@@ -141,17 +104,32 @@ class Transaction:
 
     __slots__ = (
         "_after_end",
+        "_bell",
         "_failed",
+        "_is_ending",
         "_queue",
+        "_refused",
         "_status",
         "_store",
         "_takers",
+        "buffer",
+        "is_write_through",
         "outcome",
         "use",
     )
 
-    def __init__(self, store: Store, use: Use, after_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        use: Use,
+        after_end: Callable[[], None],
+        *,
+        write_through: bool = False,
+    ) -> None:
+        """write_through: a send is written when it returns, as sends by id are."""
         self.use = use
+        self.is_write_through = write_through
+        self.buffer = Buffer(self)
         self._store = store
         self._after_end = after_end
         self._status = "OPEN"
@@ -159,16 +137,23 @@ class Transaction:
         # dicts is one C call. A deferred call stays in the queue until its outcome is noted, even
         # if its writer is interrupted. `_takers` says which caller writes it: the first to claim.
         self._queue: dict[Call, None] = {}
-        self._takers: dict[Call, object] = {}
+        self._takers: dict[Call, _Taker] = {}
         self._failed: Call | None = None  # the first refusal not yet reported
+        self._refused: list[Call] = []  # the others
+        self._is_ending = False  # a commit runs: it takes no more sends
+        self._bell: Event | None = None  # of a thread that waits for another one's write
         self.outcome: EndAnswer | None = None
 
     def __repr__(self) -> str:
         return f"<txlog.Transaction {self._id_if_any()} {self._status}>"
 
     def _repr_html_(self) -> str:
-        rows = [("id", self._id_if_any()), ("state", self._status), ("deferred", len(self._queue))]
+        rows = [("id", self._id_if_any()), ("state", self._status), ("deferred", self._waiting())]
         return html_table("txlog.Transaction", (), rows)
+
+    def _waiting(self) -> int:
+        """How many messages and other operations wait."""
+        return sum(call.count if isinstance(call, Run) else 1 for call in list(self._queue))
 
     def _id_if_any(self) -> str:
         """The id, without assigning one as `id` does."""
@@ -202,6 +187,13 @@ class Transaction:
         return self._commit()
 
     def _commit(self) -> EndAnswer:
+        self._is_ending = True
+        try:
+            return self._commit_or_abort()
+        finally:
+            self._is_ending = False
+
+    def _commit_or_abort(self) -> EndAnswer:
         if self._status == "ABORTED" and isinstance(self.use, NewTxn):
             raise InvalidTxnStatus("the transaction was aborted before any of it was written")
         calls = self._take()
@@ -215,7 +207,7 @@ class Transaction:
                 return self._ended(ended)
             if not isinstance(ended.error, _Refused):
                 raise self._not_ended(ended.error, calls)
-        error = _lost() if self._failed is None else self._failed.error or _lost()
+        error = lost_write() if self._failed is None else self._failed.error or lost_write()
         self._failed = self._failed or lost
         self._drop(calls)
         self._settle(calls)
@@ -297,37 +289,120 @@ class Transaction:
 
     # --- operations in it --------------------------------------------------------------------
 
-    def run(self, decide: DecideIn[T], uses: CallScope) -> T:
-        """Write the deferred operations, then this decision; returns its answer."""
+    def flush(self) -> None:
+        """Write the messages that wait; with the commit they become durable and visible.
+
+        raises: the first refusal that no caller has seen, with a note that names the message: the
+                commit would raise it, too. StoreLocked: nothing was written, call it again
+        """
+        self._write_queued()
+        for call in list(self._queue):
+            if call in self._takers:
+                self._wait_for(call)
+                if not call.done:
+                    raise lost_write()
+        if self._failed is not None:
+            raise self._failed.error or lost_write()
+
+    def run(self, decide: DecideIn[T], uses: CallScope, *, is_ordered: bool = True) -> T:
+        """Write the deferred operations, then this decision; returns its answer.
+
+        is_ordered: False for an acknowledgement: what waits stays where it is
+        """
         call = self._call(decide, uses)
-        self._write([*self._take(), call])
+        self._write([*self._take(), call] if is_ordered else [call])
         self._tell(call)
         answer: T = _answered(call)
         return answer
 
-    def defer(self, decide: DecideIn[A], uses: CallScope, finish: Callable[[A], T]) -> Later[T]:
-        """Defer a decision; `finish` turns its answer into the answer of the caller."""
-        call = self._call(decide, uses)
-        self._queue[call] = None
-        return Later(self, call, finish)
+    def defer(
+        self,
+        decide: DecideIn[A],
+        uses: CallScope,
+        finish: Callable[[A], T],
+        *,
+        is_ordered: bool = True,
+    ) -> Later[T]:
+        """Defer a decision; `finish` turns its answer into the answer of the caller.
 
-    def defer_row(self, gather: Gather, item: Item, finish: Callable[[Any], T]) -> Later[T]:
-        """Defer a message. gather: batches messages of its producer; finish: as in `defer`."""
-        call = _Row(gather, item)
+        is_ordered: as in `run`
+        """
+        call = self._call(decide, uses)
+
+        def result() -> T:
+            self._await(call)
+            if call.answer is None and call.error is None:
+                raise lost_write()
+            self._tell(call)
+            return finish(_answered(call))
+
+        if is_ordered:
+            self.buffer.end_runs()
+        self._enqueue(call)
+        return Later(lambda: call.done, result)
+
+    def _enqueue(self, call: Call) -> None:
+        """Queue a deferred call. Raises InvalidTxnStatus if a commit has come before it."""
         self._queue[call] = None
-        return Later(self, call, finish)
+        if self._is_ending or self._status != "OPEN":
+            taker = _Taker()
+            if self._takers.setdefault(call, taker) is taker:
+                self._settle([call])
+                raise self._has_ended()
+
+    def _has_ended(self) -> InvalidTxnStatus:
+        how = "is being committed" if self._status == "OPEN" else f"is {self._status.lower()}"
+        return InvalidTxnStatus(f"transaction {self._id_if_any()} {how}", hint="begin another")
+
+    def _await(self, call: Call) -> None:
+        """Write what waits, unless this call is written; wait for a thread that is writing it."""
+        if not call.done:
+            self._write_queued()
+            self._wait_for(call)
+
+    def _wait_for(self, call: Call) -> None:
+        """Wait while another thread writes a call, at most as long as for a lock.
+
+        A thread that was interrupted between two steps never ends its write.
+        """
+        limit = time.monotonic() + self._store.lock_timeout_ms / 1000
+        while not call.done and time.monotonic() < limit:
+            taker = self._takers.get(call)
+            if taker is None or taker.thread == get_ident():
+                return
+            bell = self._bell = Event()
+            if not call.done:
+                bell.wait(LOOK_AGAIN_S)
 
     def _write_queued(self) -> None:
-        """Write the deferred operations; the first refusal is kept, and the commit raises it."""
+        """Write the deferred operations; the first refusal is kept, and the commit raises it.
+
+        raises: StoreLocked; they wait again
+        """
         calls = self._take()
-        if calls:
-            self._write(calls)
+        if not calls:
+            return
+        self._write(calls)
+        locked = [call for call in calls if isinstance(call.error, StoreLocked)]
+        if not locked:
+            return
+        error = locked[0].error
+        assert error is not None
+        if self._failed in locked:
+            self._failed = None
+        for call in locked:
+            self._queue[call] = None
+            call.renew()
+            if isinstance(call, Run):
+                self.buffer.messages += call.count
+        raise error
 
     def _take(self) -> list[Call]:
         """Claim the deferred calls that no other caller has claimed; `_settle` dequeues them."""
         if not self._queue:
             return []
-        taker = object()
+        self.buffer.empty()
+        taker = _Taker()
         calls: list[Call] = []
         for call in list(self._queue):
             if self._takers.setdefault(call, taker) is taker:
@@ -343,6 +418,8 @@ class Transaction:
             if call in self._queue:
                 self._queue.pop(call, None)
                 self._takers.pop(call, None)
+        if self._bell is not None:
+            self._bell.set()
 
     def _lost_beside(self, calls: list[Call]) -> Call | None:
         """A deferred call, not among `calls`, that was refused or has no outcome; None: no such.
@@ -357,17 +434,28 @@ class Transaction:
                 return call
         return None
 
+    def _note_refused(self, call: Call) -> None:
+        """Keep a refusal, for the commit to raise it unless a caller sees it first."""
+        if self._failed is None:
+            self._failed = call
+        elif self._failed is not call:
+            self._refused.append(call)
+
     def _tell(self, call: Call) -> None:
         """Note that the caller gets the error of this call: the commit need not fail for it."""
-        if self._failed is call:
-            self._failed = None
+        if call in self._refused:
+            self._refused.remove(call)
+        elif self._failed is call:
+            waiting = [other for other in self._refused if other.error is not None]
+            self._failed, self._refused = next(iter(waiting), None), waiting[1:]
 
     def _call(self, decide: DecideIn[Any], uses: CallScope) -> Call:
         return Call(lambda view, now: decide(view, now, self.use), uses=uses, then=self._opened)
 
     def _opening(self) -> Call:
         def decide(view: View, now: Instant) -> Decision[TxnId]:
-            assert isinstance(self.use, NewTxn)
+            if isinstance(self.use, TxnId):  # another thread was faster
+                return Decision([], answer=self.use)
             return end_txn.begin(view, self._store.settings, now, self.use)
 
         return Call(decide, then=self._opened)
@@ -422,7 +510,7 @@ class Transaction:
                 self._unopen(use, calls)
             for call in calls:
                 if call.error is not None:
-                    self._failed = self._failed or call
+                    self._note_refused(call)
                 elif call.answer is None:
                     again.append(call)
                     continue
@@ -434,19 +522,14 @@ class Transaction:
 
     def _submit(self, calls: list[Call]) -> None:
         use = self.use
-        batches: list[tuple[Call, list[Call]]] = []
+        runs = [call for call in calls if isinstance(call, Run)]
         try:
-            if _Row not in map(type, calls):
-                self._store.submit(calls)
-                return
-            for group in _grouped(calls):
-                batches.append((self._gathered(group), group))
-            self._store.submit([batch for batch, _ in batches])
-            for batch, group in batches:
-                _pass_on(batch, group)
+            self._store.submit(self._expanded(calls) if runs else calls)
+            for run in runs:
+                run.settle()
         except BaseException as error:  # an interrupt, too: every waiting caller needs an outcome
-            for batch, group in batches:
-                _pass_on(batch, group, broken=True)
+            for run in runs:
+                run.settle(broken=True)
             for call in calls:
                 call.end(error)
             self._failed = self._failed or calls[0]
@@ -457,25 +540,23 @@ class Transaction:
                 error.add_note(end.how_to_ask(self.use))
             raise
 
-    def _gathered(self, group: list[Call]) -> Call:
-        """The call that writes a group: its single call, or a batch of its messages."""
-        first = group[0]
-        if not isinstance(first, _Row):
-            return first
-        together = first.gather([call.item for call in group if isinstance(call, _Row)])
-        uses, use = together.uses, self.use
-        if isinstance(use, TxnId):
-            uses = uses.in_txn(use.coordinator, use.sequence)
+    @staticmethod
+    def _expanded(calls: list[Call]) -> list[Call]:
+        """The calls that the store gets: a batch instead of each run, or its messages."""
+        expanded: list[Call] = []
+        newest: dict[int, Run] = {}  # by topic
+        for call in calls:
+            if isinstance(call, Run):
+                expanded += call.calls(newest.get(call.lane.topic))
+                newest[call.lane.topic] = call
+            else:
+                expanded.append(call)
+        return expanded
 
-        def then(decision: Decision[Any]) -> None:
-            self._opened(decision)
-            answer = decision.answer
-            if type(answer) is tuple:
-                batch_answer = together.answered(answer[1])
-                for row, call in enumerate(group):
-                    call.answer = (answer[0], (batch_answer, row))
-
-        return Call(lambda view, now: together.decide(view, now, self.use), uses=uses, then=then)
+    def _uses_of(self, uses: CallScope) -> CallScope:
+        """The scope of a call, with this transaction if it has an id."""
+        use = self.use
+        return uses.in_txn(use.coordinator, use.sequence) if isinstance(use, TxnId) else uses
 
     def _ended(self, call: Call) -> EndAnswer:
         answer: EndAnswer = _answered(call)
@@ -483,45 +564,6 @@ class Transaction:
         self._status = answer.status
         self._after_end()
         return answer
-
-
-def _grouped(calls: list[Call]) -> list[list[Call]]:
-    """Group neighbouring messages of one producer; every other call is a group of its own."""
-    groups: list[list[Call]] = []
-    for call in calls:
-        last = groups[-1] if groups else None
-        if (
-            last is not None
-            and len(last) < ROWS_MAX
-            and isinstance(call, _Row)
-            and call.goes_with(last[0])
-        ):
-            last.append(call)
-        else:
-            groups.append([call])
-    return groups
-
-
-def _pass_on(batch: Call, group: list[Call], *, broken: bool = False) -> None:
-    """Give each message of a batch the outcome of the batch.
-
-    If the batch was refused, each message is sent again alone, so that one bad message does not
-    make the others fail.
-
-    broken: writing the batch was interrupted; its messages get its error
-    """
-    for call in group:
-        if call is batch:
-            continue
-        call.stage, call.done = batch.stage, batch.done
-        if batch.error is None:
-            continue
-        if not broken and len(group) > 1 and isinstance(batch.error, REFUSALS):
-            assert isinstance(call, _Row)
-            call.is_alone = True
-            call.answer, call.done = None, False
-        else:
-            call.error = batch.error
 
 
 class _Refused(TxlogError):
@@ -534,13 +576,6 @@ def _answered(call: Call) -> Any:
         raise call.error
     answer = call.answer
     return answer[1] if type(answer) is tuple else answer
-
-
-def _lost() -> InvalidTxnStatus:
-    return InvalidTxnStatus(
-        "writing a deferred operation was interrupted or is still under way in another thread",
-        hint="repeat the transaction",
-    )
 
 
 @checked
@@ -559,10 +594,11 @@ class TransactionBuilder:
     ('OPEN', 'ABORTED')
     """
 
-    __slots__ = ("_begin", "_coordinator", "_timeout_ms")
+    __slots__ = ("_begin", "_coordinator", "_is_write_through", "_timeout_ms")
 
-    def __init__(self, begin: Callable[[int | None, int | None], Transaction]) -> None:
+    def __init__(self, begin: Callable[[int | None, int | None, bool], Transaction]) -> None:
         self._begin = begin
+        self._is_write_through = False
         self._timeout_ms: int | None = None
         self._coordinator: int | None = None
 
@@ -579,25 +615,36 @@ class TransactionBuilder:
         self._coordinator = number
         return self
 
+    def with_write_through(self) -> TransactionBuilder:
+        """Write each send at once, as `Client.transaction(write_through=True)` does."""
+        self._is_write_through = True
+        return self
+
     def build(self) -> Transaction:
         """Begin it, as `Client.transaction` does.
 
         raises: InvalidArgument, LimitExceeded, ProducerFenced; CoordinatorNotFound when the id is
                 given out
         """
-        return self._begin(self._timeout_ms, self._coordinator)
+        return self._begin(self._timeout_ms, self._coordinator, self._is_write_through)
 
 
 def in_transaction(
-    store: Store, txn: Transaction | TxnId, decide: DecideIn[T], uses: CallScope = NOTHING
+    store: Store,
+    txn: Transaction | TxnId,
+    decide: DecideIn[T],
+    uses: CallScope = NOTHING,
+    *,
+    is_ordered: bool = True,
 ) -> T:
     """Run a decision in a transaction, opening the transaction if need be; returns its answer.
 
     decide: answers (TxnId, answer), or None to be run again after a sweep
     uses:   the cursors and topics that the decision works with, which the sweep checks first
+    is_ordered: as in `Transaction.run`
     """
     if isinstance(txn, Transaction):
-        return txn.run(decide, uses)
+        return txn.run(decide, uses, is_ordered=is_ordered)
     answer = None
     while answer is None:  # again after a sweep that ends an overdue holder
         answer = store.write(
