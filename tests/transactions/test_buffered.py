@@ -10,6 +10,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -331,7 +332,7 @@ def test_a_full_disk_is_told_by_the_flush(monkeypatch: pytest.MonkeyPatch) -> No
     txn = client.transaction()
     client.producer(TOPIC).send(b"a" * 100, txn=txn)
     monkeypatch.setattr(type(client.store.disk), "free_bytes", lambda _: 0)
-    client.store._appender._space._frames = 1000  # type: ignore[attr-defined]
+    client.store._appender._space._frames = 1000
     with pytest.raises(StoreFull) as caught:
         txn.flush()
     assert "message 1 of the transaction" in caught.value.__notes__[0]
@@ -378,6 +379,7 @@ def test_each_refusal_has_to_be_seen(bench: Bench) -> None:
     client = bench.client
     for kind in ("sends", "acknowledgements"):
         txn = client.transaction()
+        first: Any
         if kind == "sends":
             producer = client.producer("t", "named")
             first = producer.send_async(b"a", partition=0, sequence_id=-1, txn=txn)
@@ -399,9 +401,9 @@ def test_a_receipt_is_that_of_a_written_message(bench: Bench) -> None:
     client = bench.client
     producer = client.producer("t", "named")
     with client.transaction() as txn:
-        first = producer.send(b"a", partition=1, sequence_id=7, txn=txn)
+        first: Any = producer.send(b"a", partition=1, sequence_id=7, txn=txn)
         again = producer.send(b"a", partition=1, sequence_id=7, txn=txn)
-    plain = SendReceipt(1, None, 1, False)
+    plain: Any = SendReceipt(1, None, 1, False)
     assert isinstance(first, SendReceipt) and isinstance(first, tuple)
     assert first == plain == first and plain == first and first == (1, None, 1, False, False)
     assert again != first and first < again and (again.txn_index, again.duplicate) == (1, True)
@@ -409,9 +411,11 @@ def test_a_receipt_is_that_of_a_written_message(bench: Bench) -> None:
     partition, *_ = first
     assert partition == 1 and hash(first) == hash(plain) and {first: 1}[plain] == 1
     assert repr(first) == repr(plain) == str(first)
-    copy = pickle.loads(pickle.dumps(first))
+    copy: Any = pickle.loads(pickle.dumps(first))
     assert copy == plain and type(copy) is SendReceipt
-    assert first._asdict() == plain._asdict() and first._replace(partition=0).partition == 0
+    receipt: Any = first
+    assert receipt._asdict() == plain._asdict()
+    assert receipt._replace(partition=0).partition == 0
     assert first.count(False) == 2 and None in first
 
 
@@ -431,7 +435,7 @@ def test_sequences_count_for_each_partition_alone(bench: Bench) -> None:
     """As for single sends: the same number in another partition is another message."""
     client = bench.client
     producer = client.producer("t", "named")
-    keys = {}
+    keys: dict[int, bytes] = {}
     for number in range(100):
         keys.setdefault(txlog.engine.plan.route.partition_of_key(b"%d" % number, 2), b"%d" % number)
     with client.transaction() as txn:
@@ -459,6 +463,20 @@ def test_messages_of_a_partition_stay_in_the_order_of_their_sends(bench: Bench) 
         one.send(b"5", partition=0, txn=txn)
     assert values(client) == [b"0", b"1", b"2", b"3", b"4", b"5"]
     assert values(client, "other") == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_producer_of_the_same_name_fences_no_waiting_message(bench: Bench, closes: bool) -> None:
+    """Of this client: what it sent before comes first. Of another one, once this one has closed."""
+    client = bench.client
+    with client.transaction() as txn:
+        first = client.producer("t", "named")
+        first.send(b"0", partition=0, txn=txn)
+        if closes:
+            first.close()
+            bench.another().producer("t", "named")
+        client.producer("t", "named").send(b"1", partition=0, txn=txn)
+    assert values(client) == [b"0", b"1"]
 
 
 def test_an_exclusive_producer_writes_its_messages_when_it_closes(bench: Bench) -> None:
@@ -509,13 +527,13 @@ def test_threads_share_a_transaction_and_read_their_receipts(bench: Bench) -> No
                 assert receipt.txn_index is not None
                 places[value] = receipt.txn_index
 
-    in_threads(*(lambda number=number: work(number) for number in range(3)))  # type: ignore[misc]
+    in_threads(*(partial(work, number) for number in range(3)))
     txn.commit()
-    got = values(client)
+    got: list[Any] = values(client)
     assert len(got) == 450
     assert all(got[index - 1] == value for value, index in places.items())
     for number in range(3):
-        own = [value for value in got if value is not None and value.startswith(b"%d-" % number)]
+        own = [value for value in got if value.startswith(b"%d-" % number)]
         assert own == sorted(own) and len(own) == 150
 
 

@@ -163,7 +163,7 @@ class Transaction(Handle[Transacting]):
     def has_room(self, value: object) -> bool:
         """True if a send keeps this message in memory, without a write."""
         size = len(value) if isinstance(value, bytes | str) else 0
-        return not self.sync.is_write_through and self.sync.buffer.has_room(size)
+        return self.sync.has_room(size)
 
     async def get_id(self) -> TxnId:
         """Its id. Writes the deferred operations; a transaction without operations is opened."""

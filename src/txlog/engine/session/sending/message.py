@@ -166,30 +166,28 @@ class BufferedReceipt(SendReceipt):
     The tuple itself is empty; each way to read it asks the run. Printing it writes nothing.
     """
 
-    _run: Run
-    _row: int
+    _at: tuple[Run, int] | None  # its run, and its row there; None once it is filled
     _place: SendReceipt
 
     @staticmethod
-    def of(run: Run, row: int) -> BufferedReceipt:
+    def of(at: tuple[Run, int]) -> BufferedReceipt:
         """The receipt of a message by its run, and its row there."""
         receipt: BufferedReceipt = tuple.__new__(BufferedReceipt)
-        receipt._run = run
-        receipt._row = row
+        receipt._at = at
         return receipt
 
     def filled(self) -> SendReceipt:
         """The receipt, after writing what waits; raises the error that refused the message."""
-        run = self.__dict__.get("_run")
-        if run is not None:
-            self._place = run.receipt(self._row)
-            self.__dict__.pop("_run", None)  # another thread may have been faster
+        at = self._at
+        if at is not None:
+            self._place = at[0].receipt(at[1])
+            self._at = None
         return self._place
 
     def is_filled(self) -> bool:
         """True once the message was written or refused."""
-        run = self.__dict__.get("_run")
-        return run is None or run.is_written(self._row)
+        at = self._at
+        return at is None or at[0].is_written(at[1])
 
     partition = property(lambda self: self.filled().partition)
     message_id = property(lambda self: self.filled().message_id)
@@ -198,8 +196,7 @@ class BufferedReceipt(SendReceipt):
     beyond_ttl = property(lambda self: self.filled().beyond_ttl)
 
     def __repr__(self) -> str:
-        run = self.__dict__.get("_run")
-        if run is not None and not run.is_written(self._row):
+        if not self.is_filled():
             return "SendReceipt(not written yet)"
         try:
             return repr(self.filled())

@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 import pyarrow as pa
@@ -94,6 +95,9 @@ ROUTING_MODES: Final = (ROUND_ROBIN, SINGLE_PARTITION)
 COUNT, REFUSE, OFF = 0, 1, 2
 NOTED_MIN: Final = 64  # noted transactions before the session looks for ended ones
 _ROUTED_BY: Final = ("value", "key", "properties", "event_time", "deliver_at", "sequence_id")
+# The newest producer of each name in this process: it is fenced by the next one.
+_named: WeakKeyDictionary[Store, WeakValueDictionary[tuple[int, str], ProducerSession]]
+_named = WeakKeyDictionary()
 _NO_TIMES: Final = (None, None, None)
 _unnamed = itertools.count()
 # Value, key, properties, (event_time, deliver_at, deliver_after), sequence_id, partition.
@@ -419,11 +423,13 @@ class ProducerSession:
     """
 
     __slots__ = (
+        "__weakref__",
         "_batching",
         "_is_closed",
         "_lanes",
         "_make_outbox",
         "_named",
+        "_newest_txn",
         "_plain",
         "_queues",
         "_router",
@@ -465,7 +471,8 @@ class ProducerSession:
         self._queues: dict[int | None, ProducerQueue] = {}  # by schema version, as in Shape
         self._plain: tuple[Shape | None, Any] = (None, None)
         self._lanes: dict[tuple[int | None, int], buffer.Lane] = {}
-        self._unwritten: dict[Transaction, None] = {}  # only of a producer with a seat
+        self._newest_txn: Transaction | None = None
+        self._unwritten: dict[Transaction, None] = {}  # as `_note_txn` says
         self._is_closed = False
         self.store, self.chunking, self.idle_on_close = store, chunking, False
         self.topic = TopicName.parse(topic, allow_partition=True)
@@ -489,6 +496,11 @@ class ProducerSession:
         store, name = self.store, self.name
         if name is None or store.disk.read_only:
             return None
+        named = _named.setdefault(store, WeakValueDictionary())
+        older = named.get((self.access.number, name))
+        if older is not None:
+            older.write_waiting()
+        named[self.access.number, name] = self
         return store.write(
             lambda view, now: producers.open_producer(
                 view, store.settings, now, self._live_topic(view), name
@@ -700,7 +712,9 @@ class ProducerSession:
                     self.check_open()
                 self.store.need_writable()
                 item = (None, value, key, None, None, None, None, None, None)
-                return BufferedReceipt.of(*txn.buffer.put(self._plain[1], item, size, None))
+                if txn is not self._newest_txn:
+                    self._note_txn(txn)
+                return BufferedReceipt.of(txn.put(self._plain[1], item, size))
         version, is_checked = self._shape.version, False
         content: Any = value
         if type(value) is not bytes:
@@ -749,8 +763,8 @@ class ProducerSession:
             item = (None, value, key, pairs or None, *times, sequence_id, partition)
         if times[0] is not None:
             self.watermarks.note(txn, item[4])
-        if self.access.epoch:
-            self._unwritten[txn] = None
+        if txn is not self._newest_txn:
+            self._note_txn(txn)
         sequence = None if self._named is None else item[7]
         kind = (item[8] is not None) + 2 * (sequence is not None)
         lane = self._lanes.get((version, kind))
@@ -758,10 +772,26 @@ class ProducerSession:
             lane = buffer.Lane(partial(self._together, version), self.access.number, self._short)
             lane = self._lanes.setdefault((version, kind), lane)
             shape = self._shape
-            is_plain = not (kind or self.chunking or self.access.epoch or self._router.has_function)
+            is_plain = not (kind or self.chunking or self._router.has_function)
             if is_plain and shape.typing is None and shape.version == version:
                 self._plain = shape, lane  # the next messages without columns go straight to it
-        return BufferedReceipt.of(*txn.buffer.put(lane, item, size, sequence))
+        return BufferedReceipt.of(txn.put(lane, item, size, sequence))
+
+    def _note_txn(self, txn: Transaction) -> None:
+        """Remember a transaction, if the next producer of the name or topic would fence this one.
+
+        Its messages that wait then are written by `close`, or when this client opens the next one.
+        """
+        self._newest_txn = txn
+        if self._named is not None or self.access.epoch:
+            unwritten = {other: None for other in self._unwritten if other.has_waiting}
+            self._unwritten = {**unwritten, txn: None}
+
+    def write_waiting(self) -> None:
+        """Write what waits in transactions; an error stays with its transaction."""
+        for txn in self._unwritten:
+            if txn.has_waiting:
+                txn._write_queued()
 
     @property
     def _short(self) -> str:
@@ -1048,15 +1078,14 @@ class ProducerSession:
         """
         if self._is_closed:
             return
-        for txn in list(self._unwritten):  # the next holder of the topic would fence them
-            if txn.state == "OPEN":
-                txn._write_queued()
         has_pending = any(queue.has_pending for queue in list(self._queues.values()))
+        has_pending = has_pending or any(txn.has_waiting for txn in self._unwritten)
         must_write = self.idle_on_close or has_pending or self.access.epoch
         if must_write and self.store.put_off(self.close):
             return
         try:
             self._flush_queues()
+            self.write_waiting()
             if self.idle_on_close:
                 self.idle_on_close = False
                 self.watermarks.send(None, None)

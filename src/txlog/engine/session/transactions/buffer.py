@@ -8,7 +8,7 @@ stay in the order of their sends: another producer of the topic, or a batch, beg
 Between topics there is no order.
 
 Threads may share a transaction, and the exception of a signal handler may end a send between any
-two steps, so there is no lock. A message belongs to a run if it stands before SEAL in its list: one
+two steps, so a message takes no lock. It belongs to a run if it stands before SEAL in its list: one
 step of C decides that. A message behind it goes to a new run.
 
 A run that the store refuses as a whole is written again message by message, so that one bad message
@@ -18,6 +18,7 @@ does not refuse the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from txlog.base.settings import TXN_BUFFER_BYTES_MAX, TXN_BUFFER_MESSAGES_MAX
@@ -40,6 +41,7 @@ DecideIn = Callable[[View, Instant, Use], "Decision[tuple[TxnId, T] | None]"]
 # The decision of a call whose earlier calls must be repeated first: it has no effect.
 AGAIN: Decision[None] = Decision([])
 SEAL: Final = object()
+BEGIN_S: Final = 1.0
 KEY_SHOWN_MAX: Final = 40  # bytes of a key in a note
 # They refuse every message of their producer alike, so the run is not taken apart.
 _ALL_ALIKE: Final = (ProducerBusy, ProducerFenced, TopicNotFound)
@@ -118,13 +120,12 @@ class Run(Call):
         """How many messages it has."""
         return len(self._rows) or len(self.items)
 
-    def add(self, item: Item) -> int | None:
-        """Add a message; returns its row, or None if the run was sealed before it."""
-        items = self.items
-        items.append(item)
-        row = len(items) - 1
-        if items[row] is not item:  # another thread has added one meanwhile
-            row = next(at for at in range(row, -1, -1) if items[at] is item)
+    def row_of(self, items: list[Any], end: int, item: Item) -> int | None:
+        """The row of a message that was just added; None if the run was sealed before it.
+
+        end: the last place that it can have; another thread may have added one meanwhile
+        """
+        row = next(at for at in range(end, -1, -1) if items[at] is item)
         if self.is_sealed and any(other is SEAL for other in items[:row]):
             return None
         return row
@@ -133,11 +134,11 @@ class Run(Call):
         """Take no more messages; returns those that it has."""
         if not self._rows:
             items = self.items
-            self.is_sealed = True  # before SEAL: `add` looks for it only then
+            self.is_sealed = True  # before SEAL: `row_of` looks for it only then
             if not any(item is SEAL for item in items):
                 items.append(SEAL)
             at = next(at for at, item in enumerate(items) if item is SEAL)
-            self.number = self.txn.buffer.number_of(at)
+            self.number = self.txn.number_of(at)
             self._rows = items[:at]
         return self._rows
 
@@ -285,14 +286,18 @@ def lost_write() -> InvalidTxnStatus:
 
 
 class Buffer:
-    """The runs of one transaction that still take messages, and how much waits in it."""
+    """The runs of one transaction that still take messages, and how much waits in it.
 
-    __slots__ = ("_runs", "_sealed", "_txn", "bytes", "messages")
+    runs:            by topic
+    messages, bytes: about how much waits; the bound need not be exact
+    """
+
+    __slots__ = ("_lock", "_txn", "bytes", "messages", "runs")
 
     def __init__(self, txn: Transaction) -> None:
         self._txn = txn
-        self._runs: dict[int, Run] = {}  # by topic
-        self._sealed = 0  # messages in sealed runs
+        self._lock = RLock()
+        self.runs: dict[int, Run] = {}  # by topic
         self.messages = self.bytes = 0
 
     def has_room(self, size: int) -> bool:
@@ -317,31 +322,37 @@ class Buffer:
                 txn.flush()
             messages, waiting = 1, size
         self.messages, self.bytes = messages, waiting
-        run = self._runs.get(lane.topic)
-        if run is not None and run.lane is lane and not run.is_sealed:
-            row = None
-            if sequence is None:
-                row = run.add(item)
-            elif sequence > run.last_sequence:
+        run = self.runs.get(lane.topic)
+        if (
+            run is not None
+            and run.lane is lane
+            and not run.is_sealed
+            and (sequence is None or sequence > run.last_sequence)
+        ):
+            if sequence is not None:
                 run.last_sequence = sequence
-                row = run.add(item)
+            items = run.items
+            items.append(item)
+            at = len(items) - 1
+            row: int | None = at
+            if items[at] is not item or run.is_sealed:  # another thread came between
+                row = run.row_of(items, at, item)
             if row is not None:
                 return run, row
-        run = Run(txn, lane, item, -1 if sequence is None else sequence)
-        txn._enqueue(run)
-        self._runs[lane.topic] = run
-        return run, 0
+        return self._begun(lane, item, -1 if sequence is None else sequence), 0
 
-    def end_runs(self) -> None:
-        """Let the next message of each topic begin a new run: a batch comes between."""
-        self._runs.clear()
+    def _begun(self, lane: Lane, item: Item, sequence: int) -> Run:
+        """A new run, queued behind all others.
 
-    def empty(self) -> None:
-        """Note that what waited is being written."""
-        self.messages = self.bytes = 0
-
-    def number_of(self, messages: int) -> int:
-        """The number of the first of so many messages in the transaction, from 1."""
-        first = self._sealed + 1
-        self._sealed += messages
-        return first
+        A lock keeps `runs` at the newest. An interrupt may leave it taken; then threads that begin
+        runs at the same time wait a moment, and their messages may change places.
+        """
+        run = Run(self._txn, lane, item, sequence)
+        is_held = self._lock.acquire(timeout=BEGIN_S)
+        try:
+            self._txn.enqueue(run)
+            self.runs[lane.topic] = run
+        finally:
+            if is_held:
+                self._lock.release()
+        return run

@@ -24,7 +24,15 @@ from txlog.engine.decide.transactions import transaction as end_txn
 from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.decide.transactions.transaction import EndAnswer, NewTxn, Use
 from txlog.engine.session.transactions import end
-from txlog.engine.session.transactions.buffer import AGAIN, Buffer, DecideIn, Run, lost_write
+from txlog.engine.session.transactions.buffer import (
+    AGAIN,
+    Buffer,
+    DecideIn,
+    Item,
+    Lane,
+    Run,
+    lost_write,
+)
 from txlog.engine.store.appender import NOTHING, Call, in_doubt
 from txlog.engine.store.store import Store
 from txlog.engine.view import View
@@ -41,15 +49,6 @@ from txlog.errors import (
 T = TypeVar("T")
 A = TypeVar("A")
 LOOK_AGAIN_S: Final = 0.05  # while another thread writes what this one asks for
-
-
-class _Taker:
-    """A caller that writes deferred calls, and its thread."""
-
-    __slots__ = ("thread",)
-
-    def __init__(self) -> None:
-        self.thread = get_ident()
 
 
 class Later(Generic[T]):
@@ -106,9 +105,11 @@ class Transaction:
         "_after_end",
         "_bell",
         "_failed",
+        "_first",
         "_is_ending",
         "_queue",
         "_refused",
+        "_sealed",
         "_status",
         "_store",
         "_takers",
@@ -129,7 +130,7 @@ class Transaction:
         """write_through: a send is written when it returns, as sends by id are."""
         self.use = use
         self.is_write_through = write_through
-        self.buffer = Buffer(self)
+        self.buffer: Buffer | None = None  # made by the first send
         self._store = store
         self._after_end = after_end
         self._status = "OPEN"
@@ -137,10 +138,12 @@ class Transaction:
         # dicts is one C call. A deferred call stays in the queue until its outcome is noted, even
         # if its writer is interrupted. `_takers` says which caller writes it: the first to claim.
         self._queue: dict[Call, None] = {}
-        self._takers: dict[Call, _Taker] = {}
+        self._takers: dict[Call, list[int]] = {}  # a list of its own, with the thread
         self._failed: Call | None = None  # the first refusal not yet reported
         self._refused: list[Call] = []  # the others
-        self._is_ending = False  # a commit runs: it takes no more sends
+        self._first: set[Call] = set()  # calls that wait again: they come before the others
+        self._sealed = 0  # messages in sealed runs
+        self._is_ending = False  # a commit has begun: it takes no more sends, unless repeated
         self._bell: Event | None = None  # of a thread that waits for another one's write
         self.outcome: EndAnswer | None = None
 
@@ -150,6 +153,11 @@ class Transaction:
     def _repr_html_(self) -> str:
         rows = [("id", self._id_if_any()), ("state", self._status), ("deferred", self._waiting())]
         return html_table("txlog.Transaction", (), rows)
+
+    @property
+    def has_waiting(self) -> bool:
+        """True while messages or other operations wait in an open transaction."""
+        return self._status == "OPEN" and bool(self._queue)
 
     def _waiting(self) -> int:
         """How many messages and other operations wait."""
@@ -187,15 +195,9 @@ class Transaction:
         return self._commit()
 
     def _commit(self) -> EndAnswer:
-        self._is_ending = True
-        try:
-            return self._commit_or_abort()
-        finally:
-            self._is_ending = False
-
-    def _commit_or_abort(self) -> EndAnswer:
         if self._status == "ABORTED" and isinstance(self.use, NewTxn):
             raise InvalidTxnStatus("the transaction was aborted before any of it was written")
+        self._is_ending = True
         calls = self._take()
         lost = self._lost_beside(calls)
         if self._failed is None and lost is None:
@@ -225,9 +227,9 @@ class Transaction:
         If `__del__` or a signal handler calls this inside another call on the store, the abort
         waits until that call has ended, and the answer has status ABORTING.
         """
-        use = self.use
-        if isinstance(use, TxnId) and self._store.put_off(self.abort):
-            return EndAnswer(use, "ABORTING", False, None, 0, 0, [], 0)
+        if self._store.put_off(self.abort):
+            txn_id = self.use if isinstance(self.use, TxnId) else None
+            return EndAnswer(txn_id, "ABORTING", False, None, 0, 0, [], 0)
         dropped = self._take()
         self._drop(dropped)
         self._failed = self._failed or next(iter(dropped), None)  # if this fails, no commit without
@@ -245,7 +247,7 @@ class Transaction:
             if call.error is error:
                 self._queue[call] = None
                 call.renew()
-        self._failed = None
+        self._failed, self._is_ending = None, False
         return error
 
     @staticmethod
@@ -295,12 +297,10 @@ class Transaction:
         raises: the first refusal that no caller has seen, with a note that names the message: the
                 commit would raise it, too. StoreLocked: nothing was written, call it again
         """
+        calls = list(self._queue)
         self._write_queued()
-        for call in list(self._queue):
-            if call in self._takers:
-                self._wait_for(call)
-                if not call.done:
-                    raise lost_write()
+        if any(not call.done for call in calls):
+            raise lost_write()
         if self._failed is not None:
             raise self._failed.error or lost_write()
 
@@ -310,6 +310,8 @@ class Transaction:
         is_ordered: False for an acknowledgement: what waits stays where it is
         """
         call = self._call(decide, uses)
+        if is_ordered and self._takers:
+            self._write_queued()  # another thread's write comes first
         self._write([*self._take(), call] if is_ordered else [call])
         self._tell(call)
         answer: T = _answered(call)
@@ -336,53 +338,77 @@ class Transaction:
             self._tell(call)
             return finish(_answered(call))
 
-        if is_ordered:
-            self.buffer.end_runs()
-        self._enqueue(call)
-        return Later(lambda: call.done, result)
-
-    def _enqueue(self, call: Call) -> None:
-        """Queue a deferred call. Raises InvalidTxnStatus if a commit has come before it."""
+        if is_ordered and self.buffer is not None:
+            self.buffer.runs = {}  # the next messages come after it
         self._queue[call] = None
         if self._is_ending or self._status != "OPEN":
-            taker = _Taker()
-            if self._takers.setdefault(call, taker) is taker:
-                self._settle([call])
-                raise self._has_ended()
+            self.refuse(call)
+        return Later(lambda: call.done, result)
+
+    def put(
+        self, lane: Lane, item: Item, size: int, sequence: int | None = None
+    ) -> tuple[Run, int]:
+        """Let a message wait; returns its run and row, as `Buffer.put`."""
+        buffer = self.buffer
+        if buffer is None:
+            buffer = self.buffer = Buffer(self)
+        return buffer.put(lane, item, size, sequence)
+
+    def number_of(self, messages: int) -> int:
+        """The number in the transaction of the first of so many messages, from 1."""
+        first = self._sealed + 1
+        self._sealed += messages
+        return first
+
+    def enqueue(self, run: Run) -> None:
+        """Queue a run with its first message. Raises InvalidTxnStatus, as `refuse`."""
+        self._queue[run] = None
+        if self._is_ending or self._status != "OPEN":
+            self.refuse(run)
+
+    def refuse(self, call: Call) -> None:
+        """Raise InvalidTxnStatus for a call that was queued after the commit took its calls."""
+        taker = [get_ident()]
+        if self._takers.setdefault(call, taker) is taker:
+            self._settle([call])
+            raise self._has_ended()
+
+    def has_room(self, size: int) -> bool:
+        """True if a message of this size can wait; False: its send writes what waits."""
+        if self.is_write_through:
+            return False
+        return self.buffer is None or self.buffer.has_room(size)
 
     def _has_ended(self) -> InvalidTxnStatus:
-        how = "is being committed" if self._status == "OPEN" else f"is {self._status.lower()}"
+        how = (
+            "is being committed, or its commit failed"
+            if self._status == "OPEN"
+            else f"is {self._status.lower()}"
+        )
         return InvalidTxnStatus(f"transaction {self._id_if_any()} {how}", hint="begin another")
 
     def _await(self, call: Call) -> None:
-        """Write what waits, unless this call is written; wait for a thread that is writing it."""
+        """Write what waits, unless this call is written."""
         if not call.done:
             self._write_queued()
-            self._wait_for(call)
-
-    def _wait_for(self, call: Call) -> None:
-        """Wait while another thread writes a call, at most as long as for a lock.
-
-        A thread that was interrupted between two steps never ends its write.
-        """
-        limit = time.monotonic() + self._store.lock_timeout_ms / 1000
-        while not call.done and time.monotonic() < limit:
-            taker = self._takers.get(call)
-            if taker is None or taker.thread == get_ident():
-                return
-            bell = self._bell = Event()
-            if not call.done:
-                bell.wait(LOOK_AGAIN_S)
 
     def _write_queued(self) -> None:
-        """Write the deferred operations; the first refusal is kept, and the commit raises it.
+        """Write the deferred operations so far, and wait for those that other threads write.
 
+        The first refusal is kept, and the commit raises it.
         raises: StoreLocked; they wait again
         """
-        calls = self._take()
-        if not calls:
-            return
-        self._write(calls)
+        for last in list(self._queue)[-1:]:
+            while not last.done and last in self._queue:
+                calls = self._take()
+                if calls:
+                    self._write(calls)
+                    self._put_back(calls)
+                elif not self._wait_for_others():
+                    return
+
+    def _put_back(self, calls: list[Call]) -> None:
+        """Queue calls again for which the store was locked, before all others. Raises its error."""
         locked = [call for call in calls if isinstance(call.error, StoreLocked)]
         if not locked:
             return
@@ -390,26 +416,53 @@ class Transaction:
         assert error is not None
         if self._failed in locked:
             self._failed = None
+        self._refused = [call for call in self._refused if call not in locked]
+        self._first.update(locked)
         for call in locked:
             self._queue[call] = None
             call.renew()
-            if isinstance(call, Run):
+            if isinstance(call, Run) and self.buffer is not None:
                 self.buffer.messages += call.count
         raise error
 
+    def _wait_for_others(self) -> bool:
+        """Wait until another thread has written the call that it took first; False: it did not.
+
+        At most as long as for a lock: a thread that was interrupted between two steps never ends
+        its write.
+        """
+        limit = time.monotonic() + self._store.lock_timeout_ms / 1000
+        call = next((call for call in list(self._queue) if call in self._takers), None)
+        while call is not None and not call.done and call in self._queue:
+            taker = self._takers.get(call)
+            if (taker is not None and taker[0] == get_ident()) or time.monotonic() > limit:
+                return False
+            bell = self._bell = Event()
+            if not call.done:
+                bell.wait(LOOK_AGAIN_S)
+        return True
+
     def _take(self) -> list[Call]:
-        """Claim the deferred calls that no other caller has claimed; `_settle` dequeues them."""
+        """Claim the deferred calls up to one that another caller has claimed, which comes first.
+
+        `_settle` dequeues them.
+        """
         if not self._queue:
             return []
-        self.buffer.empty()
-        taker = _Taker()
+        if self.buffer is not None:
+            self.buffer.messages = self.buffer.bytes = 0
+        taker = [get_ident()]
         calls: list[Call] = []
         for call in list(self._queue):
-            if self._takers.setdefault(call, taker) is taker:
+            if self._takers.setdefault(call, taker) is not taker:
                 if call in self._queue:
-                    calls.append(call)
-                else:  # another thread settled it between the two lines above
-                    self._takers.pop(call, None)
+                    break
+            elif call in self._queue:
+                calls.append(call)
+            else:  # another thread settled it between the two lines above
+                self._takers.pop(call, None)
+        if self._first:
+            calls.sort(key=lambda call: call not in self._first)
         return calls
 
     def _settle(self, calls: Iterable[Call]) -> None:
@@ -522,7 +575,9 @@ class Transaction:
 
     def _submit(self, calls: list[Call]) -> None:
         use = self.use
-        runs = [call for call in calls if isinstance(call, Run)]
+        runs: list[Run] = []
+        if Run in map(type, calls):
+            runs = [call for call in calls if isinstance(call, Run)]
         try:
             self._store.submit(self._expanded(calls) if runs else calls)
             for run in runs:
