@@ -133,21 +133,11 @@ class Producer:
         event_ms = None if event_time is None else instant_ms(event_time)
         at_ms = None if deliver_at is None else instant_ms(deliver_at)
         after_ms = None if deliver_after is None else duration_ms(deliver_after)
-        session = self.session
+        session, times = self.session, (event_ms, at_ms, after_ms)
         if isinstance(txn, transaction.Transaction) and not txn.is_write_through:
             return session.send_buffered(
-                value,
-                key,
-                ordering_key,
-                properties,
-                event_ms,
-                at_ms,
-                after_ms,
-                sequence_id,
-                partition,
-                txn,
+                value, key, ordering_key, properties, times, sequence_id, partition, txn
             )
-        times = event_ms, at_ms, after_ms
         return session.send(
             value, key, ordering_key, properties, *times, sequence_id, partition, txn
         ).receipts()[0]

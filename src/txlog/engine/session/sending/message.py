@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, SupportsIndex, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, SupportsIndex, TypeAlias, TypeVar, cast
 
 import pyarrow as pa
 
@@ -180,7 +180,7 @@ class BufferedReceipt(SendReceipt):
         """The receipt, after writing what waits; raises the error that refused the message."""
         at = self._at
         if at is not None:
-            self._place = at[0].receipt(at[1])
+            self._place = cast(SendReceipt, at[0].receipt(at[1]))
             self._at = None
         return self._place
 
@@ -253,13 +253,13 @@ class BufferedReceipt(SendReceipt):
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return self.__reduce__()
 
-    def count(self, item: Any) -> int:
+    def count(self, item: object) -> int:
         """How many fields have this value."""
         return self.filled().count(item)
 
-    def index(self, *args: Any) -> int:
+    def index(self, *args: object) -> int:
         """The number of the first field with this value."""
-        return self.filled().index(*args)
+        return self.filled().index(*cast("tuple[Any, ...]", args))
 
     def _replace(self, **fields: Any) -> Any:  # the plain receipt, not one that waits
         return self.filled()._replace(**fields)

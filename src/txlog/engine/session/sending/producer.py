@@ -23,12 +23,10 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
-from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 import pyarrow as pa
 
-from txlog.base.arguments import fits
 from txlog.base.ids import TopicName, TxnId, check_name
 from txlog.base.schemas import classes, values
 from txlog.base.settings import KEY_BYTES_MAX, PROPERTIES_MAX
@@ -45,9 +43,8 @@ from txlog.engine.model.schema import OneRow
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.policies import policy
 from txlog.engine.plan.records import ValueSchema, schema_in, stamped, typing_of
-from txlog.engine.plan.route import Routed, partition_of_key, route, user_batch, with_ordering_key
-from txlog.engine.session.reading import message as reading
-from txlog.engine.session.sending import large, outbox
+from txlog.engine.plan.route import Routed, route, with_ordering_key
+from txlog.engine.session.sending import lanes, large, outbox
 from txlog.engine.session.sending.access import Access, topic_in_use
 from txlog.engine.session.sending.message import (
     INT64,
@@ -60,6 +57,7 @@ from txlog.engine.session.sending.message import (
     row_of,
     rows_of,
 )
+from txlog.engine.session.sending.router import Choose, Router
 from txlog.engine.session.transactions import buffer, transaction
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.delayed.buckets import tend_due
@@ -73,6 +71,7 @@ if TYPE_CHECKING:
     from txlog.engine.decide.sending.send import SliceReceipt
     from txlog.engine.decide.sending.watermark import WatermarkPlaced
     from txlog.engine.decide.transactions.transaction import Use
+    from txlog.engine.session.sending.lanes import Fields
     from txlog.engine.session.sending.large import Value
     from txlog.engine.session.sending.message import Item, LargeReceipt, SendReceipt
     from txlog.engine.session.sending.outbox import (
@@ -87,108 +86,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Rows: TypeAlias = "pa.Table | pa.RecordBatch | OneRow"
 Txn: TypeAlias = "Transaction | TxnId"
-Choose: TypeAlias = "Callable[[reading.Message, int], int]"
-ROUND_ROBIN: Final = "round-robin"
-SINGLE_PARTITION: Final = "single-partition"
-ROUTING_MODES: Final = (ROUND_ROBIN, SINGLE_PARTITION)
 # The policy watermark_open_transaction_check.
 COUNT, REFUSE, OFF = 0, 1, 2
 NOTED_MIN: Final = 64  # noted transactions before the session looks for ended ones
-_ROUTED_BY: Final = ("value", "key", "properties", "event_time", "deliver_at", "sequence_id")
-# The newest producer of each name in this process: it is fenced by the next one.
-_named: WeakKeyDictionary[Store, WeakValueDictionary[tuple[int, str], ProducerSession]]
-_named = WeakKeyDictionary()
-_NO_TIMES: Final = (None, None, None)
 _unnamed = itertools.count()
-# Value, key, properties, (event_time, deliver_at, deliver_after), sequence_id, partition.
-_Fields: TypeAlias = tuple[Any, Any, Any, tuple[Any, ...], Any, Any]
 
 
-# --- routing -----------------------------------------------------------------------------------
-
-
-class Router:
-    """How one producer chooses the partition of a message that names none.
-
-    A function of the application decides first, in the thread that sends, before the message is
-    queued or any lock is taken. Without one the key decides. Messages without a key go round, or
-    all to one partition.
-    Source: Pulsar's MessageRouter and MessageRoutingMode.
-    """
-
-    __slots__ = ("_choose", "_step", "_topic", "_turn")
-
-    def __init__(self, choose: Choose | None, mode: str, topic: str, seed: str) -> None:
-        """seed: its hash is the partition in mode single-partition. Raises InvalidArgument."""
-        if mode not in ROUTING_MODES:
-            raise InvalidArgument(
-                f"message_routing_mode is {mode!r}, it must be one of {', '.join(ROUTING_MODES)}"
-            )
-        router: object = choose
-        if router is not None and not callable(router):
-            kind = type(router).__name__
-            raise InvalidArgument(f"message_router is {kind}, it must be a function")
-        self._choose, self._topic = choose, topic
-        self._step = int(mode == ROUND_ROBIN)
-        self._turn = 0 if self._step else partition_of_key(seed.encode(), 1 << 32)
-
-    @property
-    def has_function(self) -> bool:
-        """True when a function of the application decides."""
-        return self._choose is not None
-
-    def next_turn(self) -> int:
-        """The turn of the next batch, which chooses the partition of its messages without a key."""
-        turn = self._turn
-        self._turn += self._step
-        return turn
-
-    def partition_of(
-        self,
-        partitions: int,
-        value: object,
-        key: bytes | None,
-        properties: Mapping[str, str] | None = None,
-        event_time: int | None = None,
-        deliver_at: int | None = None,
-        sequence_id: int | None = None,
-    ) -> int:
-        """The partition that the function chooses; raises InvalidArgument, and its own errors."""
-        message = reading.Message(
-            topic=self._topic,
-            partition=-1,
-            message_id=None,
-            value=value if isinstance(value, bytes) else None,
-            key=key,
-            properties=dict(properties or {}),
-            event_time=event_time,
-            deliver_at=deliver_at,
-            sequence_id=sequence_id,
-        )
-        assert self._choose is not None
-        chosen = self._choose(message, partitions)
-        if not fits(chosen, int) or not 0 <= chosen < partitions:
-            raise InvalidArgument(
-                f"the message router chose {chosen!r}, not one of 0 to {partitions - 1}", code=203
-            )
-        return chosen
-
-    def with_partitions(self, data: pa.Table | pa.RecordBatch, partitions: int) -> pa.RecordBatch:
-        """Rows with the partition that the function chooses for each, unless they have a column."""
-        rows, explicit = user_batch(data)
-        if explicit is None:
-            columns = [
-                rows.column(name) if name in rows.schema.names else pa.nulls(rows.num_rows)
-                for name in _ROUTED_BY
-            ]
-            for column in (3, 4):  # instants as numbers
-                columns[column] = columns[column].cast(pa.int64())
-            chosen = [
-                self.partition_of(partitions, *fields)
-                for fields in zip(*(column.to_pylist() for column in columns), strict=True)
-            ]
-            explicit = pa.array(chosen, pa.int64())
-        return rows.append_column("partition", explicit)
+# --- rows ---------------------------------------------------------------------------------------
 
 
 class Shape(NamedTuple):
@@ -423,18 +327,13 @@ class ProducerSession:
     """
 
     __slots__ = (
-        "__weakref__",
-        "_batching",
         "_is_closed",
         "_lanes",
-        "_make_outbox",
         "_named",
-        "_newest_txn",
-        "_plain",
+        "_outbox",
         "_queues",
         "_router",
         "_shape",
-        "_unwritten",
         "access",
         "chunking",
         "idle_on_close",
@@ -466,13 +365,8 @@ class ProducerSession:
         seed = name or f"{store.disk.pid()}-{next(_unnamed)}"
         self._router = Router(*router, topic, seed)
         # Without options the queue takes the defaults: a program that only waits needs no outbox.
-        self._batching = outbox.batching_of(options) if options else None
-        self._make_outbox = make_outbox
+        self._outbox = make_outbox, outbox.batching_of(options) if options else None
         self._queues: dict[int | None, ProducerQueue] = {}  # by schema version, as in Shape
-        self._plain: tuple[Shape | None, Any] = (None, None)
-        self._lanes: dict[tuple[int | None, int], buffer.Lane] = {}
-        self._newest_txn: Transaction | None = None
-        self._unwritten: dict[Transaction, None] = {}  # as `_note_txn` says
         self._is_closed = False
         self.store, self.chunking, self.idle_on_close = store, chunking, False
         self.topic = TopicName.parse(topic, allow_partition=True)
@@ -489,6 +383,10 @@ class ProducerSession:
         except BaseException:  # nothing else can free the topic
             self.access.close()
             raise
+        is_fenced = self._named is not None or self.access.epoch > 0
+        self._lanes: lanes.Lanes[Shape] = lanes.Lanes(is_fenced=is_fenced)
+        if self.name is not None:
+            lanes.follow(store, (number, self.name), self._lanes)
         self.watermarks = ProducerWatermarks(store, self.access, short, self.name, self._named)
 
     def _fence(self) -> NamedProducer | None:
@@ -496,11 +394,7 @@ class ProducerSession:
         store, name = self.store, self.name
         if name is None or store.disk.read_only:
             return None
-        named = _named.setdefault(store, WeakValueDictionary())
-        older = named.get((self.access.number, name))
-        if older is not None:
-            older.write_waiting()
-        named[self.access.number, name] = self
+        lanes.write_older(store, (self.access.number, name))
         return store.write(
             lambda view, now: producers.open_producer(
                 view, store.settings, now, self._live_topic(view), name
@@ -686,24 +580,23 @@ class ProducerSession:
         key: bytes | str | None,
         ordering_key: bytes | str | None,
         properties: Mapping[str, str] | None,
-        event_time: int | None,
-        deliver_at: int | None,
-        deliver_after: int | None,
+        times: tuple[int | None, int | None, int | None],
         sequence_id: int | None,
         partition: int | None,
         txn: Transaction,
     ) -> SendReceipt:
         """Send one message in a transaction, which writes it later; a large one is written now.
 
+        times:  event_time, deliver_at, deliver_after
         raises: what can be refused without the store; InvalidTxnStatus (it has ended)
         """
         if (
-            self._plain[0] is self._shape
+            self._lanes.plain_for is self._shape
             and type(value) is bytes
             and ordering_key is None
             and properties is None
-            and event_time is None
-            and (deliver_at is deliver_after is sequence_id is partition is None)
+            and times == lanes.NO_TIMES
+            and (sequence_id is partition is None)
             and (key is None or type(key) is bytes)
         ):
             size = len(value) if key is None else len(value) + len(key)
@@ -712,9 +605,7 @@ class ProducerSession:
                     self.check_open()
                 self.store.need_writable()
                 item = (None, value, key, None, None, None, None, None, None)
-                if txn is not self._newest_txn:
-                    self._note_txn(txn)
-                return BufferedReceipt.of(txn.put(self._plain[1], item, size))
+                return BufferedReceipt.of(txn.put(self._lanes.plain(txn), item, size))
         version, is_checked = self._shape.version, False
         content: Any = value
         if type(value) is not bytes:
@@ -728,17 +619,14 @@ class ProducerSession:
             self.check_open()
             content = large.body_of(content, cast(Any, key), properties, self.store.settings)
             if isinstance(content, large.Body):
-                columns = attributes_of(
-                    cast(Any, key), properties, event_time, deliver_at, deliver_after
-                )
+                columns = attributes_of(cast(Any, key), properties, *times)
                 large_receipt = self._send_large(content, columns, sequence_id, partition, txn)
                 return large_receipt.receipts()[0]
-        times = event_time, deliver_at, deliver_after
         message = content, key, properties, times, sequence_id, partition
         return self._buffered(txn, version, message, is_checked=is_checked)
 
     def _buffered(
-        self, txn: Transaction, version: int | None, message: _Fields, *, is_checked: bool
+        self, txn: Transaction, version: int | None, message: Fields, *, is_checked: bool
     ) -> BufferedReceipt:
         """Put a message into the buffer of a transaction; returns its receipt.
 
@@ -755,7 +643,9 @@ class ProducerSession:
         size = -1
         pairs = list(properties.items()) if type(properties) is dict else None
         if is_checked or self._shape.typing is None:
-            size = self._plain_size(value, key, pairs, times, sequence_id, partition)
+            partitions = 0 if self.topic.partition is not None else self._shape.partitions
+            fields = value, key, pairs, times, sequence_id, partition
+            size = lanes.plain_size(fields, partitions, self.store.settings.max_message_bytes)
         if size < 0 or (properties and pairs is None):
             message = value, key, properties, times, sequence_id, partition
             size, item = self._checked_item(message, version)
@@ -763,77 +653,19 @@ class ProducerSession:
             item = (None, value, key, pairs or None, *times, sequence_id, partition)
         if times[0] is not None:
             self.watermarks.note(txn, item[4])
-        if txn is not self._newest_txn:
-            self._note_txn(txn)
+        self._lanes.note(txn)
         sequence = None if self._named is None else item[7]
         kind = (item[8] is not None) + 2 * (sequence is not None)
         lane = self._lanes.get((version, kind))
         if lane is None:
-            lane = buffer.Lane(partial(self._together, version), self.access.number, self._short)
-            lane = self._lanes.setdefault((version, kind), lane)
-            shape = self._shape
+            short, shape = self.topic.topic.short, self._shape
+            lane = buffer.Lane(partial(self._together, version), self.access.number, short)
             is_plain = not (kind or self.chunking or self._router.has_function)
-            if is_plain and shape.typing is None and shape.version == version:
-                self._plain = shape, lane  # the next messages without columns go straight to it
+            is_plain = is_plain and shape.typing is None and shape.version == version
+            lane = self._lanes.add((version, kind), lane, shape if is_plain else None)
         return BufferedReceipt.of(txn.put(lane, item, size, sequence))
 
-    def _note_txn(self, txn: Transaction) -> None:
-        """Remember a transaction, if the next producer of the name or topic would fence this one.
-
-        Its messages that wait then are written by `close`, or when this client opens the next one.
-        """
-        self._newest_txn = txn
-        if self._named is not None or self.access.epoch:
-            unwritten = {other: None for other in self._unwritten if other.has_waiting}
-            self._unwritten = {**unwritten, txn: None}
-
-    def write_waiting(self) -> None:
-        """Write what waits in transactions; an error stays with its transaction."""
-        for txn in self._unwritten:
-            if txn.has_waiting:
-                txn._write_queued()
-
-    @property
-    def _short(self) -> str:
-        return self.topic.topic.short
-
-    def _plain_size(
-        self,
-        value: object,
-        key: object,
-        pairs: list[tuple[Any, Any]] | None,
-        times: tuple[Any, ...],
-        sequence_id: object,
-        partition: object,
-    ) -> int:
-        """The bytes of a message that no routing refuses; -1: it must be routed to find out."""
-        size = 0
-        if type(value) is bytes:
-            size = len(value)
-        elif value is not None:
-            return -1
-        if key is not None:
-            if type(key) is not bytes:
-                return -1
-            size += len(key)
-        if (times != _NO_TIMES and not _are_plain(*times)) or not _is_number_or_none(sequence_id):
-            return -1
-        if partition is not None and (
-            self.topic.partition is not None
-            or type(partition) is not int
-            or not 0 <= partition < self._shape.partitions
-        ):
-            return -1
-        if pairs:
-            try:
-                size += sum([len(name.encode()) + len(text.encode()) for name, text in pairs])
-            except (TypeError, AttributeError, UnicodeEncodeError):
-                return -1
-            if len(pairs) > PROPERTIES_MAX:
-                return -1
-        return size if size <= min(KEY_BYTES_MAX, self.store.settings.max_message_bytes) else -1
-
-    def _checked_item(self, message: _Fields, version: int | None) -> tuple[int, Item]:
+    def _checked_item(self, message: Fields, version: int | None) -> tuple[int, Item]:
         """The size and the row of a message, after routing it alone. Raises as `_route`."""
         value, key, properties, times, sequence_id, partition = message
         attributes = attributes_of(key, properties, *times)
@@ -1049,8 +881,9 @@ class ProducerSession:
             rows = self._route(data, version)
             return lambda view: self.outgoing(view, rows)
 
-        shared = self._make_outbox()
-        queue = shared.queue(self._batching or outbox.Batching(), route)
+        make_outbox, batching = self._outbox
+        shared = make_outbox()
+        queue = shared.queue(batching or outbox.Batching(), route)
         with shared.lock:
             return self._queues.setdefault(version, queue)  # another thread may have been faster
 
@@ -1079,30 +912,16 @@ class ProducerSession:
         if self._is_closed:
             return
         has_pending = any(queue.has_pending for queue in list(self._queues.values()))
-        has_pending = has_pending or any(txn.has_waiting for txn in self._unwritten)
+        has_pending = has_pending or self._lanes.has_waiting
         must_write = self.idle_on_close or has_pending or self.access.epoch
         if must_write and self.store.put_off(self.close):
             return
         try:
             self._flush_queues()
-            self.write_waiting()
+            self._lanes.write()
             if self.idle_on_close:
                 self.idle_on_close = False
                 self.watermarks.send(None, None)
         finally:
             self._is_closed = True
             self.access.close()
-
-
-def _are_plain(event_time: object, deliver_at: object, deliver_after: object) -> bool:
-    """True for times that no routing refuses."""
-    if event_time is not None and not (type(event_time) is int and event_time in INT64):
-        return False
-    if deliver_at is not None and deliver_after is not None:
-        return False
-    return _is_number_or_none(deliver_at) and _is_number_or_none(deliver_after)
-
-
-def _is_number_or_none(number: object) -> bool:
-    """True for None and for integers from 0 that fit 64 bits."""
-    return number is None or (type(number) is int and 0 <= number < 1 << 63)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from txlog.base.settings import TXN_BUFFER_BYTES_MAX, TXN_BUFFER_MESSAGES_MAX
 from txlog.clock import Instant
@@ -33,7 +33,6 @@ from txlog.errors import InvalidTxnStatus, ProducerBusy, ProducerFenced, TopicNo
 
 if TYPE_CHECKING:
     from txlog.base.ids import TxnId
-    from txlog.engine.session.transactions.transaction import Transaction
 
 T = TypeVar("T")
 Item: TypeAlias = tuple[Any, ...]  # one message: as in engine/session/sending/message
@@ -45,6 +44,22 @@ BEGIN_S: Final = 1.0
 KEY_SHOWN_MAX: Final = 40  # bytes of a key in a note
 # They refuse every message of their producer alike, so the run is not taken apart.
 _ALL_ALIKE: Final = (ProducerBusy, ProducerFenced, TopicNotFound)
+
+
+class Owner(Protocol):
+    """What a run needs of its transaction; see `Transaction`."""
+
+    use: Use
+    _status: str
+
+    def flush(self) -> None: ...
+    def enqueue(self, run: Run) -> None: ...
+    def number_of(self, messages: int) -> int: ...
+    def _opened(self, decision: Decision[Any]) -> None: ...
+    def _uses_of(self, uses: CallScope) -> CallScope: ...
+    def _await(self, call: Call) -> None: ...
+    def _tell(self, call: Call) -> None: ...
+    def _has_ended(self) -> InvalidTxnStatus: ...
 
 
 class Together(NamedTuple):
@@ -102,7 +117,7 @@ class Run(Call):
         "txn",
     )
 
-    def __init__(self, txn: Transaction, lane: Lane, item: Item, sequence: int = -1) -> None:
+    def __init__(self, txn: Owner, lane: Lane, item: Item, sequence: int = -1) -> None:
         super().__init__(never)
         self.txn, self.lane = txn, lane
         self.items: list[Any] = [item]
@@ -260,7 +275,7 @@ class Run(Call):
         """True once the message was written or refused."""
         return self.done or bool(self.parts and self.parts[row].done)
 
-    def receipt(self, row: int) -> Any:
+    def receipt(self, row: int) -> object:
         """The receipt of a message, after writing what waits; raises the error that refused it."""
         self.txn._await(self)
         run, at = (self.parts[row], 0) if self.parts else (self, row)
@@ -290,15 +305,16 @@ class Buffer:
 
     runs:            by topic
     messages, bytes: about how much waits; the bound need not be exact
+    sealed:          messages in sealed runs
     """
 
-    __slots__ = ("_lock", "_txn", "bytes", "messages", "runs")
+    __slots__ = ("_lock", "_txn", "bytes", "messages", "runs", "sealed")
 
-    def __init__(self, txn: Transaction) -> None:
+    def __init__(self, txn: Owner) -> None:
         self._txn = txn
         self._lock = RLock()
         self.runs: dict[int, Run] = {}  # by topic
-        self.messages = self.bytes = 0
+        self.messages = self.bytes = self.sealed = 0
 
     def has_room(self, size: int) -> bool:
         """False when a message of this size is written together with what waits."""

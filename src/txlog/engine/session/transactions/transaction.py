@@ -109,7 +109,6 @@ class Transaction:
         "_is_ending",
         "_queue",
         "_refused",
-        "_sealed",
         "_status",
         "_store",
         "_takers",
@@ -142,7 +141,6 @@ class Transaction:
         self._failed: Call | None = None  # the first refusal not yet reported
         self._refused: list[Call] = []  # the others
         self._first: set[Call] = set()  # calls that wait again: they come before the others
-        self._sealed = 0  # messages in sealed runs
         self._is_ending = False  # a commit has begun: it takes no more sends, unless repeated
         self._bell: Event | None = None  # of a thread that waits for another one's write
         self.outcome: EndAnswer | None = None
@@ -356,8 +354,9 @@ class Transaction:
 
     def number_of(self, messages: int) -> int:
         """The number in the transaction of the first of so many messages, from 1."""
-        first = self._sealed + 1
-        self._sealed += messages
+        assert self.buffer is not None
+        first = self.buffer.sealed + 1
+        self.buffer.sealed += messages
         return first
 
     def enqueue(self, run: Run) -> None:
