@@ -375,7 +375,7 @@ class Agent:
     def _fill(self, op: dict[str, Any], txn: Any, received: list[Message], consumer: Any) -> None:
         txn_id = str(txn.id)
         for topic, key in op["to"]:
-            self._send_in(txn, topic, key)
+            self._send_in(txn, txn_id, topic, key)
         if received:
             self._call(
                 "acknowledge",
@@ -385,14 +385,15 @@ class Agent:
                 txn=txn_id,
             )
 
-    def _send_in(self, txn: Any, topic: str, key: str | None) -> None:
+    def _send_in(self, txn: Any, txn_id: str, topic: str, key: str | None) -> None:
+        """Send in a transaction: the message waits for the commit, as nobody reads the receipt."""
         value, producer = self._value(), self._producer(topic)
         payload = self._payload(topic, value)
-        facts = {"topic": topic, "value": value, "txn": str(txn.id)}
-        facts["session"] = f"{self._session(topic)}.{txn.id}"
+        facts = {"topic": topic, "value": value, "txn": txn_id}
+        facts["session"] = f"{self._session(topic)}.{txn_id}"
         if key:
             facts["key"] = key
-        self._call("send", lambda: producer.send(payload, key=key, txn=txn), _sent, **facts)
+        self._call("send", lambda: producer.send(payload, key=key, txn=txn), _nothing, **facts)
 
     def _in_transaction(
         self,
