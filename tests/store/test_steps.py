@@ -149,7 +149,7 @@ CASES: dict[str, tuple[Callable[[Client], Step], int]] = {
     "batch": (batch, 612),
     "shared": (shared, 418),
     "send with key, properties, time": (send_all, 190),
-    "send in a transaction": (partial(send_in_txn, write_through=False), 9),
+    "send in a transaction": (partial(send_in_txn, write_through=False), 6),
     "send in a transaction, written": (partial(send_in_txn, write_through=True), 180),
     "send_batch of 10": (send_ten, 181),
     "reader at an id": (partial(reader_at, start=Bound("skip", 150)), 248),

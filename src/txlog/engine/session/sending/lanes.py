@@ -30,17 +30,19 @@ NO_TIMES: Final = (None, None, None)
 class Lanes(Generic[S]):
     """The lanes of one producer, and the transactions in which its messages may wait.
 
-    plain_for: the shape of the topic for which `plain` holds, None: for none
+    plain:     the lane of a message without columns; plain_for: the shape of the topic for which it
+               holds, None: for none
+    newest:    the transaction that was noted last
     """
 
-    __slots__ = ("__weakref__", "_is_fenced", "_lanes", "_newest", "_plain", "_txns", "plain_for")
+    __slots__ = ("__weakref__", "_is_fenced", "_lanes", "_txns", "newest", "plain", "plain_for")
 
     def __init__(self, *, is_fenced: bool) -> None:
         """is_fenced: the next producer of the name, or holder of the topic, fences this one."""
         self._is_fenced = is_fenced
         self._lanes: dict[tuple[int | None, int], Lane] = {}
-        self._plain: Any = None
-        self._newest: Transaction | None = None
+        self.plain: Any = None
+        self.newest: Transaction | None = None
         self._txns: dict[Transaction, None] = {}
         self.plain_for: S | None = None
 
@@ -52,20 +54,13 @@ class Lanes(Generic[S]):
         """Add a lane, unless another thread has; returns the one that counts."""
         lane = self._lanes.setdefault(kind, lane)
         if plain_for is not None:
-            self._plain, self.plain_for = lane, plain_for
-        return lane
-
-    def plain(self, txn: Transaction) -> Lane:
-        """The lane of a message without columns, which is sent in a transaction."""
-        if txn is not self._newest:
-            self.note(txn)
-        lane: Lane = self._plain
+            self.plain, self.plain_for = lane, plain_for
         return lane
 
     def note(self, txn: Transaction) -> None:
         """Note that messages wait in a transaction. `write` writes them."""
-        if txn is not self._newest:
-            self._newest = txn
+        if txn is not self.newest:
+            self.newest = txn
             if self._is_fenced:
                 waiting = {other: None for other in self._txns if other.has_waiting}
                 self._txns = {**waiting, txn: None}

@@ -8,7 +8,7 @@ costs one object however many rows it has.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, SupportsIndex, TypeAlias, TypeVar, cast
 
 import pyarrow as pa
@@ -266,6 +266,9 @@ class BufferedReceipt(SendReceipt):
 
     def _asdict(self) -> dict[str, Any]:
         return self.filled()._asdict()
+
+
+new_receipt: Callable[[type[BufferedReceipt]], BufferedReceipt] = tuple.__new__  # a tenth of a send
 
 
 class PartitionReceipt(NamedTuple):

@@ -46,6 +46,7 @@ from txlog.engine.plan.records import ValueSchema, schema_in, stamped, typing_of
 from txlog.engine.plan.route import Routed, route, with_ordering_key
 from txlog.engine.session.sending import lanes, large, outbox
 from txlog.engine.session.sending.access import Access, topic_in_use
+from txlog.engine.session.sending.lanes import NO_TIMES
 from txlog.engine.session.sending.message import (
     INT64,
     BatchReceipt,
@@ -54,6 +55,7 @@ from txlog.engine.session.sending.message import (
     as_bytes,
     attributes_of,
     check_sequences,
+    new_receipt,
     row_of,
     rows_of,
 )
@@ -590,13 +592,12 @@ class ProducerSession:
         times:  event_time, deliver_at, deliver_after
         raises: what can be refused without the store; InvalidTxnStatus (it has ended)
         """
+        own = self._lanes
         if (
-            self._lanes.plain_for is self._shape
+            own.plain_for is self._shape
             and type(value) is bytes
-            and ordering_key is None
-            and properties is None
-            and times == lanes.NO_TIMES
-            and (sequence_id is partition is None)
+            and (ordering_key is properties is sequence_id is partition is None)  # type: ignore[comparison-overlap]
+            and times == NO_TIMES
             and (key is None or type(key) is bytes)
         ):
             size = len(value) if key is None else len(value) + len(key)
@@ -605,7 +606,11 @@ class ProducerSession:
                     self.check_open()
                 self.store.need_writable()
                 item = (None, value, key, None, None, None, None, None, None)
-                return BufferedReceipt.of(txn.put(self._lanes.plain(txn), item, size))
+                if txn is not own.newest:
+                    own.note(txn)
+                receipt = new_receipt(BufferedReceipt)
+                receipt._at = (txn.buffer or txn).put(own.plain, item, size, None)
+                return receipt
         version, is_checked = self._shape.version, False
         content: Any = value
         if type(value) is not bytes:
