@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from txlog.base.arguments import checked
 from txlog.base.ids import Position, TopicName, TxnId
-from txlog.base.times import DurationLike, InstantLike, duration_ms, instant_ms
+from txlog.base.times import NO_TIMES, DurationLike, InstantLike, duration_ms, instant_ms
 from txlog.engine.door import transactions as transaction
 from txlog.errors import InvalidArgument, TxlogError
 
@@ -130,10 +130,9 @@ class Producer:
         raises: InvalidMessage, InvalidArgument, LimitExceeded, ProducerFenced,
                 TransactionNotFound, ...
         """
-        event_ms = None if event_time is None else instant_ms(event_time)
-        at_ms = None if deliver_at is None else instant_ms(deliver_at)
-        after_ms = None if deliver_after is None else duration_ms(deliver_after)
-        session, times = self.session, (event_ms, at_ms, after_ms)
+        session, times = self.session, NO_TIMES
+        if event_time is not None or deliver_at is not None or deliver_after is not None:
+            times = instant_ms(event_time), instant_ms(deliver_at), duration_ms(deliver_after)
         if isinstance(txn, transaction.Transaction) and not txn.is_write_through:
             return session.send_buffered(
                 value, key, ordering_key, properties, times, sequence_id, partition, txn

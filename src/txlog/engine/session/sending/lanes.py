@@ -9,10 +9,11 @@ It also decides which message may wait without being routed first (`plain_size`)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from txlog.base.settings import KEY_BYTES_MAX, PROPERTIES_MAX
+from txlog.base.times import NO_TIMES
 from txlog.engine.session.sending.message import INT64
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ S = TypeVar("S")
 Name: TypeAlias = tuple[int, str]  # a topic's number, and a name of a producer
 # Value, key, properties, (event_time, deliver_at, deliver_after), sequence_id, partition.
 Fields: TypeAlias = tuple[Any, Any, Any, tuple[Any, ...], Any, Any]
-NO_TIMES: Final = (None, None, None)
 
 
 class Lanes(Generic[S]):

@@ -31,6 +31,7 @@ from txlog.base.ids import TopicName, TxnId, check_name
 from txlog.base.schemas import classes, values
 from txlog.base.settings import KEY_BYTES_MAX, PROPERTIES_MAX
 from txlog.base.startup import compute as pc
+from txlog.base.times import NO_TIMES
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import producers, watermark
@@ -46,7 +47,6 @@ from txlog.engine.plan.records import ValueSchema, schema_in, stamped, typing_of
 from txlog.engine.plan.route import Routed, route, with_ordering_key
 from txlog.engine.session.sending import lanes, large, outbox
 from txlog.engine.session.sending.access import Access, topic_in_use
-from txlog.engine.session.sending.lanes import NO_TIMES
 from txlog.engine.session.sending.message import (
     INT64,
     BatchReceipt,
@@ -597,7 +597,7 @@ class ProducerSession:
             own.plain_for is self._shape
             and type(value) is bytes
             and (ordering_key is properties is sequence_id is partition is None)  # type: ignore[comparison-overlap]
-            and times == NO_TIMES
+            and times is NO_TIMES
             and (key is None or type(key) is bytes)
         ):
             size = len(value) if key is None else len(value) + len(key)
