@@ -537,6 +537,32 @@ def test_threads_share_a_transaction_and_read_their_receipts(bench: Bench) -> No
         assert own == sorted(own) and len(own) == 150
 
 
+class Interleaved(list[Any]):
+    """A list that lets another thread act between the choice of a run and the message's place."""
+
+    act: Callable[[], object] | None = None
+
+    def append(self, item: Any) -> None:
+        act, self.act = self.act, None
+        if act is not None:
+            act()
+        super().append(item)
+
+
+def test_a_message_behind_the_write_of_its_run_goes_to_the_next(bench: Bench) -> None:
+    client = bench.client
+    producer, txn = client.producer("t"), client.transaction()
+    producer.send(b"a", partition=0, txn=txn)
+    assert txn.buffer is not None
+    [run] = txn.buffer.runs.values()
+    run.items = items = Interleaved(run.items)
+    items.act = txn.flush
+    receipt = producer.send(b"b", partition=0, txn=txn)
+    assert held(client) == 1
+    txn.commit()
+    assert receipt.txn_index == 2 and values(client) == [b"a", b"b"]
+
+
 def test_a_send_beside_a_commit_is_in_it_or_refused(bench: Bench) -> None:
     client = bench.client
     producer = client.producer("t")
