@@ -141,9 +141,12 @@ def calls(client: Client, table: sqlite3.Connection, messages: int) -> Calls:
             [row] = table.execute(query.replace("FROM_DONE", done), (next(numbers) % messages,))
             return table.execute("INSERT OR IGNORE INTO done VALUES (?)", (row[0],))
 
-    def in_txn(send: Callable[[bytes, Any], object]) -> object:
+    def in_one(act: Callable[[Any], object]) -> object:
         with client.transaction() as txn:
-            return [send(b"%0100d" % n, txn) for n in range(1000)]
+            return act(txn)
+
+    def in_txn(send: Callable[[bytes, Any], object]) -> object:
+        return in_one(lambda txn: [send(b"%0100d" % n, txn) for n in range(1000)])
 
     def at(sql: str) -> Callable[[], object]:
         return lambda: table.execute(sql).fetchone()
@@ -165,6 +168,9 @@ def calls(client: Client, table: sqlite3.Connection, messages: int) -> Calls:
         "send_batch of 1,000": (1, lambda: producer.send_batch(thousand), lambda: insert(1000)),
         "transaction of 1,000 send": (
             1, lambda: in_txn(lambda value, txn: producer.send(value, txn=txn)),
+            lambda: insert(1000)),
+        "transaction of a batch of 1,000": (
+            1, lambda: in_one(lambda txn: producer.send_batch(thousand, txn=txn)),
             lambda: insert(1000)),
         "transaction of 1,000 send_async": (
             1, lambda: in_txn(lambda value, txn: producer.send_async(value, txn=txn)),

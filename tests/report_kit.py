@@ -51,7 +51,7 @@ def _hour(client: Client, clock: ManualClock, hour: int) -> None:
     if hour % 7 == 0:
         client.producer("refunds").send(b"refund")
         try:
-            with client.transaction() as txn:
+            with client.transaction(write_through=True) as txn:
                 client.producer("refunds").send(b"never", txn=txn)
                 raise Stop
         except Stop:

@@ -369,6 +369,7 @@ def test_a_preview_for_a_cancelled_task_comes_with_the_next_call(tmp_path: Path)
             await client.run(lambda c: c.create_subscription("out", "u", isolation="uncommitted"))
             async with client.producer("out") as producer:
                 await producer.send(b"open", txn=txn)
+            await txn.flush()
             async with client.consumer("out", "u") as consumer:
 
                 async def cancelled() -> None:

@@ -248,6 +248,7 @@ def test_status(bench: Bench) -> None:
     send(client, b"abc")
     with client.transaction() as txn:
         client.producer("t").send(b"de", txn=txn)
+        txn.flush()
         client.flush()
         status = client.status()
         assert status["txns"]["open"] == 1

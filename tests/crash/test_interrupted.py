@@ -19,6 +19,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.crash.world import new_disk, open_client
@@ -31,7 +32,7 @@ from txlog.clock import ManualClock
 from txlog.engine import view
 from txlog.engine.decide import draft
 from txlog.engine.model import tail
-from txlog.engine.session.transactions import transaction
+from txlog.engine.session.transactions import buffer, transaction
 from txlog.engine.storage import frame, journal
 from txlog.engine.storage.disk import locks, posix
 from txlog.engine.storage.disk import posix as disk
@@ -134,6 +135,10 @@ def history() -> MemoryDisk:
     client.producer("t").send(b"held", txn=txn)
     client.acknowledge("t", "s", [ids(client)[b"first"]], txn=txn)
     return disk
+
+
+def rows(*values: bytes) -> pa.Table:
+    return pa.table({"value": pa.array(values, pa.binary())})
 
 
 def ids(client: Client) -> dict[bytes, Any]:
@@ -244,13 +249,11 @@ def test_an_exception_at_every_ninth_instruction(
         interrupt(name, nth, error)
 
 
-HANDLE_FILES = frozenset({str(transaction.__file__)})
+HANDLE_FILES = frozenset({str(transaction.__file__), str(buffer.__file__)})
 
 
 def interrupt_handle(name: str, nth: int, files: frozenset[str]) -> Injection:
-    """Interrupt a call on a handle that has two queued sends, then commit: with both, or not at
-    all.
-    """
+    """Interrupt a call on a handle in which two sends wait, then commit: both, or neither."""
     world = World(history().copy())
     producer, txn = world.client.producer("t"), world.client.transaction()
     queued = [b"one", b"two"]
@@ -258,6 +261,8 @@ def interrupt_handle(name: str, nth: int, files: frozenset[str]) -> Injection:
     handle: dict[str, Callable[[], object]] = {
         "result": later[0].result,
         "send": lambda: producer.send(b"three", txn=txn),
+        "send_batch": lambda: producer.send_batch(rows(b"three"), txn=txn),
+        "flush": txn.flush,
         "id": lambda: txn.id,
         "commit": txn.commit,
         "abort": txn.abort,
@@ -291,7 +296,10 @@ def interrupt_handle(name: str, nth: int, files: frozenset[str]) -> Injection:
         pytest.param(1, HANDLE_FILES | FILES, id="all", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("name", graded(["commit", "leave", "result", "send", "id", "abort"], 2))
+@pytest.mark.parametrize(
+    "name",
+    graded(["commit", "send", "send_batch", "flush", "leave", "result", "id", "abort"], 4),
+)
 def test_a_commit_behind_an_interrupt_has_everything_or_is_refused(
     name: str, step: int, files: frozenset[str]
 ) -> None:

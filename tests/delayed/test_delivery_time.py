@@ -82,15 +82,27 @@ def test_every_row_of_a_batch_has_its_own_time(bench: Bench) -> None:
 
 
 def test_a_delay_counts_from_the_frame_of_its_row(bench: Bench) -> None:
-    """2, 8: in a transaction it counts from the send of the row, not from the commit."""
+    """2, 8: in a transaction it counts from the write of the row, not from the commit."""
     producer = bench.client.producer("t")
-    with bench.client.transaction() as txn:
+    with bench.client.transaction(write_through=True) as txn:
         producer.send(b"a", deliver_after=100, partition=0, txn=txn)
         bench.clock.advance(1000)
         producer.send(b"b", deliver_after=100, partition=0, txn=txn)
         bench.clock.advance(1000)
     assert delivery(bench.client) == [START_MS + 100, START_MS + 1100]
     assert [m.publish_time for m in read(bench.client)] == [START_MS, START_MS + 1000]
+
+
+def test_a_delay_of_a_waiting_message_counts_from_its_write(bench: Bench) -> None:
+    """2, 8: that is the commit, or what writes it before."""
+    producer = bench.client.producer("t")
+    with bench.client.transaction() as txn:
+        producer.send(b"a", deliver_after=100, partition=0, txn=txn)
+        bench.clock.advance(1000)
+        txn.flush()
+        producer.send(b"b", deliver_after=100, partition=0, txn=txn)
+        bench.clock.advance(1000)
+    assert delivery(bench.client) == [START_MS + 1100, START_MS + 2100]
 
 
 def test_delays_are_of_any_integer_type(bench: Bench) -> None:

@@ -311,7 +311,7 @@ def test_refusals_are_counted_by_message(bench: Bench) -> None:
     )
     with pytest.raises(InvalidMessage):
         producer.send_batch(table)
-    with client.transaction() as txn:
+    with client.transaction(write_through=True) as txn:
         producer.send(b"kept", txn=txn)
         for value in (b"x", LARGE):
             with pytest.raises(InvalidMessage):

@@ -153,6 +153,7 @@ def test_row_that_is_missing_is_noticed(history: History) -> None:
         for value in (b"a", b"b"):
             client.producer("t").send(value, partition=0, txn=txn)
         client.producer("t").send(b"c", partition=0, txn=lost)
+        lost.flush()
         lost.abort()
     rows_before = in_topic(client, "t")
     with pytest.raises(Corruption, match="does not hold the rows"):

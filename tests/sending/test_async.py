@@ -346,7 +346,7 @@ def test_an_error_that_no_caller_has_seen_is_raised_once(bench: Bench) -> None:
 
 
 def _flush(producer: Producer) -> None:
-    producer.session._make_outbox()._sender.settle(None)  # type: ignore[union-attr]
+    producer.session._outbox[0]()._sender.settle(None)  # type: ignore[union-attr]
 
 
 def test_a_fenced_producer_fails_all_and_others_go_on(bench: Bench) -> None:

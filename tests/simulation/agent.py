@@ -369,7 +369,7 @@ class Agent(Upkeep, Watching):
     def _fill(self, op: dict[str, Any], txn: Any, received: list[Message], consumer: Any) -> None:
         txn_id = str(txn.id)
         for topic, key in op["to"]:
-            self._send_in(txn, topic, key, is_deferred=op.get("in_flight", False))
+            self._send_in(txn, txn_id, topic, key, is_deferred=op.get("in_flight", False))
         if received:
             self._call(
                 "acknowledge",
@@ -379,20 +379,25 @@ class Agent(Upkeep, Watching):
                 txn=txn_id,
             )
 
-    def _send_in(self, txn: Any, topic: str, key: str | None, *, is_deferred: bool = False) -> None:
-        producer, facts, payload = self._facts_in(txn, topic, key)
+    def _send_in(
+        self, txn: Any, txn_id: str, topic: str, key: str | None, *, is_deferred: bool = False
+    ) -> None:
+        """Send in a transaction: the message waits for the commit, as nobody reads the receipt."""
+        producer, facts, payload = self._facts_in(txn_id, topic, key)
         if is_deferred:
             act = lambda: producer.send_async(payload, key=key, txn=txn)  # noqa: E731
             self._queue("send", act, _sent, **facts)
         else:
-            self._call("send", lambda: producer.send(payload, key=key, txn=txn), _sent, **facts)
+            self._call("send", lambda: producer.send(payload, key=key, txn=txn), _nothing, **facts)
 
-    def _facts_in(self, txn: Any, topic: str, key: str | None) -> tuple[Any, dict[str, Any], Any]:
+    def _facts_in(
+        self, txn_id: str, topic: str, key: str | None
+    ) -> tuple[Any, dict[str, Any], Any]:
         """For a send in a transaction: the producer, what the history records, and the payload."""
         value, producer = self._value(), self._producer(topic)
         payload = self._payload(topic, value)
-        facts = {"topic": topic, "value": value, "txn": str(txn.id)}
-        facts["session"] = f"{self._session(topic)}.{txn.id}"
+        facts = {"topic": topic, "value": value, "txn": txn_id}
+        facts["session"] = f"{self._session(topic)}.{txn_id}"
         if key:
             facts["key"] = key
         return producer, facts, payload
@@ -435,7 +440,7 @@ class Agent(Upkeep, Watching):
         deferred: list[tuple[int, Callable[[Any], dict[str, Any]], Any]] = []
         try:
             for topic, key in op["to"]:
-                producer, facts, payload = self._facts_in(txn, topic, key)
+                producer, facts, payload = self._facts_in(txn_id, topic, key)
                 call = self.recorder.invoke(self.process.name, "send", **facts)
                 deferred.append((call, _sent, producer.send_async(payload, key=key, txn=txn)))
             if received:

@@ -281,7 +281,7 @@ class AioAgent(Agent):
                 if key:
                     facts["key"] = key
                 send = partial(producer.send, value, key=key, txn=txn)
-                await self._await("send", send, _sent, **facts)
+                await self._await("send", send, _nothing, **facts)
             if received:
                 facts = self._acked_of(call, consumer.sync, received)
                 act = partial(consumer.acknowledge, received, txn=txn)

@@ -212,7 +212,7 @@ def test_markers_come_from_the_files(tmp_path: Path, run: Run, bare: Bare) -> No
     txlog.init(path, ledger_entries_max=4, free_bytes_min=0)
     with txlog.open(path) as client:
         client.create_topic("t")
-        first, second, third = (client.transaction() for _ in range(3))
+        first, second, third = (client.transaction(write_through=True) for _ in range(3))
         for txn in (first, second, third):
             client.producer("t").send(str(txn.id).encode(), txn=txn)
         first.commit()

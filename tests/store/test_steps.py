@@ -111,8 +111,9 @@ def send_all(client: Client) -> Step:
     return lambda: producer.send(b"x", key=b"k", properties={"a": "1"}, event_time=1)
 
 
-def send_in_txn(client: Client) -> Step:
-    producer, txn = client.producer("t"), client.transaction()
+def send_in_txn(client: Client, *, write_through: bool) -> Step:
+    producer = client.producer("t")
+    txn = client.transaction(write_through=write_through)
     return lambda: producer.send(b"x", txn=txn)
 
 
@@ -148,7 +149,8 @@ CASES: dict[str, tuple[Callable[[Client], Step], int]] = {
     "batch": (batch, 628),
     "shared": (shared, 418),
     "send with key, properties, time": (send_all, 211),
-    "send in a transaction": (send_in_txn, 189),
+    "send in a transaction": (partial(send_in_txn, write_through=False), 6),
+    "send in a transaction, written": (partial(send_in_txn, write_through=True), 189),
     "send_batch of 10": (send_ten, 202),
     "reader at an id": (partial(reader_at, start=Bound("skip", 150)), 250),
     "reader at the end": (partial(reader_at, start=Bound("last", 1)), 260),

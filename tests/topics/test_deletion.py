@@ -64,6 +64,7 @@ def test_transaction_on_other_topics_reports_the_deleted_partition(tmp_path: Pat
     client.create_topic("u")
     with client.transaction() as txn:
         client.producer("t").send(b"gone", txn=txn)
+        txn.flush()
         client.admin.delete_topic("t", force=True)
         client.producer("u").send(b"kept", txn=txn)
     assert txn.outcome is not None

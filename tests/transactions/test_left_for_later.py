@@ -72,10 +72,10 @@ def test_rows_of_two_sends_take_two_frames(bench: Bench) -> None:
     lsn_before = client.wait_for_change(0)
     producer = client.producer("t")
     with client.transaction() as txn:
-        first = producer.send_async(b"a", partition=0, txn=txn)
-        second = producer.send_async(b"b", partition=0, txn=txn)
+        first = producer.send_batch_async(rows(b"a"), txn=txn)
+        second = producer.send_async(b"b", key=b"", txn=txn)
     assert len(frames_of(client, lsn_before)) == 2
-    assert (first.result().txn_index, second.result().txn_index) == (1, 2)
+    assert (first.result().receipts()[0].txn_index, second.result().txn_index) == (1, 2)
     assert values(bench.reopen()) == [b"a", b"b"]
 
 

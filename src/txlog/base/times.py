@@ -44,6 +44,8 @@ InstantLike: TypeAlias = int | datetime | date | str
 # The Python API takes as a duration: a number in the unit of the parameter, a timedelta, or
 # a text of the grammar above.
 DurationLike: TypeAlias = int | timedelta | str
+# The event_time, deliver_at and deliver_after of a message that has none of them.
+NO_TIMES: Final[tuple[int | None, int | None, int | None]] = (None, None, None)
 
 TIME_FORMS: Final = (
     "write 2026-11-27 14:00, 2026-11-27T14:00Z, yesterday 14:00, tomorrow 9:00, -3h, now or a "

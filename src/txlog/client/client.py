@@ -119,6 +119,7 @@ if TYPE_CHECKING:
         Pipeline,
         Transaction,
         TransactionBuilder,
+        Use,
     )
     from txlog.engine.door.watermarks import WatermarkListener
 
@@ -433,7 +434,10 @@ class Client(RelationReader):
             txn,
             cumulative=cumulative,
         )
-        txn_id = txn.id if isinstance(txn, transaction.Transaction) else txn
+        txn_id = txn.use if isinstance(txn, transaction.Transaction) else txn
+        if isinstance(txn_id, end_txn.NewTxn):  # there was nothing to acknowledge
+            assert isinstance(txn, transaction.Transaction)
+            txn_id = txn.id
         return {
             "acked": answer.acked,
             "already": answer.already,
@@ -837,15 +841,21 @@ class Client(RelationReader):
         *,
         key: str | None = None,
         epoch: int | None = None,
+        write_through: bool = False,
     ) -> Transaction:
-        """Begin a transaction; its first send, ack or use of `id` assigns the id.
+        """Begin a transaction; the first write in it, or a use of `id`, assigns the id.
 
+        Messages that are sent in it wait in the client, and are written with the commit.
         key:    a transaction key, by default the client's; with a key it begins at once
         epoch:  of the connection of `key`; None: connect the key first
+        write_through: write each message when `send` returns, so that other processes see it in
+                previews, and whoever commits by the id has it
         raises: InvalidArgument, LimitExceeded (time-out), ProducerFenced; LimitExceeded (too many
                 unfinished transactions) when the id is assigned
         """
-        return self._transaction(duration_ms(timeout_ms), None, key, epoch)
+        return self._transaction(
+            duration_ms(timeout_ms), None, key, epoch, write_through=write_through
+        )
 
     def pipeline(
         self,
@@ -863,27 +873,35 @@ class Client(RelationReader):
                 error of an earlier commit
         """
         limit_ms = duration_ms(timeout_ms)
-        begin = partial(self._transaction, limit_ms, None, key, epoch)
+        begin = partial(self._transaction, limit_ms, None, key, epoch, write_through=False)
         return commits.Pipeline(begin, max_in_flight)
 
     def new_transaction(self) -> TransactionBuilder:
         """A builder of a transaction, as in PIP-31: `.with_timeout(...).build()`."""
         return transaction_handle.TransactionBuilder(
-            lambda timeout_ms, coordinator: self._transaction(timeout_ms, coordinator, None, None)
+            lambda timeout_ms, coordinator, write_through: self._transaction(
+                timeout_ms, coordinator, None, None, write_through=write_through
+            )
         )
 
     def _transaction(
-        self, timeout_ms: int | None, coordinator: int | None, key: str | None, epoch: int | None
+        self,
+        timeout_ms: int | None,
+        coordinator: int | None,
+        key: str | None,
+        epoch: int | None,
+        *,
+        write_through: bool,
     ) -> Transaction:
         key, epoch = self._held(key, epoch, coordinator)
+        use: Use
         if key is not None:
-            opened = end.begin_with_key(self.store, timeout_ms, key, epoch, None)
-            return transaction_handle.Transaction(
-                self.store, opened.txn_id, self._tend, self._commits
-            )
-        self.store.need_writable()
+            use = end.begin_with_key(self.store, timeout_ms, key, epoch, None).txn_id
+        else:
+            self.store.need_writable()
+            use = self.unopened(timeout_ms, coordinator)
         return transaction_handle.Transaction(
-            self.store, self.unopened(timeout_ms, coordinator), self._tend, self._commits
+            self.store, use, self._tend, write_through=write_through, flights=self._commits
         )
 
     def begin(

@@ -254,9 +254,11 @@ class Client(Handle[Synchronous]):
         *,
         key: str | None = None,
         epoch: int | None = None,
+        write_through: bool = False,
     ) -> Opening[Transaction]:
         """A transaction: `async with` commits it; see txlog.Client.transaction."""
-        make = partial(self.sync.transaction, timeout_ms, key=key, epoch=epoch)
+        options = {"key": key, "epoch": epoch, "write_through": write_through}
+        make = partial(cast(Any, self.sync.transaction), timeout_ms, **options)
 
         async def open() -> Transaction:
             txn = await self.worker.run(make, _abort_begun)

@@ -153,6 +153,7 @@ class Transaction(Handle[Transacting]):
 
     _repr_html_ = direct(Transacting._repr_html_)
     abort = awaited(Transacting.abort)
+    flush = awaited(Transacting.flush)
 
     async def commit(self) -> EndAnswer:
         """Write the deferred operations and commit; see txlog.Transaction.commit.
@@ -170,6 +171,11 @@ class Transaction(Handle[Transacting]):
     def state(self) -> str:
         """The status as this handle knows it; see txlog.Transaction.state."""
         return self.sync.state
+
+    def has_room(self, value: object) -> bool:
+        """True if a send keeps this message in memory, without a write."""
+        size = len(value) if isinstance(value, bytes | str) else 0
+        return self.sync.has_room(size)
 
     async def get_id(self) -> TxnId:
         """Its id. Writes the deferred operations; a transaction without operations is opened."""
@@ -217,7 +223,13 @@ class Producer(Closable[Producing]):
 
         Messages that tasks send during a flush share the next frame and flush. While the queue of
         the producer is full, the task waits.
+        In a transaction the message waits in the client. The first reader of a receipt writes what
+        waits, in the thread of the loop: `await txn.flush()` before it, or read it after the
+        commit.
         """
+        may_wait = not self.sync.chunking and isinstance(value, bytes | str | None)
+        if may_wait and isinstance(txn, Transaction) and txn.has_room(value):
+            return self.sync.send(value, txn=txn.sync, **options)
         if txn is not None or self.sync.chunking or not isinstance(value, bytes | str | None):
             act = partial(self.sync.send, value, txn=plain(txn), **options)
             return await self.worker.run(act)

@@ -237,6 +237,7 @@ def begun(view: View, txn_id: TxnId, store: Store) -> TransactionBegun:
 
 def ended(view: View, answer: EndAnswer) -> TransactionEnded:
     """The answer of commit and abort."""
+    assert answer.txn_id is not None, "it was ended by its id"
     return {
         "txn": answer.txn_id,
         "state": answer.status.lower(),

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from txlog.base.arguments import checked
 from txlog.base.ids import Position, TopicName, TxnId
-from txlog.base.times import DurationLike, InstantLike, duration_ms, instant_ms
+from txlog.base.times import NO_TIMES, DurationLike, InstantLike, duration_ms, instant_ms
 from txlog.engine.door import transactions as transaction
 from txlog.errors import InvalidArgument, TxlogError
 
@@ -113,6 +113,10 @@ class Producer:
     ) -> SendReceipt:
         """Send one message, which is durable on return; with txn, it is durable after the commit.
 
+        In a transaction the message waits in the client, and goes into one frame with the commit.
+        `txn.flush()`, `txn.id`, and the first use of a receipt write what waits. What only the
+        store can refuse (fencing, a time-out, a full disk) is raised there, or by the commit. With
+        a bare id, and in a transaction with write_through, it is written when `send` returns.
         value:         bytes, or a record of the topic's schema: an object of its class, or a dict;
                        with chunking also a binary file or an iterable of bytes, read a few chunks
                        at a time
@@ -126,17 +130,15 @@ class Producer:
         raises: InvalidMessage, InvalidArgument, LimitExceeded, ProducerFenced,
                 TransactionNotFound, ...
         """
-        return self.session.send(
-            value,
-            key,
-            ordering_key,
-            properties,
-            instant_ms(event_time),
-            instant_ms(deliver_at),
-            duration_ms(deliver_after),
-            sequence_id,
-            partition,
-            txn,
+        session, times = self.session, NO_TIMES
+        if event_time is not None or deliver_at is not None or deliver_after is not None:
+            times = instant_ms(event_time), instant_ms(deliver_at), duration_ms(deliver_after)
+        if isinstance(txn, transaction.Transaction) and not txn.is_write_through:
+            return session.send_buffered(
+                value, key, ordering_key, properties, times, sequence_id, partition, txn
+            )
+        return session.send(
+            value, key, ordering_key, properties, *times, sequence_id, partition, txn
         ).receipts()[0]
 
     @overload

@@ -13,4 +13,5 @@ from txlog.engine.session.sending.access import Access, Opening, topic_in_use
 from txlog.engine.session.sending.large import Value
 from txlog.engine.session.sending.message import BatchReceipt, LargeReceipt, SendReceipt, as_bytes
 from txlog.engine.session.sending.outbox import Outbox, ProducerOptions, SendFuture
-from txlog.engine.session.sending.producer import Choose, ProducerSession
+from txlog.engine.session.sending.producer import ProducerSession
+from txlog.engine.session.sending.router import Choose

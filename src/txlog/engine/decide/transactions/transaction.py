@@ -471,12 +471,13 @@ def _subscription(view: View, topic: Topic, named_place: TxnPlace) -> int | None
 class EndAnswer(msgspec.Struct, frozen=True, gc=False):
     """How a transaction ended; markers as (partition number, ledger, entry, messages).
 
+    txn_id:  None for an abort that was put off before the transaction got an id
     already: an earlier call or a time-out had decided it
     waiting: participants that are not available, with status COMMITTING or ABORTING
     skipped: participants that were deleted
     """
 
-    txn_id: TxnId
+    txn_id: TxnId | None
     status: str
     already: bool
     reason: str | None

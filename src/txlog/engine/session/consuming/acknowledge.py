@@ -18,8 +18,8 @@ from txlog.engine.model.ops import Op, Run
 from txlog.engine.plan import ack_sets as message_runs
 from txlog.engine.plan.standing import OUTSIDE, ConsumerState
 from txlog.engine.session.reading.message import Message
+from txlog.engine.session.transactions.buffer import DecideIn
 from txlog.engine.session.transactions.transaction import (
-    DecideIn,
     Later,
     Transaction,
     in_transaction,
@@ -88,7 +88,7 @@ def acknowledge_runs(
         return AckAnswer(0, 0, 0)
     if txn is not None:
         decide_in, uses = _in_txn(store, find, runs, standing, cumulative=cumulative)
-        return in_transaction(store, txn, decide_in, uses)
+        return in_transaction(store, txn, decide_in, uses, is_ordered=False)
 
     def decide(view: View, now: Instant) -> Decision[AckAnswer | None]:
         return acknowledge.acknowledge(
@@ -106,7 +106,7 @@ def acknowledge_later(
 ) -> Later[AckAnswer]:
     """Acknowledge runs in a transaction, together with its next call that waits for an answer."""
     decide, uses = _in_txn(store, find, runs, standing, cumulative=False)
-    return txn.defer(decide, uses, lambda answer: answer)
+    return txn.defer(decide, uses, lambda answer: answer, is_ordered=False)
 
 
 def _in_txn(
@@ -193,7 +193,8 @@ def acknowledge_together_later(
     def finish(answer: AckAnswer) -> AckAnswer:
         return _summed([*(deferred.result() for deferred in earlier), answer])
 
-    return txn.defer(*_in_txn(store, last.find, runs, last.standing, cumulative=False), finish)
+    decide, uses = _in_txn(store, last.find, runs, last.standing, cumulative=False)
+    return txn.defer(decide, uses, finish, is_ordered=False)
 
 
 def _summed(answers: list[AckAnswer]) -> AckAnswer:

@@ -8,8 +8,8 @@ costs one object however many rows it has.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, SupportsIndex, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, SupportsIndex, TypeAlias, TypeVar, cast
 
 import pyarrow as pa
 
@@ -17,12 +17,13 @@ from txlog.base.ids import MessageId
 from txlog.base.settings import PROPERTIES_MAX
 from txlog.engine.decide.sending.send import AFTER, AT
 from txlog.engine.plan.route import COLUMNS, bytes_between, check_numbers
-from txlog.errors import InvalidArgument, InvalidMessage
+from txlog.errors import InvalidArgument, InvalidMessage, TxlogError
 
 if TYPE_CHECKING:
     from txlog.engine.decide.sending.large import LargeOutcome
     from txlog.engine.decide.sending.send import SliceReceipt
     from txlog.engine.plan.route import Routed
+    from txlog.engine.session.transactions.buffer import Run
 
 T = TypeVar("T")
 INT64: Final = range(-(1 << 63), 1 << 63)
@@ -157,6 +158,117 @@ class SendReceipt(NamedTuple):
     txn_index: int | None
     duplicate: bool
     beyond_ttl: bool = False
+
+
+class BufferedReceipt(SendReceipt):
+    """The receipt of a message that waits in a transaction: its first reader writes what waits.
+
+    The tuple itself is empty; each way to read it asks the run. Printing it writes nothing.
+    """
+
+    _at: tuple[Run, int] | None  # its run, and its row there; None once it is filled
+    _place: SendReceipt
+
+    @staticmethod
+    def of(at: tuple[Run, int]) -> BufferedReceipt:
+        """The receipt of a message by its run, and its row there."""
+        receipt: BufferedReceipt = tuple.__new__(BufferedReceipt)
+        receipt._at = at
+        return receipt
+
+    def filled(self) -> SendReceipt:
+        """The receipt, after writing what waits; raises the error that refused the message."""
+        at = self._at
+        if at is not None:
+            self._place = cast(SendReceipt, at[0].receipt(at[1]))
+            self._at = None
+        return self._place
+
+    def is_filled(self) -> bool:
+        """True once the message was written or refused."""
+        at = self._at
+        return at is None or at[0].is_written(at[1])
+
+    partition = property(lambda self: self.filled().partition)
+    message_id = property(lambda self: self.filled().message_id)
+    txn_index = property(lambda self: self.filled().txn_index)
+    duplicate = property(lambda self: self.filled().duplicate)
+    beyond_ttl = property(lambda self: self.filled().beyond_ttl)
+
+    def __repr__(self) -> str:
+        if not self.is_filled():
+            return "SendReceipt(not written yet)"
+        try:
+            return repr(self.filled())
+        except TxlogError as error:
+            return f"SendReceipt(refused: {error})"
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.filled())
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.filled()[at]
+
+    def __contains__(self, item: object) -> bool:
+        return item in self.filled()
+
+    def __eq__(self, other: object) -> bool:
+        return self.filled() == (other.filled() if isinstance(other, BufferedReceipt) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self.filled())
+
+    def __lt__(self, other: Any) -> bool:
+        return self.filled() < tuple(other)
+
+    def __le__(self, other: Any) -> bool:
+        return self.filled() <= tuple(other)
+
+    def __gt__(self, other: Any) -> bool:
+        return self.filled() > tuple(other)
+
+    def __ge__(self, other: Any) -> bool:
+        return self.filled() >= tuple(other)
+
+    def __add__(self, other: Any) -> Any:
+        return self.filled() + tuple(other)
+
+    def __radd__(self, other: Any) -> Any:
+        return other + self.filled()
+
+    def __mul__(self, times: Any) -> Any:
+        return self.filled() * times
+
+    __rmul__ = __mul__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SendReceipt, tuple(self.filled())
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return self.__reduce__()
+
+    def count(self, item: object) -> int:
+        """How many fields have this value."""
+        return self.filled().count(item)
+
+    def index(self, *args: object) -> int:
+        """The number of the first field with this value."""
+        return self.filled().index(*cast("tuple[Any, ...]", args))
+
+    def _replace(self, **fields: Any) -> Any:  # the plain receipt, not one that waits
+        return self.filled()._replace(**fields)
+
+    def _asdict(self) -> dict[str, Any]:
+        return self.filled()._asdict()
+
+
+new_receipt: Callable[[type[BufferedReceipt]], BufferedReceipt] = tuple.__new__  # a tenth of a send
 
 
 class PartitionReceipt(NamedTuple):

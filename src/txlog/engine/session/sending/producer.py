@@ -18,17 +18,20 @@ can route them only as a batch.
 from __future__ import annotations
 
 import itertools
+import operator
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
 
+import msgspec
 import pyarrow as pa
 
-from txlog.base.arguments import fits
 from txlog.base.ids import TopicName, TxnId, check_name
 from txlog.base.schemas import classes, values
 from txlog.base.settings import KEY_BYTES_MAX, PROPERTIES_MAX
 from txlog.base.startup import compute as pc
+from txlog.base.times import NO_TIMES
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import producers, watermark
@@ -41,21 +44,23 @@ from txlog.engine.model.schema import OneRow
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.policies import policy
 from txlog.engine.plan.records import ValueSchema, schema_in, stamped, typing_of
-from txlog.engine.plan.route import Routed, partition_of_key, route, user_batch, with_ordering_key
-from txlog.engine.session.reading import message as reading
-from txlog.engine.session.sending import large, outbox
+from txlog.engine.plan.route import Routed, route, with_ordering_key
+from txlog.engine.session.sending import lanes, large, outbox
 from txlog.engine.session.sending.access import Access, topic_in_use
 from txlog.engine.session.sending.message import (
     INT64,
     BatchReceipt,
+    BufferedReceipt,
     SharedReceipts,
     as_bytes,
     attributes_of,
     check_sequences,
+    new_receipt,
     row_of,
     rows_of,
 )
-from txlog.engine.session.transactions import transaction
+from txlog.engine.session.sending.router import Choose, Router
+from txlog.engine.session.transactions import buffer, transaction
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.engine.view import View
@@ -68,6 +73,7 @@ if TYPE_CHECKING:
     from txlog.engine.decide.sending.send import SliceReceipt
     from txlog.engine.decide.sending.watermark import WatermarkPlaced
     from txlog.engine.decide.transactions.transaction import Use
+    from txlog.engine.session.sending.lanes import Fields
     from txlog.engine.session.sending.large import Value
     from txlog.engine.session.sending.message import Item, LargeReceipt, SendReceipt
     from txlog.engine.session.sending.outbox import (
@@ -76,107 +82,19 @@ if TYPE_CHECKING:
         ProducerQueue,
         SendFuture,
     )
-    from txlog.engine.session.transactions.transaction import DecideIn, Later, Transaction
+    from txlog.engine.session.transactions.buffer import DecideIn
+    from txlog.engine.session.transactions.transaction import Later, Transaction
 
 T = TypeVar("T")
 Rows: TypeAlias = "pa.Table | pa.RecordBatch | OneRow"
 Txn: TypeAlias = "Transaction | TxnId"
-Choose: TypeAlias = "Callable[[reading.Message, int], int]"
-ROUND_ROBIN: Final = "round-robin"
-SINGLE_PARTITION: Final = "single-partition"
-ROUTING_MODES: Final = (ROUND_ROBIN, SINGLE_PARTITION)
 # The policy watermark_open_transaction_check.
 COUNT, REFUSE, OFF = 0, 1, 2
 NOTED_MIN: Final = 64  # noted transactions before the session looks for ended ones
-_ROUTED_BY: Final = ("value", "key", "properties", "event_time", "deliver_at", "sequence_id")
 _unnamed = itertools.count()
 
 
-# --- routing -----------------------------------------------------------------------------------
-
-
-class Router:
-    """How one producer chooses the partition of a message that names none.
-
-    A function of the application decides first, in the thread that sends, before the message is
-    queued or any lock is taken. Without one the key decides. Messages without a key go round, or
-    all to one partition.
-    Source: Pulsar's MessageRouter and MessageRoutingMode.
-    """
-
-    __slots__ = ("_choose", "_step", "_topic", "_turn")
-
-    def __init__(self, choose: Choose | None, mode: str, topic: str, seed: str) -> None:
-        """seed: its hash is the partition in mode single-partition. Raises InvalidArgument."""
-        if mode not in ROUTING_MODES:
-            raise InvalidArgument(
-                f"message_routing_mode is {mode!r}, it must be one of {', '.join(ROUTING_MODES)}"
-            )
-        router: object = choose
-        if router is not None and not callable(router):
-            kind = type(router).__name__
-            raise InvalidArgument(f"message_router is {kind}, it must be a function")
-        self._choose, self._topic = choose, topic
-        self._step = int(mode == ROUND_ROBIN)
-        self._turn = 0 if self._step else partition_of_key(seed.encode(), 1 << 32)
-
-    @property
-    def has_function(self) -> bool:
-        """True when a function of the application decides."""
-        return self._choose is not None
-
-    def next_turn(self) -> int:
-        """The turn of the next batch, which chooses the partition of its messages without a key."""
-        turn = self._turn
-        self._turn += self._step
-        return turn
-
-    def partition_of(
-        self,
-        partitions: int,
-        value: object,
-        key: bytes | None,
-        properties: Mapping[str, str] | None = None,
-        event_time: int | None = None,
-        deliver_at: int | None = None,
-        sequence_id: int | None = None,
-    ) -> int:
-        """The partition that the function chooses; raises InvalidArgument, and its own errors."""
-        message = reading.Message(
-            topic=self._topic,
-            partition=-1,
-            message_id=None,
-            value=value if isinstance(value, bytes) else None,
-            key=key,
-            properties=dict(properties or {}),
-            event_time=event_time,
-            deliver_at=deliver_at,
-            sequence_id=sequence_id,
-        )
-        assert self._choose is not None
-        chosen = self._choose(message, partitions)
-        if not fits(chosen, int) or not 0 <= chosen < partitions:
-            raise InvalidArgument(
-                f"the message router chose {chosen!r}, not one of 0 to {partitions - 1}", code=203
-            )
-        return chosen
-
-    def with_partitions(self, data: pa.Table | pa.RecordBatch, partitions: int) -> pa.RecordBatch:
-        """Rows with the partition that the function chooses for each, unless they have a column."""
-        rows, explicit = user_batch(data)
-        if explicit is None:
-            columns = [
-                rows.column(name) if name in rows.schema.names else pa.nulls(rows.num_rows)
-                for name in _ROUTED_BY
-            ]
-            for column in (3, 4):  # instants as numbers
-                columns[column] = columns[column].cast(pa.int64())
-            chosen = [
-                self.partition_of(partitions, *fields)
-                for fields in zip(*(column.to_pylist() for column in columns), strict=True)
-            ]
-            explicit = pa.array(chosen, pa.int64())
-        return rows.append_column("partition", explicit)
+# --- rows ---------------------------------------------------------------------------------------
 
 
 class Shape(NamedTuple):
@@ -198,15 +116,21 @@ class Shape(NamedTuple):
 class RoutedRows:
     """Rows with their partitions, routed again when the topic has another shape under the lock."""
 
-    __slots__ = ("_bytes_max", "_data", "_turn", "routed", "shape")
+    __slots__ = ("_bytes_max", "_data", "_is_spread", "_turn", "routed", "shape")
 
-    def __init__(self, data: Rows, shape: Shape, turn: int, bytes_max: int) -> None:
+    def __init__(
+        self, data: Rows, shape: Shape, turn: int, bytes_max: int, *, is_spread: bool = True
+    ) -> None:
+        """is_spread: False: messages sent one by one, which have no numbering in common"""
         self._data, self._turn, self._bytes_max = data, turn, bytes_max
+        self._is_spread = is_spread
         self.shape = shape
         self.routed = self._route()
 
     def _route(self) -> Routed:
         routed = route(self._data, self.shape.partitions, self._turn, self._bytes_max)
+        if routed.is_spread and not self._is_spread:
+            routed = msgspec.structs.replace(routed, is_spread=False)
         return stamped(routed, self.shape.typing)
 
     def over(self, shape: Shape) -> Routed:
@@ -405,10 +329,10 @@ class ProducerSession:
     """
 
     __slots__ = (
-        "_batching",
         "_is_closed",
-        "_make_outbox",
+        "_lanes",
         "_named",
+        "_outbox",
         "_queues",
         "_router",
         "_shape",
@@ -443,8 +367,7 @@ class ProducerSession:
         seed = name or f"{store.disk.pid()}-{next(_unnamed)}"
         self._router = Router(*router, topic, seed)
         # Without options the queue takes the defaults: a program that only waits needs no outbox.
-        self._batching = outbox.batching_of(options) if options else None
-        self._make_outbox = make_outbox
+        self._outbox = make_outbox, outbox.batching_of(options) if options else None
         self._queues: dict[int | None, ProducerQueue] = {}  # by schema version, as in Shape
         self._is_closed = False
         self.store, self.chunking, self.idle_on_close = store, chunking, False
@@ -462,6 +385,10 @@ class ProducerSession:
         except BaseException:  # nothing else can free the topic
             self.access.close()
             raise
+        is_fenced = self._named is not None or self.access.epoch > 0
+        self._lanes: lanes.Lanes[Shape] = lanes.Lanes(is_fenced=is_fenced)
+        if self.name is not None:
+            lanes.follow(store, (number, self.name), self._lanes)
         self.watermarks = ProducerWatermarks(store, self.access, short, self.name, self._named)
 
     def _fence(self) -> NamedProducer | None:
@@ -469,6 +396,7 @@ class ProducerSession:
         store, name = self.store, self.name
         if name is None or store.disk.read_only:
             return None
+        lanes.write_older(store, (self.access.number, name))
         return store.write(
             lambda view, now: producers.open_producer(
                 view, store.settings, now, self._live_topic(view), name
@@ -542,15 +470,26 @@ class ProducerSession:
         if self.chunking and content is not None:
             content = large.body_of(content, key, properties, self.store.settings)
             if isinstance(content, large.Body):
-                fields = (key, properties, event_time, deliver_at, sequence_id)
-                target = self._target_of(partition, *fields)
-                receipt = large.send(
-                    self.store, self.access.target, target, attributes, content, txn
-                )
-                if txn is not None:
-                    self.watermarks.note(txn, event_time)
-                return receipt
+                return self._send_large(content, attributes, sequence_id, partition, txn)
         return self._send_rows(row_of(content, attributes, sequence_id, partition), txn, version)
+
+    def _send_large(
+        self,
+        body: large.Body,
+        attributes: dict[str, Any],
+        sequence_id: int | None,
+        partition: int | None,
+        txn: Txn | None,
+    ) -> LargeReceipt:
+        """Send a message in chunks; written when it returns, also in a transaction."""
+        event_time = attributes.get("event_time")
+        properties = dict(attributes.get("properties", ())) or None
+        fields = (attributes.get("key"), properties, event_time, attributes.get("deliver_at"))
+        target = self._target_of(partition, *fields, sequence_id)
+        receipt = large.send(self.store, self.access.target, target, attributes, body, txn)
+        if txn is not None:
+            self.watermarks.note(txn, event_time)
+        return receipt
 
     def _plain_row(
         self,
@@ -610,62 +549,151 @@ class ProducerSession:
         partition: int | None = None,
         txn: Transaction | None = None,
     ) -> SendFuture | Later[SendReceipt]:
-        """Queue one message, or defer it in a transaction; returns a future, or the later answer.
+        """Queue one message, or buffer it in a transaction; returns a future, or the later answer.
 
         raises: InvalidArgument, InvalidMessage, AlreadyClosed, ReadOnlyStore, ProducerQueueIsFull.
                 An error that refuses the message later comes with the answer
         """
-        version = self._shape.version
+        version, is_checked = self._shape.version, False
         if type(value) is not bytes:
+            is_checked = not isinstance(value, str)
             value, version = self._encoded_whole(value)
         if ordering_key is not None:
             properties = with_ordering_key(properties, as_bytes(ordering_key))
         key = as_bytes(key)
+        times = (event_time, deliver_at, deliver_after)
+        if txn is not None:
+            message = value, key, properties, times, sequence_id, partition
+            receipt = self._buffered(txn, version, message, is_checked=is_checked)
+            return transaction.Later(receipt.is_filled, receipt.filled)
         if self._router.has_function and partition is None and self.topic.partition is None:
             partition = self._router.partition_of(
                 self._shape.partitions, value, key, properties, event_time, deliver_at, sequence_id
             )
         self.check_open()
-        if txn is None:
-            queue = self._queues.get(version) or self._make_queue(version)
-            times = (event_time, deliver_at, deliver_after)
-            return queue.put(value, key, properties, times, sequence_id, partition)
-        is_plain = not properties and deliver_at is None and deliver_after is None
-        if is_plain and partition is None and self._is_valid(value, key, event_time, sequence_id):
-            self.watermarks.note(txn, event_time)
-            item = (None, value, key, None, event_time, None, None, sequence_id, None)
-            return txn.defer_row(self._together, item, _receipt_in)
-        attributes = attributes_of(key, properties, event_time, deliver_at, deliver_after)
-        row = row_of(value, attributes, sequence_id, partition)
-        return self._defer(row, txn, lambda answer: answer.receipts()[0], version)
+        queue = self._queues.get(version) or self._make_queue(version)
+        return queue.put(value, key, properties, times, sequence_id, partition)
 
-    def _is_valid(self, value: object, key: object, *integers: object) -> bool:
-        """True for a message that routing cannot refuse, so that it may be routed in a later batch.
+    # --- messages that wait in a transaction -----------------------------------------------------
 
-        integers: event time, sequence id
+    def send_buffered(
+        self,
+        value: Value | str | Record | None,
+        key: bytes | str | None,
+        ordering_key: bytes | str | None,
+        properties: Mapping[str, str] | None,
+        times: tuple[int | None, int | None, int | None],
+        sequence_id: int | None,
+        partition: int | None,
+        txn: Transaction,
+    ) -> SendReceipt:
+        """Send one message in a transaction, which writes it later; a large one is written now.
+
+        times:  event_time, deliver_at, deliver_after
+        raises: what can be refused without the store; InvalidTxnStatus (it has ended)
         """
-        if type(value) is not bytes or self.topic.partition is not None or self.checks_values:
-            return False
-        sequence_id = integers[1]
-        if self._named is None and type(sequence_id) is int and sequence_id < 0:
-            return False
-        size = len(value)
-        if key is not None:
-            if type(key) is not bytes:
-                return False
-            size += len(key)
-        if size > KEY_BYTES_MAX or size > self.store.settings.max_message_bytes:
-            return False
-        return all(item is None or (type(item) is int and item in INT64) for item in integers)
+        own = self._lanes
+        if (
+            own.plain_for is self._shape
+            and type(value) is bytes
+            and (ordering_key is properties is sequence_id is partition is None)  # type: ignore[comparison-overlap]
+            and times is NO_TIMES
+            and (key is None or type(key) is bytes)
+        ):
+            size = len(value) if key is None else len(value) + len(key)
+            if size <= KEY_BYTES_MAX and size <= self.store.settings.max_message_bytes:
+                if self._is_closed:
+                    self.check_open()
+                self.store.need_writable()
+                item = (None, value, key, None, None, None, None, None, None)
+                if txn is not own.newest:
+                    own.note(txn)
+                receipt = new_receipt(BufferedReceipt)
+                receipt._at = (txn.buffer or txn).put(own.plain, item, size, None)
+                return receipt
+        version, is_checked = self._shape.version, False
+        content: Any = value
+        if type(value) is not bytes:
+            content, version = self._encoded(value)
+            is_checked = content is not value and not isinstance(value, str)
+        if type(key) is str:
+            key = key.encode()
+        if ordering_key is not None:
+            properties = with_ordering_key(properties, as_bytes(ordering_key))
+        if self.chunking and content is not None:
+            self.check_open()
+            content = large.body_of(content, cast(Any, key), properties, self.store.settings)
+            if isinstance(content, large.Body):
+                columns = attributes_of(cast(Any, key), properties, *times)
+                large_receipt = self._send_large(content, columns, sequence_id, partition, txn)
+                return large_receipt.receipts()[0]
+        message = content, key, properties, times, sequence_id, partition
+        return self._buffered(txn, version, message, is_checked=is_checked)
 
-    def _together(self, items: list[Item]) -> transaction.Together:
-        """Messages deferred one by one in a transaction, as one batch."""
-        in_txn = self.rows_in_txn(rows_of(items))
+    def _buffered(
+        self, txn: Transaction, version: int | None, message: Fields, *, is_checked: bool
+    ) -> BufferedReceipt:
+        """Put a message into the buffer of a transaction; returns its receipt.
+
+        is_checked: the value was encoded by the schema that it would be checked against
+        """
+        if self._is_closed:
+            self.check_open()
+        self.store.need_writable()
+        value, key, properties, times, sequence_id, partition = message
+        if partition is None and self._router.has_function and self.topic.partition is None:
+            partition = self._router.partition_of(
+                self._shape.partitions, value, key, properties, times[0], times[1], sequence_id
+            )
+        size = -1
+        pairs = list(properties.items()) if type(properties) is dict else None
+        if is_checked or self._shape.typing is None:
+            partitions = 0 if self.topic.partition is not None else self._shape.partitions
+            fields = value, key, pairs, times, sequence_id, partition
+            size = lanes.plain_size(fields, partitions, self.store.settings.max_message_bytes)
+        if size < 0 or (properties and pairs is None):
+            message = value, key, properties, times, sequence_id, partition
+            size, item = self._checked_item(message, version)
+        else:
+            item = (None, value, key, pairs or None, *times, sequence_id, partition)
+        if times[0] is not None:
+            self.watermarks.note(txn, item[4])
+        self._lanes.note(txn)
+        sequence = None if self._named is None else item[7]
+        kind = (item[8] is not None) + 2 * (sequence is not None)
+        lane = self._lanes.get((version, kind))
+        if lane is None:
+            short, shape = self.topic.topic.short, self._shape
+            lane = buffer.Lane(partial(self._together, version), self.access.number, short)
+            is_plain = not (kind or self.chunking or self._router.has_function)
+            is_plain = is_plain and shape.typing is None and shape.version == version
+            lane = self._lanes.add((version, kind), lane, shape if is_plain else None)
+        return BufferedReceipt.of(txn.put(lane, item, size, sequence))
+
+    def _checked_item(self, message: Fields, version: int | None) -> tuple[int, Item]:
+        """The size and the row of a message, after routing it alone. Raises as `_route`."""
+        value, key, properties, times, sequence_id, partition = message
+        attributes = attributes_of(key, properties, *times)
+        rows = self._route(row_of(value, attributes, sequence_id, partition), version)
+        size = rows.routed.payload_bytes
+        pairs = list(properties.items()) if properties else None
+        if pairs:
+            size += sum([len(name.encode()) + len(text.encode()) for name, text in pairs])
+        numbers = (
+            None if number is None else operator.index(number)
+            for number in (*times, sequence_id, partition)
+        )
+        copies = (None if part is None else bytes(part) for part in (value, key))
+        return size, (None, *copies, pairs, *numbers)
+
+    def _together(self, version: int | None, items: list[Item]) -> buffer.Together:
+        """Messages that were sent one by one in a transaction, as one batch."""
+        in_txn = self._in_txn(rows_of(items), version, is_spread=False)
 
         def receipts(answer: list[SliceReceipt]) -> SharedReceipts:
             return SharedReceipts(answer, in_txn.rows.routed.order, in_txn=True)
 
-        return transaction.Together(in_txn.decide, in_txn.uses, receipts)
+        return buffer.Together(in_txn.decide, in_txn.uses, receipts)
 
     # --- sending rows ----------------------------------------------------------------------------
 
@@ -698,26 +726,16 @@ class ProducerSession:
     ) -> Later[BatchReceipt]:
         """Defer rows in a transaction; rows that cannot be routed raise here."""
         self.check_open()
-        return self._defer(data, txn, lambda answer: answer, self._shape.version)
-
-    def _defer(
-        self,
-        data: pa.Table | pa.RecordBatch,
-        txn: Transaction,
-        finish: Callable[[BatchReceipt], T],
-        version: int | None,
-    ) -> Later[T]:
-        in_txn = self._in_txn(data, version)
+        in_txn = self._in_txn(data, self._shape.version)
         self.watermarks.note_batch(txn, in_txn.rows.routed.rows)
-        receipt = in_txn.receipt
-        return txn.defer(in_txn.decide, in_txn.uses, lambda answer: finish(receipt(answer)))
+        return txn.defer(in_txn.decide, in_txn.uses, in_txn.receipt)
 
     def rows_in_txn(self, data: pa.RecordBatch) -> RowsInTxn:
         """Route rows, to be stored in a transaction with a decision of their own."""
         return self._in_txn(data, self._shape.version)
 
-    def _in_txn(self, data: Rows, version: int | None) -> RowsInTxn:
-        rows, store = self._route(data, version), self.store
+    def _in_txn(self, data: Rows, version: int | None, *, is_spread: bool = True) -> RowsInTxn:
+        rows, store = self._route(data, version, is_spread=is_spread), self.store
         uid = store.disk.owner()[0]
 
         def decide(
@@ -734,11 +752,12 @@ class ProducerSession:
         """Route rows before the lock. Raises InvalidMessage, InvalidArgument, LimitExceeded."""
         return self._route(data, self._shape.version)
 
-    def _route(self, data: Rows, version: int | None) -> RoutedRows:
+    def _route(self, data: Rows, version: int | None, *, is_spread: bool = True) -> RoutedRows:
         """Route rows over the partitions seen last; the decision routes again if there are more.
 
         version: of the schema that encoded the values, as in Shape. The rows keep it, since another
                  thread may encode by another version meanwhile
+        is_spread: as of RoutedRows
         raises:  InvalidMessage, also where that schema was deleted
         """
         shape = self._shape
@@ -753,12 +772,12 @@ class ProducerSession:
             data = self._router.with_partitions(data, shape.partitions)
         bytes_max, turn = self.store.settings.max_message_bytes, self._router.next_turn()
         try:
-            rows = RoutedRows(data, shape, turn, bytes_max)
+            rows = RoutedRows(data, shape, turn, bytes_max, is_spread=is_spread)
         except (InvalidArgument, InvalidMessage):  # perhaps a partition or a schema was added
             refreshed = self._refreshed(shape)
             if refreshed == shape:
                 raise
-            rows = RoutedRows(data, refreshed, turn, bytes_max)
+            rows = RoutedRows(data, refreshed, turn, bytes_max, is_spread=is_spread)
         if self._named is None and not isinstance(data, OneRow):  # else the decision checks them
             check_sequences(rows.routed.batch)
         return rows
@@ -867,8 +886,9 @@ class ProducerSession:
             rows = self._route(data, version)
             return lambda view: self.outgoing(view, rows)
 
-        shared = self._make_outbox()
-        queue = shared.queue(self._batching or outbox.Batching(), route)
+        make_outbox, batching = self._outbox
+        shared = make_outbox()
+        queue = shared.queue(batching or outbox.Batching(), route)
         with shared.lock:
             return self._queues.setdefault(version, queue)  # another thread may have been faster
 
@@ -897,20 +917,16 @@ class ProducerSession:
         if self._is_closed:
             return
         has_pending = any(queue.has_pending for queue in list(self._queues.values()))
+        has_pending = has_pending or self._lanes.has_waiting
         must_write = self.idle_on_close or has_pending or self.access.epoch
         if must_write and self.store.put_off(self.close):
             return
         try:
             self._flush_queues()
+            self._lanes.write()
             if self.idle_on_close:
                 self.idle_on_close = False
                 self.watermarks.send(None, None)
         finally:
             self._is_closed = True
             self.access.close()
-
-
-def _receipt_in(answer: tuple[SharedReceipts, int]) -> SendReceipt:
-    """The receipt of a message that was stored with others: their receipts, and its row."""
-    receipts, row = answer
-    return receipts.receipt(row)

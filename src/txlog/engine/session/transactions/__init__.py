@@ -2,6 +2,7 @@
 
 Contents:
 
+    buffer        Buffer: the messages that wait in an open transaction
     commits       CommitQueue: commits in flight and their thread; Pipeline: a loop of transactions
     end           calls by id or key: end a transaction, wait for its end, connect a key, begin
     transaction   Transaction: a handle on an open transaction, and its builder

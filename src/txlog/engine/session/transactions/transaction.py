@@ -1,17 +1,18 @@
 """Owns Transaction: a handle on an open transaction of a client, and its builder.
 
-A caller can defer operations in a transaction (`send_async`, `acknowledge_async`). The handle
-queues them and writes them together with the next call that waits for its answer, at the latest
-with the commit. A send, an acknowledgement and the commit then take the lock once instead of three
-times. `commit_async` hands that write to the thread of `commits`.
+The handle queues sends (`buffer`) and the operations that a caller defers (`send_batch_async`,
+`acknowledge_async`). It writes them together with the next call that needs them in the store, at
+the latest with the commit. A send, an acknowledgement and the commit then take the lock once
+instead of three times. `commit_async` hands that write to the thread of `commits`.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
-from threading import Lock
+from threading import Event, Lock, get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from txlog.base.arguments import checked
 from txlog.base.ids import TxnId
@@ -19,11 +20,19 @@ from txlog.base.text.html import html_table
 from txlog.base.times import DurationLike, duration_ms
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.sending.send import REFUSALS
 from txlog.engine.decide.transactions import transaction as end_txn
 from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.decide.transactions.transaction import EndAnswer, NewTxn, Use
 from txlog.engine.session.transactions import commits, end
+from txlog.engine.session.transactions.buffer import (
+    AGAIN,
+    Buffer,
+    DecideIn,
+    Item,
+    Lane,
+    Run,
+    lost_write,
+)
 from txlog.engine.store.appender import NOTHING, Call, in_doubt, note_doubt
 from txlog.engine.store.store import Store
 from txlog.engine.view import View
@@ -31,6 +40,7 @@ from txlog.errors import (
     ExpiredTransaction,
     InvalidTxnStatus,
     OutcomeUnknown,
+    StoreLocked,
     TransactionConflict,
     TxlogError,
     is_noted,
@@ -40,47 +50,38 @@ if TYPE_CHECKING:
     from txlog.engine.session.transactions.commits import CommitFuture, CommitQueue, Ending
 
 T = TypeVar("T")
-Item: TypeAlias = tuple[Any, ...]  # one message: as in engine/session/sending/message
-ROWS_MAX = 1_000  # messages per batch; a queued message has at most 64 KiB, so 64 MB
 A = TypeVar("A")
-DecideIn = Callable[[View, Instant, Use], Decision[tuple[TxnId, T] | None]]
-# The decision of a call whose earlier calls must be repeated first: it has no effect.
-AGAIN: Decision[None] = Decision([])
+LOOK_AGAIN_S: Final = 0.05  # while another thread writes what this one asks for
 
 
-class Together(NamedTuple):
-    """The call that writes a batch of one producer's messages.
+class Later(Generic[T]):
+    """The answer of a deferred operation.
 
-    decide:   the decision; uses: its scope, for the sweep before it
-    answered: turns the answer of `decide` into the answer of the batch
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         _ = client.create_topic("orders")
+    ...         producer = client.producer("orders")
+    ...         with client.transaction() as txn:
+    ...             sent = producer.send_async(b"one", txn=txn)
+    ...         sent.result().txn_index
+    1
     """
 
-    decide: DecideIn[Any]
-    uses: CallScope
-    answered: Callable[[Any], object]
+    __slots__ = ("_is_done", "_result")
 
+    def __init__(self, is_done: Callable[[], bool], result: Callable[[], T]) -> None:
+        self._is_done = is_done
+        self._result = result
 
-Gather = Callable[[list[Item]], Together]
+    def done(self) -> bool:
+        """True once the operation was written or refused."""
+        return self._is_done()
 
-
-class _Row(Call):
-    """A deferred message. It is sent in a batch with its neighbours of the same producer, or alone.
-
-    Its answer is (TxnId, (answer of the batch, its row in the batch)).
-    """
-
-    __slots__ = ("gather", "is_alone", "item")
-
-    def __init__(self, gather: Gather, item: Item) -> None:
-        super().__init__(_never)
-        self.gather, self.item = gather, item
-        self.is_alone = False
-
-    def goes_with(self, other: Call) -> bool:
-        """True when both can be in one batch."""
-        if not isinstance(other, _Row) or self.is_alone or other.is_alone:
-            return False
-        return self.gather == other.gather
+    def result(self) -> T:
+        """Its answer, after writing the operations deferred so far; raises the error of its own."""
+        return self._result()
 
 
 class Commits:
@@ -106,34 +107,33 @@ _MAKING = Lock()
 class _Group(NamedTuple):
     """Calls of a transaction that share a frame.
 
-    batches: each call of the store, with the calls of the transaction that it answers
-    use:     the transaction before the frame: a frame that is never written assigns no id
+    submitted: the calls that the store gets for them; runs: the runs among them
+    use:       the transaction before the frame: a frame that is never written assigns no id
     """
 
-    calls: list[Call]
-    batches: list[tuple[Call, list[Call]]]
+    submitted: list[Call]
+    runs: list[Run]
     use: Use
 
-    @property
-    def submitted(self) -> list[Call]:
-        """The calls of the store, in their order."""
-        return [batch for batch, _ in self.batches]
+    def settle(self, *, broken: bool = False) -> None:
+        """Give the messages their outcomes; broken: the write was interrupted."""
+        for run in self.runs:
+            run.settle(broken=broken)
 
 
 class _Commit:
     """A commit with the deferred calls before it.
 
     refused: the deferred operation that was refused or lost, so that the transaction is aborted
-    submitted: the calls that are in the queue of the store, if they are
+    group:   the calls that are in the queue of the store, if they are
     """
 
-    __slots__ = ("calls", "ended", "future", "group", "refused", "submitted", "txn")
+    __slots__ = ("calls", "ended", "future", "group", "refused", "txn")
 
     def __init__(self, txn: Transaction, calls: list[Call], refused: Call | None) -> None:
         self.txn, self.calls, self.refused = txn, calls, refused
         self.ended: Call | None = None
         self.group: _Group | None = None
-        self.submitted: list[Call] = []
         self.future: CommitFuture
 
     @property
@@ -150,51 +150,11 @@ class _Commit:
 
     def give_up(self, error: TxlogError) -> bool:
         """Fail if no thread decides the commit yet."""
-        if not self.submitted or not self.txn._store.take_back(self.submitted):
+        if self.group is None or not self.txn._store.take_back(self.group.submitted):
             return False
-        for call in self.submitted:
+        for call in self.group.submitted:
             call.end(error)
         return True
-
-
-def _never(view: View, now: Instant) -> Decision[None]:
-    raise AssertionError("a row is decided in its batch")
-
-
-class Later(Generic[T]):
-    """The answer of a deferred operation.
-
-    >>> import tempfile, txlog
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = txlog.init(folder)
-    ...     with txlog.open(folder) as client:
-    ...         _ = client.create_topic("orders")
-    ...         producer = client.producer("orders")
-    ...         with client.transaction() as txn:
-    ...             sent = producer.send_async(b"one", txn=txn)
-    ...         sent.result().txn_index
-    1
-    """
-
-    __slots__ = ("_call", "_finish", "_txn")
-
-    def __init__(self, txn: Transaction, call: Call, finish: Callable[[Any], T]) -> None:
-        self._txn = txn
-        self._call = call
-        self._finish = finish
-
-    def done(self) -> bool:
-        """True once the operation was written or refused."""
-        return self._call.done
-
-    def result(self) -> T:
-        """Its answer, after writing the operations deferred so far; raises the error of its own."""
-        if not self._call.done:
-            self._txn._write_queued()
-        if self._call.answer is None and self._call.error is None:
-            raise _lost()
-        self._txn._tell(self._call)
-        return self._finish(_answered(self._call))
 
 
 @checked
@@ -219,13 +179,19 @@ class Transaction:
 
     __slots__ = (
         "_after_end",
+        "_bell",
         "_commits",
         "_failed",
+        "_first",
         "_flying",
+        "_is_ending",
         "_queue",
+        "_refused",
         "_status",
         "_store",
         "_takers",
+        "buffer",
+        "is_write_through",
         "outcome",
         "use",
     )
@@ -235,29 +201,50 @@ class Transaction:
         store: Store,
         use: Use,
         after_end: Callable[[], None],
+        *,
+        write_through: bool = False,
         flights: Commits | None = None,
     ) -> None:
-        """after_end: called after its end; flights: of its client; None: it commits at once."""
+        """write_through: a send is written when it returns, as sends by id are.
+
+        after_end: called after its end; flights: of its client; None: it never commits without
+                   waiting
+        """
         self.use = use
-        self._store = store
-        self._after_end = after_end
         self._commits = flights
         self._flying: _Commit | None = None  # the commit that is in the queue
+        self.is_write_through = write_through
+        self.buffer: Buffer | None = None  # made by the first send
+        self._store = store
+        self._after_end = after_end
         self._status = "OPEN"
         # Threads may share a handle, and `__del__` may run at any point, so each change of the
         # dicts is one C call. A deferred call stays in the queue until its outcome is noted, even
         # if its writer is interrupted. `_takers` says which caller writes it: the first to claim.
         self._queue: dict[Call, None] = {}
-        self._takers: dict[Call, object] = {}
+        self._takers: dict[Call, list[int]] = {}  # a list of its own, with the thread
         self._failed: Call | None = None  # the first refusal not yet reported
+        self._refused: list[Call] = []  # the others
+        self._first: set[Call] = set()  # calls that wait again: they come before the others
+        self._is_ending = False  # a commit has begun: it takes no more sends, unless repeated
+        self._bell: Event | None = None  # of a thread that waits for another one's write
         self.outcome: EndAnswer | None = None
 
     def __repr__(self) -> str:
         return f"<txlog.Transaction {self._id_if_any()} {self._status}>"
 
     def _repr_html_(self) -> str:
-        rows = [("id", self._id_if_any()), ("state", self._status), ("deferred", len(self._queue))]
+        rows = [("id", self._id_if_any()), ("state", self._status), ("deferred", self._waiting())]
         return html_table("txlog.Transaction", (), rows)
+
+    @property
+    def has_waiting(self) -> bool:
+        """True while messages or other operations wait, or their commit is in flight."""
+        return bool(self._queue) and (self._status == "OPEN" or self._flying is not None)
+
+    def _waiting(self) -> int:
+        """How many messages and other operations wait."""
+        return sum(call.count if isinstance(call, Run) else 1 for call in list(self._queue))
 
     def _id_if_any(self) -> str:
         """The id, without assigning one as `id` does."""
@@ -326,18 +313,18 @@ class Transaction:
             self._store.need_writable()
             commit = self._prepared(queue.last)
             commit.future = queue.new_future()
-            if commit.refused is None:
-                commit.submitted = self._group(commit).submitted
             try:
+                if commit.ended is not None:
+                    commit.group = self._grouped([*commit.calls, commit.ended])
                 queue.put(commit)
                 self._flying, self._status = commit, "COMMITTING"
-                if commit.submitted:
-                    self._store.enqueue(commit.submitted)
+                if commit.group is not None:
+                    self._store.enqueue(commit.group.submitted)
             except BaseException as error:
                 if commit is queue.last:  # an interrupt: the thread finishes it all the same
                     note_doubt(error)
                 else:
-                    self._put_back(commit)
+                    self._unclaim(commit)
                 raise
         return commit.future
 
@@ -363,6 +350,7 @@ class Transaction:
             raise InvalidTxnStatus("the transaction is being committed")
         if self._status == "ABORTED" and isinstance(self.use, NewTxn):
             raise InvalidTxnStatus("the transaction was aborted before any of it was written")
+        self._is_ending = True
         calls = self._take()
         lost = self._lost_beside(calls)
         commit = _Commit(self, calls, self._failed or lost)
@@ -373,15 +361,11 @@ class Transaction:
             commit.ended = Call(self._end_of(commit.calls, previous))
         return commit
 
-    def _group(self, commit: _Commit) -> _Group:
-        assert commit.ended is not None
-        commit.group = self._grouped([*commit.calls, commit.ended])
-        return commit.group
-
-    def _put_back(self, commit: _Commit) -> None:
+    def _unclaim(self, commit: _Commit) -> None:
         """The commit was not queued: its deferred calls wait again."""
         for call in commit.calls:
             self._takers.pop(call, None)
+        self._is_ending = False
 
     def _finish(self, commit: _Commit) -> EndAnswer:
         """End a commit of `commit_async`, in the thread of the queue."""
@@ -401,7 +385,7 @@ class Transaction:
                 return self._ended(ended)
             if not isinstance(ended.error, _Refused):
                 raise self._not_ended(ended.error, calls)
-        error = _lost() if self._failed is None else self._failed.error or _lost()
+        error = lost_write() if self._failed is None else self._failed.error or lost_write()
         self._failed = self._failed or commit.refused
         self._drop(calls)
         self._settle(calls)
@@ -419,9 +403,9 @@ class Transaction:
         If `__del__` or a signal handler calls this inside another call on the store, the abort
         waits until that call has ended, and the answer has status ABORTING.
         """
-        use = self.use
-        if isinstance(use, TxnId) and self._store.put_off(self.abort):
-            return EndAnswer(use, "ABORTING", False, None, 0, 0, [], 0)
+        if self._store.put_off(self.abort):
+            txn_id = self.use if isinstance(self.use, TxnId) else None
+            return EndAnswer(txn_id, "ABORTING", False, None, 0, 0, [], 0)
         if (flying := self._flying) is not None:
             flying.future.exception()  # then the store says how it ended
         dropped = self._take()
@@ -441,7 +425,7 @@ class Transaction:
             if call.error is error:
                 self._queue[call] = None
                 call.renew()
-        self._failed = None
+        self._failed, self._is_ending = None, False
         return error
 
     @staticmethod
@@ -485,54 +469,181 @@ class Transaction:
 
     # --- operations in it --------------------------------------------------------------------
 
-    def run(self, decide: DecideIn[T], uses: CallScope) -> T:
-        """Write the deferred operations, then this decision; returns its answer."""
-        self._check_open()
+    def flush(self) -> None:
+        """Write the messages that wait; with the commit they become durable and visible.
+
+        raises: the first refusal that no caller has seen, with a note that names the message: the
+                commit would raise it, too. StoreLocked: nothing was written, call it again
+        """
+        calls = list(self._queue)
+        self._write_queued()
+        if any(not call.done for call in calls):
+            raise lost_write()
+        if self._failed is not None:
+            raise self._failed.error or lost_write()
+
+    def run(self, decide: DecideIn[T], uses: CallScope, *, is_ordered: bool = True) -> T:
+        """Write the deferred operations, then this decision; returns its answer.
+
+        is_ordered: False for an acknowledgement: what waits stays where it is
+        """
+        if self._flying is not None:
+            raise self._has_ended()
         call = self._call(decide, uses)
-        self._write([*self._take(), call])
+        if is_ordered and self._takers:
+            self._write_queued()  # another thread's write comes first
+        self._write([*self._take(), call] if is_ordered else [call])
         self._tell(call)
         answer: T = _answered(call)
         return answer
 
-    def defer(self, decide: DecideIn[A], uses: CallScope, finish: Callable[[A], T]) -> Later[T]:
-        """Defer a decision; `finish` turns its answer into the answer of the caller."""
-        self._check_open()
+    def defer(
+        self,
+        decide: DecideIn[A],
+        uses: CallScope,
+        finish: Callable[[A], T],
+        *,
+        is_ordered: bool = True,
+    ) -> Later[T]:
+        """Defer a decision; `finish` turns its answer into the answer of the caller.
+
+        is_ordered: as in `run`
+        """
         call = self._call(decide, uses)
-        self._queue[call] = None
-        return Later(self, call, finish)
 
-    def defer_row(self, gather: Gather, item: Item, finish: Callable[[Any], T]) -> Later[T]:
-        """Defer a message. gather: batches messages of its producer; finish: as in `defer`."""
-        self._check_open()
-        call = _Row(gather, item)
-        self._queue[call] = None
-        return Later(self, call, finish)
+        def result() -> T:
+            self._await(call)
+            if call.answer is None and call.error is None:
+                raise lost_write()
+            self._tell(call)
+            return finish(_answered(call))
 
-    def _check_open(self) -> None:
-        """Raises InvalidTxnStatus once `commit_async` was called."""
-        if self._flying is not None:
-            raise InvalidTxnStatus(
-                "the transaction is being committed", hint="begin another transaction"
-            )
+        if is_ordered and self.buffer is not None:
+            self.buffer.runs = {}  # the next messages come after it
+        self._queue[call] = None
+        if self._is_ending or self._status != "OPEN":
+            self.refuse(call)
+        return Later(lambda: call.done, result)
+
+    def put(
+        self, lane: Lane, item: Item, size: int, sequence: int | None = None
+    ) -> tuple[Run, int]:
+        """Let a message wait; returns its run and row, as `Buffer.put`."""
+        buffer = self.buffer
+        if buffer is None:
+            buffer = self.buffer = Buffer(self)
+        return buffer.put(lane, item, size, sequence)
+
+    def number_of(self, messages: int) -> int:
+        """The number in the transaction of the first of so many messages, from 1."""
+        assert self.buffer is not None
+        first = self.buffer.sealed + 1
+        self.buffer.sealed += messages
+        return first
+
+    def enqueue(self, run: Run) -> None:
+        """Queue a run with its first message. Raises InvalidTxnStatus, as `refuse`."""
+        self._queue[run] = None
+        if self._is_ending or self._status != "OPEN":
+            self.refuse(run)
+
+    def refuse(self, call: Call) -> None:
+        """Raise InvalidTxnStatus for a call that was queued after the commit took its calls."""
+        taker = [get_ident()]
+        if self._takers.setdefault(call, taker) is taker:
+            self._settle([call])
+            raise self._has_ended()
+
+    def has_room(self, size: int) -> bool:
+        """True if a message of this size can wait; False: its send writes what waits."""
+        if self.is_write_through:
+            return False
+        return self.buffer is None or self.buffer.has_room(size)
+
+    def _has_ended(self) -> InvalidTxnStatus:
+        how = (
+            "is being committed, or its commit failed"
+            if self._status == "OPEN"
+            else f"is {self._status.lower()}"
+        )
+        return InvalidTxnStatus(f"transaction {self._id_if_any()} {how}", hint="begin another")
+
+    def _await(self, call: Call) -> None:
+        """Write what waits, unless this call is written."""
+        if not call.done:
+            self._write_queued()
 
     def _write_queued(self) -> None:
-        """Write the deferred operations; the first refusal is kept, and the commit raises it."""
-        calls = self._take()
-        if calls:
-            self._write(calls)
+        """Write the deferred operations so far, and wait for those that other threads write.
+
+        The first refusal is kept, and the commit raises it.
+        raises: StoreLocked; they wait again
+        """
+        for last in list(self._queue)[-1:]:
+            while not last.done and last in self._queue:
+                calls = self._take()
+                if calls:
+                    self._write(calls)
+                    self._put_back(calls)
+                elif not self._wait_for_others():
+                    return
+
+    def _put_back(self, calls: list[Call]) -> None:
+        """Queue calls again for which the store was locked, before all others. Raises its error."""
+        locked = [call for call in calls if isinstance(call.error, StoreLocked)]
+        if not locked:
+            return
+        error = locked[0].error
+        assert error is not None
+        if self._failed in locked:
+            self._failed = None
+        self._refused = [call for call in self._refused if call not in locked]
+        self._first.update(locked)
+        for call in locked:
+            self._queue[call] = None
+            call.renew()
+            if isinstance(call, Run) and self.buffer is not None:
+                self.buffer.messages += call.count
+        raise error
+
+    def _wait_for_others(self) -> bool:
+        """Wait until another thread has written the call that it took first; False: it did not.
+
+        At most as long as for a lock: a thread that was interrupted between two steps never ends
+        its write.
+        """
+        limit = time.monotonic() + self._store.lock_timeout_ms / 1000
+        call = next((call for call in list(self._queue) if call in self._takers), None)
+        while call is not None and not call.done and call in self._queue:
+            taker = self._takers.get(call)
+            if (taker is not None and taker[0] == get_ident()) or time.monotonic() > limit:
+                return False
+            bell = self._bell = Event()
+            if not call.done:
+                bell.wait(LOOK_AGAIN_S)
+        return True
 
     def _take(self) -> list[Call]:
-        """Claim the deferred calls that no other caller has claimed; `_settle` dequeues them."""
+        """Claim the deferred calls up to one that another caller has claimed, which comes first.
+
+        `_settle` dequeues them.
+        """
         if not self._queue:
             return []
-        taker = object()
+        if self.buffer is not None:
+            self.buffer.messages = self.buffer.bytes = 0
+        taker = [get_ident()]
         calls: list[Call] = []
         for call in list(self._queue):
-            if self._takers.setdefault(call, taker) is taker:
+            if self._takers.setdefault(call, taker) is not taker:
                 if call in self._queue:
-                    calls.append(call)
-                else:  # another thread settled it between the two lines above
-                    self._takers.pop(call, None)
+                    break
+            elif call in self._queue:
+                calls.append(call)
+            else:  # another thread settled it between the two lines above
+                self._takers.pop(call, None)
+        if self._first:
+            calls.sort(key=lambda call: call not in self._first)
         return calls
 
     def _settle(self, calls: Iterable[Call]) -> None:
@@ -541,6 +652,8 @@ class Transaction:
             if call in self._queue:
                 self._queue.pop(call, None)
                 self._takers.pop(call, None)
+        if self._bell is not None:
+            self._bell.set()
 
     def _lost_beside(self, calls: list[Call]) -> Call | None:
         """A deferred call, not among `calls`, that was refused or has no outcome; None: no such.
@@ -555,17 +668,28 @@ class Transaction:
                 return call
         return None
 
+    def _note_refused(self, call: Call) -> None:
+        """Keep a refusal, for the commit to raise it unless a caller sees it first."""
+        if self._failed is None:
+            self._failed = call
+        elif self._failed is not call:
+            self._refused.append(call)
+
     def _tell(self, call: Call) -> None:
         """Note that the caller gets the error of this call: the commit need not fail for it."""
-        if self._failed is call:
-            self._failed = None
+        if call in self._refused:
+            self._refused.remove(call)
+        elif self._failed is call:
+            waiting = [other for other in self._refused if other.error is not None]
+            self._failed, self._refused = next(iter(waiting), None), waiting[1:]
 
     def _call(self, decide: DecideIn[Any], uses: CallScope) -> Call:
         return Call(lambda view, now: decide(view, now, self.use), uses=uses, then=self._opened)
 
     def _opening(self) -> Call:
         def decide(view: View, now: Instant) -> Decision[TxnId]:
-            assert isinstance(self.use, NewTxn)
+            if isinstance(self.use, TxnId):  # another thread was faster
+                return Decision([], answer=self.use)
             return end_txn.begin(view, self._store.settings, now, self.use)
 
         return Call(decide, then=self._opened)
@@ -625,7 +749,7 @@ class Transaction:
                 self._unopen(use, calls)
             for call in calls:
                 if call.error is not None:
-                    self._failed = self._failed or call
+                    self._note_refused(call)
                 elif call.answer is None:
                     again.append(call)
                     continue
@@ -636,61 +760,57 @@ class Transaction:
                 call.renew()
 
     def _submit(self, calls: list[Call], group: _Group | None) -> None:
+        is_queued = group is not None
         try:
             if group is None:
                 group = self._grouped(calls)
-                self._store.submit(group.submitted)
-            else:
+            if is_queued:
                 self._store.finish(group.submitted)
-            for batch, part in group.batches:
-                _pass_on(batch, part)
+            else:
+                self._store.submit(group.submitted)
+            group.settle()
         except BaseException as error:  # an interrupt, too: every waiting caller needs an outcome
-            self._abandon(calls, group, error)
+            if group is not None:
+                group.settle(broken=True)
+            for call in calls:
+                call.end(error)
+            self._failed = self._failed or calls[0]
+            self._settle(calls)
+            if not in_doubt(calls):
+                if group is not None:
+                    self.use = group.use  # the frame that assigned an id was never written
+            elif is_noted(error) and isinstance(self.use, TxnId):
+                error.add_note(end.how_to_ask(self.use))
             raise
 
     def _grouped(self, calls: list[Call]) -> _Group:
-        """Calls as one submission, neighbouring messages of a producer as a batch."""
+        """Calls as one submission to the store."""
         use = self.use
         if isinstance(use, TxnId):
             for call in calls:
                 call.uses = call.uses.in_txn(use.coordinator, use.sequence)
-        if _Row not in map(type, calls):
-            return _Group(calls, [(call, [call]) for call in calls], use)
-        return _Group(calls, [(self._gathered(part), part) for part in _neighbours(calls)], use)
+        if Run not in map(type, calls):
+            return _Group(calls, [], use)
+        runs = [call for call in calls if isinstance(call, Run)]
+        return _Group(self._expanded(calls), runs, use)
 
-    def _abandon(self, calls: list[Call], group: _Group | None, error: BaseException) -> None:
-        """Writing calls failed, or was interrupted: give each an outcome."""
-        for batch, part in () if group is None else group.batches:
-            _pass_on(batch, part, broken=True)
+    @staticmethod
+    def _expanded(calls: list[Call]) -> list[Call]:
+        """The calls that the store gets: a batch instead of each run, or its messages."""
+        expanded: list[Call] = []
+        newest: dict[int, Run] = {}  # by topic
         for call in calls:
-            call.end(error)
-        self._failed = self._failed or calls[0]
-        self._settle(calls)
-        if not in_doubt(calls):
-            if group is not None:
-                self.use = group.use  # the frame that assigned an id was never written
-        elif is_noted(error) and isinstance(self.use, TxnId):
-            error.add_note(end.how_to_ask(self.use))
+            if isinstance(call, Run):
+                expanded += call.calls(newest.get(call.lane.topic))
+                newest[call.lane.topic] = call
+            else:
+                expanded.append(call)
+        return expanded
 
-    def _gathered(self, group: list[Call]) -> Call:
-        """The call that writes a group: its single call, or a batch of its messages."""
-        first = group[0]
-        if not isinstance(first, _Row):
-            return first
-        together = first.gather([call.item for call in group if isinstance(call, _Row)])
-        uses, use = together.uses, self.use
-        if isinstance(use, TxnId):
-            uses = uses.in_txn(use.coordinator, use.sequence)
-
-        def then(decision: Decision[Any]) -> None:
-            self._opened(decision)
-            answer = decision.answer
-            if type(answer) is tuple:
-                batch_answer = together.answered(answer[1])
-                for row, call in enumerate(group):
-                    call.answer = (answer[0], (batch_answer, row))
-
-        return Call(lambda view, now: together.decide(view, now, self.use), uses=uses, then=then)
+    def _uses_of(self, uses: CallScope) -> CallScope:
+        """The scope of a call, with this transaction if it has an id."""
+        use = self.use
+        return uses.in_txn(use.coordinator, use.sequence) if isinstance(use, TxnId) else uses
 
     def _ended(self, call: Call) -> EndAnswer:
         answer: EndAnswer = _answered(call)
@@ -698,45 +818,6 @@ class Transaction:
         self._status = answer.status
         self._after_end()
         return answer
-
-
-def _neighbours(calls: list[Call]) -> list[list[Call]]:
-    """Group neighbouring messages of one producer; every other call is a group of its own."""
-    groups: list[list[Call]] = []
-    for call in calls:
-        last = groups[-1] if groups else None
-        if (
-            last is not None
-            and len(last) < ROWS_MAX
-            and isinstance(call, _Row)
-            and call.goes_with(last[0])
-        ):
-            last.append(call)
-        else:
-            groups.append([call])
-    return groups
-
-
-def _pass_on(batch: Call, group: list[Call], *, broken: bool = False) -> None:
-    """Give each message of a batch the outcome of the batch.
-
-    If the batch was refused, each message is sent again alone, so that one bad message does not
-    make the others fail.
-
-    broken: writing the batch was interrupted; its messages get its error
-    """
-    for call in group:
-        if call is batch:
-            continue
-        call.stage, call.done = batch.stage, batch.done
-        if batch.error is None:
-            continue
-        if not broken and len(group) > 1 and isinstance(batch.error, REFUSALS):
-            assert isinstance(call, _Row)
-            call.is_alone = True
-            call.answer, call.done = None, False
-        else:
-            call.error = batch.error
 
 
 class _Refused(TxlogError):
@@ -749,13 +830,6 @@ def _answered(call: Call) -> Any:
         raise call.error
     answer = call.answer
     return answer[1] if type(answer) is tuple else answer
-
-
-def _lost() -> InvalidTxnStatus:
-    return InvalidTxnStatus(
-        "writing a deferred operation was interrupted or is still under way in another thread",
-        hint="repeat the transaction",
-    )
 
 
 @checked
@@ -774,10 +848,11 @@ class TransactionBuilder:
     ('OPEN', 'ABORTED')
     """
 
-    __slots__ = ("_begin", "_coordinator", "_timeout_ms")
+    __slots__ = ("_begin", "_coordinator", "_is_write_through", "_timeout_ms")
 
-    def __init__(self, begin: Callable[[int | None, int | None], Transaction]) -> None:
+    def __init__(self, begin: Callable[[int | None, int | None, bool], Transaction]) -> None:
         self._begin = begin
+        self._is_write_through = False
         self._timeout_ms: int | None = None
         self._coordinator: int | None = None
 
@@ -794,25 +869,36 @@ class TransactionBuilder:
         self._coordinator = number
         return self
 
+    def with_write_through(self) -> TransactionBuilder:
+        """Write each send at once, as `Client.transaction(write_through=True)` does."""
+        self._is_write_through = True
+        return self
+
     def build(self) -> Transaction:
         """Begin it, as `Client.transaction` does.
 
         raises: InvalidArgument, LimitExceeded, ProducerFenced; CoordinatorNotFound when the id is
                 given out
         """
-        return self._begin(self._timeout_ms, self._coordinator)
+        return self._begin(self._timeout_ms, self._coordinator, self._is_write_through)
 
 
 def in_transaction(
-    store: Store, txn: Transaction | TxnId, decide: DecideIn[T], uses: CallScope = NOTHING
+    store: Store,
+    txn: Transaction | TxnId,
+    decide: DecideIn[T],
+    uses: CallScope = NOTHING,
+    *,
+    is_ordered: bool = True,
 ) -> T:
     """Run a decision in a transaction, opening the transaction if need be; returns its answer.
 
     decide: answers (TxnId, answer), or None to be run again after a sweep
     uses:   the cursors and topics that the decision works with, which the sweep checks first
+    is_ordered: as in `Transaction.run`
     """
     if isinstance(txn, Transaction):
-        return txn.run(decide, uses)
+        return txn.run(decide, uses, is_ordered=is_ordered)
     answer = None
     while answer is None:  # again after a sweep that ends an overdue holder
         answer = store.write(
