@@ -1,4 +1,4 @@
-"""Every command line of ours that a text shows works as it stands."""
+"""Every command line of txlog in a text works as printed."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ mirror orders /other
 
 
 def hint_of(line: str) -> str | None:
-    """The hint of a line that is no line of ours; None if it is one."""
+    """The hint for a line that txlog refuses; None if it accepts the line."""
     try:
         split = catalogue.split(shlex.split(line))
         words = catalogue.expanded(split.rest)

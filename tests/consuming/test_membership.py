@@ -97,7 +97,7 @@ def test_a_refused_consumer_tries_only_once(bench: Bench, monkeypatch: pytest.Mo
 
 
 def test_a_consumer_joins_although_the_file_of_a_dead_one_stays() -> None:
-    """The call failed after it had joined, and nobody closed the consumer (simulation, seed 33)."""
+    """The call failed after it had joined, and the consumer stayed (simulation, seed 33)."""
     disk = MemoryDisk()
     make_store(disk, Settings(), SystemClock())
     dying = disk.process()

@@ -32,7 +32,7 @@ class Threads:
 
     def __init__(self, client: Client, call: int, error: BaseException | None = None) -> None:
         self._client, self._call, self._error = client, call, error
-        self._producer = client.producer("t")  # opening one waits for what is being flushed
+        self._producer = client.producer("t")  # to open one, a thread waits for a flush
         self._calls = 0
         self._first = threading.get_ident()
         self._second = threading.Thread(target=self._send, args=("a2",))

@@ -373,7 +373,7 @@ def test_a_read_does_not_wait_for_a_process_stopped_in_a_flush() -> None:
 
 
 def test_a_question_shows_what_a_dead_writer_left_unflushed() -> None:
-    """R22: without another write, the message would stay hidden until somebody writes."""
+    """R22: without another write, the message would stay hidden until the next write."""
     (of_k, k), (_, f) = processes(2)
 
     def in_its_flush(op: str, path: str, **info: int) -> None:

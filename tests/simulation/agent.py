@@ -382,7 +382,7 @@ class Agent(Upkeep, Watching):
     def _send_in(
         self, txn: Any, txn_id: str, topic: str, key: str | None, *, is_deferred: bool = False
     ) -> None:
-        """Send in a transaction: the message waits for the commit, as nobody reads the receipt."""
+        """Send in a transaction: the message waits for the commit, as no call reads the receipt."""
         producer, facts, payload = self._facts_in(txn_id, topic, key)
         if is_deferred:
             act = lambda: producer.send_async(payload, key=key, txn=txn)  # noqa: E731

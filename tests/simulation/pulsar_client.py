@@ -390,7 +390,7 @@ class ClientProducer:
             self._fail(Lost(error.args[0]))
 
     def give_up(self) -> None:
-        """Close it: nobody knows what became of messages without a receipt."""
+        """Close it: messages without a receipt have an unknown outcome."""
         self._fail(Lost("the producer is closed"))
 
     def _fail(self, error: Exception) -> None:

@@ -23,7 +23,7 @@ FIRST_KEY = "first"
 
 
 class WrongTable(Exception):
-    """A key of the table has a value that nobody put there last."""
+    """A key of the table has a value that no process put there last."""
 
 
 def make_table(client: Client) -> None:

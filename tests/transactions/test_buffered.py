@@ -97,10 +97,10 @@ def test_a_loop_of_sends_is_one_frame_with_the_commit(bench: Bench) -> None:
 
 
 def test_a_program_that_dies_leaves_nothing(bench: Bench) -> None:
-    """It had committed nothing: not even a transaction is there."""
+    """It had committed nothing: the store has not even a transaction."""
     client = bench.another()
     client.producer("t").send(b"lost", txn=client.transaction())
-    bench.clients.remove(client)  # as if killed: nobody closes it
+    bench.clients.remove(client)  # as if killed: no call closes it
     assert bench.another().transactions(all=True) == []
 
 

@@ -1,4 +1,4 @@
-"""Commits that overlap: their order, what they share, and how each of them fails.
+"""Commits that overlap: their order, shared flushes, and how each commit fails.
 
 Source: spec/transactions 5; docs/design/transactions, "Commits in flight".
 """
@@ -106,7 +106,7 @@ def numbered(count: int, start: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(start, start + count)]
 
 
-# --- order, and what is shared -------------------------------------------------------------------
+# --- order, and shared flushes -------------------------------------------------------------------
 
 
 def test_commits_behind_a_flush_share_the_next_one(bench: Bench) -> None:
@@ -390,7 +390,7 @@ def test_a_killed_process_has_a_prefix_of_whole_transactions(tmp_path: Path, par
         assert answered <= set(stored), where
 
 
-# --- a loop of them ------------------------------------------------------------------------------
+# --- pipelines -----------------------------------------------------------------------------------
 
 
 def test_a_pipeline_holds_back_above_its_bound(bench: Bench) -> None:

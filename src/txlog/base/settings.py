@@ -32,7 +32,7 @@ RECEIVE_BYTES_MAX: Final = 64 * MIB
 KEY_BYTES_MAX: Final = 64 * KIB
 PROPERTIES_MAX: Final = 1_000
 TXN_MESSAGES_MAX: Final = 1_000_000
-# Messages, and bytes of them, that wait in a transaction before a send writes them.
+# Messages and bytes that wait in a transaction before a send writes them.
 TXN_BUFFER_MESSAGES_MAX: Final = 10_000
 TXN_BUFFER_BYTES_MAX: Final = 16 * MIB
 SCHEMAS_MAX: Final = 1_000

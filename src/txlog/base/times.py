@@ -44,7 +44,7 @@ InstantLike: TypeAlias = int | datetime | date | str
 # The Python API takes as a duration: a number in the unit of the parameter, a timedelta, or
 # a text of the grammar above.
 DurationLike: TypeAlias = int | timedelta | str
-# The event_time, deliver_at and deliver_after of a message that has none of them.
+# The event_time, deliver_at and deliver_after of a message without times.
 NO_TIMES: Final[tuple[int | None, int | None, int | None]] = (None, None, None)
 
 TIME_FORMS: Final = (

@@ -849,7 +849,7 @@ class Client(RelationReader):
         key:    a transaction key, by default the client's; with a key it begins at once
         epoch:  of the connection of `key`; None: connect the key first
         write_through: write each message when `send` returns, so that other processes see it in
-                previews, and whoever commits by the id has it
+                previews, and a process that commits by the id has it
         raises: InvalidArgument, LimitExceeded (time-out), ProducerFenced; LimitExceeded (too many
                 unfinished transactions) when the id is assigned
         """

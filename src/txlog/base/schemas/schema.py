@@ -679,7 +679,7 @@ def names_of_columns(columns: Sequence[str]) -> dict[str, str]:
 
 
 def told_names(columns: Sequence[str]) -> str:
-    """What to say of columns whose field has another name, after a semicolon; else nothing."""
+    """Words about columns whose field has another name, after a semicolon; else nothing."""
     fields = names_of_columns(columns)
     renamed = [(column, field) for column, field in fields.items() if column != field]
     told = [f'"{column}" is the field {field}' for column, field in renamed]

@@ -135,7 +135,7 @@ def restore(
 ) -> None:
     """Make a store at STORE from COPY, which `txlog copy` made and which stays as it is.
 
-    COPY may also be a store in use: nobody writes to it meanwhile, and a warning says that two
+    COPY may also be a store in use: no process writes to it meanwhile, and a warning says that two
     stores have one uuid now. STORE changes in one step at the end. After an interruption run the
     same command again: it goes on. Transactions that were open when the copy was made are aborted
     by the first write.

@@ -285,8 +285,8 @@ def import_(
     The topic and the bytes of the files identify an import. The same files again, also at another
     path, change nothing and give the first answer; with other options they are refused (4). Only a
     new --transaction-key stores them again. Without --resume all files are one import, so one file
-    more makes it another. The suffixes are those of export, also .csv.gz or .ndjson.zst. An integer
-    event time is in milliseconds. - is standard input, with --in.
+    more makes it another. The suffixes are the same as for export, also .csv.gz or .ndjson.zst. An
+    integer event time is in milliseconds. - is standard input, with --in.
     """
     *files, topic = paths
     if not files:

@@ -78,7 +78,7 @@ OF_COMMAND: Final[dict[str, dict[str, tuple[str, ...]]]] = {
 
 
 class Typed(msgspec.Struct):
-    """The words of a line: arguments and flags, as typed, and what follows `--`."""
+    """The words of a line: arguments and flags, as typed, and the words after `--`."""
 
     arguments: list[str]
     flags: list[str]

@@ -9,7 +9,7 @@ write lock first.
 A Flight is a flush that goes on without the mutex, so that other threads of its process append
 meanwhile, too: take_off (mark) under the mutex, fly (fdatasync, raise) without it, adopt under it
 again. The flush lock belongs to the flight until it has landed. flock does not keep threads of one
-process apart, so the Flusher does: whoever needs the flush lock in between waits for the landing,
+process apart, so the Flusher does: a thread that needs the flush lock waits for the landing,
 and a look whether a process flushes says yes.
 
 Invariants

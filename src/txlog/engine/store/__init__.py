@@ -112,7 +112,7 @@ call in turn, since the second decision must see the effect of the first. Then c
 witness record and all the answers. A refused call fails alone. Calls that arrive while a thread
 flushes are decided and appended meanwhile, as a group that waits for the next flush; whichever of
 its threads comes first begins it. A failed flush is the outcome of the calls whose thread flushed.
-The other groups go on as those of other processes do: their frames are copied to a new file, and
+The other groups go on like groups of other processes: their frames are copied to a new file, and
 if they are not there any more, the outcome is unknown.
 
 A flush that goes on without the mutex is a Flight (storage/journal). `flock` lets another thread of

@@ -612,7 +612,7 @@ class Store:
                     raise call.error
 
     def _look(self, look: Callable[[View], T], fresh: bool, up_to_damage: bool) -> T | Owed:
-        """The answer, or what must be durable before anything is shown."""
+        """The answer, or the group that must be durable before the call shows anything."""
         if fresh or self._closed or not self._is_whole():
             self._refresh()
         journal = self._view.journal
@@ -1082,7 +1082,7 @@ class Store:
     def _behind(self, flight: Flight, group: Group) -> Flight | None:
         """After a flight: end the group if it covers it; else the next flight, as _next_flight.
 
-        Its failure is the outcome of the group of its own thread. Other groups go on like those of
+        Its failure is the outcome of the group of its own thread. Other groups go on like groups of
         other processes: their frames are copied to a new file, if they are still there (R13).
         """
         if self._mutex.flight is flight:
@@ -1434,7 +1434,7 @@ class Store:
     def _run_at_once(self, calls: list[Call]) -> Owed | None:
         self._need_open()
         if self._view.journal.is_flushing():
-            return None  # whoever flushes raises the witness; a stopped one would block this call
+            return None  # its flusher raises the witness; a stopped process would block this call
         run = partial(self._run, [calls] if calls else [], calls, sync=True)
         decided = self._file_lock.run(run, None, otherwise=None)
         return None if decided is None else self._written(*decided)

@@ -193,8 +193,8 @@ def import_files(
 ) -> Imported:
     """Store the rows of files as messages, in their order, once.
 
-    If the topic has a file's bytes already, under any key, the answer is that of the first import;
-    without a key, other options than those of the first import are refused.
+    If the topic has a file's bytes already, under any key, the answer is the one of the first
+    import; without a key, the import refuses options that differ from the first one.
 
     Rows of csv and tsv without a column for the value are records of a typed topic; with `infer`
     rows of Parquet and Arrow, too.
@@ -207,7 +207,7 @@ def import_files(
     decoded_bytes_max: most bytes that a Parquet row group may decode to
     chosen:  called with the schema that the topic gets from the columns, and with words about
              columns whose names cannot be names of fields
-    warn:    called with what the caller may not expect
+    warn:    called with a warning
     returns: {topic, files, messages, size_bytes, txn, already} for messages stored now, or before;
              txn None: there were several; already: nothing was stored now
     raises:  TopicNotFound, InvalidArgument, LimitExceeded; BadRecord when a file does not have the

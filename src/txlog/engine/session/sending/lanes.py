@@ -1,4 +1,4 @@
-"""Owns Lanes: what a producer keeps for its messages that wait in transactions.
+"""Owns Lanes: the state of a producer for its messages that wait in transactions.
 
     note    the transactions in which they may wait, if a later producer would fence this one
     plain   the lane of a message without columns, for a topic that checks no values

@@ -590,7 +590,7 @@ class ProducerSession:
         """Send one message in a transaction, which writes it later; a large one is written now.
 
         times:  event_time, deliver_at, deliver_after
-        raises: what can be refused without the store; InvalidTxnStatus (it has ended)
+        raises: the refusals that need no store; InvalidTxnStatus (it has ended)
         """
         own = self._lanes
         if (

@@ -11,7 +11,7 @@ Threads may share a transaction, and the exception of a signal handler may end a
 two steps, so a message takes no lock. It belongs to a run if it stands before SEAL in its list: one
 step of C decides that. A message behind it goes to a new run.
 
-A run that the store refuses as a whole is written again message by message, so that one bad message
+A run that the store refuses as a whole is written again message by message, so a single bad message
 does not refuse the others.
 """
 
@@ -89,7 +89,7 @@ class Lane(NamedTuple):
 
 
 def never(view: View, now: Instant) -> Decision[None]:
-    """The decision of a call that is only decided as a part of others."""
+    """The decision of a call that the store decides only inside another call."""
     raise AssertionError("a run is decided by its batch")
 
 
@@ -317,7 +317,7 @@ class Buffer:
         self.messages = self.bytes = self.sealed = 0
 
     def has_room(self, size: int) -> bool:
-        """False when a message of this size is written together with what waits."""
+        """False when a message of this size and the waiting ones must be written."""
         if self.messages >= TXN_BUFFER_MESSAGES_MAX:
             return False
         return self.bytes + size <= TXN_BUFFER_BYTES_MAX or not self.messages

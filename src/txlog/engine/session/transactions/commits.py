@@ -118,7 +118,7 @@ class CommitQueue:
         return CommitFuture(self)
 
     def held(self) -> Condition:
-        """The lock under which a commit joins this queue and that of the store."""
+        """The lock under which a commit joins this queue and the queue of the store."""
         self.check_alive()
         return self._changed
 
@@ -162,7 +162,7 @@ class CommitQueue:
         return True
 
     def close(self) -> None:
-        """Wait until every commit has its outcome; the thread ends. Raises nothing of theirs."""
+        """Wait until every commit has its outcome; the thread ends. Raises no error of a commit."""
         if self._store.disk.pid() != self._pid or self.is_own_thread():
             return
         with self._changed:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 A = TypeVar("A")
-LOOK_AGAIN_S: Final = 0.05  # while another thread writes what this one asks for
+LOOK_AGAIN_S: Final = 0.05  # while another thread writes the call that this thread waits for
 
 
 class Later(Generic[T]):
@@ -485,7 +485,7 @@ class Transaction:
     def run(self, decide: DecideIn[T], uses: CallScope, *, is_ordered: bool = True) -> T:
         """Write the deferred operations, then this decision; returns its answer.
 
-        is_ordered: False for an acknowledgement: what waits stays where it is
+        is_ordered: False for an acknowledgement: waiting operations stay in the queue
         """
         if self._flying is not None:
             raise self._has_ended()
