@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from threading import Event, Lock, get_ident
+from threading import Event, RLock, get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
@@ -101,7 +101,7 @@ class Commits:
             return self.queue
 
 
-_MAKING = Lock()
+_MAKING = RLock()  # a signal handler may commit, too
 
 
 class _Group(NamedTuple):
