@@ -31,7 +31,7 @@ def attempt(name: str, call: Callable[[], object]) -> None:
 path, name, timeout_ms = sys.argv[1:]
 with txlog.open(path, transaction_key="nightly") as client:
     producer, named = client.producer("out"), client.producer("out", name="till")
-    txn = client.transaction(int(timeout_ms))
+    txn = client.transaction(int(timeout_ms), write_through=True)
     with client.consumer("in", "s") if name == "task 2" else client.reader("in") as source:
         batch = source.receive_batch(100)
     ids = [message.message_id for message in txlog.messages(batch) if message.message_id]

@@ -479,7 +479,7 @@ def test_messages_of_a_dead_writer_are_flushed_before_delivery(
     """K2, Law 3: no process has flushed its frame; a power cut may not take the message back."""
     with bench.client.consumer("t", "s", type="shared") as consumer:
         with monkeypatch.context() as patch:
-            patch.setattr(Journal, "flush", lambda self, *arguments, **options: [])
+            patch.setattr(Journal, "take_off", lambda self, *arguments, **options: [])
             send(bench.another(), b"a")
         assert values(bench.another(read_only=True)) == []
         assert got(consumer) == [b"a"]

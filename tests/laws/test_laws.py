@@ -38,7 +38,7 @@ from txlog.engine.model.idset import covers, each, size
 from txlog.engine.model.ops import Op, Run, decode_ops, encode_ops
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.frame import RawFrame
-from txlog.engine.storage.journal import Journal
+from txlog.engine.storage.journal import Flight
 from txlog.engine.storage.manifest import generations
 from txlog.engine.view import FOLDS, HOMES, View
 from txlog.errors import Corruption, TxlogError
@@ -327,10 +327,10 @@ def test_a_frame_behind_the_witness_is_not_read(
     class PowerCut(BaseException):
         pass
 
-    def die(journal: object, *arguments: object, **options: object) -> None:
+    def die(flight: object) -> None:
         raise PowerCut
 
-    monkeypatch.setattr(Journal, "flush", die)
+    monkeypatch.setattr(Flight, "_fly", die)
     with pytest.raises(PowerCut):
         client.producer("t").send(b"a")
     assert values(other) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -363,6 +364,13 @@ def test_a_missing_field_of_a_record_does_not_match(
     assert rows == [[{"id": 1}]]
 
 
+def _next_moment() -> None:
+    """Return in the next millisecond: messages of one moment take turns."""
+    moment = time.time_ns() // 1_000_000
+    while time.time_ns() // 1_000_000 == moment:
+        pass
+
+
 @pytest.mark.parametrize("more", [(), ("--where", "true"), ("-s", "s")])
 def test_the_last_messages_are_those_of_all_partitions_in_order_of_time(
     client: Client, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
@@ -385,9 +393,11 @@ def test_the_last_messages_are_those_of_all_partitions_in_order_of_time(
     assert {*partitions()} == {0, 1, 2, 3}
     assert partitions("--last", "4") == partitions("--first", "4") == [0, 1, 2, 3]
     for number in range(1, 13):
+        _next_moment()
         producer.send(b"%d" % number, partition=number * 7 % 4 if number % 3 else 3)
     assert [value for _, value in shown()] == list(range(3, 13))
     assert [value for _, value in shown("--last", "5")] == list(range(8, 13))
+    _next_moment()
     with client.transaction() as txn:
         for number in range(13, 17):
             producer.send(b"%d" % number, partition=number % 2, txn=txn)

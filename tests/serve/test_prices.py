@@ -313,9 +313,9 @@ def test_messages_of_a_request_are_stored_a_few_at_a_time(
     lead = Store._lead
     count = 3 * rest.MESSAGES_PER_STEP
 
-    def led(store: Store, calls: list[Call]) -> None:
+    def led(store: Store, calls: list[Call]) -> object:
         together.append(len(calls))
-        lead(store, calls)
+        return lead(store, calls)
 
     async def program(served: Served) -> None:
         monkeypatch.setattr(Store, "_lead", led)

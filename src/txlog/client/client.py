@@ -864,7 +864,7 @@ class Client(RelationReader):
         *,
         key: str | None = None,
         epoch: int | None = None,
-    ) -> Pipeline:
+    ) -> Pipeline[Transaction]:
         """A loop of transactions whose commits overlap: each is computed while others are flushed.
 
         max_in_flight: how many commits may be without an outcome, 1 to 1,000

@@ -109,7 +109,7 @@ def copy(
     )
     call.summary(
         "it is a whole store, which any write changes: look into it with --read-only, and use it "
-        "by txlog restore"
+        "with txlog restore COPY STORE"
     )
     if answer["offloaded"]:
         call.note(f"{answer['offloaded']:,} offloaded files are named, not copied")

@@ -174,16 +174,19 @@ class Session:
 
         raises: SqlError when it is not one SELECT, or does more than read
         """
+        return _tables_of(self._tree_of(query))
+
+    def _tree_of(self, query: str) -> Any:
+        """The syntax tree of a query, or its error. Raises SqlError if it is no valid text."""
         try:
             [tree] = self._connection.execute(_PARSE, {"query": query}).fetchall()
         except duckdb.Error as error:
             raise _sql_error(error) from error
-        return _tables_of(json.loads(tree[0]))
+        return json.loads(tree[0])
 
     def check_syntax(self, query: str) -> None:
         """Raises SqlError for a query that cannot be parsed. The query does not run."""
-        [tree] = self._connection.execute(_PARSE, {"query": query}).fetchall()
-        parsed = json.loads(tree[0])
+        parsed = self._tree_of(query)
         if parsed["error"] and parsed.get("error_type") == "parser":
             raise SqlError(parsed["error_message"])
 
@@ -194,8 +197,7 @@ class Session:
         """
         if "->" not in query and "json_" not in query.casefold():
             return query
-        [row] = self._connection.execute(_PARSE, {"query": query}).fetchall()
-        tree = json.loads(row[0])
+        tree = self._tree_of(query)
         if tree["error"] or not macros.as_json(tree):
             return query
         try:
@@ -212,8 +214,7 @@ class Session:
         """
         fields: set[str] = set()
         for query in queries:
-            [tree] = self._connection.execute(_PARSE, {"query": query}).fetchall()
-            nodes = list(_nodes(_without_order_by_all(json.loads(tree[0])["statements"])))
+            nodes = list(_nodes(_without_order_by_all(self._tree_of(query)["statements"])))
             if not all(_is_plain(node, column) for node in nodes):
                 return None
             tables = {

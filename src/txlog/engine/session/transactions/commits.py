@@ -27,7 +27,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Condition, Thread, get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 from txlog.errors import (
@@ -42,11 +42,27 @@ from txlog.errors import (
 
 if TYPE_CHECKING:
     from txlog.engine.decide.transactions.transaction import EndAnswer
-    from txlog.engine.session.transactions.transaction import Transaction
     from txlog.engine.store.store import Store
 
 IN_FLIGHT_MAX: Final = 1_000
 IDLE_S: Final = 1.0
+
+
+class Open(Protocol):
+    """A transaction, as far as a pipeline uses it."""
+
+    @property
+    def state(self) -> str: ...
+    def commit_async(self) -> CommitFuture: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+T = TypeVar("T", bound=Open)
 
 
 class Ending(Protocol):
@@ -245,7 +261,7 @@ def _finish_all() -> None:
 # --- a loop of transactions ----------------------------------------------------------------------
 
 
-class Pipeline:
+class Pipeline(Generic[T]):
     """Transactions whose commits overlap: the next one is computed while others are flushed.
 
     Each commits at the end of its block without waiting, in the order of the blocks. A new one
@@ -267,7 +283,7 @@ class Pipeline:
     20
     """
 
-    def __init__(self, begin: Callable[[], Transaction], max_in_flight: int) -> None:
+    def __init__(self, begin: Callable[[], T], max_in_flight: int) -> None:
         """begin: opens a transaction. Raises InvalidArgument."""
         if isinstance(max_in_flight, bool) or not isinstance(max_in_flight, int):
             raise InvalidArgument(f"max_in_flight is {max_in_flight!r}, it must be an integer")
@@ -287,7 +303,7 @@ class Pipeline:
         """How many commits have no outcome yet."""
         return sum(not future.done() for future in self._futures)
 
-    def transaction(self) -> PipelinedTransaction:
+    def transaction(self) -> PipelinedTransaction[T]:
         """The next transaction, for a `with` block. Waits while too many commits are in flight.
 
         raises: the error of an earlier commit, once
@@ -320,7 +336,7 @@ class Pipeline:
                 self._futures.popleft()
         self.committed += 1
 
-    def __enter__(self) -> Pipeline:
+    def __enter__(self) -> Pipeline[T]:
         return self
 
     def __exit__(
@@ -339,13 +355,13 @@ class Pipeline:
                 error.add_note(f"a commit in flight failed: {failure}")
 
 
-class PipelinedTransaction:
+class PipelinedTransaction(Generic[T]):
     """A block in a pipeline: commits without waiting at its end, aborts when the block raises."""
 
-    def __init__(self, pipeline: Pipeline, txn: Transaction) -> None:
+    def __init__(self, pipeline: Pipeline[T], txn: T) -> None:
         self._pipeline, self._txn = pipeline, txn
 
-    def __enter__(self) -> Transaction:
+    def __enter__(self) -> T:
         return self._txn
 
     def __exit__(

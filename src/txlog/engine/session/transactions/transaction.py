@@ -320,7 +320,7 @@ class Transaction:
                 self._flying, self._status = commit, "COMMITTING"
                 if commit.group is not None:
                     self._store.enqueue(commit.group.submitted)
-            except BaseException as error:
+            except BaseException as error:  # of a signal handler, too
                 if commit is queue.last:  # an interrupt: the thread finishes it all the same
                     note_doubt(error)
                 else:
@@ -339,8 +339,8 @@ class Transaction:
         future = self.commit_async()
         try:
             return future.result()
-        except BaseException as error:
-            if not future.done():  # a signal handler raised, and the thread goes on
+        except BaseException as error:  # the error of the commit, or of a signal handler
+            if not future.done():  # the thread goes on
                 note_doubt(error)
             raise
 
