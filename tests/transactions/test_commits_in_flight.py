@@ -322,7 +322,10 @@ def test_close_and_flush_wait_for_commits(bench: Bench) -> None:
     assert values(bench.client) == [b"a", *numbered(5)]
     with pytest.raises(AlreadyClosed):
         begun(client)
-    assert not [thread for thread in threading.enumerate() if thread.name == "txlog-commit"]
+    for thread in threading.enumerate():
+        if thread.name == "txlog-commit":
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 def test_the_interpreter_waits_for_commits(tmp_path: Path) -> None:

@@ -1102,7 +1102,7 @@ class Client(RelationReader):
         if "outbox" in self._parts:
             self._outbox().flush()
         if self._commits.queue is not None:
-            self._commits.queue.wait_below(1)
+            self._commits.queue.wait_for_all()
         self.store.flush()
 
 

@@ -306,7 +306,7 @@ class Flusher:
         raises: StoreLocked; errors of the act
         """
         timeout_ms = self.written_timeout_ms if is_written else self.lock_timeout_ms
-        self._await_landing()
+        self.await_landing()
         return self._file_lock.run(lambda: self._informed(act), timeout_ms)
 
     def take_off(
@@ -319,7 +319,7 @@ class Flusher:
         is_done: called while waiting; True: the work is done
         returns: the result of the act, or `otherwise` if it did not run
         """
-        self._await_landing()
+        self.await_landing()
         self.flight = None
         try:
             try:
@@ -351,7 +351,8 @@ class Flusher:
         """Whether a flight of this handle keeps the flush lock."""
         return self.flight is not None and not self.flight.has_landed
 
-    def _await_landing(self) -> None:
+    def await_landing(self) -> None:
+        """Wait until no flight of this handle keeps the flush lock."""
         flight = self.flight
         if flight is None or flight.has_landed:
             return
@@ -420,7 +421,7 @@ class Flusher:
 
     def close(self) -> None:
         """Close every descriptor, once no flight needs them."""
-        self._await_landing()
+        self.await_landing()
         self.witness.close()
         self._file_lock.close()
 
@@ -1301,7 +1302,8 @@ class Journal:
             self.witness.write(msgspec.structs.replace(self.witness.last, generation=generation))
 
     def close(self) -> None:
-        """Close every descriptor."""
+        """Close every descriptor, once no flight needs them."""
+        self._flusher.await_landing()
         for opened in self._files.values():
             opened.close()
         self._files.clear()

@@ -50,6 +50,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from threading import Lock, RLock, get_ident
+from types import FrameType
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast, overload
 from weakref import WeakSet, WeakValueDictionary
 
@@ -179,7 +180,7 @@ class Mutex:
             if lock._is_owned():
                 lock.release()
                 self._wake()
-            if has_turn and self._later:
+            if has_turn and self._later and not self._is_flying():
                 self._tidy()
 
     def _wait(self, is_done: Callable[[], bool]) -> bool:
@@ -233,9 +234,9 @@ class Mutex:
     def is_inside(self) -> bool:
         """True inside a call of this thread: we are in `__del__` or a signal handler."""
         frame = sys._getframe(1)
-        if self._is_flying() and is_called(_FLY, self.flight, frame):
+        if self._lock._is_owned() and is_called(_RUN, self, frame):
             return True
-        return self._lock._is_owned() and is_called(_RUN, self, frame)
+        return self._is_flying() and is_flushing(self, frame)
 
     def _is_flying(self) -> bool:
         """True while this thread flies the flight: its own call, which flushes, is not over."""
@@ -261,7 +262,8 @@ class Mutex:
 
     def _refuse_or_free(self) -> None:
         if self.is_inside():
-            self.has_refused = True
+            if self._lock._is_owned():  # else the running call may be another thread's
+                self.has_refused = True
             raise NotAllowed(
                 "called from within another call on this store, from __del__ or a signal handler",
                 hint="call it after that call has returned",
@@ -287,7 +289,15 @@ class Mutex:
 
 
 _RUN = frozenset([Mutex.run.__code__])
-_FLY = frozenset([Flight.fly.__code__])
+
+
+def is_flushing(mutex: Mutex, frame: FrameType | None) -> bool:
+    """True if a frame or one of its callers is a call of the store that flies, or is about to."""
+    while frame is not None:
+        if frame.f_code is Store._turn.__code__ and frame.f_locals["self"]._mutex is mutex:
+            return True
+        frame = frame.f_back
+    return False
 
 
 # --- delayed messages, counted for metrics --------------------------------------------------------
@@ -1076,6 +1086,7 @@ class Store:
         try:
             return self._take_off(group)
         except TxlogError as error:
+            self._land()  # it may have taken off
             self._end_unflushed(group, error)
             return None
 

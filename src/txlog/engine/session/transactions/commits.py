@@ -15,6 +15,9 @@
    the interpreter end only when every commit has its outcome.
 5. A forked child inherits neither the thread nor a lock that it could release, so each of its calls
    raises AlreadyClosed (R27).
+6. An interrupt may end a call between any two steps, and leave a lock of Python code, such as that
+   of a Condition, taken for ever. So `with` takes plain locks only, callers wait at gates, and the
+   thread waits for no lock of a future. Whoever finds the thread dead starts another one.
 
 Pipeline bounds the transactions of a loop whose commits are in flight.
 """
@@ -25,9 +28,12 @@ import atexit
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from threading import Condition, Thread, get_ident
+from concurrent.futures._base import FINISHED
+from contextlib import AbstractContextManager, suppress
+from threading import Lock, RLock, Thread, current_thread, get_ident
+from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 from txlog.errors import (
@@ -46,6 +52,11 @@ if TYPE_CHECKING:
 
 IN_FLIGHT_MAX: Final = 1_000
 IDLE_S: Final = 1.0
+LOOK_AGAIN_S: Final = (
+    0.1  # a caller that waits looks again, in case a wake-up or the thread is lost
+)
+HELD_S: Final = 1.0
+CLOSE_S: Final = 10.0  # for a thread that has nothing left to do
 
 
 class Open(Protocol):
@@ -88,6 +99,9 @@ class CommitFuture(Future["EndAnswer"]):
         super().__init__()
         self.set_running_or_notify_cancel()
         self._queue = queue
+        self._gate: Any = Lock()
+        self._gate.acquire()
+        self.is_over = False
 
     def result(self, timeout: float | None = None) -> EndAnswer:
         """The answer of the commit; waits for it, at most `timeout` seconds.
@@ -95,15 +109,55 @@ class CommitFuture(Future["EndAnswer"]):
         raises: the error of the commit; TimeoutError; NotAllowed in a callback, which runs in the
                 thread that commits; AlreadyClosed in a forked child
         """
-        if not self.done():
-            self._queue.check_may_wait()
-        return super().result(timeout)
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        assert self._result is not None
+        return self._result
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error of the commit, None if it succeeded; waits as `result`."""
-        if not self.done():
-            self._queue.check_may_wait()
-        return super().exception(timeout)
+        self.wait(timeout)
+        return self._exception
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait for the outcome, at most `timeout` seconds. Raises TimeoutError, NotAllowed."""
+        if self.is_over:
+            return
+        self._queue.check_may_wait()
+        limit = None if timeout is None else monotonic() + timeout
+        while not self.is_over:
+            left = LOOK_AGAIN_S if limit is None else min(LOOK_AGAIN_S, limit - monotonic())
+            if left <= 0:
+                raise TimeoutError
+            if self._gate.acquire(True, left):
+                self._gate.release()
+            else:
+                self._queue.look_after()
+
+    def settle(self, answer: EndAnswer | None, error: BaseException | None) -> None:
+        """Take the outcome; in the thread of the queue."""
+        condition: Any = self._condition
+        is_held = condition.acquire(timeout=HELD_S)  # an interrupt may have left it taken
+        try:
+            self._result, self._exception = answer, error
+            self._state = FINISHED
+            for waiter in self._waiters:
+                if error is None:
+                    waiter.add_result(self)
+                else:
+                    waiter.add_exception(self)
+            if is_held:
+                condition.notify_all()
+        finally:
+            if is_held:
+                condition.release()
+        self.is_over = True
+        self._gate.release()
+
+    def call_back(self) -> None:
+        """Run the callbacks; Future logs the errors that they raise."""
+        self._invoke_callbacks()  # type: ignore[attr-defined]
 
 
 class CommitQueue:
@@ -113,7 +167,11 @@ class CommitQueue:
         self._store = store
         self._pid = store.disk.pid()
         self._endings: deque[Ending] = deque()
-        self._changed = Condition()  # over an RLock: a signal handler may commit, too
+        self._lock = RLock()  # a signal handler may commit, too
+        self._work: Any = Lock()  # a gate: open while there may be work for the thread
+        self._work.acquire()
+        self._gone: Any = Lock()  # a gate: open when a thread has ended
+        self._gone.acquire()
         self._thread: Thread | None = None
         self._is_closed = False
         _QUEUES.add(self)
@@ -129,29 +187,32 @@ class CommitQueue:
         except IndexError:
             return None
 
+    def has(self, ending: Ending) -> bool:
+        """Whether a commit is in the queue."""
+        return any(other is ending for other in list(self._endings))
+
     def new_future(self) -> CommitFuture:
         """The future of a commit."""
         return CommitFuture(self)
 
-    def held(self) -> Condition:
+    def held(self) -> AbstractContextManager[object]:
         """The lock under which a commit joins this queue and the queue of the store."""
         self.check_alive()
-        return self._changed
+        return self._lock
 
     def put(self, ending: Ending) -> None:
         """Add a commit; under the lock. Raises AlreadyClosed, NoResources."""
         if self._is_closed:
             raise AlreadyClosed("the store is closed", hint="open it again")
-        if self._thread is None:
-            self._start()
+        self._need_thread()
         self._endings.append(ending)
-        self._changed.notify_all()
+        self._ring()
 
-    def wait_below(self, count: int) -> None:
-        """Wait until fewer than `count` commits are in flight."""
+    def wait_for_all(self) -> None:
+        """Wait until the commits that are in flight now have their outcomes."""
         self.check_may_wait()
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._endings) < count)
+        for ending in list(self._endings):
+            ending.future.wait()
 
     def check_alive(self) -> None:
         """Raises AlreadyClosed in a forked child."""
@@ -162,17 +223,27 @@ class CommitQueue:
             )
 
     def check_may_wait(self) -> None:
-        """Raises NotAllowed in the thread of this queue; AlreadyClosed in a forked child."""
+        """Raises NotAllowed in the thread of this queue, or inside `commit_async`, where a signal
+        handler may call; AlreadyClosed in a forked child.
+        """
         self.check_alive()
         if self.is_own_thread():
             raise NotAllowed(
                 "a callback of a commit waits for a commit, which only its own thread can finish",
                 hint="wait in another thread",
             )
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            raise NotAllowed(
+                "a signal handler inside commit_async waits for a commit",
+                hint="commit after that call has returned",
+            )
 
     def put_off(self, act: Callable[[], object]) -> bool:
-        """In a callback of a commit: run an act in a thread of its own; else return False."""
-        if not self.is_own_thread():
+        """In a callback of a commit, or inside commit_async: run an act in a thread of its own; else
+        return False.
+        """
+        is_inside = self._lock._is_owned()  # type: ignore[attr-defined]
+        if not self.is_own_thread() and not is_inside:
             return False
         Thread(target=act, name="txlog-close").start()
         return True
@@ -181,25 +252,41 @@ class CommitQueue:
         """Wait until every commit has its outcome; the thread ends. Raises no error of a commit."""
         if self._store.disk.pid() != self._pid or self.is_own_thread():
             return
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-            while self._endings and self._thread is not None and self._thread.is_alive():
-                self._changed.wait(IDLE_S)
+        self._is_closed = True
+        for ending in list(self._endings):
+            ending.future.wait()
+        self._ring()
+        limit = monotonic() + CLOSE_S
+        while (thread := self._thread) is not None and thread.is_alive() and monotonic() < limit:
+            if self._gone.acquire(True, LOOK_AGAIN_S):
+                self._gone.release()
+
+    def look_after(self) -> None:
+        """Start a thread if an interrupt or a callback has ended it, while commits wait."""
+        if self._endings:
+            with self._lock:
+                self._need_thread()
 
     def is_own_thread(self) -> bool:
         """Whether this is the thread that commits."""
         return self._thread is not None and self._thread.ident == get_ident()
 
-    def _start(self) -> None:
-        thread = Thread(target=self._run, name="txlog-commit", daemon=True)
+    def _ring(self) -> None:
+        with suppress(RuntimeError):  # the gate is open
+            self._work.release()
+
+    def _need_thread(self) -> None:
+        thread = self._thread
+        if thread is not None and thread.is_alive():
+            return
+        self._thread = thread = Thread(target=self._run, name="txlog-commit", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
+            self._thread = None
             raise NoResources(
                 "no thread can be started to commit", hint="use commit, which needs none"
             ) from error
-        self._thread = thread
 
     def _run(self) -> None:
         while (ending := self._next()) is not None:
@@ -208,12 +295,19 @@ class CommitQueue:
 
     def _next(self) -> Ending | None:
         """The oldest commit; waits for one. None: the thread must end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._endings or self._is_closed, IDLE_S)
-            if self._endings:
-                return self._endings[0]
-            self._thread = None  # under the lock: the next commit starts another one
-            return None
+        has_waited = False
+        while True:
+            with self._lock:
+                if self._thread is not current_thread():  # another one has been started
+                    return None
+                if self._endings:
+                    return self._endings[0]
+                if self._is_closed or has_waited:
+                    self._thread = None  # under the lock: the next commit starts another one
+                    with suppress(RuntimeError):
+                        self._gone.release()
+                    return None
+            has_waited = not self._work.acquire(True, IDLE_S)
 
     def _finish(self, ending: Ending) -> None:
         """Give a commit its outcome. It leaves the queue when its callbacks have run: `close` waits
@@ -225,18 +319,16 @@ class CommitQueue:
             answer = ending.finish()
         except BaseException as failure:  # its callers wait for this thread alone
             error = failure
+        if isinstance(error, OutcomeUnknown):
+            for later in list(self._endings)[1:]:
+                later.give_up(_not_tried(error))
+        ending.future.settle(answer, error)
         try:
-            if isinstance(error, OutcomeUnknown):
-                for later in list(self._endings)[1:]:
-                    later.give_up(_not_tried(error))
-            if answer is not None:
-                ending.future.set_result(answer)
-            else:
-                ending.future.set_exception(error)
+            ending.future.call_back()
+        except BaseException as failure:  # the other commits need this thread
+            self._store.note(f"a callback of a commit failed: {failure!r}")
         finally:
-            with self._changed:
-                self._endings.popleft()
-                self._changed.notify_all()
+            self._endings.popleft()
 
 
 def _not_tried(error: OutcomeUnknown) -> TryAgain:

@@ -128,10 +128,11 @@ class _Commit:
     group:   the calls that are in the queue of the store, if they are
     """
 
-    __slots__ = ("calls", "ended", "future", "group", "refused", "txn")
+    __slots__ = ("calls", "ended", "future", "group", "is_over", "refused", "txn")
 
     def __init__(self, txn: Transaction, calls: list[Call], refused: Call | None) -> None:
         self.txn, self.calls, self.refused = txn, calls, refused
+        self.is_over = False
         self.ended: Call | None = None
         self.group: _Group | None = None
         self.future: CommitFuture
@@ -140,7 +141,7 @@ class _Commit:
     def is_decided(self) -> bool:
         """Whether the commit is decided, so that a later one comes after it."""
         ended = self.ended
-        if ended is None or self.future.done():
+        if ended is None or self.is_over:
             return True
         return ended.error is not None or ended.answer is not None
 
@@ -321,7 +322,7 @@ class Transaction:
                 if commit.group is not None:
                     self._store.enqueue(commit.group.submitted)
             except BaseException as error:  # of a signal handler, too
-                if commit is queue.last:  # an interrupt: the thread finishes it all the same
+                if queue.has(commit):  # an interrupt: the thread finishes it all the same
                     note_doubt(error)
                 else:
                     self._unclaim(commit)
@@ -340,7 +341,7 @@ class Transaction:
         try:
             return future.result()
         except BaseException as error:  # the error of the commit, or of a signal handler
-            if not future.done():  # the thread goes on
+            if not future.is_over:  # the thread goes on
                 note_doubt(error)
             raise
 
@@ -375,6 +376,9 @@ class Transaction:
             if self._status == "COMMITTING" and self.outcome is None:
                 self._status = "OPEN"
             self._flying = None
+            commit.is_over = True
+            # the next commit refers to this one: it must not keep its messages, nor the one before
+            commit.ended, commit.calls, commit.group = None, [], None
 
     def _end(self, commit: _Commit) -> EndAnswer:
         """Write a commit, and abort the transaction if an operation before it was refused."""
@@ -407,7 +411,7 @@ class Transaction:
             txn_id = self.use if isinstance(self.use, TxnId) else None
             return EndAnswer(txn_id, "ABORTING", False, None, 0, 0, [], 0)
         if (flying := self._flying) is not None:
-            flying.future.exception()  # then the store says how it ended
+            flying.future.wait()  # then the store says how it ended
         dropped = self._take()
         self._drop(dropped)
         self._failed = self._failed or next(iter(dropped), None)  # if this fails, no commit without
@@ -425,7 +429,7 @@ class Transaction:
             if call.error is error:
                 self._queue[call] = None
                 call.renew()
-        self._failed, self._is_ending = None, False
+        self._failed, self._refused, self._is_ending = None, [], False
         return error
 
     @staticmethod
@@ -577,8 +581,12 @@ class Transaction:
         """Write the deferred operations so far, and wait for those that other threads write.
 
         The first refusal is kept, and the commit raises it.
-        raises: StoreLocked; they wait again
+        A commit in flight writes them all.
+        raises: StoreLocked; they wait again. NotAllowed in a callback of a commit
         """
+        if (flying := self._flying) is not None:
+            flying.future.wait()
+            return
         for last in list(self._queue)[-1:]:
             while not last.done and last in self._queue:
                 calls = self._take()
