@@ -206,3 +206,45 @@ def test_a_power_cut_keeps_what_was_answered(call: int) -> None:
     answered = {*threads.answered}
     for image in disk.images(random.Random(1), IMAGES_MAX):
         assert answered <= {*sent(image, after_reboot())}
+
+
+@pytest.mark.parametrize("act", ["close", "reload", "refresh a void view"])
+def test_the_view_is_closed_only_after_the_landing(act: str) -> None:
+    """Guards against a flush whose descriptor another thread closes meanwhile."""
+    disk, client = client_that_sent()
+    producer, store = client.producer("t"), client.store
+    begun, go = threading.Event(), threading.Event()
+    outcome: list[object] = []
+
+    def step(op: str, path: str, **info: int) -> None:
+        if op == "datasync" and path.startswith("journal/") and not begun.is_set():
+            begun.set()
+            assert go.wait(60)
+
+    def work() -> None:
+        try:
+            outcome.append(producer.send("a1").message_id)
+        except OutcomeUnknown as error:
+            outcome.append(error)
+
+    def other() -> None:
+        if act == "close":
+            store.close()
+        elif act == "reload":
+            store.reload()
+        else:
+            store._is_void = True
+            store.refresh()
+
+    disk.step = step
+    threads = [threading.Thread(target=work), threading.Thread(target=other)]
+    threads[0].start()
+    assert begun.wait(60)
+    threads[1].start()
+    threads[1].join(0.1)
+    go.set()
+    for thread in threads:
+        thread.join(60)
+    assert not isinstance(outcome[0], OutcomeUnknown), outcome
+    assert "a1" in sent(disk)
+    assert not [line for line in store.reports if "rolled forward" in line]

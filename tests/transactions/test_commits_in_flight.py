@@ -5,10 +5,12 @@ Source: spec/transactions 5; docs/design/transactions, "Commits in flight".
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,7 @@ from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.decide.transactions.transaction import Use
+from txlog.engine.session.transactions.commits import CommitFuture
 from txlog.engine.view import View
 from txlog.errors import (
     AlreadyClosed,
@@ -306,6 +309,43 @@ def test_callbacks_may_commit_and_close_but_not_wait(bench: Bench) -> None:
     assert heard == ["COMMITTED"]
     assert second.result(60).status == "COMMITTED"
     assert values(bench.another()) == [b"a", b"b", b"c"]
+
+
+def test_a_receipt_waits_for_the_commit_in_flight(bench: Bench) -> None:
+    with held_flush(bench) as gate:
+        client = bench.client
+        begun(client, b"a").commit_async()
+        assert gate.reached.wait(60)
+        txn = client.transaction()
+        receipt = producer_of(client).send(b"b", txn=txn)
+        txn.commit_async()
+        threading.Timer(0.05, gate.open).start()
+        assert receipt.txn_index == 1
+    assert txn.state == "COMMITTED"
+
+
+def test_commits_keep_nothing_of_those_before_them(bench: Bench) -> None:
+    client = bench.client
+    waiting: deque[CommitFuture] = deque()
+    for number in range(300):
+        waiting.append(begun(client, b"%d" % number).commit_async())
+        if len(waiting) > 10:
+            waiting.popleft().result(60)
+    gc.collect()
+    alive = sum(type(each) is Transaction for each in gc.get_objects())
+    assert alive < 50
+
+
+def test_a_callback_that_ends_its_thread_does_no_harm(bench: Bench) -> None:
+    client = bench.client
+
+    def leave(_: object) -> None:
+        raise SystemExit
+
+    begun(client, b"a").commit_async().add_done_callback(leave)
+    assert begun(client, b"b").commit_async().result(60).status == "COMMITTED"
+    client.close()
+    assert values(bench.another()) == [b"a", b"b"]
 
 
 # --- ends ----------------------------------------------------------------------------------------

@@ -475,9 +475,10 @@ class Group:
             call.group = self
 
     def end(self) -> None:
-        """Every call has its outcome."""
+        """Every call has its outcome; under the mutex."""
         for call in self.calls:
             call.done = True
+            call.group = None
         self.is_over = True
 
 

@@ -232,18 +232,17 @@ class CommitQueue:
                 "a callback of a commit waits for a commit, which only its own thread can finish",
                 hint="wait in another thread",
             )
-        if self._lock._is_owned():  # type: ignore[attr-defined]
+        if self._is_inside():
             raise NotAllowed(
                 "a signal handler inside commit_async waits for a commit",
                 hint="commit after that call has returned",
             )
 
     def put_off(self, act: Callable[[], object]) -> bool:
-        """In a callback of a commit, or inside commit_async: run an act in a thread of its own; else
+        """In a callback of a commit, or inside commit_async: run an act in another thread; else
         return False.
         """
-        is_inside = self._lock._is_owned()  # type: ignore[attr-defined]
-        if not self.is_own_thread() and not is_inside:
+        if not self.is_own_thread() and not self._is_inside():
             return False
         Thread(target=act, name="txlog-close").start()
         return True
@@ -270,6 +269,11 @@ class CommitQueue:
     def is_own_thread(self) -> bool:
         """Whether this is the thread that commits."""
         return self._thread is not None and self._thread.ident == get_ident()
+
+    def _is_inside(self) -> bool:
+        """True in `commit_async` of this thread: we are in a signal handler."""
+        lock: Any = self._lock  # typeshed lacks `_is_owned`
+        return bool(lock._is_owned())
 
     def _ring(self) -> None:
         with suppress(RuntimeError):  # the gate is open
