@@ -77,6 +77,18 @@ def test_produce_takes_every_suffix_of_text_and_names_import_for_the_others(
             assert code == 2 and f"txlog import {name}" in capsys.readouterr().err
 
 
+def test_export_takes_a_file_name_given_as_its_form(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["produce", "t", "-m", "a", "--create", "-q"]) == 0
+    assert main(["export", "t", "--to", "x.parquet"]) == 0
+    assert main(["export", "t", "--to=y.csv.gz"]) == 0
+    assert unpacked("y.csv.gz").splitlines()[1:]
+    assert Path("x.parquet").read_bytes()[:4] == b"PAR1"
+    capsys.readouterr()
+    for words in (["--to", "nosuch"], ["z", "--to", "z.csv"]):
+        assert main(["export", "t", *words]) == 2
+        assert "--to is parquet|" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "suffix", graded([".csv.gz", *formats.SUFFIXES, ".tsv.zst", ".ndjson.gz"], 4)
 )
