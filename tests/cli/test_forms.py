@@ -31,6 +31,8 @@ OTHERS = [
     ("topic list -o json", "topic list --format json"),
     ("sub describe orders billing", "sub describe billing -t orders"),
     ("sub describe -s billing --topic orders", "sub describe billing -t orders"),
+    ("sub create orders billing", "sub create billing -t orders"),
+    ("sub create orders billing --type shared", "sub create billing -t orders --type shared"),
     ("sub seek billing earliest", "sub seek billing --to earliest"),
     ("sub seek orders billing earliest", "sub seek billing -t orders --to earliest"),
     ("sub seek orders billing --to-latest -y", "sub seek billing -t orders --to end -y"),
@@ -86,6 +88,8 @@ def test_a_store_beside_is_the_other_store(tmp_path: Path, monkeypatch: pytest.M
         "sub delete orders billing",
         "consume orders --nothing",
         "sub seek billing",
+        "sub create billing",
+        "sub create orders billing audit",
         "export orders -x",
     ],
 )

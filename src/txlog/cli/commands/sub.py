@@ -91,15 +91,20 @@ def create(
     short = TopicName.parse(topic).short
 
     def one(name: str) -> None:
-        created = client.create_subscription(
-            topic,
-            name,
-            type=type,
-            isolation=isolation,
-            position=bound,
-            if_not_exists=if_not_exists,
-            **policies,
-        )
+        try:
+            created = client.create_subscription(
+                topic,
+                name,
+                type=type,
+                isolation=isolation,
+                position=bound,
+                if_not_exists=if_not_exists,
+                **policies,
+            )
+        except TopicNotFound as error:
+            if name in {row["topic"] for row in client.topics()}:
+                error.hint = f"{name} is a topic: {command_line('sub create', topic, '-t', name)}"
+            raise
         kind, mark = str(type), None
         for row in client.subscriptions(topic):
             if row["subscription"] == name:

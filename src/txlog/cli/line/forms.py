@@ -220,7 +220,14 @@ def _of_run(typed: Typed) -> None:
 
 _ORDERS: Final[dict[str, Callable[[Typed], None]]] = {
     **dict.fromkeys(
-        ("sub describe", "sub backlog", "sub skip", "sub expire", "sub clear-backlog"),
+        (
+            "sub create",
+            "sub describe",
+            "sub backlog",
+            "sub skip",
+            "sub expire",
+            "sub clear-backlog",
+        ),
         _of_subscription,
     ),
     **{
