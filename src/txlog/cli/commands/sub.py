@@ -611,7 +611,10 @@ def list_letters(
     topic: Annotated[str | None, Argument(metavar="TOPIC", show_default=False)] = None,
     limit: Annotated[int | None, Option("--limit", min=0, metavar="N", help="at most N")] = None,
 ) -> None:
-    """List dead-letter topics; with TOPIC, its messages that nobody has retried, oldest first."""
+    """List dead-letter topics; with TOPIC, its messages that nobody has retried, oldest first.
+
+    An ordinary topic has none: no subscription gives its messages up to it, and none has an origin.
+    """
     if topic is None:
         if limit is not None:
             raise Usage("--limit needs TOPIC")
@@ -619,7 +622,15 @@ def list_letters(
         call.output.rows(call.client().dead_letters())
         return
     call.output.print_instead("consuming.DeadLetter")
-    call.output.rows(call.client().topic(topic).dead_letters(limit))
+    client = call.client()
+    rows = client.topic(topic).dead_letters(limit)
+    short = TopicName.parse(topic, allow_partition=True).topic.short
+    if short not in {row["topic"] for row in client.dead_letters()} and not any(
+        row["origin_topic"] or row["origin_id"] or row["reason"] for row in rows
+    ):
+        rows = []
+        call.say(f"no subscription has {short} as its dead-letter topic; `txlog dlq list` has all")
+    call.output.rows(rows)
 
 
 @command(
