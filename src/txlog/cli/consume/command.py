@@ -91,7 +91,8 @@ def _choose(request: Request) -> None:
     exclusive(last=has_last, n=request.n is not None)
     exclusive(last=has_last, max_wait=request.max_wait_ms)
     if has_last and request.follow:
-        line = command_line("consume", *request.topics, "-F", "-o", f"-{request.last}")
+        first, *more = request.topics
+        line = command_line("consume", first, *more, "-F", "-o", f"-{request.last}")
         raise Usage(
             "--last and --follow exclude each other",
             hint=f"from {request.last} before the end of each partition on: {line}",
