@@ -212,9 +212,10 @@ def _print_exported(call: Call, answer: Exported, target: str) -> None:
         call.say(
             importlib.import_module("txlog.lake.sql.where").without_answer(answer["undecided"])
         )
+    file_bytes = call.output.out.taken if target == "-" else answer["file_bytes"]
     call.summary(
         f"exported {counted(answer['messages'], 'message')} of {answer['topic']} to {target}"
-        f" ({counted(answer['files'], 'file')}, {size(answer['size_bytes'])}, {duration(took)})"
+        f" ({counted(answer['files'], 'file')}, {size(file_bytes)}, {duration(took)})"
     )
     call.output.result({**answer, "elapsed_ms": took})
 
