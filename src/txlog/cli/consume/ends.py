@@ -104,7 +104,7 @@ def partitions_in(table: pa.Table) -> list[tuple[str, int]]:
     return [(row["topic"], row["partition"]) for row in pairs.to_pylist()]
 
 
-def is_of(table: pa.Table, key: tuple[str, int]) -> Any:
+def is_of(table: pa.Table, key: tuple[str, int]) -> pa.ChunkedArray:
     topic, partition = key
     return pc.and_(pc.equal(table["topic"], topic), pc.equal(table["partition"], partition))
 
