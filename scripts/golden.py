@@ -7,7 +7,7 @@ A transcript is a list of blocks: `$ COMMAND`, `---`, the output. Lines of stder
 The last line is `[exit N]` if the exit code is not 0. Lines before a command that begin with `#`
 are remarks. Commands of one transcript share a directory and the variables that they export;
 TXLOG_STORE is `shop`, and the clock stands still. Values that differ between runs are replaced by
-<DIR>, <UUID>, <USER>, <UID> or <TIME>.
+<DIR>, <UUID>, <USER>, <UID> or <TIME>; sizes of exported files, which go by the writer, by <SIZE>.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ GOLDEN = ROOT / "tests" / "golden"
 NOW = "2026-11-20T09:12:04.123Z"
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _ELAPSED = re.compile(r"(?:(?<=, )|(?<=rows \()|(?<=row \())[0-9.]+(?:ms|s|m)(?=\))")
+_FILE_SIZE = re.compile(r'(?<="file_bytes":)[1-9][0-9]*|(?<=[1-9] file, )[0-9.]+ [KM]iB(?=, <)')
 _ELAPSED_JSON = re.compile(r'(?<="elapsed_ms":)[0-9]+')
 
 
@@ -114,6 +115,7 @@ def _normal(text: str, place: Path) -> str:
     text = _UUID.sub("<UUID>", text)
     text = _ELAPSED.sub("<TIME>", text)
     text = _ELAPSED_JSON.sub("<TIME>", text)
+    text = _FILE_SIZE.sub("<SIZE>", text)
     text = re.sub(rf'("owner": ?)"{re.escape(getpass.getuser())}"', r'\1"<USER>"', text)
     text = re.sub(rf"\bowner {re.escape(getpass.getuser())}(?=,)", "owner <USER>", text)
     text = re.sub(r'"owner_uid":[0-9]+', '"owner_uid":<UID>', text)

@@ -65,3 +65,48 @@ def test_once_they_are_due_they_count(topic: str, capfd: Capture) -> None:
     later = "2026-11-20T14:00:00Z"
     assert main(["consume", f"{topic}/0", "-o", "-2", "-f", "%v\\n", "--now", later]) == 0
     assert capfd.readouterr().out.split() == ["later0", "later0"]
+
+
+def values(capfd: Capture, *words: str) -> list[str]:
+    assert main([*words, "-f", "%v\\n"]) == 0
+    return capfd.readouterr().out.split()
+
+
+def test_last_counts_over_all_partitions(topic: str, capfd: Capture) -> None:
+    """All became visible together here, so the partitions take turns."""
+    assert values(capfd, "consume", topic, "--last", "3") == ["c1", "d0", "d1"]
+    assert values(capfd, "consume", topic, "--last", "3", "-p", "0") == ["b0", "c0", "d0"]
+    assert values(capfd, "consume", topic, "--last", "0") == []
+    assert len(values(capfd, "consume", topic, "--last", "99")) == 8
+    included = values(capfd, "consume", topic, "--last", "3", "--include-delayed")
+    assert included == values(capfd, "peek", topic, "--last", "3") == ["later1", "later0", "later1"]
+
+
+def test_last_is_of_those_that_match(topic: str, capfd: Capture) -> None:
+    early = ["--where", "text(value) < 'c'"]
+    assert values(capfd, "consume", topic, "--last", "3", *early) == ["a1", "b0", "b1"]
+    assert values(capfd, "consume", topic, "--last", "1", "--grep", "^a") == ["a1"]
+    assert values(capfd, "consume", topic, "--last", "2", "--until", "+2") == ["b0", "b1"]
+
+
+def test_last_is_in_order_of_visible_time_over_topics(
+    topic: str, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for second, (other, partition) in enumerate([("t", "1"), ("u", "0"), ("t", "0")], 1):
+        monkeypatch.setenv("TXLOG_NOW", f"2026-11-20T12:00:0{second}Z")
+        line = ["produce", other, "--create", "-m", f"{other}{partition}", "-p", partition]
+        assert main([word for word in line if other == "u" or word != "--create"]) == 0
+    for words in ([], ["--where", "text(value) <> 'x'"]):
+        assert values(capfd, "consume", "t", "u", "--last", "3", *words) == ["t1", "u0", "t0"]
+
+
+def test_last_reads_longer_ends_until_each_partition_has_enough(
+    topic: str, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txlog.cli.consume.work.READ_MESSAGES", 1)
+    assert values(capfd, "consume", topic, "--last", "1", "--grep", "^a") == ["a1"]
+
+
+@pytest.mark.parametrize("words", [["-F"], ["-n", "1"], ["-o", "-1"], ["-s", "x"]])
+def test_last_does_not_go_with_another_choice(topic: str, words: list[str]) -> None:
+    assert main(["consume", topic, "--last", "3", *words]) == 2

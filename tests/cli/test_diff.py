@@ -165,3 +165,19 @@ def test_exit_codes_and_errors(
     assert main(["diff", paths[0], paths[1] + "-none"]) == 3
     with pytest.raises(TopicNotFound):
         difference(*copied, "none")
+
+
+def test_one_path_is_compared_with_the_store_of_the_line(
+    copied: tuple[Client, Client],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["-S", "store", "diff", "copy"]) == 0
+    copied[1].create_topic("new")
+    capfd.readouterr()
+    assert main(["-S", "store", "diff", "copy", "--json"]) == 8
+    alone = capfd.readouterr().out
+    assert main(["diff", "store", "copy", "--json"]) == 8
+    assert alone == capfd.readouterr().out != "[]\n"

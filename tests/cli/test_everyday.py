@@ -40,6 +40,7 @@ sub seek billing --to 'yesterday 14:00'
 sub seek orders billing 'yesterday 14:00'
 sub replay billing --from 'yesterday 14:00'
 sub seek orders billing --to-datetime 2026-11-26T14:00:00 --execute
+sub create orders billing
 sub describe billing
 sub describe orders billing
 sub consumers billing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -75,6 +76,28 @@ def test_produce_takes_every_suffix_of_text_and_names_import_for_the_others(
             assert (code, len(values(f"t{number}"))) == (0, 2), name
         else:
             assert code == 2 and f"txlog import {name}" in capsys.readouterr().err
+
+
+def test_export_takes_a_file_name_given_as_its_form(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["produce", "t", "-m", "a", "--create", "-q"]) == 0
+    assert main(["export", "t", "--to", "x.parquet"]) == 0
+    assert main(["export", "t", "--to=y.csv.gz"]) == 0
+    assert unpacked("y.csv.gz").splitlines()[1:]
+    for name in ("z.csv", "some/", "lake"):
+        words = ["--to", "hive"] if name == "lake" else []
+        assert main(["export", "t", name, *words, "--json"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        paths = [Path(name)] if Path(name).is_file() else [*Path(name).rglob("*.parquet")]
+        assert answer["size_bytes"] == 1
+        assert answer["file_bytes"] == sum(path.stat().st_size for path in paths) > 1
+    assert main(["export", "t", "-", "--to", "csv"]) == 0
+    out, err = capsys.readouterr()
+    assert f"(1 file, {len(out)} B, " in err
+    assert Path("x.parquet").read_bytes()[:4] == b"PAR1"
+    capsys.readouterr()
+    for words in (["--to", "nosuch"], ["z", "--to", "z.csv"]):
+        assert main(["export", "t", *words]) == 2
+        assert "--to is parquet|" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> Pa
         ("sub seek orders billing x --to start", ["txlog sub seek SUB --to BOUND -t TOPIC"]),
         ("policy delayed get orders x", ["the topic is a flag: -t "]),
         ("import x.jsonl days", ["--create makes it here", "--infer-schema a typed one"]),
-        ("sub create billing orders", ["txlog sub create billing --topic orders"]),
+        ("sub create billing orders", ["orders is a topic: txlog sub create billing -t orders"]),
         ("produce orders -m x --deliver-at tomorrrow", ["tomorrow 9:00"]),
         ("topic list --json -f csv", ["--json and -f csv exclude each other"]),
         ("produce orders x.jsonl", ["line 2: not JSON", "--in lines", "--on-error"]),
@@ -114,6 +114,75 @@ def test_merge_says_when_a_bucket_is_full(store: Path, capfd: Capture) -> None:
     assert "no bucket is full yet: 1 delayed message" in err
     assert "500,000 messages (mutable_ids_max)" in err
     assert "more than 5 ledgers (ledger_step_per_bucket)" in err
+
+
+def test_a_merge_without_a_topic_says_what_there_is_to_merge(store: Path, capfd: Capture) -> None:
+    assert main(["delay", "merge"]) == 0
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "no topic has a sealed bucket: nothing to merge\n")
+    assert main(["config", "set", "mutable_ids_max", "1"]) == 0
+    assert main(["sub", "create", "s", "-t", "orders", "--type", "shared"]) == 0
+    for _ in range(5):
+        line = ["produce", "orders", "-m", "x", "--deliver-after", "1h", "-p", "0"]
+        assert main(line) == 0
+    capfd.readouterr()
+    assert main(["delay", "merge"]) == 0
+    err = capfd.readouterr().err
+    assert "max_num_buckets keeps 20 in each partition, and none has more than 5" in err
+    line = err.strip().partition("for fewer: txlog ")[2].split()
+    assert line == ["delay", "merge", "orders", "--to", "2"]
+    assert main(line) == 0
+    assert "5 sealed buckets before, 2 after" in capfd.readouterr().err
+    assert main(["delay", "merge", "--to", "1", "--json"]) == 0
+    assert '"buckets_after":1' in capfd.readouterr().out
+    assert main(["delay", "merge"]) == 0
+    assert "no partition has two of them" in capfd.readouterr().err
+
+
+def test_a_new_key_is_named_on_a_terminal(store: Path, capfd: Capture) -> None:
+    assert main(["txn", "connect", "typo", "-v"]) == 0
+    out, err = capfd.readouterr()
+    assert out == "0\n"
+    assert "note: key typo is new: epoch 0, it fenced nobody" in err
+    assert main(["txn", "connect", "typo", "-v"]) == 0
+    out, err = capfd.readouterr()
+    assert out == "1\n"
+    assert "is new" not in err
+    assert main(["txn", "connect", "other"]) == 0
+    assert "is new" not in capfd.readouterr().err
+
+
+def test_an_ordinary_topic_has_no_dead_letters(store: Path, capfd: Capture) -> None:
+    assert main(["produce", "orders", "-m", "x"]) == 0
+    assert main(["sub", "create", "s", "-t", "orders"]) == 0
+    capfd.readouterr()
+    assert main(["dlq", "list", "orders", "--json"]) == 0
+    out, err = capfd.readouterr()
+    assert out == "[]\n"
+    assert "no subscription has orders as its dead-letter topic" in err
+    assert main(["produce", "orders", "-m", "y", "--prop", "REAL_TOPIC=bills"]) == 0
+    capfd.readouterr()
+    assert main(["dlq", "list", "orders", "-f", "names"]) == 0
+    out, err = capfd.readouterr()
+    assert "no subscription" not in err
+    assert out
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("topic delete nosuch", "txlog topic list shows those that exist"),
+        ("sub seek nosuch -t orders --to end", "txlog sub list shows those that exist"),
+        ("dlq list nosuch", "txlog dlq list shows those that exist"),
+        ("dlq retry nosuch --all", "txlog topic list shows those that exist"),
+        ("produce nosuch -m x", "create it: txlog topic create nosuch"),
+    ],
+)
+def test_what_a_command_would_delete_is_not_to_be_created(
+    line: str, hint: str, store: Path, capfd: Capture
+) -> None:
+    assert main([*line.split(), "--yes"]) == 3
+    assert f"hint   {hint}\n" in capfd.readouterr().err
 
 
 def test_the_hint_for_renaming_runs_as_it_stands(store: Path, capfd: Capture) -> None:

@@ -158,6 +158,15 @@ def test_every_synonym_without_and_with_arguments(store: Path, capfd: Capture) -
                 ), typed
 
 
+def test_sub_create_takes_the_topic_first_and_answers_the_other_order(
+    store: Path, capfd: Capture
+) -> None:
+    assert main(["sub", "create", "orders", "billing"]) == 0
+    assert main(["sub", "create", "audit", "orders", "--json"]) == 3
+    hint = json.loads(capfd.readouterr().err.splitlines()[-1])["error"]["hint"]
+    assert hint == "orders is a topic: txlog sub create audit -t orders"
+
+
 def test_count_is_a_query(store: Path, capfd: Capture) -> None:
     assert main(["count", "orders", "--json"]) == 0
     assert json.loads(capfd.readouterr().out) == [{"messages": 3}]

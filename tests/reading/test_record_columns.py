@@ -115,6 +115,28 @@ def test_reads_take_the_same_condition(client: Client) -> None:
         next(client.read("orders", where="nope"))
 
 
+@pytest.mark.parametrize(
+    ("condition", "meant"),
+    [
+        ("key=alice", "key = 'alice'"),
+        ("amount > 4 AND (key != Alice)", "amount > 4 AND (key != 'Alice')"),
+        ('key = "it\'s" OR id = 1', "key = 'it''s' OR id = 1"),
+        ("key = alice.name", None),
+        ("key = alice + 1", None),
+        ("alice = 4", None),
+    ],
+)
+def test_a_lone_name_on_the_right_is_meant_as_a_text(
+    client: Client, condition: str, meant: str | None
+) -> None:
+    with pytest.raises(SqlError) as caught:
+        next(client.read("orders", where=condition))
+    if meant is None:
+        assert "single quotes" not in (caught.value.hint or "")
+    else:
+        assert caught.value.hint == f"a text stands in single quotes: {meant}"
+
+
 def test_peek_takes_conditions(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     def keys(*words: str) -> list[object]:
         return [row["key"] for row in lines(capsys, "peek", "orders", *words)]

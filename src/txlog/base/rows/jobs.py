@@ -37,8 +37,9 @@ class Exported(TypedDict):
     path: fields.Path
     files: fields.Files
     messages: Annotated[int, "messages written"]
-    size_bytes: Annotated[int, "bytes of the files"]
+    size_bytes: Annotated[int, "bytes of the values written"]
     undecided: Annotated[int, "messages left out because --where has no answer for them"]
+    file_bytes: Annotated[int, "bytes of the files written; 0 for standard output"]
 
 
 class Replay(TypedDict):

@@ -6,12 +6,14 @@ without effects.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from txlog.base.ids import MessageId, TxnId, check_name
+from txlog.base.suggest import command_line
 from txlog.base.times import format_time
-from txlog.cli.call.call import Call, confirm
+from txlog.cli.call.call import Call, confirm, each_target
 from txlog.cli.call.progress import Words
 from txlog.cli.input.names import names
 from txlog.cli.line.command import Argument, Option, Time, command, exclusive
@@ -302,14 +304,20 @@ def _amount(answer: Mapping[str, Any], done: str) -> str:
 @command(
     "delay merge",
     "merge its buckets",
-    examples=("txlog delay merge orders", "txlog delay merge orders --to 4 --dry-run"),
+    examples=(
+        "txlog delay merge",
+        "txlog delay merge orders --to 4 --dry-run",
+    ),
     rows="delayed.BucketsMerged",
     changes=True,
     dry_run=True,
 )
 def merge(
     call: Call,
-    topic: Topic,
+    topic: Annotated[
+        str | None,
+        Argument(metavar="TOPIC", help="else every topic with buckets", show_default=False),
+    ] = None,
     to: Annotated[
         int | None, Option("--to", min=1, metavar="N", help="buckets to keep; else max_num_buckets")
     ] = None,
@@ -321,18 +329,52 @@ def merge(
     is sealed when it is full: `txlog delay buckets` shows them all.
     """
     client = call.client(write=True)
-    handle = client.topic(topic)
-    with Words(call, f"merging buckets of {topic}"):
+    if topic is not None:
+        _merge(call, client.topic(topic), to, client.settings)
+        return
+    handles = {str(row["topic"]): client.topic(str(row["topic"])) for row in client.topics()}
+    having = [name for name, handle in handles.items() if _sealed(handle)]
+    if not having:
+        call.summary("no topic has a sealed bucket: nothing to merge")
+    each_target(having, lambda name: _merge(call, handles[name], to, client.settings))
+
+
+def _merge(call: Call, handle: TopicHandle, to: int | None, settings: Settings) -> None:
+    with Words(call, f"merging buckets of {handle.short}"):
         answer = handle.merge(to, dry_run=call.dry_run)
+    before, after = answer["buckets_before"], answer["buckets_after"]
     text = (
-        f"{answer['topic']}: {counted(answer['buckets_before'], 'sealed bucket')} before, "
-        f"{answer['buckets_after']:,} after, with {counted(answer['messages'], 'message')}"
+        f"{answer['topic']}: {counted(before, 'sealed bucket')} before, "
+        f"{after:,} after, with {counted(answer['messages'], 'message')}"
     )
-    if not answer["buckets_before"]:
+    if not before:
         mutable = sum(row["messages"] or 0 for row in handle.buckets() if row["state"] == "mutable")
-        text = f"{answer['topic']}: nothing to merge; {_unsealed(mutable, client.settings)}"
+        text = f"{answer['topic']}: nothing to merge; {_unsealed(mutable, settings)}"
+    elif before == after:
+        text += f"; {_unmerged(handle, to, settings)}"
     call.summary(text)
     call.output.result(answer)
+
+
+def _sealed(handle: TopicHandle) -> Counter[int]:
+    """How many sealed buckets each partition has."""
+    rows = handle.buckets()
+    return Counter(int(row["partition"]) for row in rows if row["state"] == "sealed")
+
+
+def _unmerged(handle: TopicHandle, to: int | None, settings: Settings) -> str:
+    """Why a merge changed nothing, and what would."""
+    most = max(_sealed(handle).values(), default=0)
+    if most <= 1:
+        return "no partition has two of them"
+    limit = settings.max_num_buckets if to is None else to
+    if 0 < limit < most:
+        line = command_line("delay rebuild", handle.short)
+        return f"ranges without an index lie between them: {line}"
+    kept = f"{limit:,} in each partition" if limit > 0 else "all of them"
+    which = "max_num_buckets" if to is None else "--to"
+    fewer = command_line("delay merge", handle.short, "--to", max(1, most // 2))
+    return f"{which} keeps {kept}, and none has more than {most:,}; for fewer: {fewer}"
 
 
 def _unsealed(messages: int, settings: Settings) -> str:

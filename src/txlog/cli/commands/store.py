@@ -201,13 +201,24 @@ def _users(call: Call, path: str) -> list[str]:
 @command(
     "diff",
     "what differs between two stores",
-    examples=("txlog diff shop backup", "txlog diff shop backup orders --json"),
+    examples=(
+        "txlog diff shop backup",
+        "txlog diff shop backup orders --json",
+        "txlog -S shop diff ../other",
+    ),
     rows="store.Difference",
 )
 def diff(
     call: Call,
-    left: Annotated[str, Argument(metavar="STORE", show_default=False)],
-    right: Annotated[str, Argument(metavar="OTHER", show_default=False)],
+    left: Annotated[
+        str, Argument(metavar="STORE", help="a store; alone: it is OTHER", show_default=False)
+    ],
+    right: Annotated[
+        str | None,
+        Argument(
+            metavar="OTHER", help="the store to compare it with, or with yours", show_default=False
+        ),
+    ] = None,
     topic: Annotated[
         str | None, Argument(metavar="TOPIC", help="only this topic", show_default=False)
     ] = None,
@@ -217,8 +228,10 @@ def diff(
     Topics, partitions, messages in their order (by key, value, properties, event and delivery time,
     not by id), schemas, policies, subscriptions with their backlogs; without TOPIC also settings.
     Between a store and its copy positions and single acknowledgements, too. It only reads, and
-    takes no lock: a store in use may change meanwhile.
+    takes no lock: a store in use may change meanwhile. With one path: your store against that.
     """
+    if right is None:
+        left, right = call.store_path(), left
     call.report.store = os.path.abspath(left)
     library = importlib.import_module("txlog.client.open")
     comparing = importlib.import_module("txlog.client.difference")

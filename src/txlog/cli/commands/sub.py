@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from txlog.base.choices import Isolation, SubscriptionType
 from txlog.base.ids import MessageId, TopicName, check_name
@@ -79,27 +79,23 @@ def create(
     if_not_exists: Annotated[bool, Option("--if-not-exists")] = False,
 ) -> None:
     """Create subscriptions."""
-    options = {
+    policies = {
         "ack_timeout_ms": ack_timeout,
         "max_redeliver_count": max_redeliver,
         "dead_letter_topic": dead_letter,
     }
-    policies = {policy: value for policy, value in options.items() if value is not None}
+    options = {
+        **{policy: value for policy, value in policies.items() if value is not None},
+        **{"type": type, "isolation": isolation, "position": bound},
+        "if_not_exists": if_not_exists,
+    }
     call.check_choice("--type", type, TYPES)
     call.check_choice("--isolation", isolation, ("committed", "uncommitted"))
     client = call.client(write=True)
     short = TopicName.parse(topic).short
 
     def one(name: str) -> None:
-        created = client.create_subscription(
-            topic,
-            name,
-            type=type,
-            isolation=isolation,
-            position=bound,
-            if_not_exists=if_not_exists,
-            **policies,
-        )
+        created = _created(client, topic, name, **options)
         kind, mark = str(type), None
         for row in client.subscriptions(topic):
             if row["subscription"] == name:
@@ -118,6 +114,16 @@ def create(
         )
 
     each_target(names, one)
+
+
+def _created(client: Client, topic: str, name: str, **options: Any) -> bool:
+    """Create a subscription; the error of a missing topic says if `name` is the topic."""
+    try:
+        return client.create_subscription(topic, name, **options)
+    except TopicNotFound as error:
+        if name in {row["topic"] for row in client.topics()}:
+            error.hint = f"{name} is a topic: {command_line('sub create', topic, '-t', name)}"
+        raise
 
 
 @command(
@@ -606,7 +612,10 @@ def list_letters(
     topic: Annotated[str | None, Argument(metavar="TOPIC", show_default=False)] = None,
     limit: Annotated[int | None, Option("--limit", min=0, metavar="N", help="at most N")] = None,
 ) -> None:
-    """List dead-letter topics; with TOPIC, its messages that nobody has retried, oldest first."""
+    """List dead-letter topics; with TOPIC, its messages that nobody has retried, oldest first.
+
+    An ordinary topic has none: no subscription gives its messages up to it, and none has an origin.
+    """
     if topic is None:
         if limit is not None:
             raise Usage("--limit needs TOPIC")
@@ -614,7 +623,15 @@ def list_letters(
         call.output.rows(call.client().dead_letters())
         return
     call.output.print_instead("consuming.DeadLetter")
-    call.output.rows(call.client().topic(topic).dead_letters(limit))
+    client = call.client()
+    rows = client.topic(topic).dead_letters(limit)
+    short = TopicName.parse(topic, allow_partition=True).topic.short
+    if short not in {row["topic"] for row in client.dead_letters()} and not any(
+        row["origin_topic"] or row["origin_id"] or row["reason"] for row in rows
+    ):
+        rows = []
+        call.say(f"no subscription has {short} as its dead-letter topic; `txlog dlq list` has all")
+    call.output.rows(rows)
 
 
 @command(

@@ -101,6 +101,8 @@ def export(
     delta, iceberg and hive (directories day=…/ of Parquet) make a table that any engine reads
     correctly; each further run adds newly visible messages, once. -f takes these three, too.
     """
+    if path is None and to is not None and "." in to and formats.suffix_form(to) is not None:
+        path, to = to, None  # --to is the form, but a name with a suffix can only be the file
     word = call.flags.format if call.flags.format in _TABLES else to
     if word is not None:
         call.check_choice("--to", word, (*EXPORT_FORMS, *_TABLES))
@@ -210,9 +212,10 @@ def _print_exported(call: Call, answer: Exported, target: str) -> None:
         call.say(
             importlib.import_module("txlog.lake.sql.where").without_answer(answer["undecided"])
         )
+    file_bytes = call.output.out.taken if target == "-" else answer["file_bytes"]
     call.summary(
         f"exported {counted(answer['messages'], 'message')} of {answer['topic']} to {target}"
-        f" ({counted(answer['files'], 'file')}, {size(answer['size_bytes'])}, {duration(took)})"
+        f" ({counted(answer['files'], 'file')}, {size(file_bytes)}, {duration(took)})"
     )
     call.output.result({**answer, "elapsed_ms": took})
 

@@ -125,6 +125,8 @@ def connect(
         call.warn(
             f"fenced transaction {answer['fenced_txn']} of {key}: it was open, and is aborted"
         )
+    elif answer["epoch"] == 0:  # on a terminal: a script connects a new key each day
+        call.note(f"key {key} is new: epoch 0, it fenced nobody")
     if call.output.as_json:
         call.output.result(answer)
     else:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from txlog.base.ids import MessageId, check_name
 from txlog.base.ranges import Bound, Range
+from txlog.base.suggest import command_line
 from txlog.cli.call.call import Call
 from txlog.cli.consume import peek as peeking
 from txlog.cli.consume import work
@@ -36,6 +37,10 @@ def consume(call: Call, request: Request) -> None:
     Without -s all topics are read as of one moment: a transaction that commits later appears in
     none of them. With -F a sequence of moments is read; each transaction is complete in one.
 
+    --last N prints the N messages that became visible last over all partitions, in that order, as
+    `peek` does; with --where and other filters the last N that match. -o -N is the last N of each
+    partition.
+
     With --read-compacted the newest message of each key replaces all messages that `txlog admin
     compact-topic` has read; message ids stay the same. All other messages come unchanged.
 
@@ -64,6 +69,7 @@ def _check_subscription(request: Request) -> None:
         _refuse("needs -s", ack=request.ack != "auto", watermarks=request.watermarks)
     else:
         _refuse("does not go with -s", offset=request.offset, key=request.keys)
+        _refuse("does not go with -s", last=request.last is not None)
         _refuse("does not go with -s", since=request.since_ms is not None)
         _refuse("does not go with -s", prop=request.properties, grep=request.grep)
         _refuse("does not go with -s", where=request.where, until=request.until)
@@ -80,6 +86,17 @@ def _choose(request: Request) -> None:
     """Set the range of messages to read, unless the options contradict each other."""
     exclusive(follow=request.follow, until=request.until)
     exclusive(offset=request.offset, since=request.since_ms is not None)
+    has_last = request.last is not None
+    exclusive(last=has_last, offset=request.offset)
+    exclusive(last=has_last, n=request.n is not None)
+    exclusive(last=has_last, max_wait=request.max_wait_ms)
+    if has_last and request.follow:
+        first, *more = request.topics
+        line = command_line("consume", first, *more, "-F", "-o", f"-{request.last}")
+        raise Usage(
+            "--last and --follow exclude each other",
+            hint=f"from {request.last} before the end of each partition on: {line}",
+        )
     chosen = request.offset or Range()
     if request.since_ms is not None:
         chosen = Range(Bound("time", request.since_ms))

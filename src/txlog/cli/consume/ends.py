@@ -57,8 +57,8 @@ class Ends:
         if not (self._starts or self._stops) or not len(table):
             return table
         masks = []
-        for key in _partitions(table):
-            mask = _is_of(table, key)
+        for key in partitions_in(table):
+            mask = is_of(table, key)
             if key in self._starts:
                 mask = pc.and_(mask, pc.invert(_is_before(table, self._starts[key])))
             if key in self._stops:
@@ -90,21 +90,21 @@ def _places(
     seen: dict[tuple[str, int], list[Place]] = {}
     stored: dict[tuple[str, int], int] = {}
     for whole, due in tables:
-        for key in _partitions(whole):
-            stored[key] = stored.get(key, 0) + int(pc.sum(_is_of(whole, key)).as_py() or 0)
-        for key in _partitions(due):
-            rows = due.filter(_is_of(due, key))
+        for key in partitions_in(whole):
+            stored[key] = stored.get(key, 0) + int(pc.sum(is_of(whole, key)).as_py() or 0)
+        for key in partitions_in(due):
+            rows = due.filter(is_of(due, key))
             columns = [pc.fill_null(rows[name], 0).to_pylist() for name in COLUMNS[2:5]]
             seen.setdefault(key, []).extend(zip(*columns, strict=True))
     return seen, stored
 
 
-def _partitions(table: pa.Table) -> list[tuple[str, int]]:
+def partitions_in(table: pa.Table) -> list[tuple[str, int]]:
     pairs = table.select(COLUMNS[:2]).group_by(COLUMNS[:2]).aggregate([])
     return [(row["topic"], row["partition"]) for row in pairs.to_pylist()]
 
 
-def _is_of(table: pa.Table, key: tuple[str, int]) -> Any:
+def is_of(table: pa.Table, key: tuple[str, int]) -> pa.ChunkedArray:
     topic, partition = key
     return pc.and_(pc.equal(table["topic"], topic), pc.equal(table["partition"], partition))
 

@@ -13,6 +13,7 @@ from txlog.base.ids import MessageId, TopicName
 from txlog.base.ranges import END, START, Bound, Range
 from txlog.base.startup import compute as pc
 from txlog.cli.call.call import Call
+from txlog.cli.consume.lasts import by_time
 from txlog.cli.consume.request import Target
 from txlog.cli.output import records as beside
 from txlog.cli.output.records import Records
@@ -72,32 +73,13 @@ def some(
         tables = _drawn(tables, count)
     whole = pa.concat_tables(tables) if tables else None
     if whole is not None and len(whole):
-        whole = _by_time(whole, of_the_end=which == "last")
+        whole = by_time(whole, of_the_end=which == "last")
         whole = (
             whole.slice(0, count) if which != "last" else whole.slice(max(0, len(whole) - count))
         )
     if condition is not None and condition.undecided:
         call.say(without_answer(condition.undecided))
     _print(call, client, () if whole is None else [whole], raw, failed)
-
-
-def _by_time(rows: pa.Table, *, of_the_end: bool) -> pa.Table:
-    """Messages in order of visible time, each partition in its own order.
-
-    Messages that became visible together, as those of one batch, have no order between partitions:
-    the partitions take turns, so that the first or last of them are not all of one partition.
-    of_the_end: the turns are counted from the ends of the partitions, else from their starts
-    """
-    rows = rows.take(pc.sort_indices(rows["partition"]))  # stable
-    sizes = pc.value_counts(rows["partition"].combine_chunks()).field("counts").to_pylist()
-    instants, turns, start = [], [], 0
-    for size in sizes:
-        times = rows["visible_time"].slice(start, size).cast(pa.int64()).combine_chunks()
-        instants.append(pc.cumulative_max(times))  # a clock may have gone back
-        turns.append(pa.arange(-size if of_the_end else 0, 0 if of_the_end else size))
-        start += size
-    keys = pa.table({"at": pa.concat_arrays(instants), "turn": pa.concat_arrays(turns)})
-    return rows.take(pc.sort_indices(keys, [("at", "ascending"), ("turn", "ascending")]))
 
 
 def _is_one_partition(client: Client, target: Target) -> bool:

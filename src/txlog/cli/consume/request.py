@@ -90,6 +90,9 @@ class Request(msgspec.Struct, kw_only=True):
     offset: Annotated[
         Range | None, Option("--offset", "-o", metavar="RANGE", reads_now=parse_range)
     ] = None
+    last: Annotated[
+        int | None, Option("--last", min=0, metavar="N", help="the last N over all partitions")
+    ] = None
     n: Annotated[int | None, Option("-n", min=0, metavar="N", help="at most N")] = None
     follow: Annotated[bool, Option("--follow", "-F", help="wait for more at the end")] = False
     since_ms: Annotated[int | None, Time("--since", help="from the first visible then")] = None

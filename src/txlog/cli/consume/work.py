@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from txlog.base.ranges import Bound, Range
 from txlog.base.startup import compute as pc
 from txlog.base.suggest import suggestion
 from txlog.cli.call import progress
 from txlog.cli.call.call import Call, is_terminal
-from txlog.cli.consume import ends
+from txlog.cli.consume import ends, lasts
 from txlog.cli.consume.request import Request, Target
 from txlog.cli.output import records
 from txlog.cli.output.records import Records
@@ -41,7 +42,6 @@ from txlog.lake.sql.where import Where, without_answer
 
 if TYPE_CHECKING:
     from txlog.base.ids import TxnId
-    from txlog.base.ranges import Range
     from txlog.base.rows.topics import TopicDescription
     from txlog.client.client import Client
     from txlog.client.consuming.consumer import Consumer
@@ -63,6 +63,8 @@ def run(call: Call, request: Request) -> None:
         with job.bar:
             if request.subscription is not None:
                 job.take()
+            elif request.last is not None:
+                job.read_last(request.last)
             elif request.follow or (request.max_wait_ms and request.is_open):
                 job.follow()
             else:
@@ -146,13 +148,66 @@ class Job:
             if self.is_full():
                 break
 
+    def read_last(self, count: int) -> None:
+        """Print the last messages over all partitions that are due and match the filters.
+
+        Where some are left out it reads ever longer ends, until each partition has enough of them.
+        """
+        request = self.request
+        for target in request.targets:
+            self._cutoffs[target.topic] = self.client.topic(target.topic).cutoff()
+        sizes = self._sizes() if self.has_filter() or self._may_hide() else {}
+        depth = max(count, READ_MESSAGES) if sizes else count
+        is_whole = request.range != Range() or (sizes and request.isolation == "uncommitted")
+        while True:
+            is_whole = is_whole or bool(sizes and depth >= max(sizes.values()))
+            end = request.range if is_whole else Range(Bound("last", depth))
+            tails: lasts.Tails = {}
+            failure = self._keep_last(tails, end, count)
+            if is_whole or not any(
+                size > depth and len(tails.get(key, ())) < count for key, size in sizes.items()
+            ):
+                break
+            depth *= 10
+        for table in lasts.last_of(tails, count, READ_MESSAGES):
+            self.print(table)
+        if failure is not None:
+            raise failure
+
+    def _keep_last(self, tails: lasts.Tails, end: Range, count: int) -> Corruption | None:
+        """Read a range and keep the ends of its partitions; return what could not be read."""
+        if self.where is not None:
+            self.where.undecided = 0  # the longer end has those of the shorter one, too
+        try:
+            for table in self._tables(READ_MESSAGES, chosen=end):
+                lasts.keep(tails, self.filtered(table), count)
+        except Corruption as error:
+            return error
+        return None
+
+    def _sizes(self) -> dict[tuple[str, int], int]:
+        """How many messages each partition to read has, by topic and partition."""
+        return {
+            (target.topic, row["partition"]): row["messages"]
+            for target in self.request.targets
+            for row in self.client.describe_topic(target.topic)["partition_list"]
+            if target.partitions is None or row["partition"] in target.partitions
+        }
+
     def _tables(
-        self, at_once: int, limit: int | None = None, *, follow: bool = False
+        self,
+        at_once: int,
+        limit: int | None = None,
+        *,
+        follow: bool = False,
+        chosen: Range | None = None,
     ) -> Iterator[pa.Table]:
         request = self.request
+        if chosen is None:
+            chosen = request.range if self._end_counts is None else self._end_counts.range
         return self.client.read(
             [_name_of(target) for target in request.targets],
-            range=request.range if self._end_counts is None else self._end_counts.range,
+            range=chosen,
             partitions=self._several(),  # all topics have the same partitions here
             limit=limit if request.include_delayed else None,
             batch_messages=at_once,
@@ -168,7 +223,8 @@ class Job:
 
     def _columns(self) -> list[str]:
         """The columns that the output depends on."""
-        columns = None if self.has_filter() else self.records.columns()
+        is_whole = self.has_filter() or self.request.last is not None
+        columns = None if is_whole else self.records.columns()
         if columns is None:
             return [*reading.RECEIVED.names]  # the record of a message is made when it is printed
         if "visible_time" in columns:  # it equals the visible time outside transactions

@@ -173,7 +173,11 @@ def invoke(command: Command, args: list[str], report: say.Report) -> int:
         check_numbers(values)
         if command.times:
             values = {name: as_given(value) for name, value in values.items()}
-        return Call(command, flags, report, dry_run=dry_run).run(values)
+        try:
+            return Call(command, flags, report, dry_run=dry_run).run(values)
+        except (errors.TopicNotFound, errors.SubscriptionNotFound) as error:
+            _spare(command, error)
+            raise
 
     args = spelled_out(command, args)
     values = parse(command, hidden_times(args) if command.times else args)
@@ -187,6 +191,16 @@ def invoke(command: Command, args: list[str], report: say.Report) -> int:
         return take(values)
     answer: int = importlib.import_module("txlog.cli.line.typer").invoke(command, args, take)
     return answer
+
+
+def _spare(command: Command, error: errors.TxlogError) -> None:
+    """Do not offer to create what a command would delete or move, or a topic for dead letters."""
+    if (command.level > 1 or command.path.startswith("dlq ")) and (error.hint or "").startswith(
+        "create it: "
+    ):
+        noun = "topic" if isinstance(error, errors.TopicNotFound) else "sub"
+        own = command.path if command.path == "dlq list" else f"{noun} list"
+        error.hint = f"txlog {own} shows those that exist"
 
 
 def _print_text(text: str) -> None:

@@ -26,6 +26,7 @@ _OUT: Final = ("--out {}", ">PATH|-", ">DEST", "--format {}")
 _ID: Final = (">ID|-", ">ID")
 _START: Final = ("--to start", "--offset start", "--position start")
 _END: Final = ("--to end", "--offset end", "--position end")
+_ENDS: Final = ("start", "end", "earliest", "latest")
 _PROCESSES: Final = ("--parallelism {}",)
 FLAGS: Final[dict[str, tuple[str, ...]]] = {
     "--colour": ("--color {}",), "--colors": ("--color {}",), "--no-colour": ("--no-color",),
@@ -34,7 +35,8 @@ FLAGS: Final[dict[str, tuple[str, ...]]] = {
     "--subscription": ("<SUB",), "-s": ("<SUB",),
     "--from-beginning": _START, "--earliest": _START, "--to-earliest": _START,
     "--to-start": _START, "--to-beginning": _START, "--latest": _END, "--to-latest": _END,
-    "--to-end": _END, "--since": ("--offset {}..",), "--to": ("--until {}",),
+    "--to-end": _END, "--since": ("--offset {}..",), "--from": ("--offset {}..",),
+    "--to": ("--until {}",),
     "--max-messages": _COUNT, "--limit": _COUNT, "--count": _COUNT, "--lines": _COUNT,
     "--first": _COUNT, "-n": _COUNT, "--last": ("--offset=-{}",),
     "--tail": ("--last {}", "--offset=-{}"),
@@ -64,8 +66,11 @@ OF_COMMAND: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "--execute": ("--yes",),
     },
     "consume": {"--from": ("--since {}",)},
+    "sub create": dict.fromkeys(("--from", "--offset", "-o", "--start"), ("--position {}",)),
     "import": {"--header": ("",)},
-    "produce": {"--delimiter": ("--key-delim {}",)},
+    "produce": dict.fromkeys(
+        ("--delimiter", "--separator", "--key-separator", "--key-sep"), ("--key-delim {}",)
+    ),
     "policy retention set": {"--retention": ("--time {}",), "--size": ("--bytes {}",)},
     "topic copy": {
         **dict.fromkeys(("--to", "--dest", "--target", "--destination"), (">",)),
@@ -190,6 +195,14 @@ def _of_seek(typed: Typed) -> None:
     _of_subscription(typed)
 
 
+def _of_consume(typed: Typed) -> None:
+    """`--from latest` is a position, which --offset takes; other values of it are times."""
+    if "--since" in typed.flags:
+        at = typed.flags.index("--since")
+        if typed.flags[at + 1 : at + 2] and typed.flags[at + 1] in _ENDS:
+            typed.flags[at] = "--offset"
+
+
 def _of_policies(typed: Typed) -> None:
     """`policy … get TOPIC` instead of -t."""
     if len(typed.arguments) == 1 and "--topic" not in typed.names:
@@ -220,13 +233,21 @@ def _of_run(typed: Typed) -> None:
 
 _ORDERS: Final[dict[str, Callable[[Typed], None]]] = {
     **dict.fromkeys(
-        ("sub describe", "sub backlog", "sub skip", "sub expire", "sub clear-backlog"),
+        (
+            "sub create",
+            "sub describe",
+            "sub backlog",
+            "sub skip",
+            "sub expire",
+            "sub clear-backlog",
+        ),
         _of_subscription,
     ),
     **{
         f"policy {kind} get": _of_policies
         for kind in ("alert", "delayed", "retention", "schema", "watermark")
     },
+    "consume": _of_consume,
     "policy retention set": _of_retention,
     "sub seek": _of_seek,
     "topic copy": _of_topic_copy,

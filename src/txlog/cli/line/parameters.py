@@ -90,6 +90,7 @@ FLAGS: Final[dict[str, str]] = {
 SPECIAL: Final[dict[str, str]] = {
     "admin list-transaction-keys --topic": "only with messages of their transaction in this topic",
     "consume --key": "messages with this key",
+    "consume --offset": "which messages, -N in each partition: txlog help offsets",
     "consume --prop": "messages with this property",
     "produce --partition": "write to this partition",
     "produce --producer": "name of the producer; stores a sequence once, in each transaction anew",

@@ -33,7 +33,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "Speed": "--batch --flush-every --rate --durability --chunking",
     },
     "consume": {
-        "Which messages": "--offset --since -n --follow --until --partition --max-wait",
+        "Which messages": "--offset --last --since -n --follow --until --partition --max-wait",
         "Filter": ("--key --where --grep --prop --include-delayed --isolation --read-compacted"),
         "Subscription": (
             "--subscription --create --type --ack --position --consumer --txn-id --no-join"

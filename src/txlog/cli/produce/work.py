@@ -65,7 +65,7 @@ def run(call: Call, request: Request) -> None:
             "--trailer does not go with --chunking and raw files: it does not look into them"
         )
     if request.deliver_at is not None and request.deliver_at <= call.now_ms():
-        call.note("--deliver-at has passed: the messages are delivered at once")
+        call.say("--deliver-at has passed: the messages are delivered at once")
     check_files(request.files)
     client = call.client(write=True, durability=request.durability)
     topics = [topic for topic in (request.topic, request.on_error.topic) if topic is not None]

@@ -323,7 +323,7 @@ class Counts:
     """The totals of an export."""
 
     def __init__(self) -> None:
-        self.files = self.messages = self.size_bytes = 0
+        self.files = self.messages = self.size_bytes = self.file_bytes = 0
 
     def add(self, rows: pa.Table) -> None:
         """Count messages."""
@@ -345,7 +345,8 @@ def export_stream(
 
     message_range: by default everything up to the current end of the log
     where:   only messages for which this SQL is true, as in Client.read
-    returns: {topic, path, files, messages, size_bytes, undecided}; size_bytes: of payload
+    returns: {topic, path, files, messages, size_bytes, undecided, file_bytes}; size_bytes: of
+             payload; file_bytes: of the files written, 0 for a stream
     raises:  TopicNotFound, InvalidArgument, SqlError, PartitionUnavailable, Corruption; errors of
              the sink
     """
@@ -388,7 +389,7 @@ def export_file(
         dropping(writer(form, sink, shape.schema)) as writer_,
     ):
         _write(writer_, _tables(client, topic, message_range, condition), shape, form, counts, tell)
-    counts.files = 1
+    counts.files, counts.file_bytes = 1, Path(path).stat().st_size
     return _answer(topic, path, counts, condition)
 
 
@@ -637,6 +638,9 @@ class _Directory:
             for writer_ in writers.values():
                 writer_.close()
             self.counts.files += len(writers)
+        self.counts.file_bytes += sum(
+            (self._root / folder / name).stat().st_size for folder in writers
+        )
         return done
 
     def _taken(self, reader: Reader, most: int) -> Iterator[tuple[pa.Table, pa.Table]]:
@@ -733,4 +737,5 @@ def _answer(topic: str, path: str, counts: Counts, condition: Where | None) -> E
         "messages": counts.messages,
         "size_bytes": counts.size_bytes,
         "undecided": 0 if condition is None else condition.undecided,
+        "file_bytes": counts.file_bytes,
     }

@@ -93,7 +93,16 @@ class Where:
             self.undecided += meets.null_count
             return answers.column("row_at").filter(meets)
         assert failure is not None
-        raise _named(failure, topic, records) from failure
+        raise self._named(failure, topic, records) from failure
+
+    def _named(self, error: SqlError, topic: str, records: Records | None) -> SqlError:
+        """The same error; for a column that does not exist, one that says what was meant."""
+        column = _UNKNOWN.search(error.message)
+        if column is None:
+            return error
+        message = f'{topic} has no column or field "{column[1]}"'
+        hint = _as_text(self._condition, column[1]) or _hint(topic, records, column[1])
+        return SqlError(message, hint=hint)
 
     def _answers(
         self, numbered: pa.Table, topic: str, records: Records | None, way: tuple[bool, str]
@@ -147,13 +156,19 @@ def _session(statements: Sequence[str]) -> duck.Session:
     return session
 
 
-def _named(error: SqlError, topic: str, records: Records | None) -> SqlError:
-    """The same error; for a column that does not exist, one that names the fields."""
-    column = _UNKNOWN.search(error.message)
-    if column is None:
-        return error
-    message = f'{topic} has no column or field "{column[1]}"'
-    return SqlError(message, hint=_hint(topic, records, column[1]))
+def _as_text(condition: str, name: str) -> str | None:
+    """The hint for a name that stands alone on the right of a comparison: it is meant as a text."""
+    alone = re.compile(
+        rf'\s*(<=|>=|<>|!=|==|=|<|>)\s*(?:"{re.escape(name)}"|{re.escape(name)}(?![\w"]))'
+        r"(?=\s*(?:$|\)|(?:and|or)\b))",
+        re.IGNORECASE,
+    )
+    typed = alone.search(condition)
+    if typed is None:
+        return None
+    text = typed[0].strip().removeprefix(typed[1]).strip().strip('"').replace("'", "''")
+    meant = alone.sub(lambda each: f" {each[1]} '{text}'", condition).strip()
+    return f"a text stands in single quotes: {meant}"
 
 
 def _hint(topic: str, records: Records | None, column: str) -> str:

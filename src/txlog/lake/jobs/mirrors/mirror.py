@@ -58,8 +58,7 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
     """Add messages that became visible since the last run to a table in a local directory.
 
     form:    one of FORMS
-    returns: {topic, path, files, messages, size_bytes, undecided} of this run; size_bytes: of
-             payload
+    returns: as export_stream, of this run
     raises:  TopicNotFound, InvalidArgument, NotAllowed (the directory is not a mirror of this
              topic, or is ahead of the store), TryAgain (another run), MissingExtra, Corruption,
              DiskFailed
@@ -102,6 +101,7 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
                 written.drop()
                 if pin is not None:
                     pin.close()
+            file_bytes = sum(each.path.stat().st_size for each in added)  # a commit renames them
             if added:
                 target.commit(added, lsn)
     return {
@@ -111,6 +111,7 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
         "messages": written.messages,
         "size_bytes": written.size_bytes,
         "undecided": 0,
+        "file_bytes": file_bytes,
     }
 
 
