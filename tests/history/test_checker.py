@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.history.__main__ import main
 from tests.history.checker import NAMES, check
-from tests.history.events import read_file, save
 from tests.history.notation import history
 
 # Each is named by its finding, and a word that tells it from others with the same.
@@ -793,24 +789,3 @@ def test_a_correct_history_passes(name: str) -> None:
 def test_each_name_has_a_broken_history() -> None:
     assert {name.split(",")[0] for name in BROKEN} == NAMES
     assert len(BROKEN) >= 50
-
-
-def test_files_of_lines_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    good, bad = tmp_path / "good", tmp_path / "bad"
-    for path, text in ((good, "send m1 -> 1:0"), (bad, "read -> 1:0/m9")):
-        save(history(text), path)
-        assert read_file(path) == history(text)
-    assert main([str(good)]) == 0
-    assert main([str(good), str(bad)]) == 1
-    out = capsys.readouterr().out
-    assert "0 findings" in out
-    assert "phantom-message: read [0] saw 'm9' at 1:0 of t/0, which was never sent" in out
-
-
-def test_a_kill_ends_the_calls_of_its_process() -> None:
-    events = history("x: send m1\ny: p2/send m2\n* p/kill\ny -> 1:0")
-    assert [(event.type, event.op) for event in events[2:]] == [
-        ("event", "kill"),
-        ("unknown", "send"),
-        ("ok", "send"),
-    ]

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.history.events import merged
+from tests.history.__main__ import main
+from tests.history.events import merged, read_file, save
 from tests.history.model import NEVER, History
+from tests.history.notation import history
 from tests.history.recording import SUFFIX, Calls, checked
 from txlog.errors import OutcomeUnknown, StoreFull
 
@@ -67,3 +69,24 @@ def test_findings_are_reported_with_the_history(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="lost-message"):
         checked(tmp_path)
     assert (tmp_path / "findings.jsonl").exists()
+
+
+def test_files_of_lines_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    for path, text in ((good, "send m1 -> 1:0"), (bad, "read -> 1:0/m9")):
+        save(history(text), path)
+        assert read_file(path) == history(text)
+    assert main([str(good)]) == 0
+    assert main([str(good), str(bad)]) == 1
+    out = capsys.readouterr().out
+    assert "0 findings" in out
+    assert "phantom-message: read [0] saw 'm9' at 1:0 of t/0, which was never sent" in out
+
+
+def test_a_kill_ends_the_calls_of_its_process() -> None:
+    events = history("x: send m1\ny: p2/send m2\n* p/kill\ny -> 1:0")
+    assert [(event.type, event.op) for event in events[2:]] == [
+        ("event", "kill"),
+        ("unknown", "send"),
+        ("ok", "send"),
+    ]

@@ -205,8 +205,7 @@ def import_files(
     resume:  store each file separately; otherwise all files or none
     create:  create the topic if it is missing, with one partition
     decoded_bytes_max: most bytes that a Parquet row group may decode to
-    chosen:  called with the schema that the topic gets from the columns, and with words about
-             columns whose names cannot be names of fields
+    chosen:  called with the schema from the columns, and words about names that no field can have
     warn:    called with a warning
     returns: {topic, files, messages, size_bytes, txn, already} for messages stored now, or before;
              txn None: there were several; already: nothing was stored now

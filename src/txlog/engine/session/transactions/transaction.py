@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 A = TypeVar("A")
-LOOK_AGAIN_S: Final = 0.05  # while another thread writes the call that this thread waits for
+LOOK_AGAIN_S: Final = 0.005  # while another thread writes the call that this thread waits for
 
 
 class Later(Generic[T]):
@@ -180,9 +180,7 @@ class Transaction:
 
     __slots__ = (
         "_after_end",
-        "_bell",
         "_commits",
-        "_failed",
         "_first",
         "_flying",
         "_is_ending",
@@ -224,11 +222,9 @@ class Transaction:
         # if its writer is interrupted. `_takers` says which caller writes it: the first to claim.
         self._queue: dict[Call, None] = {}
         self._takers: dict[Call, list[int]] = {}  # a list of its own, with the thread
-        self._failed: Call | None = None  # the first refusal not yet reported
-        self._refused: list[Call] = []  # the others
+        self._refused: list[Call] = []  # refusals that no caller has seen, the first in front
         self._first: set[Call] = set()  # calls that wait again: they come before the others
         self._is_ending = False  # a commit has begun: it takes no more sends, unless repeated
-        self._bell: Event | None = None  # of a thread that waits for another one's write
         self.outcome: EndAnswer | None = None
 
     def __repr__(self) -> str:
@@ -354,7 +350,7 @@ class Transaction:
         self._is_ending = True
         calls = self._take()
         lost = self._lost_beside(calls)
-        commit = _Commit(self, calls, self._failed or lost)
+        commit = _Commit(self, calls, self._refusal() or lost)
         if commit.refused is None:
             if not calls and isinstance(self.use, NewTxn):
                 commit.calls = [self._opening()]
@@ -389,14 +385,15 @@ class Transaction:
                 return self._ended(ended)
             if not isinstance(ended.error, _Refused):
                 raise self._not_ended(ended.error, calls)
-        error = lost_write() if self._failed is None else self._failed.error or lost_write()
-        self._failed = self._failed or commit.refused
+        refused = self._refusal()
+        error = lost_write() if refused is None else refused.error or lost_write()
+        self._keep(commit.refused)
         self._drop(calls)
         self._settle(calls)
         try:
             if isinstance(self.use, TxnId):
                 self._abort(self.use)
-            self._status, self._failed = "ABORTED", None
+            self._status, self._refused = "ABORTED", []
         except TxlogError:
             pass  # it stays refused: a repeated commit aborts again, or the time-out does
         raise error
@@ -414,22 +411,22 @@ class Transaction:
             flying.future.wait()  # then the store says how it ended
         dropped = self._take()
         self._drop(dropped)
-        self._failed = self._failed or next(iter(dropped), None)  # if this fails, no commit without
+        self._keep(next(iter(dropped), None))  # if this fails, no commit without
         answer = self._abort(self.id)
         self._settle(dropped)
-        self._failed = None
+        self._refused = []
         return answer
 
     def _not_ended(self, error: BaseException, before: list[Call]) -> BaseException:
         """The error to raise for a failed commit. If it had no effect, the caller can repeat it."""
         if isinstance(error, OutcomeUnknown):
-            self._failed = None
+            self._refused = []
             return end.unknown_end(self.use, error) if isinstance(self.use, TxnId) else error
         for call in before:
             if call.error is error:
                 self._queue[call] = None
                 call.renew()
-        self._failed, self._refused, self._is_ending = None, [], False
+        self._refused, self._is_ending = [], False
         return error
 
     @staticmethod
@@ -483,8 +480,8 @@ class Transaction:
         self._write_queued()
         if any(not call.done for call in calls):
             raise lost_write()
-        if self._failed is not None:
-            raise self._failed.error or lost_write()
+        if (refused := self._refusal()) is not None:
+            raise refused.error or lost_write()
 
     def run(self, decide: DecideIn[T], uses: CallScope, *, is_ordered: bool = True) -> T:
         """Write the deferred operations, then this decision; returns its answer.
@@ -603,8 +600,6 @@ class Transaction:
             return
         error = locked[0].error
         assert error is not None
-        if self._failed in locked:
-            self._failed = None
         self._refused = [call for call in self._refused if call not in locked]
         self._first.update(locked)
         for call in locked:
@@ -626,9 +621,7 @@ class Transaction:
             taker = self._takers.get(call)
             if (taker is not None and taker[0] == get_ident()) or time.monotonic() > limit:
                 return False
-            bell = self._bell = Event()
-            if not call.done:
-                bell.wait(LOOK_AGAIN_S)
+            Event().wait(LOOK_AGAIN_S)
         return True
 
     def _take(self) -> list[Call]:
@@ -660,8 +653,6 @@ class Transaction:
             if call in self._queue:
                 self._queue.pop(call, None)
                 self._takers.pop(call, None)
-        if self._bell is not None:
-            self._bell.set()
 
     def _lost_beside(self, calls: list[Call]) -> Call | None:
         """A deferred call, not among `calls`, that was refused or has no outcome; None: no such.
@@ -676,20 +667,28 @@ class Transaction:
                 return call
         return None
 
+    def _refusal(self) -> Call | None:
+        """The first refusal that no caller has seen."""
+        return next(iter(self._refused), None)
+
+    def _keep(self, call: Call | None) -> None:
+        """Keep a call as the reason for an abort, unless there is one."""
+        if call is not None and not self._refused:
+            self._refused = [call]
+
     def _note_refused(self, call: Call) -> None:
         """Keep a refusal, for the commit to raise it unless a caller sees it first."""
-        if self._failed is None:
-            self._failed = call
-        elif self._failed is not call:
+        if call not in self._refused:
             self._refused.append(call)
 
     def _tell(self, call: Call) -> None:
         """Note that the caller gets the error of this call: the commit need not fail for it."""
-        if call in self._refused:
-            self._refused.remove(call)
-        elif self._failed is call:
-            waiting = [other for other in self._refused if other.error is not None]
-            self._failed, self._refused = next(iter(waiting), None), waiting[1:]
+        is_first = self._refusal() is call
+        self._refused = [
+            other
+            for other in self._refused
+            if other is not call and not (is_first and other.error is None)
+        ]
 
     def _call(self, decide: DecideIn[Any], uses: CallScope) -> Call:
         return Call(lambda view, now: decide(view, now, self.use), uses=uses, then=self._opened)
@@ -782,7 +781,7 @@ class Transaction:
                 group.settle(broken=True)
             for call in calls:
                 call.end(error)
-            self._failed = self._failed or calls[0]
+            self._keep(calls[0])
             self._settle(calls)
             if not in_doubt(calls):
                 if group is not None:
