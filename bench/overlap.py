@@ -1,6 +1,6 @@
 """Commits that overlap: transactions a second beside SQLite, by commits in flight and processes.
 
-    python -m bench overlap [--seconds N] [--flush-ms MS …] [--results]
+    python -m bench overlap [--seconds N] [--flush-ms MS …] [--folder DIR] [--results]
 
 Each worker repeats a durable transaction for some seconds: W1 has 2 x 10 messages of 100 bytes and
 10 acknowledgements, `ten` has ten messages. `commit` waits for each commit, `8` and `32` are
@@ -219,6 +219,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog=sys.argv[0], description=__doc__)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--flush-ms", type=float, nargs="*", default=[0, 0.5, 2.6, 7])
+    parser.add_argument("--folder", help="for the stores; by default a temporary one")
     parser.add_argument("--results", action="store_true")
     for hidden in ("--where", "--peer", "--load"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
@@ -234,7 +235,7 @@ def main() -> int:
         "|---|---|---|---|---|---|---|---|",
     ]
     cases = [(depth, 1) for depth in DEPTHS] + [(32, workers) for workers in PROCESSES]
-    with tempfile.TemporaryDirectory(dir=".") as scratch:
+    with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
         folder = Path(scratch).resolve()
         library = _slow_library(folder)
         for flush_ms in options.flush_ms:

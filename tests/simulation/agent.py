@@ -15,6 +15,7 @@ from threading import Thread, current_thread
 from typing import Any
 
 from tests.history.events import Recorder
+from tests.simulation.answers import acked, by_partition, nothing, rows_of, sent, text_id, value_of
 from tests.simulation.commands import run_command
 from tests.simulation.machine import Interrupted, SharedDisk, SimulatedProcess
 from tests.simulation.memory import Memory
@@ -28,7 +29,7 @@ from tests.simulation.scenario import (
 )
 from tests.simulation.upkeep import Upkeep
 from tests.simulation.watching import Watching
-from txlog import Client, Message, MessageId, functions
+from txlog import Client, Message, functions
 from txlog.base.ranges import END, START
 from txlog.client.answers.integrity import verify_disk
 from txlog.client.open import open_on
@@ -49,35 +50,6 @@ class Record:
 
 class Damage(Exception):
     """`verify` or a call has found that the store is damaged, and no fault damages it."""
-
-
-def text_id(message_id: MessageId | None) -> str | None:
-    """A message id as histories write it."""
-    return None if message_id is None else str(message_id)
-
-
-def rows_of(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Received messages as histories write them."""
-    return [
-        {
-            "topic": message.topic,
-            "partition": message.partition,
-            "id": text_id(message.message_id),
-            "value": value_of(message.value),
-            "key": None if message.key is None else message.key.decode(),
-            "redelivered": message.redelivery_count or 0,
-        }
-        for message in messages
-    ]
-
-
-def value_of(value: bytes | None) -> str:
-    """The unique name of a message; large ones are padded, typed ones are records."""
-    text = (value or b"").decode()
-    if text.startswith("{"):
-        name: str = json.loads(text)["name"]
-        return name
-    return text.rstrip("-")
 
 
 class Agent(Upkeep, Watching):
@@ -210,10 +182,10 @@ class Agent(Upkeep, Watching):
         if key:
             facts["key"] = key
         if not op["queued"]:
-            self._call("send", lambda: producer.send(payload, key=key), _sent, **facts)
+            self._call("send", lambda: producer.send(payload, key=key), sent, **facts)
             self._answer_queued()
             return
-        self._queue("send", lambda: producer.send_async(payload, key=key), _sent, **facts)
+        self._queue("send", lambda: producer.send_async(payload, key=key), sent, **facts)
 
     def send_many(self, op: dict[str, Any]) -> None:
         for _ in range(op["count"]):
@@ -229,14 +201,14 @@ class Agent(Upkeep, Watching):
         due = now_ms + op["after_ms"]
         facts["deliver_at_ms"] = due
         producer, payload = self._producer(topic), self._payload(topic, value)
-        self._call("send", lambda: producer.send(payload, key=key, deliver_at=due), _sent, **facts)
+        self._call("send", lambda: producer.send(payload, key=key, deliver_at=due), sent, **facts)
 
     def send_large(self, op: dict[str, Any]) -> None:
         topic, value = op["topic"], self._value()
         producer = self.client.producer(topic, chunking=True)
         padded = value + "-" * LARGE_BYTES
         facts = {"topic": topic, "value": value, "session": f"large {value}"}
-        self._call("send", lambda: producer.send(padded), _sent, **facts)
+        self._call("send", lambda: producer.send(padded), sent, **facts)
 
     def send_named(self, op: dict[str, Any]) -> None:
         topic, name = op["topic"], f"{self.process.name}-{op['producer']}"
@@ -269,7 +241,7 @@ class Agent(Upkeep, Watching):
             lambda: producer.send(
                 payload, key=key, sequence_id=sequence, partition=0, event_time=time_ms
             ),
-            _sent,
+            sent,
             **facts,
         )
         if self.memory.unsettled.get(at) is unsettled:
@@ -288,7 +260,7 @@ class Agent(Upkeep, Watching):
         self._call(
             "announce",
             lambda: producer.new_watermark().event_time(time_ms).send(),
-            _nothing,
+            nothing,
             topic=topic,
             producer=name,
             time_ms=time_ms,
@@ -374,7 +346,7 @@ class Agent(Upkeep, Watching):
             self._call(
                 "acknowledge",
                 lambda: consumer.acknowledge(received, txn=txn),
-                _acked,
+                acked,
                 **self._acked_of(op, consumer, received),
                 txn=txn_id,
             )
@@ -386,9 +358,9 @@ class Agent(Upkeep, Watching):
         producer, facts, payload = self._facts_in(txn_id, topic, key)
         if is_deferred:
             act = lambda: producer.send_async(payload, key=key, txn=txn)  # noqa: E731
-            self._queue("send", act, _sent, **facts)
+            self._queue("send", act, sent, **facts)
         else:
-            self._call("send", lambda: producer.send(payload, key=key, txn=txn), _nothing, **facts)
+            self._call("send", lambda: producer.send(payload, key=key, txn=txn), nothing, **facts)
 
     def _facts_in(
         self, txn_id: str, topic: str, key: str | None
@@ -422,7 +394,7 @@ class Agent(Upkeep, Watching):
         if op["rest_s"]:
             self.process.world.scheduler.sleep(op["rest_s"])
         if op["end"] == "commit" and op.get("in_flight"):
-            self._queue("commit", txn.commit_async, _nothing, txn=txn_id, **holder)
+            self._queue("commit", txn.commit_async, nothing, txn=txn_id, **holder)
             self._answer_queued()
         else:
             self._end(txn, txn_id, op["end"], holder)
@@ -442,11 +414,11 @@ class Agent(Upkeep, Watching):
             for topic, key in op["to"]:
                 producer, facts, payload = self._facts_in(txn_id, topic, key)
                 call = self.recorder.invoke(self.process.name, "send", **facts)
-                deferred.append((call, _sent, producer.send_async(payload, key=key, txn=txn)))
+                deferred.append((call, sent, producer.send_async(payload, key=key, txn=txn)))
             if received:
                 facts = self._acked_of(op, consumer, received) | {"txn": txn_id}
                 call = self.recorder.invoke(self.process.name, "acknowledge", **facts)
-                deferred.append((call, _acked, consumer.acknowledge_async(received, txn=txn)))
+                deferred.append((call, acked, consumer.acknowledge_async(received, txn=txn)))
             self._end(txn, txn_id, op["end"], holder)
         except (TxlogError, Interrupted):
             self._guarded(lambda: self._end(txn, txn_id, "abort", holder))
@@ -470,7 +442,7 @@ class Agent(Upkeep, Watching):
             self.recorder.ok(call, **answer(result))
 
     def _end(self, txn: Any, txn_id: str, end: str, holder: dict[str, Any]) -> None:
-        self._call(end, getattr(txn, end), _nothing, txn=txn_id, **holder)
+        self._call(end, getattr(txn, end), nothing, txn=txn_id, **holder)
 
     # --- receiving ---------------------------------------------------------------------------
 
@@ -491,14 +463,14 @@ class Agent(Upkeep, Watching):
                     name=name,
                     enable_watermarking=watches,
                 ),
-                _nothing,
+                nothing,
                 topic=topic,
                 subscription=subscription,
                 consumer=name,
                 kind=kind,
             )
             if self.consumers.setdefault(at, consumer) is not consumer:  # a thread was faster
-                self._call("close", consumer.close, _nothing, consumer=name)
+                self._call("close", consumer.close, nothing, consumer=name)
         return self.consumers[at]
 
     def _take(
@@ -541,14 +513,14 @@ class Agent(Upkeep, Watching):
         then = op["then"]
         if then == "close":
             at = op["topic"], op["subscription"]
-            self._call("close", self.consumers.pop(at).close, _nothing, consumer=consumer.name)
+            self._call("close", self.consumers.pop(at).close, nothing, consumer=consumer.name)
             return
         if not received or then == "nothing":
             return
         facts = self._acked_of(op, consumer, received)
         kind = self.topics[op["topic"]].kinds[op["subscription"]]
         if then == "nack":
-            self._call("nack", lambda: consumer.negative_acknowledge(received), _nothing, **facts)
+            self._call("nack", lambda: consumer.negative_acknowledge(received), nothing, **facts)
         elif then == "cumulative" and kind in ("exclusive", "failover"):
             last = received[-1]
             facts = self._acked_of(op, consumer, [last])
@@ -556,13 +528,13 @@ class Agent(Upkeep, Watching):
             self._call(
                 "acknowledge",
                 lambda: consumer.acknowledge_cumulative(last),
-                _acked,
+                acked,
                 **facts,
                 partition=last.partition,
                 cumulative=True,
             )
         else:
-            self._call("acknowledge", lambda: consumer.acknowledge(received), _acked, **facts)
+            self._call("acknowledge", lambda: consumer.acknowledge(received), acked, **facts)
 
     def seek(self, op: dict[str, Any]) -> None:
         topic, subscription, to = op["topic"], op["subscription"], op["to"]
@@ -571,7 +543,7 @@ class Agent(Upkeep, Watching):
             lambda: self.client.subscription(topic, subscription).seek(
                 START if to == "earliest" else END, force=True
             ),
-            _nothing,
+            nothing,
             topic=topic,
             subscription=subscription,
             to=to,
@@ -584,7 +556,7 @@ class Agent(Upkeep, Watching):
             self._call(
                 "reconsume_later",
                 partial(consumer.reconsume_later, message, 100),
-                _nothing,
+                nothing,
                 **self._acked_of(op, consumer, [message]),
             )
 
@@ -592,7 +564,7 @@ class Agent(Upkeep, Watching):
         topic, subscription = op["topic"], op["subscription"]
         facts = {"topic": topic, "subscription": subscription}
         handle = self.client.subscription(topic, subscription)
-        self._call("unsubscribe", lambda: handle.delete(force=True), _nothing, **facts)
+        self._call("unsubscribe", lambda: handle.delete(force=True), nothing, **facts)
         subscribe(self.client, self.recorder, self.process.name, self.topics[topic], subscription)
 
     def recreate_topic(self, op: dict[str, Any]) -> None:
@@ -600,7 +572,7 @@ class Agent(Upkeep, Watching):
         self._call(
             "delete_topic",
             lambda: self.client.admin.delete_topic(plan.name, force=True),
-            _nothing,
+            nothing,
             topic=plan.name,
         )
         make_topic(self.client, self.recorder, self.process.name, plan)
@@ -626,7 +598,7 @@ class Agent(Upkeep, Watching):
         self._call(
             "read",
             lambda: [*_messages(reader.receive_batch(timeout_ms=0))],
-            lambda messages: {"topics": {topic: _by_partition(messages)}},
+            lambda messages: {"topics": {topic: by_partition(messages)}},
             topics=[topic],
             reader=name,
         )
@@ -643,7 +615,7 @@ class Agent(Upkeep, Watching):
         self._call(
             "trim",
             lambda: self.client.admin.trim(topic, END, force_unacked=op["force"]),
-            _nothing,
+            nothing,
             topic=topic,
         )
 
@@ -653,7 +625,7 @@ class Agent(Upkeep, Watching):
         self._call(
             "add_partitions",
             lambda: self.client.admin.update_topic(topic, count),
-            _nothing,
+            nothing,
             topic=topic,
             partitions=count,
         )
@@ -680,7 +652,7 @@ class Agent(Upkeep, Watching):
         for _ in range(op["count"]):
             value = self._value()
             facts = {"topic": FUNCTION_IN, "value": value, "session": self._session(FUNCTION_IN)}
-            self._call("send", partial(producer.send, value), _sent, **facts)
+            self._call("send", partial(producer.send, value), sent, **facts)
 
     def function(self, op: dict[str, Any]) -> None:
         """Run a function that makes one message of each, exactly once."""
@@ -699,7 +671,7 @@ class Agent(Upkeep, Watching):
             text = json.dumps({"name": value}) if self.topics[topic].is_typed else value
             args = ["produce", topic, "-m", text, *(["--txn"] if name == "produce-txn" else [])]
             facts = {"topic": topic, "value": value}
-            self._call("send", lambda: _need_success(args), _nothing, **facts)
+            self._call("send", lambda: _need_success(args), nothing, **facts)
         elif name == "consume":
             run_command(["consume", topic, "--json"])
         else:
@@ -789,30 +761,3 @@ def _messages(table: Any) -> Iterable[Message]:
     from txlog import messages
 
     return messages(table)
-
-
-def _by_partition(messages: Iterable[Message]) -> dict[str, list[list[str | None]]]:
-    rows: dict[str, list[list[str | None]]] = {}
-    for message in messages:
-        rows.setdefault(str(message.partition), []).append(
-            [text_id(message.message_id), value_of(message.value)]
-        )
-    return rows
-
-
-def _sent(receipt: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = {"partition": receipt.partition}
-    if receipt.message_id is not None:
-        answer["id"] = text_id(receipt.message_id)
-    if receipt.duplicate:
-        answer["duplicate"] = True
-    return answer
-
-
-def _acked(answer: Any) -> dict[str, Any]:
-    counts = {name: getattr(answer, name) for name in ("dropped", "stale")}
-    return {name: count for name, count in counts.items() if count}
-
-
-def _nothing(answer: Any) -> dict[str, Any]:
-    return {}

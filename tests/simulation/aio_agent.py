@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from typing import Any
 
-from tests.simulation.agent import Agent, _acked, _nothing, _sent, rows_of
+from tests.simulation.agent import Agent
+from tests.simulation.answers import acked, nothing, rows_of, sent
 from tests.simulation.loop import run_in_loop
 from tests.simulation.machine import Interrupted, SharedDisk
 from txlog import messages as messages_of
@@ -90,7 +91,7 @@ class AioAgent(Agent):
     async def _closed(self) -> None:
         for consumer in self.consumers.values():
             try:
-                await self._await("close", consumer.close, _nothing, consumer=consumer.sync.name)
+                await self._await("close", consumer.close, nothing, consumer=consumer.sync.name)
             except TxlogError:
                 continue
         for _ in range(CLOSING_ROUNDS):
@@ -182,7 +183,7 @@ class AioAgent(Agent):
             if call["after_ms"] is not None:
                 due = SystemClock().now().wall_ms + call["after_ms"]
                 facts["deliver_at_ms"] = options["deliver_at"] = due
-            await self._await("send", partial(producer.send, value, **options), _sent, **facts)
+            await self._await("send", partial(producer.send, value, **options), sent, **facts)
 
     async def _aio_consumer(self, call: dict[str, Any]) -> Any:
         topic, subscription = call["topic"], call["subscription"]
@@ -200,7 +201,7 @@ class AioAgent(Agent):
             return await self._await(
                 "subscribe",
                 open_it,
-                _nothing,
+                nothing,
                 topic=topic,
                 subscription=subscription,
                 consumer=name,
@@ -237,10 +238,10 @@ class AioAgent(Agent):
         facts = self._acked_of(call, consumer.sync, received)
         if call["then"] == "nack":
             act = partial(consumer.negative_acknowledge, received)
-            await self._await("nack", act, _nothing, **facts)
+            await self._await("nack", act, nothing, **facts)
         else:
             await self._await(
-                "acknowledge", partial(consumer.acknowledge, received), _acked, **facts
+                "acknowledge", partial(consumer.acknowledge, received), acked, **facts
             )
 
     async def _aio_transfer(self, call: dict[str, Any]) -> None:
@@ -281,12 +282,12 @@ class AioAgent(Agent):
                 if key:
                     facts["key"] = key
                 send = partial(producer.send, value, key=key, txn=txn)
-                await self._await("send", send, _nothing, **facts)
+                await self._await("send", send, nothing, **facts)
             if received:
                 facts = self._acked_of(call, consumer.sync, received)
                 act = partial(consumer.acknowledge, received, txn=txn)
-                await self._await("acknowledge", act, _acked, **facts, txn=txn_id)
+                await self._await("acknowledge", act, acked, **facts, txn=txn_id)
         except (asyncio.CancelledError, TxlogError):
-            await self._await("abort", txn.abort, _nothing, txn=txn_id, **holder)
+            await self._await("abort", txn.abort, nothing, txn=txn_id, **holder)
             raise
-        await self._await(end, getattr(txn, end), _nothing, txn=txn_id, **holder)
+        await self._await(end, getattr(txn, end), nothing, txn=txn_id, **holder)

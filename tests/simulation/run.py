@@ -16,12 +16,11 @@ from tests.simulation.agent import (
     Agent,
     make_topic,
     need_sound,
-    rows_of,
     snapshot,
     subscribe,
-    value_of,
 )
 from tests.simulation.aio_agent import AioAgent
+from tests.simulation.answers import rows_of, value_of
 from tests.simulation.bucket import simulated_bucket, trust_bucket
 from tests.simulation.client_agent import ClientAgent, resolve
 from tests.simulation.commands import simulated_commands

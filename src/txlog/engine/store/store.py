@@ -1065,7 +1065,7 @@ class Store:
                             flight.wait()
                         flight = self._mutex.run(partial(self._behind, flight, outcome.group))
                 return outcome
-            except BaseException:
+            except BaseException:  # also of a signal handler
                 self._land()
                 raise
         except BaseException:  # twice: another interrupt may cut the first short
