@@ -103,11 +103,7 @@ def test_messages_are_coloured_as_data_is(
     for words, plain, is_coloured in (
         (["consume", "nope"], "error: ", "\x1b[1;31merror:\x1b[0m "),
         (["produce", "orders", "in"], "warning: ", "\x1b[1;33mwarning:\x1b[0m "),
-        (
-            ["produce", "orders", "-m", "x", "-v", "--deliver-at", "-1h"],
-            "note: ",
-            "\x1b[36mnote:\x1b[0m ",
-        ),
+        (["txn", "connect", "fresh", "-v"], "note: ", "\x1b[36mnote:\x1b[0m "),
     ):
         assert run(*words, *flag)[2].startswith(is_coloured if colored else plain)
     assert "\x1b" not in run("consume", "nope", "--json", *flag)[2]
