@@ -283,6 +283,7 @@ class CommitQueue:
         thread = self._thread
         if thread is not None and thread.is_alive():
             return
+        self._gone.acquire(False)  # an earlier thread may have opened it
         self._thread = thread = Thread(target=self._run, name="txlog-commit", daemon=True)
         try:
             thread.start()
