@@ -709,6 +709,8 @@ class Client(RelationReader):
         condition: Any = where
         if isinstance(where, str):
             condition = importlib.import_module(_SQL_ENGINE).Where(where, topics, typed)
+        elif where is not None and not hasattr(where, "filtered"):
+            raise InvalidArgument(f"where is {type(where).__name__}, it must be text")
         # a condition may name any column
         stored = record_columns.stored(columns) if condition is None else None
         reader = readers.Readers(self.store, topics, bounds, partitions, isolation, stored)

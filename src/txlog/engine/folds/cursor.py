@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -228,10 +229,15 @@ def _take_pending_committed(state: Cursor, lsn: int, time_ms: int, op: PendingCo
     state.last_ack_ms = time_ms
 
 
+def _firsts(runs: Iterable[Run]) -> list[Id]:
+    """The first id of each run; a run of a damaged op may be empty."""
+    return [first for run in runs for first in islice(each(run), 1)]
+
+
 def _take_pending_aborted(state: Cursor, lsn: int, time_ms: int, op: PendingAborted) -> None:
     pending = _take(state, lsn, op.coordinator, op.sequence)
     state.count_again(id_ for run in pending.runs for id_ in each(run))
-    state.rewind(min((next(iter(each(run))) for run in pending.runs), default=None))
+    state.rewind(min(_firsts(pending.runs), default=None))
     state.figures.aborted += 1
     state.figures.redelivered += pending.count
 
@@ -259,7 +265,7 @@ def _take_returned(state: Cursor, lsn: int, time_ms: int, op: Returned) -> None:
     if op.due is not None:
         leases.wait(ids, op.due)
         return
-    back = [next(iter(each(run))) for run in (*op.uncounted, *counted)]
+    back = _firsts([*op.uncounted, *counted])
     if back:
         state.rewind(min(back))
 
@@ -267,7 +273,7 @@ def _take_returned(state: Cursor, lsn: int, time_ms: int, op: Returned) -> None:
 def _take_promoted(state: Cursor, lsn: int, time_ms: int, op: Promoted) -> None:
     for run in op.runs:
         state.released.add(run)
-    state.rewind(min(next(iter(each(run))) for run in op.runs))
+    state.rewind(min(_firsts(op.runs), default=None))
 
 
 def _take_ack_conflicted(state: Cursor, lsn: int, time_ms: int, op: AckConflicted) -> None:
