@@ -706,11 +706,7 @@ class Client(RelationReader):
         topics = [topic] if isinstance(topic, str) else list(topic)
         typed = record_columns.RecordColumns(self.store)
         adds_records = columns is None or RECORD in columns
-        condition: Any = where
-        if isinstance(where, str):
-            condition = importlib.import_module(_SQL_ENGINE).Where(where, topics, typed)
-        elif where is not None and not hasattr(where, "filtered"):
-            raise InvalidArgument(f"where is {type(where).__name__}, it must be text")
+        condition = _condition_of(where, topics, typed)
         # a condition may name any column
         stored = record_columns.stored(columns) if condition is None else None
         reader = readers.Readers(self.store, topics, bounds, partitions, isolation, stored)
@@ -1106,6 +1102,15 @@ class Client(RelationReader):
         if self._commits.queue is not None:
             self._commits.queue.wait_for_all()
         self.store.flush()
+
+
+def _condition_of(where: object, topics: list[str], typed: record_columns.RecordColumns) -> Any:
+    """A condition on messages, from its text if it is one. Raises InvalidArgument, SqlError."""
+    if isinstance(where, str):
+        return importlib.import_module(_SQL_ENGINE).Where(where, topics, typed)
+    if where is not None and not hasattr(where, "filtered"):
+        raise InvalidArgument(f"where is {type(where).__name__}, it must be text")
+    return where
 
 
 def _finder(topic: str, subscription: str) -> Find:
