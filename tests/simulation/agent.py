@@ -287,17 +287,10 @@ class Agent(Upkeep, Watching):
     def _answer_queued(self) -> None:
         left = []
         for call, future, answer in self.queued:
-            if not future.done():
-                left.append((call, future, answer))
-                continue
-            try:
-                result = future.result()
-            except (OutcomeUnknown, Interrupted) as error:
-                self.recorder.unknown(call, error)
-            except TxlogError as error:
-                self.recorder.fail(call, error)
+            if future.done():
+                self._answer(call, answer, future)
             else:
-                self.recorder.ok(call, **answer(result))
+                left.append((call, future, answer))
         self.queued = left
 
     # --- transactions ------------------------------------------------------------------------

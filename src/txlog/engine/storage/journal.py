@@ -134,7 +134,6 @@ WRITTEN_TIMEOUT_MS = 5_000
 LOOK_AGAIN_S = 0.1  # a thread that waits for a landing looks again, in case its wake-up was lost
 REWRITE_BYTES_MAX = 1 << 20  # bytes of frames rewritten by one call (R11)
 T = TypeVar("T")
-U = TypeVar("U")
 
 
 class Flight:
