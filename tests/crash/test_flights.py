@@ -35,7 +35,8 @@ class Threads:
         self._producer = client.producer("t")  # to open one, a thread waits for a flush
         self._calls = 0
         self._first = threading.get_ident()
-        self._second = threading.Thread(target=self._send, args=("a2",))
+        # A daemon: when the first is killed in a flush, as a whole process is, the second waits on.
+        self._second = threading.Thread(target=self._send, args=("a2",), daemon=True)
         self.answered: list[str] = []
         self.unknown: list[str] = []
 

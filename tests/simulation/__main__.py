@@ -15,4 +15,8 @@ install()
 
 from tests.simulation.command import main  # noqa: E402
 
-sys.exit(main())
+code = main()
+sys.stdout.flush()
+sys.stderr.flush()
+# Without the functions of `atexit`: they would wait for threads of killed processes.
+os._exit(code)

@@ -26,6 +26,7 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
+        timeout=500,
     )
 
 
