@@ -47,6 +47,25 @@ def test_a_mistake_names_the_next_step(line: str, hint: str, capfd: Capture) -> 
     assert hint in error["hint"]
 
 
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("topic describe nothing", "txlog -S '{}' topic create nothing"),
+        ("topic describe nothing --json", "txlog -S '{}' topic create nothing"),
+        ("admin offline orders", "undo: txlog -S '{}' admin online orders/0"),
+        ("config set retention_ms 5000", "undo: txlog -S '{}' config set"),
+        ("policy retention set orders --time 7d", "now: txlog -S '{}' admin checkpoint"),
+    ],
+)
+def test_a_line_to_paste_names_the_store_that_was_typed(
+    store: Path, line: str, text: str, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    place = store.rename(store.parent / "my shop")
+    monkeypatch.delenv("TXLOG_STORE")
+    main(["-S", str(place), *line.split()])
+    assert text.format(place) in capfd.readouterr().err
+
+
 @pytest.mark.usefixtures("store")
 def test_dead_letter_topic_names_who_filled_it(capfd: Capture) -> None:
     """The listing names a subscription that does not exist: it may be deleted, or a function's."""

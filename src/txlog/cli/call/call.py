@@ -12,9 +12,10 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
@@ -75,6 +76,7 @@ _EMPTY: Final[dict[str, str]] = {
     "dlq list": "no dead letters",
     "segment list": "no files yet: messages are in the journal until txlog admin checkpoint",
 }
+_LINE: Final = re.compile(r"\btxlog (?=([a-z]+)\b)")
 _LEVELS: Final = {"error": (2, 0), "warning": (1, 0), "info": (0, 0), "debug": (0, 1)}
 
 
@@ -128,9 +130,16 @@ class Call:
     """One run of one command."""
 
     def __init__(
-        self, command: Described, flags: Globals, report: Report, *, dry_run: bool = False
+        self,
+        command: Described,
+        flags: Globals,
+        report: Report,
+        *,
+        dry_run: bool = False,
+        commands: Collection[str] = (),
     ) -> None:
         self.command = command
+        self._commands = commands  # the first words of those that open a store
         self.dry_run = dry_run
         self.flags = flags
         self.report = report
@@ -141,6 +150,7 @@ class Call:
         self.line: Line | None = None  # set while a bar is drawn
         self.values: dict[str, Any] = {}  # of the command's parameters, as in the line
         report.json = report.json or flags.json
+        report.edit = self.for_this_store
         self.user = user_settings(profile_of(flags))
         if flags.no_color:
             flags.color = "never"
@@ -299,12 +309,17 @@ class Call:
         else:
             self._say("info", text)
 
-    def for_this_store(self, line: str) -> str:
-        """A line `txlog …` as it is typed for the store of this call: with its -S or --profile."""
-        quote = importlib.import_module("shlex").quote
+    def for_this_store(self, text: str) -> str:
+        """A text whose lines `txlog …` can be pasted: with the -S or --profile of this call."""
         flags = [("-S", self.flags.store), ("--profile", self.flags.profile)]
-        words = [f"{flag} {quote(value)}" for flag, value in flags if value]
-        return " ".join(["txlog", *words, line.removeprefix("txlog ")])
+        given = [(flag, value) for flag, value in flags if value]
+        if not given or "txlog " not in text:
+            return text
+        quote = importlib.import_module("shlex").quote
+        words = " ".join(f"{flag} {quote(value)}" for flag, value in given)
+        return _LINE.sub(
+            lambda line: f"txlog {words} " if line[1] in self._commands else line[0], text
+        )
 
     def store_path(self) -> str:
         """Return the path of the store (spec/cli 3).
@@ -403,7 +418,7 @@ class Call:
                 client.wait_for_locks(usual_ms)
 
     def _say(self, level: str, text: str, prefix: str = "") -> None:
-        text = printable(text)
+        text = printable(self.for_this_store(text))
         line = f"{prefix}{text}"
         if level != "info":
             choice = "never" if self.flags.log_file is not None else self.flags.color or "auto"
@@ -609,8 +624,7 @@ def each_target(names: Sequence[str], act: Callable[[str], None]) -> None:
 
 def say_when_it_applies(call: Call) -> None:
     """Say what applies policies of retention, as setting them deletes nothing yet."""
-    now = call.for_this_store("txlog admin checkpoint")
-    call.summary(f"each checkpoint applies them, also automatic ones; now: {now}")
+    call.summary("each checkpoint applies them, also automatic ones; now: txlog admin checkpoint")
 
 
 def show_text(call: Call, text: str) -> None:

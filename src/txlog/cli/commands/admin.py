@@ -181,7 +181,7 @@ def offline(
     _say(call, answer)
     if answer["changed"] and not call.dry_run:
         undo = command_line("admin online", f"{answer['topic']}/{answer['partition']}")
-        call.summary(f"undo: {call.for_this_store(undo)}")
+        call.summary(f"undo: {undo}")
     call.output.result(answer)
 
 

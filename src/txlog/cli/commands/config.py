@@ -99,7 +99,7 @@ def set_(
     answer = admin.set_setting(key, _parsed(key, value, settings[key]["value"]))
     now, was = _shown(key, answer["value"]), _shown(key, answer["before"])
     if answer["changed"]:
-        undo = call.for_this_store(command_line("config set", key, was))
+        undo = command_line("config set", key, was)
         way_back = "" if call.dry_run or key == "coordinators" else f"; undo: {undo}"
         call.summary(f"{key} is {now}, it was {was}{way_back}")
     else:

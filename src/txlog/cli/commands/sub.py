@@ -386,7 +386,7 @@ def _seek(call: Call, handle: SubscriptionHandle, to: Bound, force: bool, acked:
         moved = handles.moved_partitions(answer)
         call.summary(f"{handle.name} moved" if moved else f"{handle.name} is already there")
         for line in handles.undo_of(answer):
-            call.summary(f"undo: {call.for_this_store(line)}")
+            call.summary(f"undo: {line}")
         for loss in handles.lost_by(answer):
             call.summary(f"undo does not bring back {loss}")
     call.output.result(answer)

@@ -373,6 +373,11 @@ NOUNS: Final[dict[str, str]] = {
     "man": "manual pages",
 }
 
+# Those of commands that open a store, in a line: `txlog -S shop topic list`.
+FIRST_WORDS: Final = frozenset(path.partition(" ")[0] for path in COMMANDS) - {
+    "completion", "demo", "doctor", "help", "init", "man", "restore",
+}  # fmt: skip
+
 ALIASES: Final[dict[str, str]] = {
     "delayed": "delay",
     "topics": "topic",

@@ -174,7 +174,8 @@ def invoke(command: Command, args: list[str], report: say.Report) -> int:
         if command.times:
             values = {name: as_given(value) for name, value in values.items()}
         try:
-            return Call(command, flags, report, dry_run=dry_run).run(values)
+            call = Call(command, flags, report, dry_run=dry_run, commands=catalogue.FIRST_WORDS)
+            return call.run(values)
         except (errors.TopicNotFound, errors.SubscriptionNotFound) as error:
             _spare(command, error)
             raise

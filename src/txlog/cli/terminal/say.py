@@ -22,7 +22,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -144,11 +144,15 @@ def _written(character: re.Match[str]) -> str:
 
 
 class Report(msgspec.Struct):
-    """How to print an error; the command sets `store` and `color` once it knows them."""
+    """How to print an error; the command sets the fields from `store` on once it knows them.
+
+    edit: makes the command lines in a hint work where the error was raised
+    """
 
     json: bool
     store: str | None
     color: str = "auto"
+    edit: Callable[[str], str] = str
     always: int | None = None  # the exit code of a monitoring command for any error
 
     def show(self, error: TxlogError, cause: BaseException | None = None) -> int:
@@ -159,6 +163,8 @@ class Report(msgspec.Struct):
         fields = error.as_dict()
         if self.store is not None:
             fields.setdefault("store", self.store)
+        if error.hint is not None:
+            fields["hint"] = self.edit(error.hint)
         text = (
             _UNSEEN.sub(_escaped, as_json({"error": fields}))
             if self.json
