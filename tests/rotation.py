@@ -28,7 +28,7 @@ class Tier(NamedTuple):
 
 TIERS = {
     "slow": Tier(7, limit_s=15.0),
-    "deep": Tier(3),
+    "deep": Tier(4),
     "spark": Tier(2, has_files=True),
     "clients": Tier(2, has_files=True),
 }
