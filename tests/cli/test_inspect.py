@@ -78,7 +78,7 @@ def test_every_kind_of_thing_has_rows(run: Run, word: str, kind: str, rows: int)
 def test_a_transaction_has_its_messages_and_its_ends(run: Run) -> None:
     """Kills: rows of another transaction, and missing rows that are still hidden."""
     with txlog.open("store") as client:
-        txn = client.transaction()
+        txn = client.transaction(write_through=True)
         client.producer("orders/1").send(b"open", txn=txn)
         [ended] = [row["txn"] for row in client.transactions(all=True) if row["state"] != "open"]
         sql = "SELECT kind, txn_state, count(*) AS n FROM this GROUP BY ALL ORDER BY ALL"

@@ -130,7 +130,7 @@ def test_bad_input_is_refused_and_nothing_is_written(bench: Bench, given: dict[s
     client = bench.client
     producer = client.producer("t")
     large = client.producer("t", chunking=True)
-    txn = client.transaction()
+    txn = client.transaction(write_through=True)
     txn_id = txn.id
     lsn_before = client.status()["journal"]["lsn"]
     for each_producer, value in ((producer, b"x"), (large, b"x"), (large, b"x" * (6 << 20))):

@@ -60,7 +60,7 @@ def test_example_b_a_commit_indexes_the_messages_that_are_not_due(shop: Shop) ->
     """13 B; 8: rows of an open transaction delay no other message."""
     shop.set(0)
     consumer = shop.consumer()
-    txn = shop.client.transaction()
+    txn = shop.client.transaction(write_through=True)
     producer = shop.client.producer("t")
     with txn:
         for value, at in ((b"a", None), (b"b", 900), (b"c", 500)):
@@ -359,7 +359,7 @@ def test_the_abort_of_an_ack_does_not_release(shop: Shop, end_ms: int) -> None:
     consumer = shop.consumer()
     a = shop.send(b"a", 100)
     assert take(consumer) == []
-    txn = shop.client.transaction()
+    txn = shop.client.transaction(write_through=True)
     consumer.acknowledge(a, txn=txn)
     shop.set(end_ms)
     assert take(consumer) == []
@@ -375,7 +375,7 @@ def test_the_abort_of_an_ack_behind_a_clock_that_went_back(shop: Shop) -> None:
     consumer = shop.consumer()
     a = shop.send(b"a", 100)
     assert take(consumer) == []
-    txn = shop.client.transaction()
+    txn = shop.client.transaction(write_through=True)
     consumer.acknowledge(a, txn=txn)
     shop.set(200)
     assert take(consumer) == [] and pointer(consumer) == 200

@@ -162,7 +162,7 @@ class World:
                 sub.hands.pop(message, None)
                 sub.released.discard(message)
         else:
-            txn = process.client.transaction(timeout_ms=10_000_000)
+            txn = process.client.transaction(timeout_ms=10_000_000, write_through=True)
             consumer.acknowledge(chosen, txn=txn)
             for message in chosen:
                 sub.pending[message] = txn

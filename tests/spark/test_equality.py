@@ -64,7 +64,7 @@ class Filling:
         )
 
     def transaction(self, *, commits: bool) -> None:
-        txn = self._client.transaction()
+        txn = self._client.transaction(write_through=True)
         self.send(6, txn)
         if commits:
             txn.commit()
@@ -98,7 +98,9 @@ def fill(client: Client) -> txlog.Transaction:
         filling.send(12)
         client.checkpoint(roll_all=True)
     client.admin.trim("orders", Bound("last", 2), force_unacked=True)
-    late, still_open = (client.transaction(timeout_ms=3_600_000) for _ in range(2))
+    late, still_open = (
+        client.transaction(timeout_ms=3_600_000, write_through=True) for _ in range(2)
+    )
     for txn in (late, still_open):
         filling.send(4, txn)
     filling.large()

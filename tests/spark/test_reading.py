@@ -431,7 +431,7 @@ def test_many_markers_are_read_by_spark_and_named(
     spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kills: a million markers in the plan, and a slow plan without a warning."""
-    open_txn = client.transaction()  # keeps the sidecar from being clean
+    open_txn = client.transaction(write_through=True)  # keeps the sidecar from being clean
     client.producer("orders").send(b"held", partition=0, txn=open_txn)
     for number in range(3):
         with client.transaction() as txn:
@@ -450,7 +450,7 @@ def test_many_markers_are_read_by_spark_and_named(
 
 def test_uncommitted_rows_of_a_frame_have_a_state(spark: SparkSession, client: Client) -> None:
     """Isolation uncommitted: kills a preview that looks like a message."""
-    txn = client.transaction()
+    txn = client.transaction(write_through=True)
     client.producer("orders").send(b"open", txn=txn)
     client.checkpoint()
     with client.transaction() as other:

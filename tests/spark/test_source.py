@@ -215,7 +215,7 @@ def test_parts_and_tail_can_be_left_out(spark: SparkSession, client: Client) -> 
 @pytest.mark.spark
 def test_uncommitted_rows_of_the_source_have_a_state(spark: SparkSession, client: Client) -> None:
     """Isolation uncommitted: kills a preview that looks like a message."""
-    txn = client.transaction()
+    txn = client.transaction(write_through=True)
     client.producer("orders").send(b"open", txn=txn)
     with client.transaction() as other:
         client.producer("orders").send(b"in", txn=other)

@@ -306,7 +306,7 @@ def test_nothing_new_is_no_batch(client: Client) -> None:
 
 def test_open_transactions_do_not_block_the_stream(client: Client) -> None:
     """Kills: a message that is lost because a later one was read first."""
-    txn = client.transaction()
+    txn = client.transaction(write_through=True)
     client.producer("orders").send(b"late", partition=0, txn=txn)
     client.producer("orders").send(b"early", partition=0)
     stream = Stream(client.path)

@@ -33,7 +33,7 @@ def fill(client: Client) -> None:
     client.create_subscription("t", "s", type="shared")
     producer = client.producer("t")
     for number in range(12):
-        txn = client.transaction(timeout_ms=600_000)
+        txn = client.transaction(timeout_ms=600_000, write_through=True)
         for piece in range(4):
             at = LATER + number if piece % 2 else None
             producer.send(b"%d %d" % (number, piece), deliver_at=at, txn=txn)

@@ -136,7 +136,10 @@ def test_unclean_files_are_joined_with_their_markers(
     txlog.init(path, ledger_entries_max=4, free_bytes_min=0)
     with txlog.open(path) as client:
         client.create_topic("t")
-        first, second = client.transaction(), client.transaction()
+        first, second = (
+            client.transaction(write_through=True),
+            client.transaction(write_through=True),
+        )
         for txn, value in ((first, b"first"), (second, b"second")):
             client.producer("t").send(value, txn=txn)
         first.commit()
@@ -173,7 +176,7 @@ def test_records_of_two_versions(
         client.create_topic("clock", schema=pa.schema([("time", pa.time32("ms"))]))
         client.create_topic("empty", schema=newer)
         client.admin.set_schema_policies("t", compatibility="backward")
-        open_txn = client.transaction()
+        open_txn = client.transaction(write_through=True)
         client.producer("t").send({"cups": 66}, txn=open_txn)
         with client.transaction() as txn:
             client.producer("t").send({"cups": 1}, txn=txn)

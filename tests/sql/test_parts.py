@@ -213,7 +213,10 @@ def test_rows_in_frames_match_the_log(
 
 def written(client: Client, draw: random.Random) -> None:
     """Frames of all kinds of rows, some of several partitions, some large, in any order."""
-    producer, open_ones = client.producer("a"), [client.transaction() for _ in range(3)]
+    producer, open_ones = (
+        client.producer("a"),
+        [client.transaction(write_through=True) for _ in range(3)],
+    )
     for number in range(40):
         partition, rows = draw.randrange(2), draw.choice([1, 1, 5, 30])
         values = [b"%d.%d" % (number, row) for row in range(rows)]
@@ -229,7 +232,7 @@ def written(client: Client, draw: random.Random) -> None:
         if draw.random() < 0.3:
             at = draw.randrange(3)
             (open_ones[at].commit if draw.random() < 0.8 else open_ones[at].abort)()
-            open_ones[at] = client.transaction()
+            open_ones[at] = client.transaction(write_through=True)
 
 
 @pytest.mark.parametrize("seed", graded(range(6), 1))

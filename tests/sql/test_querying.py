@@ -155,7 +155,7 @@ class History:
 
     def begin(self, rng: random.Random) -> None:
         if len(self.txns) < 4:
-            self.txns.append(self.client.transaction())
+            self.txns.append(self.client.transaction(write_through=True))
 
     def send_in_txn(self, rng: random.Random) -> None:
         if not self.txns:
@@ -352,7 +352,10 @@ def test_clean_files_hide_rows_of_trimmed_markers(tmp_path: Path) -> None:
     txlog.init(path, ledger_entries_max=4, free_bytes_min=0)
     with txlog.open(path) as client:
         client.create_topic("t")
-        first, second = client.transaction(), client.transaction()
+        first, second = (
+            client.transaction(write_through=True),
+            client.transaction(write_through=True),
+        )
         for txn, value in ((first, b"first"), (second, b"second")):
             client.producer("t").send(value, txn=txn)
         first.commit()

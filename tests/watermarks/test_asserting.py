@@ -179,7 +179,7 @@ def test_an_abort_drops_it(bench: Bench) -> None:
     client = bench.client
     producer = client.producer("t", name="A")
     producer.new_watermark().event_time(5).send()
-    txn = client.transaction()
+    txn = client.transaction(write_through=True)
     producer.new_watermark(txn).mark_idle().send()
     producer.new_watermark(txn).event_time(9).send()
     txn.abort()
@@ -190,7 +190,7 @@ def test_a_watermark_comes_after_queued_sends(bench: Bench) -> None:
     """The operations of a handle are written in order, whichever of them opens the transaction."""
     client = bench.client
     producer = client.producer("t", name="A")
-    txn = client.transaction()
+    txn = client.transaction(write_through=True)
     later = [producer.send_async(b"%d" % n, event_time=n + 1, txn=txn) for n in range(3)]
     placed = producer.new_watermark(txn).event_time(3).send()
     assert all(future.done() for future in later) and placed.txn == txn.id
@@ -209,7 +209,7 @@ def test_a_refused_queued_send_fails_the_commit(bench: Bench) -> None:
     client.create_topic("gone")
     lost = client.producer("gone")
     producer = client.producer("t", name="A")
-    txn = client.transaction()
+    txn = client.transaction(write_through=True)
     producer.send(b"a", txn=txn)
     client.admin.delete_topic("gone", force=True)
     lost.send_async(b"x", txn=txn)
@@ -256,7 +256,7 @@ def test_refused_ahead_of_an_open_transaction(tmp_path: Path, way: str) -> None:
     client = bench.client
     client.create_topic("t", 3)
     producer = client.producer("t", name="A", chunking=True)
-    txn = client.transaction()
+    txn = client.transaction(write_through=True)
     if way == "handle":
         producer.send(b"x", event_time=50, txn=txn)
     elif way == "later":

@@ -457,7 +457,7 @@ def test_messages_acknowledged_elsewhere_are_not_in_a_window(client: txlog.Clien
             meddled = True
             first = next(iter(client.reader(STATE)))
             assert first.message_id is not None
-            txn = client.transaction()
+            txn = client.transaction(write_through=True)
             client.acknowledge(STATE, "s", [first.message_id], txn=txn)
             txn.commit()
 
