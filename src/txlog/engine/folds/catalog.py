@@ -177,6 +177,7 @@ class Catalog(msgspec.Struct, array_like=True, dict=True):
     losses: list[Loss] = []  # accepted by repairs
     clock: ClockNoted | None = None  # the clocks when the wall clock was last trusted
     directories: dict[str, int] = {}  # folded directory that is not that of the name -> topic
+    renames: int = 0  # only grows: shows whether a copy of the names is outdated
 
 
 def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
@@ -363,9 +364,15 @@ def _rename_topic(state: Catalog, lsn: int, op: TopicRenamed) -> None:
     del state.by_name[topic.name.casefold()]
     state.by_name[folded] = op.topic
     former = [name for name in topic.former if name not in (topic.name, op.name)]
-    topic.former = [*former, topic.name][-FORMER_MAX:]
     state.directories.pop(topic.directory.casefold(), None)
-    topic.name, topic.directory = op.name, op.directory
+    # a new record: sessions keep that of their opening, with the name by which they were opened
+    state.topics[op.topic] = msgspec.structs.replace(
+        topic,
+        name=op.name,
+        directory=op.directory,
+        former=[*former, topic.name][-FORMER_MAX:],
+    )
+    state.renames += 1
     _take_directory(state, lsn, op)
 
 
