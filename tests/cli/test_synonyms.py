@@ -83,10 +83,7 @@ def test_a_synonym_that_only_reads_works(
         ("sub drain 'my sub'", "did you mean: txlog sub clear-backlog 'my sub'"),
         ("schedule o", "did you mean: txlog produce o --deliver-at TIME, txlog delay list o"),
         ("topic delet", "did you mean: txlog topic delete NAME"),
-        ("topic mv a b", synonyms.RENAME.format("a", "b")),
-        ("rename a", synonyms.RENAME.format("a", "NEW")),
         ("sub delay", "txlog sub -h lists the commands"),
-        ("rename 'my topic' b", synonyms.RENAME.format("'my topic'", "b")),
     ],
 )
 def test_a_synonym_that_changes_is_a_hint(
@@ -185,7 +182,7 @@ def test_words_of_commands_to_come_lead_to_them() -> None:
     assert words.expanded(["disk", "-q"]) == ["du", "-q"]
     assert words.hint(["topic", "mv"]) == "did you mean: txlog topic rename"
     assert words.hint(["rename"]) == "did you mean: txlog topic rename"
-    assert words.expanded(["mv", "a", "b"]) == ["mv", "a", "b"]
+    assert words.expanded(["mv", "a", "b"]) == ["topic", "rename", "a", "b"]
 
 
 @pytest.mark.parametrize("nouns", graded([["", *[*NOUNS][:3]], [*NOUNS][3:]], 1), ids=len)

@@ -32,8 +32,6 @@ from tests.tiers import graded
 from txlog.base.ranges import Bound
 from txlog.base.settings import Settings
 from txlog.clock import ManualClock
-from txlog.engine.storage import frame
-from txlog.engine.store import identity
 from txlog.errors import (
     DiskFailed,
     NoResources,
@@ -303,14 +301,11 @@ def test_abort_commit_and_acknowledge_work_on_a_full_disk() -> None:
 @pytest.mark.whole_reserve
 @pytest.mark.parametrize("is_old", [True, False])
 def test_a_full_disk_has_room_for_the_journal_file_that_must_be_new(
-    is_old: bool, monkeypatch: pytest.MonkeyPatch
+    is_old: bool,
 ) -> None:
-    """R30: the reserve also frees a store of format 1, and a store whose flush died."""
-    with monkeypatch.context() as patch:
-        if is_old:
-            patch.setattr(identity, "FORMAT", 1)
-            patch.setattr(frame, "FILE_VERSION", 1)
-        disk = new_disk(Settings(coordinators=1, free_bytes_min=0))
+    """R30: the reserve also frees a store of an old format, and a store whose flush died."""
+    settings = Settings(coordinators=1, free_bytes_min=0)
+    disk = new_disk(settings, of_format=1) if is_old else new_disk(settings)
     client = open_client(disk)
     if not is_old:
 

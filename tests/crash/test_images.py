@@ -38,6 +38,7 @@ from txlog.base.ids import MessageId
 from txlog.client.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.session.reading.message import Message
+from txlog.engine.store.identity import FORMAT
 from txlog.errors import TxlogError
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
@@ -80,6 +81,7 @@ WORKLOADS = {
     "lazy key": "create send connect key_begin txn_send begin connect connect key_begin commit",
 }
 QUICK = ("transaction",)
+OF_OLD_FORMATS = ("plain", "transaction", "checkpoint", "keys", "delete topic", "large", "bulk")
 STEPS = [
     "create", "send", "begin", "txn_send", "txn_send", "ack", "txn_ack", "commit", "abort",
     "checkpoint", "roll", "connect", "key_begin", "key_delete", "compact", "trim", "joined",
@@ -108,9 +110,11 @@ def crash_of(work: Workload, disk: MemoryDisk, where: str, *, is_power_cut: bool
     return Crash(disk, is_power_cut, models, after_cut, list(work.txn_ids), dict(work.ids), where)
 
 
-def crashes(steps: list[str], rng: random.Random, label: str) -> Iterator[Crash]:
+def crashes(
+    steps: list[str], rng: random.Random, label: str, of_format: int = FORMAT
+) -> Iterator[Crash]:
     """Run the steps and yield a crash before each call with an effect, and one at the end."""
-    disk = new_disk()
+    disk = new_disk(of_format=of_format)
     work = Workload(open_client(disk))
     found: list[Crash] = []
     at = "open"
@@ -275,12 +279,12 @@ def check_a_write(client: Client, crash: Crash, places: dict[str, MessageId]) ->
     assert not set(new) & {*places.values(), *crash.ids.values()}, crash.where
 
 
-def check_all(steps: list[str], label: str) -> None:
-    """Check every crash of the steps."""
+def check_all(steps: list[str], label: str, of_format: int = FORMAT) -> None:
+    """Check every crash of the steps, which begin in a new store of this format."""
     rng = random.Random(f"{SEED} {label}")
     seen: set[object] = set()
     known = Known()
-    for crash in crashes(steps, rng, label):
+    for crash in crashes(steps, rng, label, of_format):
         promise = [str(model.shape()) for model in crash.visible]
         key = (crash.is_power_cut, content(crash.disk), tuple(promise), tuple(crash.txn_ids))
         if key in seen:
@@ -298,6 +302,15 @@ def check_all(steps: list[str], label: str) -> None:
 def test_every_crash_of_a_workload(label: str) -> None:
     """Acknowledged calls are exactly there, unknown ones whole or absent; see the module."""
     check_all(WORKLOADS[label].split(), label)
+
+
+@pytest.mark.parametrize("label", graded(OF_OLD_FORMATS, "plain"))
+@pytest.mark.parametrize("of_format", range(1, FORMAT))
+def test_every_crash_of_a_workload_in_a_store_of_an_older_format(
+    label: str, of_format: int
+) -> None:
+    """Its first write raises the format; a crash within that leaves the store as it was."""
+    check_all(WORKLOADS[label].split(), f"{label}, format {of_format}", of_format)
 
 
 @pytest.mark.parametrize("number", graded(range(RANDOM_WORKLOADS), 0))

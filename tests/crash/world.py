@@ -11,6 +11,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 from tests.crash import bulking
 from tests.crash.bulking import KEY as KEY
@@ -23,7 +24,9 @@ from txlog.base.settings import Settings
 from txlog.client.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.session.reading.message import Message, messages
-from txlog.engine.store.identity import make_store
+from txlog.engine.storage import frame
+from txlog.engine.store import identity
+from txlog.engine.store.identity import FORMAT, make_store
 
 START_MS = 1_700_000_000_000
 SETTINGS = Settings(coordinators=1, txn_ids_reserved=2, reader_grace_ms=0, max_message_bytes=100)
@@ -32,10 +35,20 @@ SUB, PARTITIONS, PRODUCER = "s", 2, "p"
 LAZY = frozenset({"begin", "txn_send", "txn_large", "ack", "txn_ack", "key_begin"})
 
 
-def new_disk(settings: Settings = SETTINGS, clock: ManualClock | None = None) -> MemoryDisk:
-    """A disk that holds a new store, all of it flushed."""
+def new_disk(
+    settings: Settings = SETTINGS, clock: ManualClock | None = None, of_format: int = FORMAT
+) -> MemoryDisk:
+    """A disk that holds a new store, all of it flushed.
+
+    of_format: the number of the store, and the version of its journal file: the first write of a
+               client raises both
+    """
     disk = MemoryDisk()
-    make_store(disk, settings, clock or ManualClock(START_MS))
+    with (
+        mock.patch.object(identity, "FORMAT", of_format),
+        mock.patch.object(frame, "FILE_VERSION", of_format),
+    ):
+        make_store(disk, settings, clock or ManualClock(START_MS))
     return disk
 
 

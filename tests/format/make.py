@@ -1,10 +1,12 @@
-"""Owns the small stores of tests/format/: makes tests/format/v2/ once, and never again.
+"""Owns the small stores of tests/format/: makes those of the newest format once, and never again.
 
     python tests/format/make.py
 
-v2/store.tar.gz is the store, v2/expected.json what it must show; v1 was made by txlog 0.1.0. A
-later version of txlog reads these files; it does not make them anew, so this program refuses to
-replace them. The clock stands still and every choice is fixed; only the uuid of the store is drawn.
+vN/store.tar.gz is a store of format N, vN/expected.json what it must show; v1 was made by txlog
+0.1.0. From v2 on vN/full.tar.gz is a store with everything that the last program of that format
+stored: it was made before the change to the next format. A later version of txlog reads these
+files; it does not make them anew, so this program refuses to replace them. The clock stands still
+and every choice is fixed; only the uuid of the store is drawn.
 """
 
 from __future__ import annotations
@@ -15,12 +17,16 @@ import json
 import sys
 import tarfile
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+import pyarrow as pa
 
 import txlog
 from txlog.clock import ManualClock
+from txlog.engine.store.identity import FORMAT
 
-FOLDER = Path(__file__).resolve().parent / "v2"
+FOLDER = Path(__file__).resolve().parent / f"v{FORMAT}"
 START_MS = 1_795_219_200_000  # 2026-11-21T00:00:00Z
 BOOT = "7f3c1f2e-52f0-4c58-9d58-0c3a6a1b2c3d"
 Shown = dict[str, object]
@@ -69,7 +75,7 @@ def _fill(client: txlog.Client, step: int) -> None:
             consumer.acknowledge(message, txn=txn)
 
 
-def show(client: txlog.Client) -> Shown:
+def show(client: txlog.Client, topics: Sequence[str] = ("orders", "acme/eu/straße.1")) -> Shown:
     """The content of a store, as a reader and `txlog` show it, in plain values."""
     return {
         "topics": {
@@ -86,7 +92,7 @@ def show(client: txlog.Client) -> Shown:
                 ]
                 for message in client.reader(topic)
             ]
-            for topic in ("orders", "acme/eu/straße.1")
+            for topic in topics
         },
         "transactions": sorted(
             [str(txn["txn"]), txn["state"], txn["reason"]] for txn in client.transactions(all=True)
@@ -95,8 +101,112 @@ def show(client: txlog.Client) -> Shown:
     }
 
 
+def make_full(folder: Path) -> None:
+    """Write a store with what the later features of a format have stored."""
+    clock = ManualClock(START_MS, boot_id=BOOT)
+    txlog.init(str(folder), coordinators=2, max_message_bytes=1000, clock=clock)
+    with txlog.open(str(folder), clock=clock) as client:
+        client.create_topic("flights", partitions=2, schema=_flights(), retention_ms=10**12)
+        client.create_topic("acme/eu/keys", partitions=2)
+        client.create_topic("gone")
+        client.producer("gone").send(b"deleted with its topic")
+        client.admin.set_retention_policies(namespace="acme/eu", ttl_ms=10**12)
+        client.admin.set_alert_policies("flights", backlog_messages=100)
+        client.create_subscription("flights", "shared", type="shared")
+        client.create_subscription("flights", "ordered", type="key-shared")
+        client.subscription("flights", "shared").set_policies(max_redeliver_count=1)
+        for step in range(3):
+            clock.advance(1000)
+            _fill_full(client, step)
+            if step < 2:
+                client.checkpoint(roll_all=step == 0)
+            if step == 1:
+                client.admin.update_topic("acme/eu/keys", 3)
+                client.admin.compact_topic("acme/eu/keys")
+                client.admin.delete_topic("gone")
+        epoch = client.connect("worker")["epoch"]
+        left_open = client.begin(3_600_000, key="worker", epoch=epoch)["txn"]
+        client.producer("acme/eu/keys").send(b"left open", txn=left_open, partition=0)
+        with client.consumer("flights", "ordered") as consumer:
+            message = consumer.receive(timeout_ms=0)
+            assert message is not None
+            consumer.acknowledge(message, txn=left_open)
+        client.create_topic("away")
+        client.admin.set_offline("away", 0)
+        client.flush()
+
+
+def _flights() -> pa.Schema:
+    return pa.schema([pa.field("plane", pa.string()), pa.field("seats", pa.int64())])
+
+
+def _fill_full(client: txlog.Client, step: int) -> None:
+    """Typed, delayed, keyed, large and staged messages; watermarks; a dead letter; holders."""
+    flights = client.producer("flights", name="gate")
+    for number in range(4):
+        flights.send(
+            {"plane": f"D-{step}{number}", "seats": 100 + number},
+            key=b"plane %d" % number,
+            partition=number % 2,
+            sequence_id=10 * step + 2 * number,
+            event_time=START_MS + step,
+            deliver_after=3_600_000 if number == 3 else None,
+        )
+    client.topic("flights").watermarks.set(START_MS + step, producer="gate")
+    keys = client.producer("acme/eu/keys", chunking=True)
+    keys.send(b"large %d " % step + b"-" * 2500, key=b"big", properties={"step": str(step)})
+    for number in range(3):
+        keys.send(b"%d.%d" % (step, number) if number else None, key=b"key %d" % number)
+    bulk = client.bulk("acme/eu/keys", key="loader", batch=step)
+    bulk.commit(bulk.stage([pa.table({"value": [b"staged %d" % step] * 3})]))
+    with client.transaction() as txn:
+        flights.send({"plane": f"txn {step}", "seats": None}, txn=txn, partition=0)
+        keys.send(b"txn %d" % step, txn=txn, key=b"txn")
+    with client.consumer("flights", "shared", name="desk") as consumer:
+        for number in range(3):
+            message = consumer.receive(timeout_ms=0)
+            assert message is not None
+            if number == 0:
+                consumer.acknowledge(message)
+            elif number == 1:
+                consumer.negative_acknowledge(message, delay_ms=0)
+            else:
+                consumer.reconsume_later(message, delay_ms=1000)
+
+
 def _text(data: bytes | None) -> str | None:
     return None if data is None else data.decode()
+
+
+def show_full(client: txlog.Client) -> Shown:
+    """The content of a store that `make_full` made."""
+    topics = sorted(str(row["topic"]) for row in client.topics())
+    shown = show(client, [topic for topic in topics if topic != "away"])
+    shown["described"] = {topic: client.describe_topic(topic) for topic in topics}
+    shown["subscriptions"] = client.subscriptions()
+    shown["delayed"] = client.topic("flights").delayed().to_pylist()
+    shown["watermarks"] = client.topic("flights").watermarks.show()
+    shown["compacted"] = [
+        [message.message_id, message.key, message.value]
+        for message in client.reader("acme/eu/keys", read_compacted=True)
+    ]
+    shown["keys"] = [
+        [key["transaction_key"], key["epoch"], key["txn_state"]]
+        for key in client.admin.transaction_keys()
+    ]
+    shown["alerts"] = client.admin.get_alert_policies("flights")
+    return {name: _plain(value) for name, value in shown.items()}
+
+
+def _plain(value: object) -> object:
+    """The value as JSON can hold it."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return [_plain(each) for each in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def pack(folder: Path) -> bytes:
@@ -118,23 +228,39 @@ def pack(folder: Path) -> bytes:
     return out.getvalue()
 
 
-def main() -> int:
+KINDS: Mapping[str, tuple[Callable[[Path], None], Callable[[txlog.Client], Shown], str, int]] = {
+    # of the archive -> how to make and to show it, the name of what it shows, ms after START_MS
+    "store": (make, show, "expected", 3000),
+    "full": (make_full, show_full, "full", 4000),
+}
+
+
+def main(folder: Path = FOLDER) -> int:
     """Make what is missing; never replace it."""
-    if FOLDER.exists():
-        sys.stderr.write(f"{FOLDER} is there: a store of an older version is never made anew\n")
+    missing = [kind for kind in KINDS if not (folder / f"{kind}.tar.gz").exists()]
+    if not missing:
+        sys.stderr.write(f"{folder} is there: a store of an older version is never made anew\n")
         return 1
-    with tempfile.TemporaryDirectory() as folder:
-        store = Path(folder) / "store"
-        make(store)
-        packed = pack(store)
-        with txlog.open(str(store), clock=ManualClock(START_MS + 3000, boot_id=BOOT)) as client:
-            watermark = show(client)
-    FOLDER.mkdir()
-    (FOLDER / "store.tar.gz").write_bytes(packed)
-    text = json.dumps(watermark, ensure_ascii=False)
-    text = text.replace("[[", "[\n[").replace("], [", "],\n[")  # a line a message
-    (FOLDER / "expected.json").write_text(text + "\n", encoding="utf-8")
+    folder.mkdir(exist_ok=True)
+    for kind in missing:
+        _make_kind(folder, kind)
     return 0
+
+
+def _make_kind(folder: Path, kind: str) -> None:
+    maker, shower, shown_name, after_ms = KINDS[kind]
+    with tempfile.TemporaryDirectory() as scratch:
+        store = Path(scratch) / "store"
+        maker(store)
+        packed = pack(store)
+        clock = ManualClock(START_MS + after_ms, boot_id=BOOT)
+        with txlog.open(str(store), clock=clock) as client:
+            shown = shower(client)
+    (folder / f"{kind}.tar.gz").write_bytes(packed)
+    text = json.dumps(shown, ensure_ascii=False)
+    for before, after in (("[[", "[\n["), ("], [", "],\n["), ("}, ", "},\n")):  # a line a message
+        text = text.replace(before, after)
+    (folder / f"{shown_name}.json").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

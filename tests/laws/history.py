@@ -196,6 +196,11 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                 client.admin.delete_topic(f"more-{chance.randrange(step + 1)}")
             elif act == 11 and chance.random() < 0.3:
                 client.create_topic(f"more-{step}", chance.randint(1, 2))
+                client.admin.rename_topic("t", "u")
+                client.create_topic("t")  # in a directory of its own
+                client.producer("t").send(b"other")
+                client.admin.rename_topic("t", f"other-{step}")
+                client.admin.rename_topic("u", "t")
                 has_event = later.random() < 0.7
                 with client.consumer("t", "s", enable_watermarking=has_event) as consumer:
                     consumer.receive_batch(1)  # with watermarks an event comes first

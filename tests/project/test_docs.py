@@ -20,7 +20,7 @@ from txlog.client.topics.subscription import SubscriptionHandle
 from txlog.client.topics.topic import TopicHandle
 
 LINES_MAX = {
-    "README.md": 120, "docs/watermarks.md": 210, "ARCHITECTURE.md": 310, "docs/format.md": 425,
+    "README.md": 120, "docs/watermarks.md": 210, "ARCHITECTURE.md": 310, "docs/format.md": 435,
     "CONTRIBUTING.md": 170, "docs/analytics.md": 250, "docs/cluster.md": 100,
     "docs/tutorial.md": 260, "docs/cookbook.md": 327, "docs/python.md": 385, "docs/index.md": 60,
     "docs/testing.md": 60, "docs/crashtest.md": 110, "docs/page.md": 60, "docs/flights.md": 130,

@@ -29,7 +29,7 @@ from txlog.engine.storage import journal as journal_module
 from txlog.engine.store import identity
 from txlog.engine.store import store as store_module
 from txlog.engine.upkeep.changes.rows import SCHEMAS
-from txlog.errors import Corruption, TxlogError
+from txlog.errors import Corruption, FormatMismatch, TxlogError
 
 TEXT = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
 STRUCTS = {
@@ -40,6 +40,9 @@ STRUCTS = {
 }  # fmt: skip
 FOLDERS = sorted(make.FOLDER.parent.glob("v*"))
 of_each_format = pytest.mark.parametrize("kept", FOLDERS, ids=lambda path: path.name)
+of_each_older_format = pytest.mark.parametrize("kept", FOLDERS[:-1], ids=lambda path: path.name)
+FULL = [folder for folder in FOLDERS if (folder / "full.tar.gz").is_file()]
+of_each_full_store = pytest.mark.parametrize("kept", FULL, ids=lambda path: path.name)
 
 
 @pytest.mark.parametrize("name", STRUCTS)
@@ -147,7 +150,7 @@ def test_the_columns_of_changes(kind: str, before: str) -> None:
 def test_the_identity_in_the_text_is_written_like_that() -> None:
     block = re.search(r"^```toml\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
     assert block is not None
-    example = identity.Identity(2, "00112233-4455-4677-8899-aabbccddeeff", 1_700_000_000_000)
+    example = identity.Identity(3, "00112233-4455-4677-8899-aabbccddeeff", 1_700_000_000_000)
     assert identity._text(example) == block[1]
 
 
@@ -255,53 +258,113 @@ def test_a_store_of_each_format_is_kept() -> None:
     """Kills: a new format without a store on which later versions are tested."""
     stored = {path.name for path in FOLDERS if (path / "store.tar.gz").is_file()}
     assert stored == {f"v{number}" for number in range(1, identity.FORMAT + 1)}
+    assert {path.name for path in FULL} >= {f"v{number}" for number in range(2, identity.FORMAT)}
 
 
 def test_stores_of_old_formats_are_never_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     files_before = {path: path.read_bytes() for folder in FOLDERS for path in folder.iterdir()}
-    assert make.main() == 1
+    for folder in FULL:
+        assert make.main(folder) == 1
     assert files_before == {
         path: path.read_bytes() for folder in FOLDERS for path in folder.iterdir()
     }
 
 
-def _of_format_1(folder: Path) -> tuple[Path, ManualClock]:
+@of_each_full_store
+@pytest.mark.parametrize("read_only", [False, True])
+def test_full_store_of_each_format_shows_its_contents(
+    tmp_path: Path, read_only: bool, kept: Path
+) -> None:
+    """The newest program shows everything that the last program of the format stored."""
+    store = _unpack(tmp_path, kept, "full")
+    clock = ManualClock(make.START_MS + 4000, boot_id=make.BOOT)
+    with txlog.open(str(store), clock=clock, read_only=read_only) as client:
+        _need_within(_expected(kept, "full"), json.loads(json.dumps(make.show_full(client))))
+    assert txlog.verify(str(store), deep=True)["errors"] == 0
+
+
+@of_each_full_store
+def test_full_store_of_each_format_goes_on(tmp_path: Path, kept: Path) -> None:
+    """Its open transaction commits; checkpoints, a trim and a compaction keep every message."""
+    store = _unpack(tmp_path, kept, "full")
+    clock = ManualClock(make.START_MS + 4000, boot_id=make.BOOT)
+    before = _expected(kept, "full")
+    with txlog.open(str(store), clock=clock) as client:
+        (key,) = [row for row in client.admin.transaction_keys() if row["txn_state"] == "open"]
+        assert key["txn"] is not None
+        client.commit(key["txn"])
+        client.producer("flights").send({"plane": "new", "seats": 1}, partition=1)
+        assert client.connect("worker")["epoch"] == 1
+        client.admin.set_online("away", 0)
+        contents = make.show_full(client)
+        for _ in range(2):
+            client.checkpoint(roll_all=True)
+            client.admin.compact_topic("acme/eu/keys")
+            client.admin.gc(apply=True, keep_ms=0)
+            assert make.show_full(client)["topics"] == contents["topics"]
+    assert txlog.verify(str(store), deep=True)["errors"] == 0
+    values = {topic: [row[3] for row in rows] for topic, rows in contents["topics"].items()}  # type: ignore[attr-defined]
+    for topic, rows in before["topics"].items():
+        assert [value for value in values[topic] if value in {row[3] for row in rows}] == [
+            row[3] for row in rows
+        ]
+    assert "left open" in values["acme/eu/keys"]
+
+
+def _need_within(expected: Any, shown: Any, at: str = "") -> None:
+    """Later programs may show more fields; each field that was there has its value."""
+    if isinstance(expected, dict) and isinstance(shown, dict):
+        for name, value in expected.items():
+            assert name in shown, f"{at}.{name}"
+            _need_within(value, shown[name], f"{at}.{name}")
+    elif isinstance(expected, list) and isinstance(shown, list):
+        assert len(expected) == len(shown), at
+        for number, (value, other) in enumerate(zip(expected, shown, strict=True)):
+            _need_within(value, other, f"{at}[{number}]")
+    else:
+        assert expected == shown, at
+
+
+def _of_old_format(folder: Path, kept: Path) -> tuple[Path, ManualClock]:
     clock = ManualClock(make.START_MS + 3000, boot_id=make.BOOT)
-    return _unpack(folder, FOLDERS[0]), clock
+    return _unpack(folder, kept), clock
 
 
-def test_reading_leaves_the_format_as_it_is(tmp_path: Path) -> None:
-    store, clock = _of_format_1(tmp_path)
+@of_each_older_format
+def test_reading_leaves_the_format_as_it_is(tmp_path: Path, kept: Path) -> None:
+    store, clock = _of_old_format(tmp_path, kept)
     files_before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
     with txlog.open(str(store), clock=clock, read_only=True) as client:
         make.show(client)
     assert files_before == {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
 
 
-def test_the_first_write_makes_it_the_newest_format(tmp_path: Path) -> None:
+@of_each_older_format
+def test_the_first_write_makes_it_the_newest_format(tmp_path: Path, kept: Path) -> None:
     """Unflushed frames move to the new format, and two numbers keep an older program out."""
-    store, clock = _of_format_1(tmp_path)
+    store, clock = _of_old_format(tmp_path, kept)
     with txlog.open(str(store), clock=clock) as client:
-        assert "format = 1\n" in (store / "txlog.toml").read_text()
+        assert f"format = {kept.name[1:]}\n" in (store / "txlog.toml").read_text()
         client.producer("orders").send(b"after", partition=1)
         contents = json.loads(json.dumps(make.show(client)))
     assert txlog.verify(str(store))["errors"] == 0
     assert f"format = {identity.FORMAT}\n" in (store / "txlog.toml").read_text()
     headers = [path.read_bytes()[8:12] for path in sorted(store.glob("journal/*.journal"))]
-    assert [int.from_bytes(version, "little") for version in headers][-1] == 2
-    expected = _expected(FOLDERS[0])
+    assert [int.from_bytes(version, "little") for version in headers][-1] == (frame.FILE_VERSION)
+    expected = _expected(kept)
     assert contents["transactions"] == expected["transactions"]  # open ones stay open
     assert contents["topics"]["orders"][:-1] == expected["topics"]["orders"]
     with txlog.open(str(store), clock=clock) as client:
         assert json.loads(json.dumps(make.show(client))) == contents
 
 
+@of_each_older_format
 @pytest.mark.parametrize("call", graded(range(1, 15), (1, 5, 11)))
 def test_a_change_of_format_that_is_cut_short_is_made_again(
-    tmp_path: Path, call: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, call: int, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kills: a store that keeps the number of one format and files of another for ever."""
-    store, clock = _of_format_1(tmp_path)
+    store, clock = _of_old_format(tmp_path, kept)
     count = 0
 
     def cut(name: str) -> Any:
@@ -329,28 +392,65 @@ def test_a_change_of_format_that_is_cut_short_is_made_again(
         values = [row[3] for row in make.show(client)["topics"]["orders"]]  # type: ignore[index]
     assert txlog.verify(str(store))["errors"] == 0
     assert [value for value in values if value != "first"] == [
-        *(row[3] for row in _expected(FOLDERS[0])["topics"]["orders"]),
+        *(row[3] for row in _expected(kept)["topics"]["orders"]),
         "after",
     ]
 
 
 @contextmanager
-def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A program that knows only format 1."""
+def _as_before(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[None]:
+    """A program whose newest format, and version of journal files, is this one."""
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "FORMAT", 1)
-        patch.setattr(journal_module, "FILE_VERSION", 1)
-        patch.setattr(frame, "FILE_VERSION", 1)
+        patch.setattr(identity, "FORMAT", number)
+        patch.setattr(store_module, "FORMAT", number)
+        patch.setattr(journal_module, "FILE_VERSION", number)
+        patch.setattr(frame, "FILE_VERSION", number)
         yield
 
 
+@of_each_older_format
+def test_older_program_stops_at_a_store_of_the_new_format(
+    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused with 603, also one that has slept since before a checkpoint.
+
+    Kills: an open program that has not seen the new ops, reads a dump without its new fields, and
+    writes one that has lost them.
+    """
+    store, clock = _of_old_format(tmp_path, kept)
+    number = int(kept.name[1:])
+    with _as_before(monkeypatch, number):
+        old = txlog.open(str(store), clock=clock)
+        old.producer("orders").send(b"old", partition=1)
+    with txlog.open(str(store), clock=clock) as client:
+        client.producer("orders").send(b"new", partition=1)
+        client.checkpoint()
+        client.checkpoint()
+        expected = make.show(client)
+    files_before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    with _as_before(monkeypatch, number):
+        for use in (
+            lambda: old.producer("orders").send(b"void", partition=1),
+            lambda: make.show(old),
+            lambda: txlog.open(str(store), clock=clock),
+        ):
+            with pytest.raises((FormatMismatch, Corruption)) as refused:
+                use()
+            assert refused.value.code in (602, 603)
+    assert files_before == {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    with txlog.open(str(store), clock=clock) as client:
+        assert make.show(client) == expected
+
+
+@of_each_older_format
 def test_death_at_a_change_of_format_strands_no_older_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kills: an older program, already open, whose messages go to a journal file that is void."""
-    store, clock = _of_format_1(tmp_path)
+    store, clock = _of_old_format(tmp_path, kept)
+    number = int(kept.name[1:])
     old = txlog.open(str(store), clock=clock)
-    with _as_before(monkeypatch):
+    with _as_before(monkeypatch, number):
         for value in (b"one", b"two"):  # the second call finds the state that the first one left
             old.producer("orders").send(value, partition=1)
 
@@ -362,7 +462,7 @@ def test_death_at_a_change_of_format_strands_no_older_program(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(journal_module, "publish_journal", dies)
         new.producer("orders").send(b"never", partition=1)
-    with _as_before(monkeypatch), pytest.raises(Corruption):
+    with _as_before(monkeypatch, number), pytest.raises((Corruption, FormatMismatch)):
         old.producer("orders").send(b"void", partition=1)
     with txlog.open(str(store), clock=clock) as client:
         client.producer("orders").send(b"after", partition=1)
@@ -371,16 +471,16 @@ def test_death_at_a_change_of_format_strands_no_older_program(
     assert txlog.verify(str(store))["errors"] == 0
 
 
-def _unpack(folder: Path, folder_of_format: Path) -> Path:
+def _unpack(folder: Path, folder_of_format: Path, kind: str = "store") -> Path:
     store = folder / "store"
     store.mkdir(mode=0o700)
-    with tarfile.open(folder_of_format / "store.tar.gz") as archive:
+    with tarfile.open(folder_of_format / f"{kind}.tar.gz") as archive:
         archive.extractall(store, filter="data")
     return store
 
 
-def _expected(folder_of_format: Path) -> Any:
-    return json.loads((folder_of_format / "expected.json").read_text(encoding="utf-8"))
+def _expected(folder_of_format: Path, kind: str = "expected") -> Any:
+    return json.loads((folder_of_format / f"{kind}.json").read_text(encoding="utf-8"))
 
 
 def _ruler(name: str) -> Iterator[tuple[int, int]]:

@@ -49,6 +49,10 @@ def test_pattern_watch_reports_created_and_deleted_topics(place: tuple[Path, str
         update = raw.read("watchTopicUpdate")
         assert list(update.new_topics) == []
         assert list(update.deleted_topics) == ["persistent://public/default/shop-a"]
+        client.admin.rename_topic("other-a", "shop-d")
+        assert list(raw.read("watchTopicUpdate").new_topics) == [f"{OF_SHOP[:-2]}d"]
+        client.admin.rename_topic("shop-d", "other-a")
+        assert list(raw.read("watchTopicUpdate").deleted_topics) == [f"{OF_SHOP[:-2]}d"]
         raw.ask("watchTopicListClose", "success", watcher_id=3)
         client.create_topic("shop-c")
         assert list(watched(raw, OF_SHOP).topic)[-1].endswith("shop-c")  # and not two answers
@@ -132,6 +136,33 @@ def test_clients_of_a_deleted_topic_are_closed_at_once(place: tuple[Path, str]) 
         raw.message("send", b"new", {"sequence_id": 0}, producer_id=1, sequence_id=0)
         raw.read("send_receipt")
         assert len(messages(raw, 1)) == 1
+
+
+def test_clients_of_a_renamed_topic_are_closed_and_do_not_find_it(tmp_path: Path) -> None:
+    """They come again by the old name: TopicNotFound, or another topic, as after a deletion.
+
+    Kills: a producer that joins the open producer of the renamed topic, by its old name.
+    """
+    path = tmp_path / "s"
+    with served(path, creates_topics=False) as url, txlog.open(str(path)) as client:
+        client.create_topic("orders")
+        with Raw(url) as raw:
+            opened(raw, "orders", "till")
+            subscribed(raw, "orders")
+            client.admin.rename_topic("orders", "sales")
+            kinds = sorted(raw.frame().kind for _ in range(2))
+            assert kinds == [COMMANDS["CLOSE_PRODUCER"], COMMANDS["CLOSE_CONSUMER"]]
+            again = {"topic": "orders", "producer_id": 1, "producer_name": "till"}
+            error = raw.ask("producer", "error", **again)
+            assert (error.error, error.message) == (
+                ERRORS["TopicNotFound"], "topic orders was renamed (TXL-302)",
+            )  # fmt: skip
+            client.create_topic("orders")
+            opened(raw, "orders", "till")
+            raw.message("send", b"new", {"sequence_id": 0}, producer_id=1, sequence_id=0)
+            raw.read("send_receipt")
+        assert [m.value for m in client.reader("orders")] == [b"new"]
+        assert [*client.reader("sales")] == []
 
 
 def test_consumers_of_a_deleted_subscription_are_closed(place: tuple[Path, str]) -> None:

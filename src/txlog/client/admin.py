@@ -47,11 +47,13 @@ from txlog.engine.door.topics import (
     DeletedTopic,
     PolicyScope,
     PolicyValue,
+    RenamedTopic,
     ScopedPolicies,
     delete_topic,
     get_policies,
     partition_number,
     remove_policies,
+    rename_topic,
     scope_of,
     set_setting,
     update_topic,
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
         Policies,
         PoliciesChanged,
         TopicDeleted,
+        TopicRenamed,
         TopicUpdated,
     )
     from txlog.base.rows.transactions import (
@@ -225,6 +228,31 @@ def drop_topic(
         "size_bytes": answer.size_bytes,
         "subscriptions": answer.subscriptions,
         "deleted": True,
+    }
+
+
+def renamed_topic(store: Store, name: str, new_name: str, *, dry_run: bool) -> TopicRenamed:
+    """Rename a topic; its answer as plain values."""
+    before, after = TopicName.parse(name), TopicName.parse(new_name)
+
+    def decide(view: View, now: Instant) -> Decision[RenamedTopic]:
+        return rename_topic(view, find_topic(view, before), after)
+
+    if dry_run:
+        answer = store.ask(lambda view: decide(view, store.clock.now()).answered())
+    else:
+        answer = store.write(decide)
+    part = f"@{answer.before}/"  # the default name of a function has an input and its subscription
+    keys = store.read(lambda view: keyreport.transaction_keys(view, store, False, None))
+    names = [key["transaction_key"] for key in keys if answer.topic != answer.before]
+    return {
+        "topic": answer.topic,
+        "before": answer.before,
+        "directory": answer.directory,
+        "renamed_list": [{"topic": now, "before": old} for old, now in answer.along],
+        "subscription_list": answer.subscriptions,
+        "still_named": [key for key in names if key.startswith("function:") and part in key],
+        "changed": answer.topic != answer.before,
     }
 
 
@@ -467,6 +495,20 @@ class Admin:
         raises:  TopicNotFound, NotAllowed (fewer partitions), LimitExceeded, InvalidArgument
         """
         return change_topic(self._store, name, partitions, policies_ms(policies))
+
+    def rename_topic(self, name: str, new_name: str, *, dry_run: bool = False) -> TopicRenamed:
+        """Give a topic another name in its namespace; the fields of `txlog topic rename`.
+
+        One frame: messages, subscriptions, transactions, policies and schemas stay with the topic,
+        and open producers, consumers and readers of any process go on. Its dead-letter and retry
+        topics with derived names are renamed, too, and policies that name one of these topics. The
+        old name is free at once. Files do not move: `describe_topic` has their directory.
+        dry_run: only report what would be renamed
+        raises:  TopicNotFound, AlreadyExists (the new name, or one that is derived from it),
+                 NotAllowed (another namespace; a subscription would give its messages to its own
+                 topic), InvalidArgument
+        """
+        return renamed_topic(self._store, name, new_name, dry_run=dry_run)
 
     def delete_topic(
         self, name: str, *, force: bool = False, unused: bool = False, dry_run: bool = False

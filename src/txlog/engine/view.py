@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 import msgspec
 import pyarrow as pa
 
-from txlog.base.ids import TopicName, encode_component
 from txlog.base.startup.crc32c import crc32c
 from txlog.clock import Instant
 from txlog.engine.folds import buffer as buffers
@@ -41,7 +40,7 @@ from txlog.engine.folds import delayed as delays
 from txlog.engine.folds import topic as topics
 from txlog.engine.folds import transaction_key as transaction_keys
 from txlog.engine.folds import watermark as watermarks
-from txlog.engine.folds.catalog import Catalog, index_of, topic_of
+from txlog.engine.folds.catalog import Catalog, directory_of, index_of, topic_of
 from txlog.engine.model import ops
 from txlog.engine.model.ops import (
     CATALOG,
@@ -100,31 +99,24 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from txlog.engine.storage.segment import FileRef
 
-# --- paths: names of topics as directories, percent-encoded ---------------------------------------
+# --- paths: the directories of topics -------------------------------------------------------------
 
 DELAYED_DIR = "_delayed"
 COMPACTED_DIR = "_compacted"
 NOTE = "_README"  # in the directory of a topic; no topic has a name with a first _
 
 
-def topic_dir(full_name: str) -> str:
-    """topics/<tenant>/<namespace>/<topic>."""
-    name = TopicName.parse(full_name)
-    parts = (name.tenant, name.namespace, name.name)
-    return f"topics/{'/'.join(map(encode_component, parts))}"
-
-
 _BELOW = {"p": "", "s": "/_txnlog", "d": f"/{DELAYED_DIR}", "c": f"/{COMPACTED_DIR}"}
 
 
 class FilePlace(NamedTuple):
-    """The parts of a directory's path: topic, partition in it, role.
+    """The parts of a directory's path: that of the topic, partition in it, role.
 
     role: p of the partition's ledgers, s of its sidecar's, d of the buckets of its delayed index, c
           of its compacted rows
     """
 
-    topic: str
+    topic_dir: str
     partition: int
     role: str
 
@@ -132,13 +124,12 @@ class FilePlace(NamedTuple):
 def place_of(catalog: Catalog, partition: int, role: str) -> FilePlace:
     """The place of a partition's files in this role."""
     topic = topic_of(catalog, partition)
-    return FilePlace(topic.name, index_of(topic, partition), role)
+    return FilePlace(directory_of(topic), index_of(topic, partition), role)
 
 
 def place_dir(place: FilePlace) -> str:
     """The directory of a place."""
-    base = f"{topic_dir(place.topic)}/partition={place.partition}"
-    return base + _BELOW[place.role]
+    return f"{place.topic_dir}/partition={place.partition}{_BELOW[place.role]}"
 
 
 def ledger_dir(catalog: Catalog, partition: int, role: str) -> str:

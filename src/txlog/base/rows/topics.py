@@ -58,6 +58,9 @@ class TopicDescription(TopicRow):
     mismatched: Annotated[
         int, "values without a record: stored before the first schema, or although they do not fit"
     ]
+    directory: Annotated[
+        str, "where its files are, below the store: of its name, or of one that it had before"
+    ]
     subscription_list: Annotated[list[TopicSubscription], "the subscriptions"]
     partition_list: Annotated[list[TopicPartition], "a row for each partition"]
 
@@ -91,6 +94,29 @@ class TopicUpdated(TypedDict):
     topic: fields.Topic
     partitions: fields.Partitions
     policies: Annotated[dict[str, int], "its details, by name"]
+    changed: fields.Changed
+
+
+class RenamedAlong(TypedDict):
+    """A topic of a TopicRenamed that was renamed with it."""
+
+    topic: fields.Topic
+    before: Annotated[str, "its name until now"]
+
+
+class TopicRenamed(TypedDict):
+    """Of `Admin.rename_topic`."""
+
+    topic: fields.Topic
+    before: Annotated[str, "its name until now"]
+    directory: Annotated[str, "where its files are, below the store; they do not move"]
+    renamed_list: Annotated[list[RenamedAlong], "dead-letter and retry topics renamed with it"]
+    subscription_list: Annotated[
+        list[str], "TOPIC/SUBSCRIPTION whose policies name another topic now"
+    ]
+    still_named: Annotated[
+        list[str], "transaction keys of functions with the old name in theirs; see `run --name`"
+    ]
     changed: fields.Changed
 
 

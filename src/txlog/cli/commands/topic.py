@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shlex
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -290,6 +291,47 @@ def delete(
         call.output.result(answer)
 
     each_target(names(call, topics, "topic", "topic"), one)
+
+
+@command(
+    "topic rename",
+    "give a topic another name",
+    examples=(
+        "txlog topic rename orders sales",
+        "txlog topic rename orders sales --dry-run --json",
+    ),
+    rows="topics.TopicRenamed",
+    changes=True,
+    dry_run=True,
+)
+def rename(
+    call: Call,
+    topic: Topic,
+    name: Annotated[str, Argument(metavar="NEW", show_default=False)],
+) -> None:
+    """Rename a topic in one step; its namespace stays.
+
+    Messages, subscriptions, open transactions, policies and schemas stay with it, and programs that
+    have it open go on. Programs that open it later need the new name, and another topic may get
+    the old one. Dead-letter and retry topics with names as TOPIC-SUBSCRIPTION-DLQ are renamed, too,
+    and policies that name one of these topics. Files stay in the directory of the old name.
+    """
+    answer = call.client(write=True).admin.rename_topic(topic, name, dry_run=call.dry_run)
+    if answer["changed"]:
+        call.summary(f"renamed topic {answer['before']} to {answer['topic']}")
+    else:
+        call.summary(f"topic {answer['topic']} has that name")
+    for along in answer["renamed_list"]:
+        call.note(f"renamed topic {along['before']} to {along['topic']}, too")
+    if answer["subscription_list"]:
+        call.note(f"changed policies of {', '.join(answer['subscription_list'])}")
+    for key in answer["still_named"]:
+        function = key.removeprefix("function:").rpartition(":")[0]
+        call.note(
+            f"the function {function} has the old name in its transaction key; to keep that key, "
+            f"run it with --name {shlex.quote(function)}"
+        )
+    call.output.result(answer)
 
 
 @command(

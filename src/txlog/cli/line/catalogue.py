@@ -52,6 +52,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "topic copy": Entry(
         "commands.topic", "copy", "copy a topic, also to another store, each message once"
     ),
+    "topic rename": Entry("commands.topic", "rename", "give a topic another name"),
     "schema get": Entry("commands.topic", "get_schema", "a schema of a topic"),
     "schema versions": Entry("commands.topic", "schema_versions", "the schemas of a topic"),
     "schema upload": Entry(
@@ -282,6 +283,7 @@ LEVELS: Final[dict[str, int]] = {
     "topic update": 1,
     "topic delete": 3,
     "topic copy": 1,
+    "topic rename": 1,
     "schema upload": 1,
     "schema delete": 3,
     "produce": 1,

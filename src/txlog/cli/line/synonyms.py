@@ -13,7 +13,6 @@ import difflib
 import importlib
 import itertools
 import re
-import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -74,7 +73,8 @@ VERBS: Final[dict[str, Meaning]] = {
     "register": _same(CHANGES, "upload", "create"),
     "start": _change("begin"), "open": _change("begin"), "edit": _same(CHANGES, "update", "set"),
     "alter": _same(CHANGES, "update", "set"), "modify": _same(CHANGES, "update", "set"),
-    "change": _same(CHANGES, "update", "set"), "mv": _change("rename"), "move": _change("rename"),
+    "change": _same(CHANGES, "update", "set"),
+    **dict.fromkeys(("mv", "move"), _same(CHANGES, "rename")),
     "cp": _same(CHANGES, "copy"), "clone": _same(CHANGES, "copy"),
     "mirror": _same(CHANGES, "copy"), "unset": _same(CHANGES, "remove"),
     "reset": _move("seek --to start", "remove"), "rewind": _move("seek --to start"),
@@ -121,10 +121,11 @@ LINES: Final[dict[str, Meaning]] = {
     **dict.fromkeys(("backup", "snapshot", "backup create"), _same(CHANGES, "copy")),
     "clone": _change("copy", "topic copy"), "cp": _change("copy", "topic copy"),
     "mirror": _change("topic copy", "copy"),
-    "restore": _change("restore", "copy"), "rename": _change("topic rename"),
-    "mv": _change("topic rename"), "alter": _change("topic update"),
-    "update": _change("topic update"), "begin": _same(CHANGES, "txn begin"),
-    "commit": _same(CHANGES, "txn commit"), "fence": _same(MOVES, "txn connect"),
+    "restore": _change("restore", "copy"),
+    **dict.fromkeys(("rename", "mv", "move"), _same(CHANGES, "topic rename")),
+    "alter": _change("topic update"), "update": _change("topic update"),
+    "begin": _same(CHANGES, "txn begin"), "commit": _same(CHANGES, "txn commit"),
+    "fence": _same(MOVES, "txn connect"),
     "server": _change("serve"), "start": _change("serve"), "ui": _change("serve"),
     "web": _change("serve"), "dashboard": _change("serve"),
     "checkpoint": _same(CHANGES, "admin checkpoint"),
@@ -211,20 +212,6 @@ FLAGS: Final[dict[str, tuple[str, ...]]] = {
 _FLAG_LINES: Final[dict[str, str]] = {"txn list --keys": "admin list-transaction-keys"}
 
 
-# Words for tasks without a command of their own: the commands to use instead, with the names that
-# the user typed, so that they run when pasted.
-RENAME: Final = (
-    "a topic keeps its name; stop its writers, then copy it and delete the old one: "
-    "txlog topic copy {0} --as {1} && txlog topic delete {0} --yes (policies and subscriptions "
-    "are not copied; a topic that has subscriptions needs --force)"
-)
-_RENAMING: Final = (RENAME, ("OLD", "NEW"))
-ABSENT: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    **dict.fromkeys(("rename", "mv", "move"), _RENAMING),
-    **dict.fromkeys(("topic rename", "topic mv", "topic move"), _RENAMING),
-}
-
-
 class Vocabulary:
     """The words that a user may type, over the commands that exist.
 
@@ -294,10 +281,6 @@ class Vocabulary:
         """
         noun, word = " ".join(words[:-1]), words[-1]
         targets: Sequence[str] = self._meaning(words).targets
-        if not targets and " ".join(words) in ABSENT:
-            text, names = ABSENT[" ".join(words)]
-            given = [shlex.quote(word) for word in following if not word.startswith("-")]
-            return text.format(*given[: len(names)], *names[len(given) :])
         targets = targets or self._elsewhere(word) or self._alike(noun, word)
         if targets:
             lines = [self._completed(line, following) for line in targets[:_HINTS_MAX]]

@@ -13,8 +13,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from txlog.base.ids import TopicName
 from txlog.base.startup import compute as pc
 from txlog.client.answers.lists import frames_behind
+from txlog.engine.door.catalog import subscription as find_subscription
+from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.facts import decode_ops
 from txlog.engine.door.history import (
     SCHEMAS,
@@ -94,8 +97,9 @@ def recent_of_key(view: View, coordinator: int, owner_uid: int, key: str) -> lis
 
 def recent_of_subscription(view: View, topic: str, subscription: str) -> list[dict[str, Any]]:
     """The newest changes of the cursors of a subscription, newest first."""
-    rows = log(view, "cursor")
-    return _recent("cursor", rows, (("topic", topic), ("subscription", subscription)))
+    record = find_subscription(view, find_topic(view, TopicName.parse(topic)), subscription)
+    rows = log(view, "cursor")  # a row has the name of the topic at that time
+    return _recent("cursor", rows, (("subscription_number", record.number),))
 
 
 def _recent(

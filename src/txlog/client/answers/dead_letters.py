@@ -8,7 +8,7 @@ subscription `dlq` has not acknowledged; before the first retry, all messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from txlog.base.ids import MessageId, TopicName
@@ -26,6 +26,7 @@ from txlog.engine.door.consuming import (
     RETRIED,
     home,
     messages_in,
+    origin_topic,
     retries_of,
     target_name,
     unsettled,
@@ -103,7 +104,7 @@ def _topic(view: View, topic: Topic, origins: list[str]) -> DeadLetterTopic:
             oldest = came if oldest is None else min(oldest, came)
             letter = _row(message)
             if letter["origin_topic"] and letter["subscription"]:
-                name = _short(letter["origin_topic"])
+                name = _origin(view, letter["origin_topic"], message.properties)
                 givers.add(f"{name}/{letter['subscription']}")
     settled = 0
     if retried is not None:
@@ -118,10 +119,14 @@ def _topic(view: View, topic: Topic, origins: list[str]) -> DeadLetterTopic:
     }
 
 
-def _short(name: str) -> str:
-    """The short name of the topic in a property; unchanged if invalid: any sender can write it."""
+def _origin(view: View, name: str, properties: Mapping[str, str]) -> str:
+    """The short name of the topic in a property, as it is now; unchanged if it is invalid.
+
+    Any sender can write the property.
+    """
     try:
-        return TopicName.parse(name, allow_partition=True).short
+        topic = origin_topic(view, name, properties)
+        return TopicName.parse(name if topic is None else topic.name, allow_partition=True).short
     except InvalidArgument:
         return name
 

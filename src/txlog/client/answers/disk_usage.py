@@ -7,12 +7,11 @@ Source: docs/format 2, "Names".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 
-from txlog.base.ids import TopicName
 from txlog.client.answers.topics_and_txns import short
-from txlog.engine.door.catalog import Topic, numbers
+from txlog.engine.door.catalog import Topic, directory_of, numbers
 from txlog.engine.door.disk import is_far, usage
 from txlog.engine.door.store import Store, View
 
@@ -35,11 +34,9 @@ _PARTS: Final = {
 def disk_usage(view: View, store: Store) -> DiskUsage:
     """The bytes of a store by topic and part, largest first. Cost: reads every directory."""
     rows: dict[tuple[str, str], DiskUsageRow] = {}
-    names = {short(topic) for topic in view.catalog.topics.values()}
+    names = {directory_of(topic): short(topic) for topic in view.catalog.topics.values()}
     for path, is_directory, size in usage(store.disk.description):
-        kind, name, field = _place(path, is_directory)
-        if kind == "topic" and name not in names:  # its files go when no reader can need them
-            kind, name, field = "store", "deleted", ""
+        kind, name, field = _place(path, is_directory, names)
         row = rows.setdefault((kind, name), _empty(kind, name))
         row["size_bytes"] += size
         row["files"] += not is_directory
@@ -63,12 +60,17 @@ def disk_usage(view: View, store: Store) -> DiskUsage:
     }
 
 
-def _place(path: str, is_directory: bool) -> tuple[str, str, str]:
-    """(topic or store, name, field) of a path; no field: it is neither, or of the whole row."""
+def _place(path: str, is_directory: bool, names: Mapping[str, str]) -> tuple[str, str, str]:
+    """(topic or store, name, field) of a path; no field: it is neither, or of the whole row.
+
+    names: of the topics, by their directories
+    """
     first, *rest = path.split("/")
     if first != "topics" or len(rest) < 3:
         return "store", _STORE_PARTS.get(first, "other"), ""
-    name = TopicName.parse("/".join(unquote(part) for part in rest[:3])).short
+    name = names.get("/".join((first, *rest[:3])))
+    if name is None:  # its files go when no reader can need them
+        return "store", "deleted", ""
     inside = rest[3:]
     if is_directory or len(inside) < 2:
         return "topic", name, "other_bytes"

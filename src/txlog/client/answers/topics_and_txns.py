@@ -14,7 +14,14 @@ from txlog.client.answers import delayed as delays
 from txlog.engine.door import catalog as catalogs
 from txlog.engine.door import catalog as lookup
 from txlog.engine.door import reading as buffers
-from txlog.engine.door.catalog import Subscription, Topic, TopicState, numbers, schema_of
+from txlog.engine.door.catalog import (
+    Subscription,
+    Topic,
+    TopicState,
+    directory_of,
+    numbers,
+    schema_of,
+)
 from txlog.engine.door.consuming import backlog, first_entry
 from txlog.engine.door.liveness import dead_consumers
 from txlog.engine.door.store import Store, View
@@ -142,6 +149,7 @@ def topic(view: View, record: Topic, store: Store) -> TopicDescription:
         "policies": own_policies(view, record),
         "schema_version": None if (newest := schema_of(record)) is None else newest.version,
         "mismatched": sum(view.topic(number).mismatched for number in numbers(record)),
+        "directory": directory_of(record),
         "subscription_list": [
             {
                 "subscription": entry.name,

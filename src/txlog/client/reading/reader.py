@@ -754,7 +754,7 @@ class Reader(Watermarked):
 
     def _sought(self, view: View, bound: Bound) -> dict[int, ReadRange]:
         self._notice(view)
-        record, indexes = find_topic(view, self.topic), list(self._places)
+        record, indexes = self._found(view), list(self._places)
         if isinstance(bound.value, MessageId):
             index = partition_of(view, record, bound.value)
             if index not in self._places:
@@ -773,7 +773,7 @@ class Reader(Watermarked):
 
         def look(view: View) -> dict[int, MessageId | None]:
             self._notice(view)
-            return last_ids(view, find_topic(view, self.topic), self._places)
+            return last_ids(view, self._found(view), self._places)
 
         return self._store.read(look)
 

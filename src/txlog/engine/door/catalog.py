@@ -7,6 +7,7 @@ from txlog.engine.folds.catalog import (
     Topic,
     consumers_of,
     declared_of,
+    directory_of,
     has_partition,
     index_of,
     number_of,

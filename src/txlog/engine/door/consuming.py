@@ -1,7 +1,12 @@
 """Consuming: sessions of consumers, cursors, and the decisions that lease and acknowledge."""
 
 from txlog.engine.decide.consuming.acknowledge import AckAnswer, Find, by_partition
-from txlog.engine.decide.consuming.dead_letter_retry import RETRIED, RetryAnswer, retries_of
+from txlog.engine.decide.consuming.dead_letter_retry import (
+    RETRIED,
+    RetryAnswer,
+    origin_topic,
+    retries_of,
+)
 from txlog.engine.decide.consuming.dead_letters import (
     DEAD,
     EXCEPTION,

@@ -43,5 +43,6 @@ from txlog.engine.decide.topics.policies import (
     set_scoped_policies,
 )
 from txlog.engine.decide.topics.policies import Value as PolicyValue
+from txlog.engine.decide.topics.rename import RenamedTopic, rename_topic
 from txlog.engine.plan.policies import delay_policy
 from txlog.engine.plan.records import ValueSchema, records_as, records_for, schema_in, typing_of

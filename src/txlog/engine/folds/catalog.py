@@ -6,12 +6,15 @@ Log of its changes: system/catalog. Ops SettingSet, TopicCreated, SubscriptionCr
   SubscriptionPolicySet, SubscriptionDeleted, NamespacePolicySet, PlaceAdded, LossAccepted,
   ClockNoted, LedgerTrimmed (role s), Compacted (each large message is a ledger, whose owner would
   otherwise stay), PartitionCompacted (removes the ledgers of the earlier compaction), SchemaAdded,
-  SchemasDeleted, TxnOpened (counts those without a key: they go round robin over coordinators).
+  SchemasDeleted, TopicRenamed, TxnOpened (counts those without a key: they go round robin over
+  coordinators).
 
 Invariants
   1. A number of a topic, partition, subscription, ledger or consumer is never used twice (Law 6).
   2. Names of topics are unique after case folding.
-  3. Trimmed ledgers of a partition keep their owner, because message ids name them. In a sidecar
+  3. No two topics have one directory, also after case folding. A topic keeps its directory when it
+     is renamed, because published files do not move.
+  4. Trimmed ledgers of a partition keep their owner, because message ids name them. In a sidecar
      and in compacted rows (role c), only existing ledgers have one.
 """
 
@@ -23,7 +26,7 @@ from typing import TypeVar
 
 import msgspec
 
-from txlog.base.ids import TopicName
+from txlog.base.ids import TopicName, encode_component
 from txlog.base.schemas import schema as definitions
 from txlog.engine.model.ops import (
     ClockNoted,
@@ -53,6 +56,7 @@ from txlog.engine.model.ops import (
     SubscriptionTypeSet,
     TopicCreated,
     TopicDeleted,
+    TopicRenamed,
     TxnOpened,
     broken,
     unexpected,
@@ -60,6 +64,7 @@ from txlog.engine.model.ops import (
 from txlog.engine.storage.late_values import LazyDict
 
 NO_TOPIC = 1 << 62  # above every number
+FORMER_MAX = 100  # names; a letter under an earlier name can no longer be moved back
 
 K = TypeVar("K")
 
@@ -82,6 +87,8 @@ class Topic(msgspec.Struct, array_like=True):
     partitions: how many, including added ones
     added:      (first number, partitions) of each extent after the first
     schemas:    all versions, rising; numbers of deleted versions are not used again
+    directory:  below `topics/`; empty: that of its name (`topic_path`)
+    former:     its earlier names, each once, the newest last; at most FORMER_MAX
     """
 
     number: int
@@ -92,6 +99,8 @@ class Topic(msgspec.Struct, array_like=True):
     subscriptions: list[int]
     added: list[tuple[int, int]] = []
     schemas: list[SchemaVersion] = []
+    directory: str = ""
+    former: list[str] = []
 
 
 class Subscription(msgspec.Struct, array_like=True):
@@ -167,6 +176,8 @@ class Catalog(msgspec.Struct, array_like=True, dict=True):
     places: list[str] = []  # where files outside of the store may be
     losses: list[Loss] = []  # accepted by repairs
     clock: ClockNoted | None = None  # the clocks when the wall clock was last trusted
+    directories: dict[str, int] = {}  # folded directory that is not that of the name -> topic
+    renames: int = 0  # only grows: shows whether a copy of the names is outdated
 
 
 def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
@@ -178,7 +189,7 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
         _ledgers(state, lsn, op)
     elif isinstance(op, PolicySet | NamespacePolicySet):
         _set_policy(state, op)
-    elif isinstance(op, TopicCreated | SchemaAdded | SchemasDeleted):
+    elif isinstance(op, TopicCreated | TopicRenamed | SchemaAdded | SchemasDeleted):
         _topic(state, lsn, time_ms, op)
     elif isinstance(op, SubscriptionCreated):
         state.subscriptions[op.subscription] = Subscription(
@@ -270,6 +281,7 @@ def _reshape(
         raise broken("catalog", lsn, f"topic {topic.name} is deleted with its subscriptions")
     gone_ones = set(op.partitions)
     del state.topics[op.topic], state.by_name[topic.name.casefold()]
+    state.directories.pop(topic.directory.casefold(), None)
     state.first_of = [extent for extent in state.first_of if extent[1] != op.topic]
     state.owners = {k: owner for k, owner in state.owners.items() if owner[0] not in gone_ones}
     state.unavailable = {k: why for k, why in state.unavailable.items() if k not in gone_ones}
@@ -277,11 +289,17 @@ def _reshape(
 
 
 def _topic(
-    state: Catalog, lsn: int, time_ms: int, op: TopicCreated | SchemaAdded | SchemasDeleted
+    state: Catalog,
+    lsn: int,
+    time_ms: int,
+    op: TopicCreated | TopicRenamed | SchemaAdded | SchemasDeleted,
 ) -> None:
-    """Create a topic, or change its schemas."""
+    """Create or rename a topic, or change its schemas."""
     if isinstance(op, TopicCreated):
         _create_topic(state, lsn, time_ms, op)
+        return
+    if isinstance(op, TopicRenamed):
+        _rename_topic(state, lsn, op)
         return
     topic = state.topics[op.topic]
     if isinstance(op, SchemasDeleted):
@@ -330,12 +348,41 @@ def _create_topic(state: Catalog, lsn: int, time_ms: int, op: TopicCreated) -> N
     if folded in state.by_name or op.topic in state.topics:
         raise broken("catalog", lsn, f"topic {op.name} exists")
     state.topics[op.topic] = Topic(
-        op.topic, op.name, op.first_partition, op.partitions, time_ms, []
+        op.topic, op.name, op.first_partition, op.partitions, time_ms, [], directory=op.directory
     )
+    _take_directory(state, lsn, op)
     state.by_name[folded] = op.topic
     state.first_of.append((op.first_partition, op.topic))
     state.next_topic = op.topic + 1
     state.next_partition = op.first_partition + op.partitions
+
+
+def _rename_topic(state: Catalog, lsn: int, op: TopicRenamed) -> None:
+    topic, folded = state.topics[op.topic], op.name.casefold()
+    if state.by_name.get(folded, op.topic) != op.topic:
+        raise broken("catalog", lsn, f"topic {op.name} exists")
+    del state.by_name[topic.name.casefold()]
+    state.by_name[folded] = op.topic
+    former = [name for name in topic.former if name not in (topic.name, op.name)]
+    state.directories.pop(topic.directory.casefold(), None)
+    # a new record: sessions keep that of their opening, with the name by which they were opened
+    state.topics[op.topic] = msgspec.structs.replace(
+        topic,
+        name=op.name,
+        directory=op.directory,
+        former=[*former, topic.name][-FORMER_MAX:],
+    )
+    state.renames += 1
+    _take_directory(state, lsn, op)
+
+
+def _take_directory(state: Catalog, lsn: int, op: TopicCreated | TopicRenamed) -> None:
+    """Note the directory of a topic whose name has another one; no other topic may have it."""
+    folded = (op.directory or topic_path(op.name)).casefold()
+    if folded in state.directories:
+        raise broken("catalog", lsn, f"the directory of {op.name} is that of another topic")
+    if op.directory:
+        state.directories[folded] = op.topic
 
 
 def _set_policy(state: Catalog, op: PolicySet | NamespacePolicySet) -> None:
@@ -374,6 +421,26 @@ def _own(state: Catalog, lsn: int, ledger: int, partition: int, role: str) -> No
         raise broken("catalog", lsn, f"ledger {ledger} was given out before")
     state.owners[ledger] = (partition, role)
     state.next_ledger = ledger + 1
+
+
+def topic_path(full_name: str) -> str:
+    """The directory below `topics/` of a topic that has none of its own."""
+    name = TopicName.parse(full_name)
+    return "/".join(map(encode_component, (name.tenant, name.namespace, name.name)))
+
+
+def directory_of(topic: Topic) -> str:
+    """The directory of a topic, from the root of the store."""
+    return f"topics/{topic.directory or topic_path(topic.name)}"
+
+
+def free_directory(state: Catalog, number: int, full_name: str) -> str:
+    """The directory of a new topic; empty: that of its name, which no renamed topic has.
+
+    No name is encoded with @, so the directory with a number is that of no other topic.
+    """
+    path = topic_path(full_name)
+    return f"{path}@{number}" if path.casefold() in state.directories else ""
 
 
 def extents(topic: Topic) -> list[tuple[int, int]]:
@@ -467,6 +534,13 @@ def find_topic(state: Catalog, full_name: str) -> Topic | None:
     if number is None or state.topics[number].name != full_name:
         return None
     return state.topics[number]
+
+
+def find_renamed(state: Catalog, full_name: str) -> Topic | None:
+    """The topic that had this name before; None: there is none, or it is not certain which."""
+    numbered = {number: state.topics[number] for number in state.directories.values()}
+    matches = [topic for topic in numbered.values() if full_name in topic.former]
+    return matches[0] if len(matches) == 1 else None
 
 
 def find_subscription(state: Catalog, topic: Topic, name: str) -> Subscription | None:

@@ -285,12 +285,15 @@ class TopicCreated(OfCatalog, tag="topic", frozen=True):
     """A topic exists; its partitions are numbered from first_partition.
 
     The same frame has a LedgerRolled for the first ledger of each.
+
+    directory: below `topics/`; empty: that of its name
     """
 
     topic: int
     name: str
     first_partition: int
     partitions: int
+    directory: str = ""
 
 
 class PartitionsAdded(OfCatalog, tag="padd", frozen=True):
@@ -299,6 +302,17 @@ class PartitionsAdded(OfCatalog, tag="padd", frozen=True):
     topic: int
     first_partition: int
     partitions: int
+
+
+class TopicRenamed(OfCatalog, tag="tren", frozen=True):
+    """A topic has another name; its files stay in this directory below `topics/`.
+
+    directory: empty: that of its new name
+    """
+
+    topic: int
+    name: str
+    directory: str
 
 
 class TopicDeleted(Routed, tag="tdel", frozen=True):
@@ -1166,7 +1180,7 @@ Op = (
     | DelaysCounted | WatermarkSet | WatermarkIdled | WatermarkSnapshot | BufferWatermark
     | WatermarkEmitted | Adopted | BatchRecorded | PlaceAdded | Offloaded | LossAccepted
     | ClockNoted | PartitionCompacted | SchemaAdded | SchemasDeleted | SchemaMismatched
-    | SequencesStored | BufferSequencesStored
+    | SequencesStored | BufferSequencesStored | TopicRenamed
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -44,6 +44,13 @@ def topic(view: View, name: TopicName) -> Topic:
             if twin_number is None
             else TopicName.parse(view.catalog.topics[twin_number].name).short
         )
+        renamed = catalogs.find_renamed(view.catalog, name.topic.full)
+        if renamed is not None:
+            raise TopicNotFound(
+                f"topic {name.topic.short} was renamed",
+                hint=f"its name is {TopicName.parse(renamed.name).short}",
+                topic=name.short,
+            )
         names = tuple(other.name for other in islice(view.catalog.topics.values(), NAMES_MAX))
         raise TopicNotFound(
             f"topic {name.short} does not exist",

@@ -28,14 +28,16 @@ n-th rewriting of an unwitnessed tail that begins at the same LSN (R13, R14).
 
     off size field
       0    8  magic "TXLOGJNL"        24    8  first lsn
-      8    4  version, 2              32    4  CRC32C of the frame before the first
+      8    4  version, 3              32    4  CRC32C of the frame before the first
      12    4  rewrite number          36    4  CRC32C of bytes 0..35
      16    8  store salt              40  472  zero
 
 Version 2 means that writers flush under a lock of its own (`flush.lock`), and that frames have the
 mark *awaited*. A program for version 1 would flush and mark the witness without that lock, so it
-must not get further than this header. This program reads a file of version 1, and never appends to
-it: the first writer moves on to a new file (`journal`).
+must not get further than this header. Version 3 means that files may belong to a store of format 3.
+A program for version 2 that has such a store open may never meet a new op, if a checkpoint removes
+the frames before it looks; it would then drop the new fields of the dumps. This program reads files
+of older versions, and never appends to them: the first writer moves on to a new file (`journal`).
 
 The witness, `journal/witness`, has two checksummed records of the newest LSN known to be durable:
 record 0 at offset 0, record 1 at 4096, rewritten in turn and never flushed for their own sake: an
@@ -231,7 +233,7 @@ def joined(parts: Sequence[Buffer]) -> bytes:
 JOURNAL_DIR = "journal"
 FILE_HEADER_BYTES = 512
 FILL_BYTES = 1 << 20
-FILE_VERSION = 2
+FILE_VERSION = 3
 _FILE_HEADER = struct.Struct("<8sII8sQI")
 _FILE_MAGIC = b"TXLOGJNL"
 _NAME = re.compile(r"(\d{20})(?:\.r(\d+))?\.journal")

@@ -54,7 +54,7 @@ from txlog.errors import (
 )
 
 IDENTITY_PATH = "txlog.toml"
-FORMAT = 2  # 1: everything under one lock (docs/format.md 9)
+FORMAT = 3  # docs/format.md 9
 RESERVE_BYTES = 4 << 20
 LOCK, MAINTENANCE = "lock", "maintenance.lock"
 DIRECTORIES = ("journal", "manifest", "state", "topics", "system", "consumers", "quarantine")

@@ -343,7 +343,7 @@ def compact_changes(store: Store) -> tuple[Changes, Changes]:
         if log.is_compact(old_logs):
             return old_logs, old_logs
         generation = checkpoint.next_generation(store.disk, old, ())
-        new_logs = log.compacted(store.disk, old_logs, generation)
+        new_logs = log.compacted(store.disk, old, generation)
         _publish_changes(store, old, generation, new_logs)
         report.generation = generation
         checkpoint.settle(store, old, [], report)

@@ -13,8 +13,10 @@ the rows that need a marker. A query reads only the fields of `record` that it n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -27,6 +29,7 @@ from txlog.engine.door.relation import (
     COMMITTED,
     HIDDEN,
     FileSource,
+    Relation,
     RelationContent,
     adopted_lsns,
     dataset_of,
@@ -46,10 +49,10 @@ _USER: Final = ", ".join(message_columns.USER)
 # Parts of a file's name: DuckDB evaluates them once per file, and can skip files by them.
 PARTITION: Final = r"regexp_extract(filename, 'partition=(\d+)/(_\w+/)?[^/]+$', 1)::INTEGER"
 LEDGER: Final = r"regexp_extract(filename, 'ledger-(\d+)\.\d+\.parquet$', 1)::BIGINT"
-TOPIC: Final = (
-    r"regexp_replace(url_decode(regexp_extract(filename,"
-    r" 'topics/([^/]+/[^/]+/[^/]+)/partition=\d+/(_\w+/)?[^/]+$', 1)), '^public/default/', '')"
+_DIRECTORY: Final = (
+    r"regexp_extract(filename, 'topics/([^/]+/[^/]+/[^/]+)/partition=\d+/(_\w+/)?[^/]+$', 1)"
 )
+TOPIC: Final = f"regexp_replace(url_decode({_DIRECTORY}), '^public/default/', '')"
 _LEDGER_OF_PATH: Final = LEDGER.replace("(filename", "(path").replace("parquet$", r"parquet(\?|$)")
 _STORED: Final = ", ".join(LOCATED)
 _STATE_OF: Final = "CASE WHEN txn_index IS NOT NULL THEN 'committed' END"
@@ -63,6 +66,23 @@ _KINDS: Final = {
     KIND_DATA: "message", TXN_COMMIT: "txn_commit", TXN_ABORT: "txn_abort", W_SET: "w_set",
     W_IDLE: "w_idle", W_SNAPSHOT: "w_snapshot",
 }  # fmt: skip
+
+
+def _topic_of_file(relations: Sequence[Relation]) -> str:
+    """SQL for the topic of a file; a renamed topic has the directory of another name.
+
+    All files of a topic are in one directory, also those outside the store.
+    """
+    moved: list[str] = []
+    for relation in relations:
+        files = chain(relation.direct, relation.unclean, relation.large_files, relation.compacted)
+        source = next(files, None)
+        if source is None:
+            continue
+        directory = source.ref.path.rpartition("/partition=")[0].rpartition("topics/")[2]
+        if unquote(directory).removeprefix("public/default/") != relation.topic:
+            moved.append(f" WHEN {text(directory)} THEN {text(relation.topic)}")
+    return f"CASE {_DIRECTORY}{''.join(moved)} ELSE {TOPIC} END" if moved else TOPIC
 
 
 class Messages:
@@ -112,7 +132,7 @@ class Messages:
         self._typed = relations[0] if is_typed else None
         self._fields = tuple(fields)
         self.everything = all(relation.everything for relation in relations)
-        self._topic = text(relations[0].topic) if self._is_one else TOPIC
+        self._topic = text(relations[0].topic) if self._is_one else _topic_of_file(relations)
         self._direct = [source for relation in relations for source in relation.direct]
         # In files of messages only, no row is tested; files without a message are not read at all.
         self._whole = [source for source in self._direct if source.ref.is_messages_only]
@@ -497,7 +517,7 @@ class Messages:
         """The SELECT of files whose rows must be joined with their markers."""
         rows = (
             f"SELECT *, {PARTITION} AS partition, {LEDGER} AS file_ledger"
-            f"{'' if self._is_one else f', {TOPIC} AS topic'}"
+            f"{'' if self._is_one else f', {self._topic} AS topic'}"
             f" FROM {self._rows('unclean', self._unclean, numbered=bool(lying))}"
         )
         lies = lying.replace(" ", " r.").format(ledger="file_ledger", row=_ROW)

@@ -2,7 +2,7 @@
 
     a commit ─► the watch reads the catalog, at most 20 times a second ─► a snapshot, if the
                 catalog differs ─► clients that watch topics, or whose topic or subscription was
-                deleted
+                deleted or renamed
 
 The watch sees changes by clients, by commands and by other processes alike.
 """
@@ -40,9 +40,16 @@ class CatalogSnapshot(NamedTuple):
         topics = {topic.number: (topic.name, topic.partitions) for topic in catalog.topics.values()}
         return cls(_version(view), topics, frozenset(catalog.subscriptions))
 
-    def lacks_topic(self, number: int) -> bool:
-        """Whether a topic was deleted; False for a topic newer than the snapshot."""
-        return number < self.stamp[0] and number not in self.topics
+    @property
+    def renames(self) -> int:
+        """How often a topic was renamed."""
+        return self.stamp[-1]
+
+    def lacks_topic(self, number: int, name: str) -> bool:
+        """Whether a topic was deleted or renamed; False for a topic newer than the snapshot."""
+        if number >= self.stamp[0]:
+            return False
+        return number not in self.topics or self.topics[number][0] != name
 
     def lacks_subscription(self, number: int) -> bool:
         """Whether a subscription was deleted; False for one newer than the snapshot."""
@@ -51,7 +58,7 @@ class CatalogSnapshot(NamedTuple):
 
 def _version(view: View) -> tuple[int, ...]:
     catalog = view.catalog  # numbers only grow, so a create or delete always changes them
-    counts = len(catalog.topics), len(catalog.subscriptions)
+    counts = len(catalog.topics), len(catalog.subscriptions), catalog.renames
     return catalog.next_topic, catalog.next_partition, catalog.next_subscription, *counts
 
 

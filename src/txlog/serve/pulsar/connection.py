@@ -89,7 +89,7 @@ class ConnectionHost(Protocol):
     connections: set[Connection]
     group_commit: GroupCommit
     sends: SendQueues
-    fenced: deque[tuple[str, str, int]]
+    fenced: deque[tuple[int, str, int]]
     shared_state: dict[str, Any]
 
     def check_open(self) -> None:

@@ -18,9 +18,8 @@ from txlog.base.choices import SubscriptionType
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.ranges import END, START, Bound, Range
 from txlog.client.client import Client
-from txlog.engine.door.catalog import Topic, number_of
+from txlog.engine.door.catalog import Topic, live_topic, number_of
 from txlog.engine.door.catalog import subscription as find_subscription
-from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.consuming import Session
 from txlog.engine.door.facts import Mark
 from txlog.engine.door.reading import (
@@ -150,7 +149,7 @@ class ConnectionConsumers:
         self.store_consumers: StoreConsumers = connection.listener.shared_state.setdefault(
             ROOM, StoreConsumers()
         )
-        self.sought: dict[int, tuple[tuple[str, str, int], Bound]] = {}
+        self.sought: dict[int, tuple[tuple[int, str, int], Bound]] = {}
         self.splits: dict[int, BatchSpan] = {}
         self.late: dict[int, list[LateCommand]] = {}
         connection.on_close.append(self.close)
@@ -312,7 +311,7 @@ async def _open_consumer(
 def _key(connection: Connection, topic: Topic, body: Proto) -> Hashable:
     """The properties that the consumers of one client share for all partitions of a topic."""
     return (
-        topic.name,
+        topic.number,
         body.subscription,
         body.subType,
         body.consumer_name,
@@ -377,7 +376,7 @@ async def _in_memory(
 ) -> StoreConsumer:
     """A subscription that is not durable: it starts where the client, or its last SEEK, says."""
     subscribed, consumers = (
-        (topic.name, body.subscription, consumer.partition),
+        (topic.number, body.subscription, consumer.partition),
         ConnectionConsumers.of(connection),
     )
     is_compacted = body.read_compacted
@@ -387,7 +386,7 @@ async def _in_memory(
 
     def start(client: Client) -> tuple[Bound, Proto]:
         def look(view: View) -> tuple[Bound, Proto]:
-            current = find_topic(view, TopicName.parse(topic.name))
+            current = live_topic(view, topic.number, topic.name)
             if sought is not None:
                 bound = sought
             elif body.HasField("start_message_id"):
@@ -628,7 +627,7 @@ async def _move_subscription(
     if store_consumer.durable is None:
         while len(consumers.sought) >= consumers.connection.service.limits.consumers:
             del consumers.sought[next(iter(consumers.sought))]
-        subscribed = (store_consumer.topic.name, store_consumer.subscription, consumer.partition)
+        subscribed = (store_consumer.topic.number, store_consumer.subscription, consumer.partition)
         consumers.sought[consumer.number] = (subscribed, bound)
     consumer.forget()
     with suppress(TxlogError):  # its messages are delivered again when their leases end
@@ -708,7 +707,8 @@ async def last_id_of(connection: Connection, body: Proto, trailer: memoryview) -
     consumer, store_consumer = ConnectionConsumers.of(connection).table.find(body.consumer_id)
 
     def _look(view: View) -> tuple[Proto, Proto | None]:
-        topic, mark = find_topic(view, TopicName.parse(store_consumer.topic.name)), consumer.mark
+        of = store_consumer.topic
+        topic, mark = live_topic(view, of.number, of.name), consumer.mark
         number = number_of(topic, consumer.partition)
         if store_consumer.durable is not None:
             cursor = view.cursor(store_consumer.durable.subscription_number, number)

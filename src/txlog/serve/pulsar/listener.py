@@ -131,7 +131,7 @@ class PulsarListener:
     group_commit: the group commit of all clients
     sends:        its queues of SENDs
     shared_state: the state that a module shares between all connections, by its name
-    fenced:       (topic, name, partition) of producers whose next PRODUCER is refused; see
+    fenced:       (topic's number, name, partition) of producers whose next PRODUCER is refused; see
                   producers.APART
     """
 
@@ -143,7 +143,7 @@ class PulsarListener:
         self.group_commit = GroupCommit(service)
         self.sends = self.group_commit.sends
         self.shared_state: dict[str, Any] = {}
-        self.fenced: deque[tuple[str, str, int]] = deque(maxlen=FENCED_MAX)
+        self.fenced: deque[tuple[int, str, int]] = deque(maxlen=FENCED_MAX)
         self._stem = service.store.store.disk.random_bytes(6).hex()
         self._named = count()
         self._handlers = handlers()

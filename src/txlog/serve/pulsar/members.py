@@ -275,7 +275,7 @@ class StoreConsumer:
 
     def is_gone(self, snapshot: CatalogSnapshot) -> bool:
         """Whether its topic or subscription was deleted."""
-        if snapshot.lacks_topic(self.topic.number):
+        if snapshot.lacks_topic(self.topic.number, self.topic.name):
             return True
         durable = self.durable
         return durable is not None and snapshot.lacks_subscription(durable.subscription_number)

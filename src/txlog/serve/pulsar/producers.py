@@ -173,14 +173,14 @@ class ClientProducer:
 
 
 class StoreProducers:
-    """The open producers of the store, by topic and name.
+    """The open producers of the store, by the number of the topic and name.
 
     opening: a lock for each producer that is opening: other partitions wait for it
     """
 
     def __init__(self) -> None:
-        self.by_name: dict[tuple[str, str], StoreProducer] = {}
-        self.opening: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self.by_name: dict[tuple[int, str], StoreProducer] = {}
+        self.opening: WeakValueDictionary[tuple[int, str], asyncio.Lock] = WeakValueDictionary()
 
 
 class ConnectionProducers:
@@ -232,7 +232,7 @@ class ConnectionProducers:
         store_producer.holder.is_leaving = True
         store_producers, key = (
             self.known(store_producer.holder.mode),
-            (store_producer.topic.name, store_producer.name),
+            (store_producer.topic.number, store_producer.name),
         )
         if store_producers.by_name.get(key) is store_producer:
             del store_producers.by_name[key]
@@ -252,11 +252,12 @@ class ConnectionProducers:
             self.tell_closed(number)
 
     async def follow(self, snapshot: CatalogSnapshot | None) -> None:
-        """Dismiss producers whose topic was deleted; None: all."""
+        """Dismiss producers whose topic was deleted or renamed; None: all."""
         if snapshot is None:
             self.table.refuse_opening(AlreadyClosed("the server stops"))
         for number, store_producer in list(self.connection_limit.items()):
-            if snapshot is None or snapshot.lacks_topic(store_producer.topic.number):
+            topic = store_producer.topic
+            if snapshot is None or snapshot.lacks_topic(topic.number, topic.name):
                 await self.dismiss(store_producer, number)
 
     def tell_closed(self, number: int) -> None:
@@ -354,7 +355,7 @@ async def _open_client_producer(
     partition = topics.check_partition(topic, name)
     await _create_initial_subscription(connection, body, topic)
     client_name = body.producer_name or connection.listener.new_name()
-    key = (topic.name, name_in_store(client_name), partition)
+    key = (topic.number, name_in_store(client_name), partition)
     if key in connection.listener.fenced:
         connection.listener.fenced.remove(key)
         raise ProducerFenced(f"producer {client_name} of {name} gave one number to two messages")
@@ -415,14 +416,14 @@ async def _open_store_producer(
     producers: ConnectionProducers,
     body: Proto,
     topic: Topic,
-    key: tuple[str, str, int],
+    key: tuple[int, str, int],
 ) -> StoreProducer:
     """The store producer for a name, opened by its first user; its other partitions wait meanwhile.
 
-    key: the topic, the name in the store and the partition, which is free when this returns
+    key: the topic's number, the name in the store, the partition, which is free when this returns
     """
     *_, name, partition = key
-    store_key, mode = (topic.name, name), MODES[body.producer_access_mode]
+    store_key, mode = (topic.number, name), MODES[body.producer_access_mode]
     schema, store_producers = schemas.schema_of(body), producers.known(mode)
     async with store_producers.opening.setdefault(store_key, asyncio.Lock()):
         while (
@@ -660,7 +661,7 @@ def _send(
     else:
         if producer.reuses_number(body):
             key = (
-                producer.store_producer.topic.name,
+                producer.store_producer.topic.number,
                 producer.store_producer.name,
                 producer.partition,
             )

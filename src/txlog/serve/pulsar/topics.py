@@ -321,7 +321,8 @@ class TopicListWatcher:
     known:   the topics that the client knows
     numbers: the matching topics, by their numbers in the store
     next:    the first number that was not tried; numbers are never reused, so a topic is tried
-             once, however often other topics change
+             once, however often other topics change, and again after a rename
+    renames: how many topics had been renamed by then
     """
 
     def __init__(self, namespace: str, pattern: str) -> None:
@@ -330,7 +331,7 @@ class TopicListWatcher:
         self.start = f"{namespace}/"
         self.known = set[str]()
         self.numbers = set[int]()
-        self.next = 0
+        self.next = self.renames = 0
 
     def look(self, connection: Connection, snapshot: CatalogSnapshot) -> set[str] | None:
         """The matching topics that the client may see, partitioned ones as their partitions.
@@ -338,6 +339,8 @@ class TopicListWatcher:
         None: the time limit of a match was reached; the next call continues there.
         """
         topics = snapshot.topics
+        if snapshot.renames != self.renames:
+            self.renames, self.next, self.numbers = snapshot.renames, 0, set()
         new = sorted(number for number in topics if number >= self.next)
         names = {topics[at][0]: at for at in new if topics[at][0].startswith(self.start)}
         matching, tried = self.pattern.matching(list(names))
@@ -346,7 +349,7 @@ class TopicListWatcher:
             self.next = [*names.values()][tried]
             return None
         self.next = max(self.next, snapshot.stamp[0])
-        self.numbers = {number for number in self.numbers if not snapshot.lacks_topic(number)}
+        self.numbers = {at for at in self.numbers if at in topics or at >= snapshot.stamp[0]}
         urls = set[str]()
         for name, partitions in (topics[number] for number in self.numbers & topics.keys()):
             try:

@@ -179,7 +179,7 @@ def origin_of(view: View, properties: Mapping[str, str], *, for_all: bool) -> _O
     if name is None:
         return NO_ORIGIN
     try:
-        topic = catalogs.find_topic(view.catalog, TopicName.parse(name).full)
+        topic = origin_topic(view, name, properties)
     except InvalidArgument:
         return NO_ORIGIN
     if topic is None:
@@ -193,6 +193,31 @@ def origin_of(view: View, properties: Mapping[str, str], *, for_all: bool) -> _O
     if record is None:
         return f"subscription {subscription} of {name} was deleted"
     return _Origin(topic, record)
+
+
+def origin_topic(view: View, name: str, properties: Mapping[str, str]) -> Topic | None:
+    """The topic that had this name when it gave a letter up; raises InvalidArgument (the name).
+
+    If that topic was renamed since, another one may have its name. A letter has the id of its
+    original, and a ledger belongs to one topic for ever.
+    """
+    full = TopicName.parse(name, allow_partition=True).topic.full
+    owner = _owner_of(view, properties.get(dead_letters.ORIGIN_MESSAGE_ID, ""))
+    if owner is not None and catalogs.has_partition(view.catalog, owner):
+        topic = catalogs.topic_of(view.catalog, owner)
+        if full in topic.former:
+            return topic
+    by_name = catalogs.find_topic(view.catalog, full)
+    return catalogs.find_renamed(view.catalog, full) if by_name is None else by_name
+
+
+def _owner_of(view: View, message_id: str) -> int | None:
+    """The partition of a message; None: no topic of the store has its ledger."""
+    try:
+        owner = view.catalog.owners.get(MessageId.parse(message_id).ledger)
+    except InvalidArgument:
+        return None
+    return None if owner is None else owner[0]
 
 
 def _append(
@@ -292,8 +317,5 @@ def retries_of(properties: Mapping[str, str]) -> int:
 
 
 def _partition_of(view: View, topic: Topic, origin: str) -> int:
-    try:
-        owner = view.catalog.owners.get(MessageId.parse(origin).ledger)
-    except InvalidArgument:
-        return 0
-    return 0 if owner is None else max(0, index_of(topic, owner[0]))
+    owner = _owner_of(view, origin)
+    return 0 if owner is None else max(0, index_of(topic, owner))

@@ -343,7 +343,8 @@ def _target(draft: Draft, base: tuple[Topic, Subscription], name: TopicName, kin
     elif len(catalog.topics) < TOPICS_MAX:
         full = name.check_new().full
         topic = Topic(catalog.next_topic, full, catalog.next_partition, 1, draft.now_ms, [])
-        draft.ops.append(TopicCreated(topic.number, topic.name, topic.first_partition, 1))
+        directory = catalogs.free_directory(catalog, topic.number, full)
+        draft.ops.append(TopicCreated(topic.number, full, topic.first_partition, 1, directory))
         draft.open_partition(topic.first_partition)
         starts = {topic.first_partition: BEFORE_ALL}
     else:

@@ -51,6 +51,7 @@ from txlog.engine.folds.catalog import (
     Subscription,
     Topic,
     consumers_of,
+    free_directory,
     numbers,
     policies_of,
 )
@@ -148,7 +149,8 @@ def create_topic(
     draft = Draft(view, settings, now.wall_ms)
     first = catalog.next_partition
     full = name.check_new().full
-    draft.ops.append(TopicCreated(catalog.next_topic, full, first, partitions))
+    directory = free_directory(catalog, catalog.next_topic, full)
+    draft.ops.append(TopicCreated(catalog.next_topic, full, first, partitions, directory))
     for number in range(first, first + partitions):
         draft.open_partition(number)
     draft.ops += policy_ops(catalog.next_topic, policies)

@@ -16,10 +16,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from txlog.base.ids import TopicName, encode_component
+from txlog.base.ids import encode_component
 from txlog.base.settings import Settings
 from txlog.base.startup import compute as pc
 from txlog.base.startup.crc32c import crc32c
+from txlog.engine.folds.catalog import Catalog, has_partition
 from txlog.engine.storage.checked import damaged, said_by_arrow
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.manifest import ChangeRef, Changes, DumpRef, Manifest, changes_of
@@ -30,10 +31,11 @@ from txlog.engine.upkeep.changes.rows import (
     Cell,
     CollectedChanges,
     CursorName,
+    catalog_in,
     snapshot,
     tables,
 )
-from txlog.engine.view import topic_dir
+from txlog.engine.view import ledger_dir
 from txlog.errors import IntegrityError
 
 DIRECTORIES: Final = {
@@ -81,7 +83,7 @@ def publish(
     if settings.change_retention_ms == 0 or settings.change_retention_bytes == 0:
         return Changes()
     old = changes_of(manifest)
-    work = _NewFiles(disk, generation)
+    work = _NewFiles(disk, generation, dumps)
     try:
         changes = _told(work, manifest, collected, cursors, dumps, cut_lsn, settings, now_ms)
         return work.publish(changes)
@@ -156,7 +158,7 @@ def again(
     bad_cells = {(ref.subscription, ref.partition) for ref in bad if ref.kind == "cursor"}
     cells = None if not intact or _SHARED in bad_cells else bad_cells
     rows = snapshot(disk, dumps, cut_lsn, now_ms, kinds, cells)
-    work = _NewFiles(disk, generation)
+    work = _NewFiles(disk, generation, dumps)
     return work.publish(
         Changes(
             True,
@@ -170,9 +172,9 @@ def again(
     )
 
 
-def compacted(disk: Disk, old: Changes, generation: int) -> Changes:
+def compacted(disk: Disk, manifest: Manifest, generation: int) -> Changes:
     """Write every log again with only the newest row of each key; each cursor in its own file."""
-    work = _NewFiles(disk, generation)
+    old, work = changes_of(manifest), _NewFiles(disk, generation, manifest.dumps)
     out: list[ChangeRef] = []
     for kind in SCHEMAS:
         refs = [ref for ref in old.refs if ref.kind == kind]
@@ -212,11 +214,13 @@ def _groups(
 class _NewFiles:
     """The new files of one generation; they are on disk once `publish` returns."""
 
-    __slots__ = ("_generation", "_made", "disk")
+    __slots__ = ("_catalog", "_dumps", "_generation", "_made", "disk")
 
-    def __init__(self, disk: Disk, generation: int) -> None:
+    def __init__(self, disk: Disk, generation: int, dumps: Sequence[DumpRef]) -> None:
         self.disk = disk
         self._generation = generation
+        self._dumps = dumps
+        self._catalog: Catalog | None = None
         self._made: dict[str, memoryview] = {}
 
     def publish(self, changes: Changes) -> Changes:
@@ -273,7 +277,8 @@ class _NewFiles:
     ) -> ChangeRef:
         """Make a file of a log, under a free name of this generation."""
         kind, subscription, partition = group
-        directory = DIRECTORIES[kind] if (subscription, partition) == _SHARED else _own_dir(rows)
+        is_shared = (subscription, partition) == _SHARED
+        directory = DIRECTORIES[kind] if is_shared else self._own_dir(subscription, partition)
         # Spark skips names that begin with _, such as those of ledger parts
         head, suffix = ("", "parquet") if sealed else ("_part.", "arrow")
         path, number = f"{directory}/{head}{self._generation:010d}.{suffix}", 0
@@ -299,14 +304,15 @@ class _NewFiles:
             newest,
         )
 
-
-def _own_dir(rows: pa.Table) -> str:
-    """The directory of the cursor that the rows belong to."""
-    topic, index, name = (
-        rows.column(column)[0].as_py() for column in ("topic", "partition", "subscription")
-    )
-    parent = f"{topic_dir(TopicName.parse(topic).full)}/partition={index}"
-    return f"{parent}/{CURSORS_DIR}/{encode_component(name)}"
+    def _own_dir(self, subscription: int, partition: int) -> str:
+        """The directory of a cursor; the shared one when it was deleted since its last change."""
+        if self._catalog is None:
+            self._catalog = catalog_in(self.disk, self._dumps)
+        record = self._catalog.subscriptions.get(subscription)
+        if record is None or not has_partition(self._catalog, partition):
+            return DIRECTORIES["cursor"]
+        parent = ledger_dir(self._catalog, partition, "p")
+        return f"{parent}/{CURSORS_DIR}/{encode_component(record.name)}"
 
 
 def _retained(

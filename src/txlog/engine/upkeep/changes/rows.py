@@ -63,6 +63,7 @@ from txlog.engine.model.ops import (
     SubscriptionTypeSet,
     TopicCreated,
     TopicDeleted,
+    TopicRenamed,
 )
 from txlog.engine.model.schema import INSTANT
 from txlog.engine.storage.disk.protocol import Disk
@@ -175,7 +176,7 @@ Cell = tuple[int, int]  # numbers of a subscription and of a partition
 
 
 class CursorName(NamedTuple):
-    """The name of a cursor: topic (its short name), partition in it, and subscription."""
+    """The name of a cursor at a checkpoint: topic (short), partition in it, and subscription."""
 
     topic: str
     partition: int
@@ -334,7 +335,7 @@ TAKES: Final[Mapping[type, Take]] = {
         (SettingSet, TopicCreated, PartitionsAdded, TopicDeleted, PolicySet, SubscriptionCreated,
          SubscriptionDeleted, SubscriptionPolicySet, SubscriptionTypeSet, IsolationSet,
          PartitionOffline, PartitionAvailable, NamespacePolicySet, PlaceAdded, LossAccepted,
-         SchemaAdded, SchemasDeleted),
+         SchemaAdded, SchemasDeleted, TopicRenamed),
         CollectedChanges.of_catalog,
     ),
 }  # fmt: skip
@@ -380,7 +381,7 @@ def snapshot(
     """
     out: dict[str, pa.Table] = {}
     selected = set(kinds)
-    state = _loaded(disk, {(ref.kind, ref.a, ref.b): ref for ref in dumps}, CATALOG)
+    state = catalog_in(disk, dumps)
     if "key" in selected:
         rows = _Rows(KEY_CHANGES)
         for ref in dumps:
@@ -457,6 +458,12 @@ def _column(values: Sequence[object], kind: pa.DataType) -> pa.Array:
             [min(max(value, -most), most) if isinstance(value, int) else value for value in values],
             kind,
         )
+
+
+def catalog_in(disk: Disk, dumps: Sequence[DumpRef]) -> Catalog:
+    """The catalog of a checkpoint, from its dumps; raises Corruption, MissingFile."""
+    state: Catalog = _loaded(disk, {(ref.kind, ref.a, ref.b): ref for ref in dumps}, CATALOG)
+    return state
 
 
 def _loaded(disk: Disk, refs: Mapping[Component, DumpRef], key: Component) -> Any:
@@ -792,6 +799,14 @@ def _topic(state: Catalog, number: Any) -> dict[str, Entity]:
     return out
 
 
+def _whole_topic(state: Catalog, number: Any) -> dict[str, Entity]:
+    """A topic and its subscriptions, whose rows have its name."""
+    out = _topic(state, number)
+    for subscription in state.topics[number].subscriptions:
+        out |= _subscription(state, subscription)
+    return out
+
+
 def _subscription(state: Catalog, number: Any) -> dict[str, Entity]:
     record = state.subscriptions.get(number)
     if record is None:
@@ -853,6 +868,7 @@ _OBJECTS: Final[Mapping[type, Callable[[Any], tuple[Look, Any]]]] = {
     **dict.fromkeys(
         (PartitionOffline, PartitionAvailable), lambda op: (_partition, op.partition)
     ),
+    TopicRenamed: lambda op: (_whole_topic, op.topic),
     NamespacePolicySet: lambda op: (_namespace, op.namespace),
     PlaceAdded: lambda op: (_places, None),
     LossAccepted: lambda op: (_losses, None),

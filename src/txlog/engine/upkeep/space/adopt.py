@@ -25,7 +25,7 @@ from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import adopt as flow
 from txlog.engine.decide.sending import producers
 from txlog.engine.decide.sending.adopt import AGAIN, DONE, Adoption
-from txlog.engine.folds.catalog import number_of
+from txlog.engine.folds.catalog import directory_of, number_of
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.plan.clock_trust import trusted
 from txlog.engine.plan.lookup import live_topic
@@ -39,8 +39,8 @@ from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.store.liveness import holds_seat
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint.checkpoint import maintenance
-from txlog.engine.upkeep.space.sweep import below_topics, names_in, unlink_unnamed
-from txlog.engine.view import View, ledger_dir, sealed_path, topic_dir
+from txlog.engine.upkeep.space.sweep import below_topics, names_in, topic_dirs, unlink_unnamed
+from txlog.engine.view import View, ledger_dir, sealed_path
 from txlog.errors import MissingFile, NotAllowed, OutcomeUnknown, TryAgain, TxlogError
 
 # Of larger files only length and footer are checked, because the task has read back the rest.
@@ -270,8 +270,7 @@ def _with_stage(act: Callable[[], None]) -> None:
 
 def stage_dir(view: View, topic: int) -> str:
     """The directory in which the jobs of a topic stage their files."""
-    name = live_topic(view, topic, "of this batch").name
-    return f"{topic_dir(name)}/{STAGE_DIR}"
+    return f"{directory_of(live_topic(view, topic, 'of this batch'))}/{STAGE_DIR}"
 
 
 def remove_job(disk: Disk, directory: str) -> int:
@@ -314,11 +313,8 @@ def sweep_stages(store: Store, *, topics_max: int | None = None) -> int:
 
 def _stage_dirs(store: Store, topics_max: int | None) -> Iterator[str]:
     if topics_max is not None:
-        names = store.read(lambda view: [topic.name for topic in view.catalog.topics.values()])
-        yield from (
-            f"{topic_dir(name)}/{STAGE_DIR}"
-            for name in names[: topics_max + 1]
-            if len(names) <= topics_max
-        )
+        directories = topic_dirs(store)
+        if len(directories) <= topics_max:
+            yield from (f"{directory}/{STAGE_DIR}" for directory in directories)
         return
     yield from (f"{path}/{STAGE_DIR}" for path in below_topics(store.disk, 3))

@@ -26,7 +26,7 @@ from contextlib import suppress
 from typing import Final
 
 from txlog.engine.decide.sending.producers import epoch_of
-from txlog.engine.folds.catalog import has_partition
+from txlog.engine.folds.catalog import directory_of, has_partition
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk
 from txlog.engine.storage.manifest import Manifest, changes_of, generations, read_manifest
 from txlog.engine.storage.remote import is_far
@@ -51,7 +51,6 @@ from txlog.engine.view import (
     View,
     place_dir,
     place_of,
-    topic_dir,
 )
 from txlog.errors import Corruption, IntegrityError, MissingFile, TxlogError
 
@@ -319,20 +318,22 @@ def write_notes(store: Store, *, topics_max: int | None = None) -> None:
 
     topics_max: with more topics than this it does nothing
     """
-    names = store.read(lambda view: [topic.name for topic in view.catalog.topics.values()])
-    if topics_max is not None and len(names) > topics_max:
+    directories = topic_dirs(store)
+    if topics_max is not None and len(directories) > topics_max:
         return
     disk = store.disk
-    topic_dirs = {topic_dir(name) for name in names}
-    for path in below_topics(disk, 3):
-        if path not in topic_dirs:
-            _remove(disk, path)
-    for name in names:
-        directory = topic_dir(name)
+    for path in set(below_topics(disk, 3)).difference(directories):
+        _remove(disk, path)
+    for directory in directories:
         path = f"{directory}/{NOTE}"
         if disk.exists(directory) and not disk.exists(path):
             with suppress(TxlogError):  # a full disk has no room for it
                 disk.write_fresh(path, TEXT)
+
+
+def topic_dirs(store: Store) -> list[str]:
+    """The directories of the topics."""
+    return store.read(lambda view: [*map(directory_of, view.catalog.topics.values())])
 
 
 def _remove(disk: Disk, directory: str) -> None:

@@ -578,7 +578,8 @@ _HINT: Final = "txlog admin repair --rebuild changes"
 
 def _states(kind: str, rows: pa.Table) -> States:
     """The state of each key, as values that do not depend on how a bitmap is packed."""
-    names = [name for name in rows.column_names if name not in _OF_CHANGE]
+    left_out = {*_OF_CHANGE, "topic"} if kind == "cursor" else _OF_CHANGE  # it may be renamed since
+    names = [name for name in rows.column_names if name not in left_out]
     out: States = {}
     for row in rows.select(names).to_pylist():
         for bitmap in row.get("bitmaps") or ():

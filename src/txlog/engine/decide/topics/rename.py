@@ -1,0 +1,207 @@
+"""Renaming a topic: one frame changes its name, and everything in the store that has the old one.
+
+The folds know a topic by its number: ledgers, subscriptions, cursors, open transactions, policies,
+schemas, delayed messages and watermarks go with it. Its files stay in their directory, because a
+published file never moves. The frame also changes these:
+
+    topics       dead-letter and retry topics with a derived name, as <topic>-<subscription>-DLQ,
+                 get the name that is derived from the new one; so do theirs
+    policies     that name one of these topics, of any subscription, name it by its new name
+    subscription whose dead-letter or retry topic by derivation gets another name: it gets a policy
+                 with that name, and so goes on using the topic
+
+So after any crash either all of this is done or nothing, and a message that is given up or
+postponed goes to the topic where the earlier ones are. A dead letter names its origin in a
+property, which does not change: the topic keeps its earlier names (`dead_letter_retry`).
+
+A topic stays in its namespace, whose policies apply to it. Names of the store's system and of
+sidecars are no names of topics (`TopicName.check_new`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from txlog.base.ids import TopicName
+from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.topics.policies import TOPICS, derived_topic
+from txlog.engine.folds.catalog import (
+    Subscription,
+    Topic,
+    directory_of,
+    find_subscription,
+    topic_path,
+)
+from txlog.engine.model.ops import Op, SubscriptionPolicySet, TopicRenamed
+from txlog.engine.view import View
+from txlog.errors import AlreadyExists, NotAllowed
+
+
+class RenamedTopic(msgspec.Struct, frozen=True, gc=False):
+    """The result of a rename.
+
+    topic, before: its short names now and before
+    directory:     of its files, below the store
+    along:         (name before, name now) of dead-letter and retry topics that were renamed, too
+    subscriptions: TOPIC/SUBSCRIPTION whose policies name another topic now
+    """
+
+    topic: str
+    before: str
+    directory: str
+    along: list[tuple[str, str]]
+    subscriptions: list[str]
+
+
+class _Names:
+    """The topics to rename, and what names in policies become."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.of: dict[int, str] = {}  # topic -> its new full name, in the order of the ops
+        self.now: dict[str, str] = {}  # full name before -> now, also of topics still to be made
+
+    def add(self, topic: Topic, name: TopicName) -> None:
+        """Rename a topic, and those whose names are derived from its name."""
+        self._check_free(topic, name)
+        self.of[topic.number] = self.now[topic.name] = name.full
+        catalog = self.view.catalog
+        for subscription in map(catalog.subscriptions.__getitem__, topic.subscriptions):
+            for policy, suffix in TOPICS.items():
+                before = f"{topic.name}-{subscription.name}-{suffix}"
+                given = subscription.policies.get(policy)
+                if given is not None and TopicName.parse(str(given)).full != before:
+                    _check_other(topic, subscription, policy, str(given), name)
+                    continue
+                number = catalog.by_name.get(before.casefold())
+                is_made = number is not None and catalog.topics[number].name == before
+                if not is_made and "max_redeliver_count" not in subscription.policies:
+                    continue  # a name that is too long has no effect
+                derived = derived_topic(name.full, subscription.name, suffix)
+                self.now[before] = derived
+                if number is not None and is_made and number not in self.of:
+                    self.add(catalog.topics[number], TopicName.parse(derived))
+
+    def _check_free(self, topic: Topic, name: TopicName) -> None:
+        catalog = self.view.catalog
+        there = catalog.by_name.get(name.full.casefold(), topic.number)
+        if there != topic.number:
+            raise AlreadyExists(
+                f"topic {_short(catalog.topics[there])} exists already, and {_short(topic)} cannot "
+                "get its name",
+                hint="choose another name, or rename that topic first",
+                topic=name.short,
+            )
+
+
+def rename_topic(view: View, topic: Topic, name: TopicName) -> Decision[RenamedTopic]:
+    """Decide another name of a topic; durable.
+
+    raises: AlreadyExists (it is the name of another topic, also after case folding, or a derived
+            name is), NotAllowed (another namespace; a subscription would give its messages to its
+            own topic), InvalidArgument
+    """
+    before = TopicName.parse(topic.name)
+    if (name.tenant, name.namespace) != (before.tenant, before.namespace):
+        own = TopicName(before.tenant, before.namespace, name.name).full
+        raise NotAllowed(
+            f"{before.short} cannot move to the namespace {name.tenant}/{name.namespace}: other "
+            "policies apply there",
+            hint=f"name it in its own namespace, as {TopicName.parse(own).short}",
+            topic=before.short,
+        )
+    if name.full == topic.name:
+        return Decision(
+            [], None, True, RenamedTopic(name.short, name.short, directory_of(topic), [], [])
+        )
+    names = _Names(view)
+    names.add(topic, name.check_new())
+    topics = view.catalog.topics
+    renames: list[Op] = [
+        TopicRenamed(number, full, _directory(topics[number], full))
+        for number, full in names.of.items()
+    ]
+    policies = [*_policies(view, names)]
+    owners = {op.subscription: view.catalog.subscriptions[op.subscription] for op in policies}
+    answer = RenamedTopic(
+        name.short,
+        before.short,
+        directory_of(topic),
+        [
+            (_short(topics[number]), TopicName.parse(full).short)
+            for number, full in names.of.items()
+            if number != topic.number
+        ],
+        sorted(f"{_called(view, names, owner.topic)}/{owner.name}" for owner in owners.values()),
+    )
+    return Decision([*renames, *policies], None, True, answer)
+
+
+def _short(topic: Topic) -> str:
+    return TopicName.parse(topic.name).short
+
+
+def _called(view: View, names: _Names, number: int) -> str:
+    return TopicName.parse(names.of.get(number) or view.catalog.topics[number].name).short
+
+
+def _directory(topic: Topic, full: str) -> str:
+    """The directory of a renamed topic: the one it has; empty if the new name leads there, too."""
+    path = topic.directory or topic_path(topic.name)
+    return "" if path == topic_path(full) else path
+
+
+def _check_other(
+    topic: Topic, subscription: Subscription, policy: str, given: str, name: TopicName
+) -> None:
+    """Raise NotAllowed when a policy of a topic's own subscription has the topic's new name."""
+    if TopicName.parse(given).full == name.full:
+        raise NotAllowed(
+            f"{policy} of {_short(topic)}/{subscription.name} is {name.short}: its messages would "
+            "come again forever",
+            hint="choose another name, or change the policy first",
+            topic=_short(topic),
+            subscription=subscription.name,
+        )
+
+
+def _policies(view: View, names: _Names) -> Iterator[SubscriptionPolicySet]:
+    """The policies that have a name from before, and those that replace a derivation."""
+    catalog = view.catalog
+    for subscription in catalog.subscriptions.values():
+        changed: dict[str, str] = {}
+        for policy, suffix in TOPICS.items():
+            home, given = catalog.topics[subscription.topic], subscription.policies.get(policy)
+            if given is not None:
+                before = TopicName.parse(str(given)).full
+            elif subscription.topic in names.of:
+                continue  # its derived name changes with it
+            else:
+                before = f"{home.name}-{subscription.name}-{suffix}"
+            if before in names.now:
+                changed[policy] = TopicName.parse(names.now[before]).short
+        yield from (SubscriptionPolicySet(subscription.number, *item) for item in changed.items())
+        if "retry_topic" in changed and "retry_topic" not in subscription.policies:
+            yield from _for_retries(view, subscription, changed)
+
+
+def _for_retries(
+    view: View, subscription: Subscription, changed: dict[str, str]
+) -> Iterator[SubscriptionPolicySet]:
+    """The policies of a subscription on a retry topic whose name is no longer derived.
+
+    It had those of the home subscription by derivation (`dead_letters.policies`).
+    """
+    catalog = view.catalog
+    home = catalog.topics[subscription.topic]
+    number = catalog.by_name[f"{home.name}-{subscription.name}-RETRY".casefold()]
+    retries = find_subscription(catalog, catalog.topics[number], subscription.name)
+    if retries is None:
+        return
+    dead = f"{home.name}-{subscription.name}-DLQ"
+    inherited = {"dead_letter_topic": dead, **subscription.policies, **changed}
+    for policy, value in inherited.items():
+        if policy not in retries.policies:
+            yield SubscriptionPolicySet(retries.number, policy, value)
