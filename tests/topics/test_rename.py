@@ -66,9 +66,9 @@ def test_everything_of_a_topic_stays_with_it(bench: Bench, checkpoint: str) -> N
     producer.send({"n": 9}, deliver_after=60_000, partition=0)
     client.topic("orders").watermarks.set(bench.clock.now().wall_ms, producer="p")
     messages = [*client.reader("orders")]
-    client.acknowledge("orders", "s", [messages[0].message_id])  # type: ignore[list-item]
+    client.acknowledge("orders", "s", [messages[0].message_id])
     txn = client.begin(60_000)["txn"]
-    client.acknowledge("orders", "s", [messages[1].message_id], txn=txn)  # type: ignore[list-item]
+    client.acknowledge("orders", "s", [messages[1].message_id], txn=txn)
     producer.send({"n": 5}, txn=txn, partition=1)
     if checkpoint == "before":
         client.checkpoint(roll_all=True)
