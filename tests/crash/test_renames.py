@@ -153,7 +153,7 @@ def _check(
 ) -> None:
     clock = after_reboot() if is_cut else ManualClock(START_MS)
     try:
-        reader = open_client(disk.process(read_only=True), clock)  # type: ignore[arg-type]
+        reader = open_client(disk.process(read_only=True), clock)
         assert seen(reader) in states, f"{where}: a reader before recovery"
         client = open_client(disk, clock)
         client.store.flush()

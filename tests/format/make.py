@@ -109,6 +109,7 @@ def make_full(folder: Path) -> None:
         client.create_topic("flights", partitions=2, schema=_flights(), retention_ms=10**12)
         client.create_topic("acme/eu/keys", partitions=2)
         client.create_topic("gone")
+        client.create_topic("moved")
         client.producer("gone").send(b"deleted with its topic")
         client.admin.set_retention_policies(namespace="acme/eu", ttl_ms=10**12)
         client.admin.set_alert_policies("flights", backlog_messages=100)
@@ -124,6 +125,12 @@ def make_full(folder: Path) -> None:
                 client.admin.update_topic("acme/eu/keys", 3)
                 client.admin.compact_topic("acme/eu/keys")
                 client.admin.delete_topic("gone")
+                client.producer("moved").send(b"before it was renamed")
+                client.admin.rename_topic("moved", "renamed")
+                client.create_topic("moved")
+                client.producer("moved").send(b"of the new topic")
+                client.producer("renamed").send(b"after it was renamed")
+                client.admin.rename_topic("flights-shared-RETRY", "later")
         epoch = client.connect("worker")["epoch"]
         left_open = client.begin(3_600_000, key="worker", epoch=epoch)["txn"]
         client.producer("acme/eu/keys").send(b"left open", txn=left_open, partition=0)

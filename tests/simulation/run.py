@@ -38,7 +38,7 @@ from tests.simulation.scenario import (
 )
 from tests.simulation.scheduler import SECOND, START_NS, Active, Scheduler, Stuck
 from tests.simulation.server_agent import ServerAgent
-from tests.simulation.upkeep import WrongTable, check_table, make_table
+from tests.simulation.upkeep import WrongTable, check_table, come_back, make_table
 from tests.simulation.wake_agent import WakeAgent
 from txlog import Message, messages
 from txlog import clock as clocks
@@ -265,6 +265,8 @@ class Run:
         recorder = self.recorder
         with open_on(SharedDisk(process), SystemClock()) as client:
             client.expire()
+            for topic in self.scenario.topics:  # a process died before it renamed it back
+                come_back(client, topic.name)
             missing = [topic for topic in self.scenario.topics if not _exists(client, topic.name)]
             for topic in missing:  # a process died between deleting and creating it
                 make_topic(client, recorder, process.name, topic)

@@ -199,6 +199,7 @@ def _weights(random: Random) -> dict[str, float]:
         "retry_later": 1,
         "recreate_subscription": 0.3,
         "recreate_topic": 0.2,
+        "rename_topic": 0.5,
     }
     return {name: weight * random.choice((0, 0.5, 1, 1, 3)) for name, weight in weights.items()}
 
@@ -247,6 +248,8 @@ def operation_of(
         operation["to"] = random.choice(("earliest", "latest"))
     elif name == "checkpoint":
         operation["roll_all"] = random.random() < 0.4
+    elif name == "rename_topic":
+        operation["seconds"] = random.choice((0, 0.01, 0.5))
     elif name == "sleep":
         operation["seconds"] = random.choice((0.01, 0.5, 5, 100))
     elif name == "trim":

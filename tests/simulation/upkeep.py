@@ -6,12 +6,13 @@ own there, so it knows which values they may have.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.bucket import BUCKET
 from tests.simulation.machine import Interrupted
 from txlog import Client
-from txlog.errors import OutcomeUnknown, TxlogError
+from txlog.errors import OutcomeUnknown, TopicNotFound, TxlogError
 
 if TYPE_CHECKING:
     from tests.simulation.machine import SimulatedProcess
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 TABLE = "table"
 TABLE_PARTITIONS = 2
 FIRST_KEY = "first"
+AWAY = "-away"  # of a topic that has another name for a while
 
 
 class WrongTable(Exception):
@@ -44,6 +46,12 @@ def check_table(client: Client, memory: Memory) -> None:
                 raise WrongTable(f"{key} has {value} in the table, and not one of {allowed}")
 
 
+def come_back(client: Client, topic: str) -> None:
+    """Give a topic its own name again, if it has the other one."""
+    with suppress(TopicNotFound):
+        client.admin.rename_topic(f"{topic}{AWAY}", topic)
+
+
 class Upkeep:
     """Operations of an agent."""
 
@@ -59,6 +67,14 @@ class Upkeep:
 
     def compact(self, op: dict[str, Any]) -> None:
         self.client.admin.compact(op["topic"])
+
+    def rename_topic(self, op: dict[str, Any]) -> None:
+        """Give a topic another name for a while; first its own, if a process died meanwhile."""
+        name = op["topic"]
+        come_back(self.client, name)
+        self.client.admin.rename_topic(name, f"{name}{AWAY}")
+        self.process.world.scheduler.sleep(op["seconds"])
+        come_back(self.client, name)
 
     def compact_topic(self, op: dict[str, Any]) -> None:
         self.client.admin.compact_topic(op["topic"])

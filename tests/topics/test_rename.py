@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,9 +67,9 @@ def test_everything_of_a_topic_stays_with_it(bench: Bench, checkpoint: str) -> N
     producer.send({"n": 9}, deliver_after=60_000, partition=0)
     client.topic("orders").watermarks.set(bench.clock.now().wall_ms, producer="p")
     messages = [*client.reader("orders")]
-    client.acknowledge("orders", "s", [messages[0].message_id])  # type: ignore[list-item]
+    client.acknowledge("orders", "s", [messages[0].message_id])
     txn = client.begin(60_000)["txn"]
-    client.acknowledge("orders", "s", [messages[1].message_id], txn=txn)  # type: ignore[list-item]
+    client.acknowledge("orders", "s", [messages[1].message_id], txn=txn)
     producer.send({"n": 5}, txn=txn, partition=1)
     if checkpoint == "before":
         client.checkpoint(roll_all=True)
@@ -155,6 +156,47 @@ def test_handles_of_other_processes_go_on(bench: Bench) -> None:
     assert values(client, "sales") == [b"before", b"after", b"in txn"]
     assert values(client, "orders") == [b"of another topic"]
     assert is_intact(bench)
+
+
+def test_consumers_of_several_topics_go_on(bench: Bench) -> None:
+    """A list goes on with the topic; a pattern leaves a name that does not match any more.
+
+    Kills: a consumer that does not find the session of a message by the topic's name.
+    """
+    client = bench.client
+    for name in ("orders", "audit"):
+        client.create_topic(name)
+        for subscription in ("list", "pattern"):
+            client.create_subscription(name, subscription)
+    with other_process(bench) as other:
+        listed = other.consumer(["orders", "audit"], "list")
+        matched = other.consumer(re.compile("orders|audit|sales"), "pattern")
+        assert matched.receive(timeout_ms=0) is None
+        client.admin.rename_topic("orders", "sales")
+        client.admin.rename_topic("audit", "other")
+        assert matched.receive(timeout_ms=0) is None
+        assert matched.topics == ["sales"]
+        sent = [*send(client, b"1", topic="sales"), *send(client, b"2", topic="other")]
+        received = [listed.receive(timeout_ms=0) for _ in sent]
+        assert {message.topic for message in received if message} == {"orders", "audit"}
+        listed.acknowledge(received[0])
+        listed.acknowledge(sent)
+        message = matched.receive(timeout_ms=0)
+        assert message is not None
+        assert (message.topic, message.value) == ("sales", b"1")
+        matched.acknowledge(message)
+        assert matched.receive(timeout_ms=0) is None
+        listed.close()
+        matched.close()
+    backlogs = {
+        (row["topic"], row["subscription"]): row["backlog"] for row in client.subscriptions()
+    }
+    assert backlogs == {
+        ("other", "list"): 0,
+        ("other", "pattern"): 1,
+        ("sales", "list"): 0,
+        ("sales", "pattern"): 0,
+    }
 
 
 def test_writers_that_are_under_way_end_in_the_renamed_topic(bench: Bench) -> None:

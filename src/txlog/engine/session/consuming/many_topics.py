@@ -21,7 +21,7 @@ from txlog.engine.decide.consuming.acknowledge import AckAnswer
 from txlog.engine.decide.consuming.dead_letters import DEAD, MoveResult
 from txlog.engine.decide.consuming.lease import ReturnResult
 from txlog.engine.decide.consuming.watermark_offer import Pair
-from txlog.engine.folds.catalog import topic_of
+from txlog.engine.folds.catalog import Topic, topic_of
 from txlog.engine.plan.reading.dispatch import NO_MESSAGES
 from txlog.engine.relation.positions import Where, bound_of, only_one
 from txlog.engine.session.consuming.acknowledge import (
@@ -101,7 +101,7 @@ class TopicsSession:
         self._is_closed = False
         self._turn = 0
         self._turns = Mutex(store.disk.pid)
-        self._seen: tuple[int, int, int] | None = None  # the catalog last searched
+        self._seen: tuple[int, int, int, int] | None = None  # the catalog last searched
         if isinstance(topics, re.Pattern):
             self._discover(is_later=False)
             return
@@ -129,7 +129,7 @@ class TopicsSession:
     # --- topics of a pattern -----------------------------------------------------------------
 
     def _discover(self, *, is_later: bool) -> bool:
-        """Join topics that match now, and leave deleted ones; True if a topic joined."""
+        """Join topics that match now, and leave others; True if a topic joined."""
         seen, names = self.store.read(self._matching)
         if seen == self._seen:
             return False
@@ -150,10 +150,11 @@ class TopicsSession:
         self._seen = seen if is_complete else None
         return joined
 
-    def _matching(self, view: View) -> tuple[tuple[int, int, int], list[str]]:
+    def _matching(self, view: View) -> tuple[tuple[int, int, int, int], list[str]]:
         catalog, pattern = view.catalog, self._pattern
         assert pattern is not None
-        seen = (catalog.next_topic, len(catalog.topics), catalog.next_subscription)
+        counts = len(catalog.topics), catalog.renames
+        seen = (catalog.next_topic, catalog.next_subscription, *counts)
         if seen == self._seen:
             return seen, []
         dead_letters = f"-{self.subscription}-{DEAD}"
@@ -452,16 +453,17 @@ class TopicsSession:
         if isinstance(what, Message):
             return self._named(what.topic)
 
-        def look(view: View) -> str | None:
+        def look(view: View) -> Topic | None:
             owner = view.catalog.owners.get(what.ledger)
-            if owner is None:
-                return None
-            return TopicName.parse(topic_of(view.catalog, owner[0]).name).short
+            return None if owner is None else topic_of(view.catalog, owner[0])
 
-        name = self.store.read(look)
-        if name is None:
+        topic = self.store.read(look)
+        if topic is None:
             raise MessageNotFound(f"message {what} does not exist", message_id=what)
-        return self._named(name)
+        for session in self._sessions.values():  # it may be open by an earlier name
+            if session.receiving.topic.number == topic.number:
+                return session
+        return self._named(TopicName.parse(topic.name).short)
 
     def _named(self, topic: str) -> ConsumerSession:
         by_name = self._sessions.get(topic)

@@ -15,7 +15,6 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from txlog.base.ids import TopicName
 from txlog.base.startup import compute as pc
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.lease import (
@@ -60,9 +59,12 @@ from txlog.errors import AlreadyClosed, Corruption
 
 
 def read_handed(
-    store: Store, topic: Topic, member: Membership, handed: Delivery
+    store: Store, short: str, topic: Topic, member: Membership, handed: Delivery
 ) -> tuple[pa.Table, list[Run]]:
     """The rows of a lease with the columns of RECEIVED, in order, and their ids as runs.
+
+    short: the name of the topic as it was opened, which a rename does not change: callers find the
+           consumer of a message by it
 
     If a partition is damaged, the damage is recorded, and its messages and those of the partitions
     after it go back. The rows of earlier partitions are delivered; if there are none, it raises.
@@ -75,7 +77,9 @@ def read_handed(
         try:
             if part.error is not None:
                 raise part.error
-            look = partial(_rows, topic=topic, subscription=member.subscription, part=part)
+            look = partial(
+                _rows, short=short, topic=topic, subscription=member.subscription, part=part
+            )
             tables.append(store.read(look, fresh=False))
             runs += part.runs
         except BaseException as error:  # also on Ctrl-C: the messages are leased, but not delivered
@@ -100,13 +104,15 @@ def _give_back(store: Store, member: Membership, parts: list[PartitionDelivery])
     )
 
 
-def _rows(view: View, *, topic: Topic, subscription: int, part: PartitionDelivery) -> pa.Table:
+def _rows(
+    view: View, *, short: str, topic: Topic, subscription: int, part: PartitionDelivery
+) -> pa.Table:
     number = part.partition
     counts = view.cursor(subscription, number).redelivered
     pieces = _current(view, number, part.pieces)
     table = received(
         view,
-        TopicName.parse(topic.name).short,
+        short,
         catalogs.index_of(topic, number),
         number,
         pieces,
@@ -391,7 +397,7 @@ class Receiving:
         self.timeout_ms = handed.timeout_ms
         self.batches = {part.partition: part.ahead for part in handed.parts if part.runs}
         self.blocked, self.due_ms = handed.blocked, handed.due_ms
-        table, runs = read_handed(self._store, self.topic, self._member, handed)
+        table, runs = read_handed(self._store, self._short, self.topic, self._member, handed)
         self._stand(handed)
         for part in handed.parts:
             if not part.runs:
