@@ -2,8 +2,8 @@
 
 Ledger: the partition's _txnlog. Ops
   LedgerRolled (role s; the first makes the sidecar), LedgerSealed, LedgerTrimmed, Compacted,
-  BufferAppended, BufferSequencesStored, ChunksAppended, BufferCommitted, BufferAborted,
-  BufferWatermark.
+  BufferAppended, BufferSequencesStored, ChunksAppended, BufferCommitted, MessagesCommitted,
+  BufferAborted, BufferWatermark.
 
 It holds the ranges of each open transaction, and for every marker of the partition the rows that it
 made visible: `markers[ledger]` rises by entry, so a marker is found by bisection. The ranges of a
@@ -43,6 +43,7 @@ from txlog.engine.model.ops import (
     LedgerRolled,
     LedgerSealed,
     LedgerTrimmed,
+    MessagesCommitted,
     Op,
     array_head,
     broken,
@@ -240,18 +241,37 @@ def apply(state: Buffer, lsn: int, time_ms: int, op: Op) -> None:
 
 
 def _take_buffer_committed(state: Buffer, lsn: int, time_ms: int, op: BufferCommitted) -> None:
-    end = _grow(state, lsn, op.ledger, op.entry, 1, 0)
-    open_txn = _take(state, lsn, op.coordinator, op.sequence, end)
-    markers = state.markers.get(op.marker_ledger)
+    place = op.ledger, op.entry
+    pair = op.coordinator, op.sequence
+    _commit(state, lsn, time_ms, pair, place, (op.marker_ledger, op.marker_entry))
+
+
+def _take_messages_committed(state: Buffer, lsn: int, time_ms: int, op: MessagesCommitted) -> None:
+    place = op.side_ledger, op.side_entry
+    _commit(state, lsn, time_ms, (op.coordinator, op.sequence), place, (op.ledger, op.entry))
+
+
+def _commit(
+    state: Buffer,
+    lsn: int,
+    time_ms: int,
+    pair: tuple[int, int],
+    place: tuple[int, int],
+    marker: tuple[int, int],
+) -> None:
+    """Move a transaction's rows to its marker; place: of the TXN_COMMIT row here."""
+    end = _grow(state, lsn, *place, 1, 0)
+    open_txn = _take(state, lsn, *pair, end)
+    ledger, entry = marker
+    markers = state.markers.get(ledger)
     if markers is None:
-        markers = state.markers[op.marker_ledger] = Markers()
-    if markers and markers[-1].entry >= op.marker_entry:
-        raise broken("buffer", lsn, f"marker {op.marker_entry} does not follow the last")
+        markers = state.markers[ledger] = Markers()
+    if markers and markers[-1].entry >= entry:
+        raise broken("buffer", lsn, f"marker {entry} does not follow the last")
     markers.append(
         Marker(
-            op.marker_entry,
-            op.coordinator,
-            op.sequence,
+            entry,
+            *pair,
             open_txn.count,
             time_ms,
             lsn,
@@ -261,41 +281,6 @@ def _take_buffer_committed(state: Buffer, lsn: int, time_ms: int, op: BufferComm
         )
     )
     state.committed_count += 1
-
-
-def take_whole(
-    state: Buffer, lsn: int, time_ms: int, appended: BufferAppended, committed: BufferCommitted
-) -> bool:
-    """Apply the messages of a transaction and its commit, if one frame has exactly these two here.
-
-    The result is the same as applying the ops one by one.
-    returns: False: the frame has another form, and nothing was applied
-    """
-    first, rows, size = appended.first_entry, appended.rows, appended.payload_bytes
-    ledger, number, sequence = appended.ledger, appended.coordinator, appended.sequence
-    end = state.ledgers[-1] if state.ledgers else SidecarLedger(0)
-    markers = state.markers.get(committed.marker_ledger)
-    if (
-        end.ledger != ledger
-        or end.entries != first
-        or committed.ledger != ledger
-        or committed.entry != first + rows
-        or appended.first_index != 1
-        or committed.sequence != sequence
-        or committed.coordinator != number
-        or (markers and markers[-1].entry >= committed.marker_entry)
-        or (number in state.held and sequence in state.held[number])
-    ):
-        return False
-    end.entries = first + rows + 1
-    end.payload_bytes += size
-    if markers is None:
-        markers = state.markers[committed.marker_ledger] = Markers()
-    ranges = ((ledger, first, rows, 1),)
-    entry = committed.marker_entry
-    markers.append(Marker(entry, number, sequence, rows, time_ms, lsn, ranges, size))
-    state.committed_count += 1
-    return True
 
 
 def _take_buffer_aborted(state: Buffer, lsn: int, time_ms: int, op: BufferAborted) -> None:
@@ -636,6 +621,7 @@ _TAKES: dict[type, Callable[[Buffer, int, int, Any], None]] = {
     ChunksAppended: _chunks_appended,
     BufferWatermark: _watermark,
     BufferCommitted: _take_buffer_committed,
+    MessagesCommitted: _take_messages_committed,
     BufferAborted: _take_buffer_aborted,
     LedgerRolled: _take_ledger_rolled,
     LedgerSealed: _take_ledger_sealed,

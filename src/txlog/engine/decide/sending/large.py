@@ -36,19 +36,19 @@ from txlog.engine.decide.sending.send import (
 from txlog.engine.decide.transactions.transaction import NewTxn, Use, enter, open_txn
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic, numbers, topic_of
-from txlog.engine.folds.coordinator import COMMITTED, COMMITTING, OPEN, Txn
+from txlog.engine.folds.coordinator import COMMITTED, Txn
 from txlog.engine.model import sequences
 from txlog.engine.model.ops import (
-    BufferCommitted,
     ChunksAppended,
-    CommitMarker,
     Deduplicated,
     DelaysCounted,
     LedgerReserved,
+    MessagesCommitted,
     Op,
     PartitionAdded,
     SequencesStored,
-    StatusUpdated,
+    TxnEnded,
+    merged,
 )
 from txlog.engine.model.sequences import Sequences
 from txlog.engine.plan.participants import check_available
@@ -149,8 +149,8 @@ def append(
     if producer is not None and not sequences.is_next(sent, runs):
         noted.append(SequencesStored(number, producer, runs))
     draft.ops += [
-        StatusUpdated(*pair, OPEN, COMMITTING, None, 1, 0, markers),
-        CommitMarker(
+        TxnEnded(*pair, COMMITTED, None, 1, 0, markers, []),
+        MessagesCommitted(
             number,
             ledger,
             entry,
@@ -160,12 +160,13 @@ def append(
             None if noted else producer,
             -1 if producer is None or noted else sequence,
             int(due.deliver_at is not None),
+            side_ledger=side_ledger,
+            side_entry=side_entry,
         ),
         *noted,
-        BufferCommitted(number, *pair, side_ledger, side_entry, ledger, entry),
-        StatusUpdated(*pair, COMMITTING, COMMITTED),
         *due.warnings(),
     ]
+    draft.ops = merged(draft.ops)
     placed = LargeOutcome(message_id=MessageId(ledger, entry, 1), beyond_ttl=due.beyond_ttl)
     return draft.decision(placed, sync=True)
 
