@@ -163,7 +163,7 @@ def scan(items: Items, coordinators: int) -> Values:
                     reason = labels(reason=reasons[pair])
                     counts["txlog_txn_aborted_by_reason_total", reason] += 1
                     counts["pulsar_txn_timeout_total", own_labels] += reasons[pair] == "timeout"
-        elif isinstance(op, op_types.MessagesCommitted):
+        elif isinstance(op, op_types.BufferCommitted):
             counts["pulsar_txn_tb_committed_total", places[op.partition]] += 1
         elif isinstance(op, op_types.BufferAborted):
             counts["pulsar_txn_tb_aborted_total", places[op.partition]] += 1

@@ -213,7 +213,7 @@ def test_coming_back_is_one_frame_in_order_of_decision(bench: Bench) -> None:
         *(
             f"{kind} {txn.sequence}"
             for txn in order
-            for kind in ("MessagesCommitted", "PendingCommitted", "StatusUpdated")
+            for kind in ("CommitMarker", "BufferCommitted", "PendingCommitted", "StatusUpdated")
         ),
         *(
             f"{kind} {txns[1].sequence}"

@@ -2,8 +2,8 @@
 
 Ledger: the partition's _txnlog. Ops
   LedgerRolled (role s; the first makes the sidecar), LedgerSealed, LedgerTrimmed, Compacted,
-  BufferAppended, BufferSequencesStored, ChunksAppended, BufferCommitted, MessagesCommitted,
-  BufferAborted, BufferWatermark.
+  BufferAppended, BufferSequencesStored, ChunksAppended, BufferCommitted, BufferAborted,
+  BufferWatermark.
 
 It holds the ranges of each open transaction, and for every marker of the partition the rows that it
 made visible: `markers[ledger]` rises by entry, so a marker is found by bisection. The ranges of a
@@ -43,7 +43,6 @@ from txlog.engine.model.ops import (
     LedgerRolled,
     LedgerSealed,
     LedgerTrimmed,
-    MessagesCommitted,
     Op,
     array_head,
     broken,
@@ -241,37 +240,18 @@ def apply(state: Buffer, lsn: int, time_ms: int, op: Op) -> None:
 
 
 def _take_buffer_committed(state: Buffer, lsn: int, time_ms: int, op: BufferCommitted) -> None:
-    place = op.ledger, op.entry
-    pair = op.coordinator, op.sequence
-    _commit(state, lsn, time_ms, pair, place, (op.marker_ledger, op.marker_entry))
-
-
-def _take_messages_committed(state: Buffer, lsn: int, time_ms: int, op: MessagesCommitted) -> None:
-    place = op.side_ledger, op.side_entry
-    _commit(state, lsn, time_ms, (op.coordinator, op.sequence), place, (op.ledger, op.entry))
-
-
-def _commit(
-    state: Buffer,
-    lsn: int,
-    time_ms: int,
-    pair: tuple[int, int],
-    place: tuple[int, int],
-    marker: tuple[int, int],
-) -> None:
-    """Move a transaction's rows to its marker; place: of the TXN_COMMIT row here."""
-    end = _grow(state, lsn, *place, 1, 0)
-    open_txn = _take(state, lsn, *pair, end)
-    ledger, entry = marker
-    markers = state.markers.get(ledger)
+    end = _grow(state, lsn, op.ledger, op.entry, 1, 0)
+    open_txn = _take(state, lsn, op.coordinator, op.sequence, end)
+    markers = state.markers.get(op.marker_ledger)
     if markers is None:
-        markers = state.markers[ledger] = Markers()
-    if markers and markers[-1].entry >= entry:
-        raise broken("buffer", lsn, f"marker {entry} does not follow the last")
+        markers = state.markers[op.marker_ledger] = Markers()
+    if markers and markers[-1].entry >= op.marker_entry:
+        raise broken("buffer", lsn, f"marker {op.marker_entry} does not follow the last")
     markers.append(
         Marker(
-            entry,
-            *pair,
+            op.marker_entry,
+            op.coordinator,
+            op.sequence,
             open_txn.count,
             time_ms,
             lsn,
@@ -621,7 +601,6 @@ _TAKES: dict[type, Callable[[Buffer, int, int, Any], None]] = {
     ChunksAppended: _chunks_appended,
     BufferWatermark: _watermark,
     BufferCommitted: _take_buffer_committed,
-    MessagesCommitted: _take_messages_committed,
     BufferAborted: _take_buffer_aborted,
     LedgerRolled: _take_ledger_rolled,
     LedgerSealed: _take_ledger_sealed,

@@ -1087,19 +1087,6 @@ class CommitMarker(OfTopic, tag="mark", frozen=True):
         return beside(self.partition, self.delayed, self.watermarks)
 
 
-class MessagesCommitted(CommitMarker, tag="cmit", frozen=True):
-    """A CommitMarker, and the TXN_COMMIT row of the sidecar at (side_ledger, side_entry)."""
-
-    side_ledger: int = 0
-    side_entry: int = 0
-
-    def others(self) -> tuple[Component, ...]:
-        buffer: Component = ("buffer", self.partition, 0)
-        if not self.delayed and not self.watermarks:
-            return (buffer,)
-        return (buffer, *beside(self.partition, self.delayed, self.watermarks))
-
-
 class BufferAppended(OfBuffer, tag="bapp", frozen=True):
     """Messages of an open transaction, in the sidecar; the first has index first_index (from 1).
 
@@ -1216,7 +1203,7 @@ Op = (
     | DelaysCounted | WatermarkSet | WatermarkIdled | WatermarkSnapshot | BufferWatermark
     | WatermarkEmitted | Adopted | BatchRecorded | PlaceAdded | Offloaded | LossAccepted
     | ClockNoted | PartitionCompacted | SchemaAdded | SchemasDeleted | SchemaMismatched
-    | SequencesStored | BufferSequencesStored | TxnEnded | MessagesCommitted
+    | SequencesStored | BufferSequencesStored | TxnEnded
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
@@ -1249,7 +1236,8 @@ def decode_ops(data: bytes, *, lsn: int) -> list[Op]:
 
 # Their values come from folds, and were checked when they were written first.
 _OF_FOLDS = frozenset([
-    StatusUpdated, TxnEnded, MessagesCommitted, BufferAborted, PendingCommitted, PendingAborted,
+    StatusUpdated, TxnEnded, CommitMarker, BufferCommitted, BufferAborted, PendingCommitted,
+    PendingAborted,
 ])  # fmt: skip
 _PLACE = re.compile(r" - at `\$\[(\d+)\]\[(\d+)\](.*)`$")
 

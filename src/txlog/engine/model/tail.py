@@ -32,7 +32,6 @@ from txlog.engine.model.ops import (
     BufferCommitted,
     BufferWatermark,
     CommitMarker,
-    MessagesCommitted,
     Op,
     WatermarkIdled,
     WatermarkSet,
@@ -291,10 +290,6 @@ class Tail:
             if of_ledger is None:
                 of_ledger = runs[ledger] = []
             of_ledger.append(makers[kind](op, ref))
-            if type(op) is MessagesCommitted:  # it has a row in the sidecar, too
-                txn = (op.coordinator, op.sequence)
-                run = TailRun(op.side_entry, 1, TXN_COMMIT, ref, 0, None, txn)
-                runs.setdefault(op.side_ledger, []).append(run)
 
     def pack(self, raw: RawFrame) -> None:
         """Take over the checked rows of a frame that `note` has indexed."""
@@ -610,7 +605,6 @@ _RUNS: dict[type, Callable[[Any, FrameRef], TailRun]] = {
     BufferAppended: _buffered,
     Appended: _appended,
     CommitMarker: _marker,
-    MessagesCommitted: _marker,
     BufferCommitted: _committed,
     BufferAborted: _aborted,
     WatermarkSet: _watermark_run,

@@ -39,11 +39,12 @@ from txlog.engine.folds.catalog import Topic, numbers, topic_of
 from txlog.engine.folds.coordinator import COMMITTED, Txn
 from txlog.engine.model import sequences
 from txlog.engine.model.ops import (
+    BufferCommitted,
     ChunksAppended,
+    CommitMarker,
     Deduplicated,
     DelaysCounted,
     LedgerReserved,
-    MessagesCommitted,
     Op,
     PartitionAdded,
     SequencesStored,
@@ -150,7 +151,7 @@ def append(
         noted.append(SequencesStored(number, producer, runs))
     draft.ops += [
         TxnEnded(*pair, COMMITTED, None, 1, 0, markers, []),
-        MessagesCommitted(
+        CommitMarker(
             number,
             ledger,
             entry,
@@ -160,10 +161,9 @@ def append(
             None if noted else producer,
             -1 if producer is None or noted else sequence,
             int(due.deliver_at is not None),
-            side_ledger=side_ledger,
-            side_entry=side_entry,
         ),
         *noted,
+        BufferCommitted(number, *pair, side_ledger, side_entry, ledger, entry),
         *due.warnings(),
     ]
     draft.ops = merged(draft.ops)

@@ -11,7 +11,7 @@ transaction skips a participant that holds nothing.
 
 One frame holds the decision, the markers, the cursor changes and the final status (Law 4):
 
-    TxnEnded · MessagesCommitted per partition with messages
+    TxnEnded · CommitMarker + BufferCommitted per partition with messages
     · PendingCommitted per cursor with acknowledgements · KeyReleased, if it was begun under a key
 
 While a participant is unavailable, the frame has StatusUpdated OPEN→COMMITTING instead of TxnEnded.
@@ -47,11 +47,12 @@ from txlog.engine.folds.coordinator import (
 )
 from txlog.engine.model.ops import (
     BufferAborted,
+    BufferCommitted,
+    CommitMarker,
     CounterRaised,
     Effect,
     IdsReserved,
     KeyReleased,
-    MessagesCommitted,
     Op,
     PartitionAdded,
     PendingAborted,
@@ -204,9 +205,8 @@ def _commit_body(
     for partition, buffered in involved.partitions:
         ledger, entry = draft.take_entries(partition, "p", 1)
         side_ledger, side_entry = draft.take_entries(partition, "s", 1)
-        watermarks = _watermarks(draft.view, partition, pair) if buffered.watermarks else []
-        body.append(
-            MessagesCommitted(
+        body += (
+            CommitMarker(
                 partition,
                 ledger,
                 entry,
@@ -214,10 +214,9 @@ def _commit_body(
                 buffered.count,
                 buffered.payload_bytes,
                 delayed=buffered.delayed,
-                watermarks=watermarks,
-                side_ledger=side_ledger,
-                side_entry=side_entry,
-            )
+                watermarks=_watermarks(draft.view, partition, pair) if buffered.watermarks else [],
+            ),
+            BufferCommitted(partition, *pair, side_ledger, side_entry, ledger, entry),
         )
         markers.append((partition, ledger, entry, buffered.count))
     for subscription, partition, pending in involved.cursors:
