@@ -14,13 +14,15 @@ from tests.engine_kit import Bench
 from txlog import Message
 from txlog.base.settings import KEY_BYTES_MAX
 from txlog.engine.model import schema
+from txlog.engine.model.ops import UNREADABLE
 from txlog.engine.model.schema import (
     EVENT_TIME,
     KEY,
     ONE_ROW,
     OneRow,
+    batch_of,
+    decode_row,
     decode_rows,
-    decode_single,
     encode_rows,
 )
 from txlog.engine.model.schema import (
@@ -76,9 +78,8 @@ def test_a_row_reads_as_the_row_that_arrow_writes() -> None:
         assert row.property_bytes == sum(texts)
     for mask, rows in encoded.items():
         table = pa.Table.from_batches([wanted for _, wanted in rows])
-        assert pa.Table.from_batches([decode_single(mask, [data for data, _ in rows])]).equals(
-            table.combine_chunks()
-        )
+        values = [decode_row(mask, data) for data, _ in rows]
+        assert pa.Table.from_batches([batch_of(mask, values)]).equals(table.combine_chunks())
 
 
 class Text(str):
@@ -105,9 +106,28 @@ def test_texts_of_other_types_are_texts() -> None:
 )
 def test_a_row_of_another_form_is_damage(mask: int, data: bytes) -> None:
     """Kills: a message with other columns, from a frame that no writer made."""
-    with pytest.raises(Corruption) as caught:
-        decode_rows(mask, data)
-    assert caught.value.code == 602
+    with pytest.raises(UNREADABLE):
+        decode_row(mask, data)
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_a_frame_with_such_a_row_is_named(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_packed: bool
+) -> None:
+    """A reader and a checkpoint report the file and the LSN."""
+    producer = bench.client.producer("t")
+    with monkeypatch.context() as patch:
+        patch.setattr(OneRow, "encoded", lambda row: (ONE_ROW, b"\x91\xc0"))
+        producer.send(b"bad", key=b"k")
+    lsn = bench.client.store.refresh()
+    with pytest.raises(
+        Corruption, match=f"the row of the frame with LSN {lsn} cannot be"
+    ) as caught:
+        if is_packed:
+            bench.another().checkpoint()
+        else:
+            list(bench.client.reader("t"))
+    assert (caught.value.code, caught.value.fields["lsn"]) == (602, lsn)
 
 
 pytestmark = [

@@ -21,7 +21,7 @@ from txlog import Client
 from txlog.base.times import SQL_MS_MAX
 from txlog.cli.main import main
 from txlog.engine.model import tail
-from txlog.engine.model.schema import INSTANT, decode_rows
+from txlog.engine.model.schema import INSTANT, Row, decode_rows
 from txlog.engine.model.tail import FrameRef, FrameRows
 from txlog.engine.relation import build, frames
 from txlog.engine.storage.segment_reader import SegmentReader
@@ -280,7 +280,7 @@ def test_a_query_holds_a_piece_of_the_frames(
     cached: list[int] = []
     read_frame = FrameRows.read
 
-    def noted(self: FrameRows, ref: FrameRef) -> pa.RecordBatch | bytes:
+    def noted(self: FrameRows, ref: FrameRef) -> pa.RecordBatch | Row:
         frame_batch = read_frame(self, ref)
         read.append(ref.lsn)
         cached.append(len(self._batches))

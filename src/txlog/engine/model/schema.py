@@ -7,20 +7,20 @@ and the schema follows from it.
 OneRow is the row of a single message, which becomes the bytes of a frame without Arrow: msgpack,
 with the bit ONE_ROW in the mask. Arrow takes 170 bytes more for a row of one value, and 560 more
 with a key, a time and two properties. Rows of many such frames become columns together
-(`decode_single`).
+(`batch_of`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 import pyarrow as pa
 
 from txlog.engine.storage.columns import INSTANT, KIND_DATA, MESSAGE, PROPERTY_MAP, conform
-from txlog.errors import Corruption, InvalidArgument
+from txlog.errors import InvalidArgument
 
 # --- rows of frames ------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ def decode_rows(mask: int, data: pa.Buffer | bytes | memoryview) -> pa.RecordBat
     The caller must have checked the bytes: pyarrow silently accepts flipped bits.
     """
     if mask & ONE_ROW:
-        return decode_single(mask, [data])
+        return batch_of(mask, [decode_row(mask, data)])
     return pa.ipc.read_record_batch(data, frame_schema(mask))
 
 
@@ -188,6 +188,9 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 # --- the row of a single message -----------------------------------------------------------------
+
+
+Row: TypeAlias = tuple[Any, ...]  # the values of a single row, in the order of its schema
 
 
 class OneRow:
@@ -251,21 +254,19 @@ class OneRow:
         return mask, _encode(row)
 
 
-def decode_single(mask: int, rows: Sequence[pa.Buffer | bytes | memoryview]) -> pa.RecordBatch:
-    """The rows of several frames with this mask, which has ONE_ROW, as a batch.
+def decode_row(mask: int, data: pa.Buffer | bytes | memoryview) -> Row:
+    """The values of a row with this mask, which has ONE_ROW; raises one of UNREADABLE."""
+    row: Row = _decoder(mask)(data)
+    return row
 
-    raises: Corruption: bytes of another form, which no writer made
-    """
-    decode = _decoder(mask)
+
+def batch_of(mask: int, rows: Sequence[Row]) -> pa.RecordBatch:
+    """Rows of one or more frames with this mask as a batch."""
     schema = _SCHEMAS[mask]
-    try:
-        columns = zip(*[decode(row) for row in rows], strict=True)
-        arrays = [
-            pa.array(map(_pairs, column) if field.name == "properties" else column, field.type)
-            for column, field in zip(columns, schema, strict=True)
-        ]
-    except _OF_NO_WRITER as error:
-        raise Corruption(f"the row of a message cannot be read: {error}", code=602) from error
+    arrays = [
+        pa.array(map(_pairs, column) if field.name == "properties" else column, field.type)
+        for column, field in zip(zip(*rows, strict=True), schema, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -273,12 +274,20 @@ def _pairs(properties: dict[str, str]) -> list[tuple[str, str]]:
     return [*properties.items()]
 
 
-_OF_NO_WRITER = (msgspec.DecodeError, UnicodeDecodeError, OverflowError, pa.ArrowException)
-_KINDS: Final[dict[str, Any]] = {"value": bytes, "key": bytes, "properties": dict[str, str]}
+def _integer(bits: int) -> Any:
+    return Annotated[int, msgspec.Meta(ge=-(1 << bits), le=(1 << bits) - 1)]
+
+
+_KINDS: Final[dict[str, Any]] = {
+    "value": bytes,
+    "key": bytes,
+    "properties": dict[str, str],
+    "schema_version": _integer(31),
+}
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 @cache  # at most one for each mask
 def _decoder(mask: int) -> Any:
-    kinds = [_KINDS.get(name, int) for name in _SCHEMAS[mask].names]
+    kinds = [_KINDS.get(name, _integer(63)) for name in _SCHEMAS[mask].names]
     return msgspec.msgpack.Decoder(tuple[tuple(kinds)]).decode  # type: ignore[misc]

@@ -26,6 +26,7 @@ from txlog.base.ids import txn_halves
 from txlog.base.startup import compute as pc
 from txlog.engine.model import ops as watermark_ops
 from txlog.engine.model.ops import (
+    UNREADABLE,
     Appended,
     BufferAborted,
     BufferAppended,
@@ -48,8 +49,10 @@ from txlog.engine.model.schema import (
     W_IDLE,
     W_SET,
     W_SNAPSHOT,
+    Row,
+    batch_of,
+    decode_row,
     decode_rows,
-    decode_single,
     frame_schema,
 )
 from txlog.engine.storage import segment_reader
@@ -107,7 +110,7 @@ class FrameRows:
 
     def __init__(self, journal: JournalFiles) -> None:
         self._journal = journal
-        self._batches: OrderedDict[int, tuple[pa.RecordBatch | bytes, int]] = OrderedDict()
+        self._batches: OrderedDict[int, tuple[pa.RecordBatch | Row, int]] = OrderedDict()
         self._kept_bytes = 0
         self._packed: dict[int, tuple[pa.Table, int]] = {}  # lsn -> (table, its first row there)
         self._unpacked: list[tuple[FrameRef, memoryview]] = []  # of one shape
@@ -126,7 +129,8 @@ class FrameRows:
         frames, self._unpacked = self._unpacked, []
         mask = frames[0][0].columns
         if mask & ONE_ROW:
-            table = _single_rows(mask, [rows for _, rows in frames])
+            values = [_row(ref, rows) for ref, rows in frames]
+            table = pa.Table.from_batches([batch_of(mask, values)])
             self._packed.update((ref.lsn, (table, at)) for at, (ref, _) in enumerate(frames))
             return
         schema = frame_schema(mask)
@@ -162,8 +166,8 @@ class FrameRows:
             self._finish_pack()
         return self._packed
 
-    def read(self, ref: FrameRef) -> pa.RecordBatch | bytes:
-        """The user columns of a frame, checked; with ONE_ROW still encoded. Raises Corruption."""
+    def read(self, ref: FrameRef) -> pa.RecordBatch | Row:
+        """The user columns of a frame, checked; with ONE_ROW as values. Raises Corruption."""
         cached = self._batches.get(ref.lsn)
         if cached is not None:
             self._batches.move_to_end(ref.lsn)
@@ -184,15 +188,15 @@ class FrameRows:
                 lsn=ref.lsn,
             )
         at = ref.rows_offset - ref.offset
-        rows: pa.RecordBatch | bytes
+        rows: pa.RecordBatch | Row
         if ref.columns & ONE_ROW:
-            rows = data[at : at + ref.rows_bytes]
+            rows = _row(ref, data[at : at + ref.rows_bytes])
         else:
             rows = decode_rows(ref.columns, pa.py_buffer(data).slice(at, ref.rows_bytes))
         self._keep(ref.lsn, rows, ref.rows_bytes)
         return rows
 
-    def _keep(self, lsn: int, rows: pa.RecordBatch | bytes, size: int) -> None:
+    def _keep(self, lsn: int, rows: pa.RecordBatch | Row, size: int) -> None:
         """Keep the rows of a frame: a caller is likely to need the next slice of the frame soon.
 
         The last one stays whatever its size, or a reader of few rows would read it for each call.
@@ -389,13 +393,13 @@ class Tail:
     def _loose(self, slices: list[Slice]) -> list[pa.Table]:
         """The rows of slices whose frames are read one by one."""
         out: list[pa.Table] = []
-        group: list[Any] = []  # batches, or with ONE_ROW the bytes of rows
+        group: list[Any] = []  # batches, or with ONE_ROW rows
         columns = -1
         for run, spans in _by_frame(slices):
             batches: list[Any]
             if run.kind == KIND_DATA:
                 rows, shape = self._rows.read(run.frame), run.frame.columns
-                is_one = isinstance(rows, bytes)
+                is_one = isinstance(rows, tuple)
                 batches = [rows] * len(spans) if is_one else _cut(rows, spans)
             elif run.made is not None:
                 batches, shape = [run.made], _SHAPES[run.made.num_columns]
@@ -475,14 +479,24 @@ class Tail:
 
 
 def _group_table(mask: int, group: list[Any]) -> pa.Table:
-    """Batches of one mask as a table; with ONE_ROW, the bytes of rows."""
+    """Batches of one mask as a table, or with ONE_ROW rows."""
     if mask & ONE_ROW:
-        return _single_rows(mask, group)
+        return pa.Table.from_batches([batch_of(mask, group)])
     return pa.Table.from_batches(group, frame_schema(mask))
 
 
-def _single_rows(mask: int, rows: Sequence[bytes | memoryview]) -> pa.Table:
-    return pa.Table.from_batches([decode_single(mask, rows)])
+def _row(ref: FrameRef, data: bytes | memoryview) -> Row:
+    """The single row of a frame; raises Corruption: its writer was not this program."""
+    try:
+        return decode_row(ref.columns, data)
+    except UNREADABLE as error:
+        raise Corruption(
+            f"{ref.journal.path}: the row of the frame with LSN {ref.lsn} cannot be read: {error}",
+            path=ref.journal.path,
+            offset=ref.rows_offset,
+            lsn=ref.lsn,
+            code=602,
+        ) from error
 
 
 def _by_frame(slices: list[Slice]) -> Iterator[tuple[TailRun, list[Span]]]:
