@@ -72,7 +72,7 @@ def labels(**options: object) -> Labels:
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Items]:
-    """Every op that any view processes, once, as it was written."""
+    """Every op that any view processes, once, as it was written; an end as the ops it replaces."""
     seen: set[int] = set()
     out: Items = []
     apply = View.apply
@@ -80,7 +80,9 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Items]:
     def record(self: View, raw: RawFrame, ops: list[Op]) -> None:
         if raw.lsn not in seen:
             seen.add(raw.lsn)
-            out.extend((raw.lsn, raw.time_ms, op) for op in decode_ops(raw.ops, lsn=raw.lsn))
+            for op in decode_ops(raw.ops, lsn=raw.lsn):
+                steps = op.steps() if isinstance(op, op_types.TxnEnded) else [op]
+                out.extend((raw.lsn, raw.time_ms, step) for step in steps)
         apply(self, raw, ops)
 
     monkeypatch.setattr(View, "apply", record)

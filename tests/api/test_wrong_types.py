@@ -16,13 +16,9 @@ from txlog import MessageId, TxnId
 from txlog.client.open import open_store
 from txlog.engine.model.ops import (
     Acked,
-    IdsReserved,
-    Op,
     TxnOpened,
     decode_ops,
-    encode_ops,
     encode_readable,
-    joined,
 )
 from txlog.errors import InvalidArgument
 
@@ -126,15 +122,6 @@ def test_the_field_is_named() -> None:
             encode_readable([TxnOpened(0, 0, 0, unknown, 5, 1, "boot", 1)])  # type: ignore[arg-type]
     good = [TxnOpened(0, 0, 0, "ana", 5, 1, "boot", 1)]
     assert decode_ops(encode_readable([*good]), lsn=1) == good
-
-
-@pytest.mark.parametrize("count", [1, 15, 16, 300, (1 << 16) - 1, 1 << 16])
-def test_lists_of_ops_are_joined_byte_for_byte(count: int) -> None:
-    """A frame of several decisions has the bytes of all their ops encoded at once."""
-    op: Op = IdsReserved(0, 1)
-    for first in {1, min(20, count), count}:
-        parts = [encode_readable([op] * size) for size in (first, count - first) if size]
-        assert joined(parts, count) == encode_ops([op] * count)
 
 
 def test_ids_of_other_types_find_nothing(bench: Bench) -> None:

@@ -60,7 +60,7 @@ SELDOM = {
     "DeadLettered", "Deduplicated", "IsolationSet", "KeyDeleted", "LedgerSealed", "LossAccepted",
     "Offloaded", "PartitionAvailable", "PartitionOffline", "PendingCommitted", "PlaceAdded",
     "ProducersForgotten", "Promoted", "SchemaAdded", "SchemaMismatched", "SchemasDeleted",
-    "SubscriptionTypeSet", "TopicDeleted", "TxnsForgotten",
+    "StatusUpdated", "SubscriptionTypeSet", "TopicDeleted", "TxnsForgotten",
 }  # fmt: skip
 
 
@@ -577,8 +577,9 @@ def test_a_frame_applied_twice_is_corruption(tmp_path: Path) -> None:
 ROLES = {name: {"topic", "buffer"} for name in ("LedgerRolled", "LedgerSealed", "LedgerTrimmed")}
 TWICE = {
     "Appended": "", "CommitMarker": "", "BufferAppended": "", "BufferCommitted": "",
-    "TxnOpened": "coordinator", "StatusUpdated": "", "PendingCommitted": "", "LedgerRolled":
-    "topic", "LedgerTrimmed": "topic", "KeyConnected": "", "Adopted": "topic", "BatchRecorded": "",
+    "TxnEnded": "coordinator", "TxnOpened": "coordinator", "StatusUpdated": "",
+    "PendingCommitted": "", "LedgerRolled": "topic", "LedgerTrimmed": "topic", "KeyConnected": "",
+    "Adopted": "topic", "BatchRecorded": "",
 }  # fmt: skip
 
 

@@ -173,17 +173,17 @@ def test_the_example_decodes_by_the_ruler() -> None:
         previous_crc,
         crc,
     ) = numbers
-    assert (version, columns, header_bytes) == (1, 0, 64)
+    assert (version, columns, header_bytes) == (1, schema.ONE_ROW, 64)
     assert (lsn, durable_lsn, time_ms, offset) == (7, 6, 1_700_000_000_000, 512)
-    assert (ops_bytes, rows_bytes) == (15, 176)
-    assert (previous_crc, crc) == (0xCAFEF00D, 0x6FB9E7B5)
+    assert (ops_bytes, rows_bytes) == (15, 8)
+    assert (previous_crc, crc) == (0xCAFEF00D, 0x4C7B69FA)
     assert (data[0:4], data[48:56].hex()) == (b"TXLF", "0011223344556677")
     assert crc32c(data[64:], crc32c(data[:60])) == crc
     end = 64 + ops_bytes
     assert msgspec.msgpack.decode(data[64:end]) == [["app", 1, 1, 0, 0, 1, 5, None, -1, None]]
-    assert schema.decode_rows(columns, data[end : end + rows_bytes]).to_pydict() == {
-        "value": [b"hello"]
-    }
+    rows = data[end : end + rows_bytes]
+    assert msgspec.msgpack.decode(rows) == [b"hello"]
+    assert schema.decode_rows(columns, rows).to_pydict() == {"value": [b"hello"]}
     assert not any(data[end + rows_bytes :])
     assert len(data) == frame.frame_bytes(ops_bytes, rows_bytes)
 
@@ -199,8 +199,8 @@ def test_encoder_makes_the_example() -> None:
         time_ms=1_700_000_000_000,
         offset=512,
         ops=ops.encode_ops(decoded),
-        rows=data[rows_at : rows_at + 176],
-        columns=0,
+        rows=schema.OneRow(b"hello", None, None, None).encoded()[1],
+        columns=schema.ONE_ROW,
         salt=bytes.fromhex("0011223344556677"),
         previous_crc=0xCAFEF00D,
     )

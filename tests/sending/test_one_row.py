@@ -1,9 +1,8 @@
-"""A single message becomes the bytes of a frame without Arrow: the same bytes."""
+"""A single message becomes the bytes of a frame without Arrow, and reads as any other row."""
 
 from __future__ import annotations
 
 import random
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,23 @@ from tests.engine_kit import Bench
 from txlog import Message
 from txlog.base.settings import KEY_BYTES_MAX
 from txlog.engine.model import schema
-from txlog.engine.model.schema import OneRow, decode_rows, encode_rows
+from txlog.engine.model.ops import UNREADABLE
+from txlog.engine.model.schema import (
+    EVENT_TIME,
+    KEY,
+    ONE_ROW,
+    OneRow,
+    batch_of,
+    decode_row,
+    decode_rows,
+    encode_rows,
+)
+from txlog.engine.model.schema import (
+    PROPERTIES as WITH_PROPERTIES,
+)
 from txlog.engine.session.sending.producer import ProducerSession
-from txlog.errors import InvalidArgument, InvalidMessage
+from txlog.engine.storage.frame import FILE_HEADER_BYTES, decode_header
+from txlog.errors import Corruption, InvalidArgument, InvalidMessage
 
 VALUES = (b"", b"v", b"v" * 7, b"v" * 8, b"v" * 9, bytes(range(256)) * 5)
 KEYS = (None, b"", b"k", b"k" * 8, b"k" * 33)
@@ -28,25 +41,93 @@ PROPERTIES: tuple[Mapping[str, str] | None, ...] = (
     {"a": "b", "é": "ü" * 3},
     {str(at): "x" * at for at in range(40)},
 )
-_LONG_PAIR = struct.Struct("<2q")
 TIMES = (None, 0, -5, (1 << 63) - 1, -(1 << 63))
 
 
-def test_a_row_has_the_bytes_that_arrow_gives_it() -> None:
-    """Format: a reader of frames cannot see which of the two wrote a row."""
+def arrow_row(
+    value: bytes, key: bytes | None, properties: Mapping[str, str] | None, time: int | None
+) -> pa.RecordBatch:
+    """The row as Arrow makes it, with the columns that have a value."""
+    columns = {"value": value, "key": key, "event_time": time}
+    columns["properties"] = list(properties.items()) if properties else None  # type: ignore[assignment]
+    fields = [field for field in schema.frame_schema(7) if columns[field.name] is not None]
+    arrays = [pa.array([columns[field.name]], field.type) for field in fields]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def test_a_row_reads_as_the_row_that_arrow_writes() -> None:
+    """Format: a reader gets the same columns, from one row and from those of many frames."""
     chance = random.Random(4)
     print("seed 4")
+    encoded: dict[int, list[tuple[bytes, pa.RecordBatch]]] = {}
     for _ in range(600):
         choices = tuple(chance.choice(sample) for sample in (VALUES, KEYS, PROPERTIES, TIMES))
         row = OneRow(*choices)  # type: ignore[arg-type]
-        mask, data = encode_rows(row.batch())
-        assert row.encoded() == (mask, data.to_pybytes()), choices
-        assert decode_rows(*row.encoded()).equals(row.batch())
+        wanted = arrow_row(*choices)  # type: ignore[arg-type]
+        mask, data = row.encoded()
+        assert mask == encode_rows(wanted)[0] | ONE_ROW, choices
+        back = decode_rows(mask, memoryview(data))
+        back.validate(full=True)
+        assert back.equals(wanted), choices
+        assert row.batch().equals(wanted)
+        encoded.setdefault(mask, []).append((data, wanted))
         value, key, properties, _ = choices
         assert row.payload_bytes == len(value or b"") + len(key or b"")  # type: ignore[arg-type]
         assert isinstance(properties, dict | None)
         texts = [len(text.encode()) for pair in (properties or {}).items() for text in pair]
         assert row.property_bytes == sum(texts)
+    for mask, rows in encoded.items():
+        table = pa.Table.from_batches([wanted for _, wanted in rows])
+        values = [decode_row(mask, data) for data, _ in rows]
+        assert pa.Table.from_batches([batch_of(mask, values)]).equals(table.combine_chunks())
+
+
+class Text(str):
+    """A subclass, which msgspec does not encode."""
+
+
+def test_texts_of_other_types_are_texts() -> None:
+    row = OneRow(b"", None, {Text("a"): Text("é")}, None)
+    assert row.batch().to_pylist() == [{"value": b"", "properties": [("a", "é")]}]
+
+
+@pytest.mark.parametrize(
+    ("mask", "data"),
+    [
+        (ONE_ROW, b""),
+        (ONE_ROW, b"\x90"),  # no value
+        (ONE_ROW, b"\x91\xc0"),  # null
+        (ONE_ROW, b"\x91\xa1v"),  # text
+        (ONE_ROW | KEY, b"\x91\xc4\x01v"),  # no key
+        (ONE_ROW, b"\x92\xc4\x01v\xc4\x01k"),  # a key that the mask does not name
+        (ONE_ROW | WITH_PROPERTIES, b"\x92\xc4\x01v\x81\xa1\xff\xa1t"),  # no UTF-8
+        (ONE_ROW | EVENT_TIME, b"\x92\xc4\x01v\xcf" + b"\xff" * 8),  # beyond 64 bits, signed
+    ],
+)
+def test_a_row_of_another_form_is_damage(mask: int, data: bytes) -> None:
+    """Kills: a message with other columns, from a frame that no writer made."""
+    with pytest.raises(UNREADABLE):
+        decode_row(mask, data)
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_a_frame_with_such_a_row_is_named(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_packed: bool
+) -> None:
+    """A reader and a checkpoint report the file and the LSN."""
+    producer = bench.client.producer("t")
+    with monkeypatch.context() as patch:
+        patch.setattr(OneRow, "encoded", lambda row: (ONE_ROW, b"\x91\xc0"))
+        producer.send(b"bad", key=b"k")
+    lsn = bench.client.store.refresh()
+    with pytest.raises(
+        Corruption, match=f"the row of the frame with LSN {lsn} cannot be"
+    ) as caught:
+        if is_packed:
+            bench.another().checkpoint()
+        else:
+            list(bench.client.reader("t"))
+    assert (caught.value.code, caught.value.fields["lsn"]) == (602, lsn)
 
 
 pytestmark = [
@@ -72,50 +153,48 @@ def send_all(bench: Bench) -> list[Message]:
     )
 
 
+def masks_of(path: str) -> list[int]:
+    """The masks of the frames with rows in a journal, oldest first."""
+    (journal,) = Path(path, "journal").glob("*.journal")
+    data = journal.read_bytes()
+    masks, at = [], FILE_HEADER_BYTES
+    while (header := decode_header(data, at)) is not None:
+        masks += [header.columns] if header.rows_bytes else []
+        at += header.total_bytes
+    return masks
+
+
 def test_messages_are_the_same_with_and_without_arrow(
     tmp_path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Partitions, indexes and all fields; most of these messages never became a batch."""
-    rows: list[OneRow] = []
-    batch = OneRow.batch
-
-    def counted(row: OneRow) -> Any:
-        rows.append(row)
-        return batch(row)
-
-    monkeypatch.setattr(schema, "_SEEN", set())
-    monkeypatch.setattr(OneRow, "batch", counted)
-    message_ids = send_all(bench)
-    # one for each shape: with a key or not; with none, one, two or forty properties
-    assert len(rows) == 6
-    assert len(message_ids) > 20
+    """Partitions, indexes and all fields, from frames and from parts."""
+    messages = send_all(bench)
+    assert len(messages) > 20
+    # without the large value and the null; those of the transaction share a frame with others
+    assert sum(mask & ONE_ROW > 0 for mask in masks_of(bench.path)) == len(KEYS + PROPERTIES)
     monkeypatch.setattr(ProducerSession, "_plain_row", lambda *arguments: None)
     other = Bench(tmp_path / "other", max_message_bytes=4 * KEY_BYTES_MAX)
     other.client.create_topic("t", partitions=3)
-    assert [str(message_id) for message_id in send_all(other)] == [
-        str(message_id) for message_id in message_ids
-    ]
+    assert send_all(other) == messages
+    assert not any(mask & ONE_ROW for mask in masks_of(other.path))
+    other.client.checkpoint()
+    bench.client.checkpoint()
+    monkeypatch.undo()
+    for client in (bench.client, other.client):
+        stored = [*client.reader("t")]
+        assert sorted(stored, key=lambda row: (row.partition, str(row.message_id))) == messages
+    other.close()
 
 
-def test_arrow_goes_on_where_it_lays_rows_out_in_a_way_that_is_not_known(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """With an unknown layout of another version of Arrow, rows are right, and cost as much as
-    before.
-    """
-    row = OneRow(b"v", b"k", {"a": "b"}, 1)
-    mask, data = encode_rows(row.batch())
-    monkeypatch.setattr(schema, "_SEEN", set())
-    for name, other in (("_PADDING", [bytes(size) for size in range(8)]), ("_TWO", _LONG_PAIR)):
-        schema._form.cache_clear()
-        with monkeypatch.context() as patch:
-            patch.setattr(schema, name, other)
-            for _ in range(3):
-                assert row.encoded() == (mask, data.to_pybytes())
-            assert schema._form((True, 1, True)) is None
-    schema._form.cache_clear()
-    assert row.encoded() == (mask, data.to_pybytes())
-    assert schema._form((True, 1, True)) is not None
+def test_a_transaction_of_one_message_is_one_row(bench: Bench) -> None:
+    """A delay, or a fixed partition, needs a column that such a row has not."""
+    producer, before = bench.client.producer("t"), len(masks_of(bench.path))
+    for fields in ({}, {"key": b"k"}, {"deliver_after": 5}, {"partition": 1}):
+        with bench.client.transaction() as txn:
+            producer.send(b"v", txn=txn, **fields)
+    is_one = [mask & ONE_ROW > 0 for mask in masks_of(bench.path)[before:]]
+    assert is_one == [True, True, False, False]
+    assert len([*bench.client.reader("t")]) == 4
 
 
 def test_properties_that_are_no_text_are_refused_as_by_arrow(

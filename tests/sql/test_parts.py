@@ -21,7 +21,7 @@ from txlog import Client
 from txlog.base.times import SQL_MS_MAX
 from txlog.cli.main import main
 from txlog.engine.model import tail
-from txlog.engine.model.schema import INSTANT, decode_rows
+from txlog.engine.model.schema import INSTANT, Row, decode_rows
 from txlog.engine.model.tail import FrameRef, FrameRows
 from txlog.engine.relation import build, frames
 from txlog.engine.storage.segment_reader import SegmentReader
@@ -281,10 +281,10 @@ def test_a_query_holds_a_piece_of_the_frames(
     read: list[int] = []
     decoded: list[int] = []
     cached: list[int] = []
-    batch = FrameRows.batch
+    read_frame = FrameRows.read
 
-    def noted(self: FrameRows, ref: FrameRef) -> pa.RecordBatch:
-        frame_batch = batch(self, ref)
+    def noted(self: FrameRows, ref: FrameRef) -> pa.RecordBatch | Row:
+        frame_batch = read_frame(self, ref)
         read.append(ref.lsn)
         cached.append(len(self._batches))
         return frame_batch
@@ -293,7 +293,7 @@ def test_a_query_holds_a_piece_of_the_frames(
         decoded.append(columns)
         return decode_rows(columns, rows)
 
-    monkeypatch.setattr(FrameRows, "batch", noted)
+    monkeypatch.setattr(FrameRows, "read", noted)
     monkeypatch.setattr(tail, "decode_rows", counted)
     monkeypatch.setattr(frames, "PIECE_ROWS", 1000)
     monkeypatch.setattr(frames, "WINDOW_FRAMES", 4)
@@ -389,7 +389,7 @@ def test_views_count_without_reading_frames(
     def read(self: FrameRows, ref: FrameRef) -> pa.RecordBatch:
         raise AssertionError(ref)
 
-    monkeypatch.setattr(FrameRows, "batch", read)
+    monkeypatch.setattr(FrameRows, "read", read)
     for isolation in ("committed", "uncommitted"):
         assert main(["-S", client.path, "views", "--isolation", isolation]) == 0
         line = f"not covered: {4 * COUNT + 20} committed messages"

@@ -171,7 +171,11 @@ def test_functions_that_a_small_call_calls(bench: Bench, case: str) -> None:
 
 
 def test_a_frame_of_another_process(bench: Bench) -> None:
-    """The mean of many frames, as each process follows the frames of all others."""
+    """The mean of many frames, as each process follows the frames of all others.
+
+    Decision 300 made 39 calls of 29, with a fifth fewer bytecodes: no code looks for frames that
+    one fold can take at once.
+    """
     client, other = bench.client, bench.another()
     step, own_step = transaction(client), transaction(other)
     for _ in range(WARM):
@@ -180,7 +184,7 @@ def test_a_frame_of_another_process(bench: Bench) -> None:
         step()
     for _ in range(COUNTED):
         step()
-    assert 20 * COUNTED < calls_of(other.store.refresh) <= 31 * COUNTED
+    assert 30 * COUNTED < calls_of(other.store.refresh) <= 41 * COUNTED
 
 
 def by_iteration(client: Client) -> Step:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from txlog.engine.folds.coordinator import (
     ABORTED,
@@ -15,7 +18,6 @@ from txlog.engine.folds.coordinator import (
     FOLD,
     OPEN,
     Coordinator,
-    take_whole,
 )
 from txlog.engine.model.ops import (
     BufferCommitted,
@@ -24,8 +26,12 @@ from txlog.engine.model.ops import (
     PartitionAdded,
     StatusUpdated,
     SubscriptionAdded,
+    TxnEnded,
     TxnOpened,
     TxnsForgotten,
+    decode_ops,
+    encode_ops,
+    merged,
 )
 from txlog.errors import Corruption
 
@@ -119,76 +125,122 @@ def test_ended_transactions_are_in_order_of_decision() -> None:
     assert list(FOLD.load(FOLD.dump(state)).ended) == [2, 0, 3, 1]
 
 
-def one_frame(first: str, last: str) -> list[Op]:
-    """A transaction that one frame opens and ends, with ops of other folds in between."""
-    opened = TxnOpened(0, 3, 1000, "ana", 1000, 10, "boot", 10, "k", 7)
-    parts: list[Op] = [
-        PartitionAdded(0, 3, 1),
-        SubscriptionAdded(0, 3, 1, 2),
-        PartitionAdded(0, 3, 4),
-    ]
-    parts += [PartitionAdded(0, 3, 1), SubscriptionAdded(0, 3, 1, 2)]  # again
-    markers = [(1, 5, 0, 3), (4, 6, 2, 1)] if first == COMMITTING else []
-    reason = None if first == COMMITTING else "user"
-    decided = StatusUpdated(0, 3, OPEN, first, reason, 4, 2, markers)
-    ended = StatusUpdated(0, 3, first, last, skipped=[(9, 9)])
-    return [opened, *parts, decided, BufferCommitted(1, 0, 3, 8, 0, 5, 0), ended]
+PAIR = (0, 3)
+OPENED = TxnOpened(*PAIR, 1000, "ana", 1000, 10, "boot", 10, "k", 7)
+ENDED = TxnEnded(
+    *PAIR, COMMITTED, None, 4, 2, [(1, 5, 0, 3), (4, 6, 2, 1)], [(9, 9)], OPENED, (1, 4), ((1, 2),)
+)
 
 
-def one_by_one(ops: list[Op]) -> bytes | None:
-    """The dump after ops, one after another; None: the fold refuses them."""
+def after(ops: Sequence[Op]) -> bytes | None:
+    """The dump of a coordinator after the ops of a frame; None: the fold refuses them."""
     state = coordinator_in(COMMITTED)
     try:
         for op in ops:
-            if not isinstance(op, BufferCommitted):
-                FOLD.apply(state, 20, 55, op)
+            FOLD.apply(state, 20, 55, op)
     except Corruption:
         return None
     return bytes(FOLD.dump(state))
 
 
-@pytest.mark.parametrize("way", [(COMMITTING, COMMITTED), (ABORTING, ABORTED)])
-def test_a_transaction_taken_whole_is_as_by_its_ops(way: tuple[str, str]) -> None:
-    """Law 1: the same record and the same figures."""
-    for ops in (
-        one_frame(*way),
-        [each_op for each_op in one_frame(*way) if type(each_op) is not PartitionAdded],
-    ):
-        state = coordinator_in(COMMITTED)
-        rest_state = take_whole(state, 20, 55, ops)
-        assert rest_state == [op for op in ops if isinstance(op, BufferCommitted)]
-        assert FOLD.dump(state) == one_by_one(ops)
+@st.composite
+def ends(draw: st.DrawFn) -> TxnEnded:
+    """A transaction that a frame opens and ends, in one op."""
+    numbers = st.integers(min_value=1, max_value=9)
+    places = st.lists(numbers, unique=True, max_size=3).map(tuple)
+    pairs = st.lists(st.tuples(numbers, numbers), unique=True, max_size=3)
+    is_commit = draw(st.booleans())
+    markers = draw(st.lists(st.tuples(numbers, numbers, numbers, numbers), max_size=3))
+    opened = TxnOpened(
+        *PAIR, 1, "ana", draw(numbers), draw(numbers), "b", 7, draw(st.none() | st.just("k"))
+    )
+    return TxnEnded(
+        *PAIR,
+        COMMITTED if is_commit else ABORTED,
+        None if is_commit else draw(st.sampled_from(["user", "timeout", "recovery"])),
+        draw(numbers),
+        draw(numbers),
+        markers if is_commit else [],
+        draw(pairs),
+        opened,
+        draw(places),
+        tuple(draw(pairs)),
+    )
 
 
-@pytest.mark.parametrize("way", [(COMMITTING, COMMITTED), (ABORTING, ABORTED)])
-def test_a_frame_that_is_not_one_transaction_is_not_taken_whole(way: tuple[str, str]) -> None:
-    """Law 1: one op left out, doubled, moved, of another transaction or out of place."""
-    good = one_frame(*way)
-    frames = [good[:at] + good[at + 1 :] for at in range(1, len(good))]
-    frames += [good[: at + 1] + good[at:] for at in range(len(good))]
-    frames += [[good[0], *good[at:], *good[1:at]] for at in range(1, len(good))]
-    for at, op in enumerate(good):
-        for name, value in (
-            ("coordinator", 1), ("sequence", 4), ("sequence", 0), ("sequence", 8),
-            ("expected", COMMITTED), ("status", OPEN), ("markers", [(1, 1, 1, 1)]),
-        ):  # fmt: skip
-            if name in op.__struct_fields__:
-                frames.append(
-                    [*good[:at], msgspec.structs.replace(op, **{name: value}), *good[at + 1 :]]
+@given(ends())
+def test_an_end_in_one_op_is_as_by_its_steps(ended: TxnEnded) -> None:
+    """Law 1: the same state, also where the op that opens it came before, as in its writer."""
+    steps = ended.steps()
+    wanted = after(steps)
+    assert wanted is not None
+    assert after([ended]) == wanted
+    (back,) = decode_ops(encode_ops([ended]), lsn=1)
+    assert back == ended
+    opening = steps[:-2]
+    rest = msgspec.structs.replace(ended, opened=None, partitions=(), subscriptions=())
+    assert after([*opening, rest]) == wanted
+    assert merged([*opening, rest]) == [ended]
+
+
+def test_steps_are_the_ops_of_format_2() -> None:
+    assert ENDED.steps() == [
+        OPENED,
+        PartitionAdded(*PAIR, 1),
+        PartitionAdded(*PAIR, 4),
+        SubscriptionAdded(*PAIR, 1, 2),
+        StatusUpdated(*PAIR, OPEN, COMMITTING, None, 4, 2, [(1, 5, 0, 3), (4, 6, 2, 1)]),
+        StatusUpdated(*PAIR, COMMITTING, COMMITTED, skipped=[(9, 9)]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [ENDED, ENDED],
+        [msgspec.structs.replace(ENDED, opened=None)],  # never opened
+        [OPENED, ENDED],
+        [msgspec.structs.replace(ENDED, status=COMMITTING)],
+        [msgspec.structs.replace(ENDED, status=OPEN)],
+        [msgspec.structs.replace(ENDED, sequence=4)],  # not the one that it opens
+        [
+            OPENED,
+            StatusUpdated(*PAIR, OPEN, COMMITTING),
+            msgspec.structs.replace(ENDED, opened=None),
+        ],
+        # a sequence that was given out before, and one that is not reserved
+        *(
+            [
+                msgspec.structs.replace(
+                    ENDED, sequence=number, opened=msgspec.structs.replace(OPENED, sequence=number)
                 )
-    # ids that were given out before, and never
-    frames += [[msgspec.structs.replace(op, sequence=number) for op in good] for number in (0, 8)]
-    for strange in (TxnsForgotten(0, [0]), IdsReserved(0, 99)):
-        frames += [[*good[:at], strange, *good[at:]] for at in range(1, len(good))]
-    count = 0
-    for ops in frames:
-        state = coordinator_in(COMMITTED)
-        dump_before = FOLD.dump(state)
-        if take_whole(state, 20, 55, ops) is not None:
-            count += 1
-            others = [op for op in ops if not isinstance(op, BufferCommitted)]
-            assert {op.coordinator for op in others} == {0}  # type: ignore[union-attr]
-            assert FOLD.dump(state) == one_by_one(ops)
-        else:
-            assert FOLD.dump(state) == dump_before
-    assert 0 < count < len(frames) // 2
+            ]
+            for number in (0, 8)
+        ),
+    ],
+)
+def test_an_end_that_contradicts_the_state_is_refused(ops: list[Op]) -> None:
+    """Kills: a transaction that ends twice, or under the number of another one."""
+    assert after(ops) is None
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [OPENED, PartitionAdded(*PAIR, 1)],
+        [PartitionAdded(*PAIR, 1), msgspec.structs.replace(ENDED, opened=None)],
+        [OPENED, msgspec.structs.replace(ENDED, sequence=2, opened=None)],
+        [OPENED, PartitionAdded(*PAIR, 1), StatusUpdated(*PAIR, OPEN, COMMITTING)],
+    ],
+)
+def test_only_a_whole_transaction_becomes_one_op(ops: list[Op]) -> None:
+    assert merged(ops) is ops
+
+
+def test_other_ops_of_the_frame_keep_their_order() -> None:
+    """Folds of messages and cursors take them in the order of the decisions."""
+    rest = msgspec.structs.replace(ENDED, opened=None, partitions=(), subscriptions=())
+    first, last = BufferCommitted(1, *PAIR, 8, 0, 5, 0), TxnsForgotten(0, [1])
+    opening = ENDED.steps()[:-2]
+    ops = [opening[0], first, *opening[1:], rest, last]
+    assert merged(ops) == [first, ENDED, last]

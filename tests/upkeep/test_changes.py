@@ -96,6 +96,7 @@ UNRECORDED = {
     "AckConflicted": "a count; the same frame aborts its transaction",
     "ClockNoted": "every checkpoint has one",
     "TxnOpened": "the transaction log has it; the catalog only counts",
+    "TxnEnded": "as above",
     "LedgerRolled": "where rows lie, not what there is; `segment list` has it",
     "LedgerReserved": "as above",
     "LedgerTrimmed": "as above",

@@ -47,10 +47,7 @@ from txlog.engine.model.ops import (
     FILES,
     RETURNS,
     Adopted,
-    BufferAppended,
-    BufferCommitted,
     ChunksAppended,
-    CommitMarker,
     Compacted,
     Component,
     Fold,
@@ -63,14 +60,13 @@ from txlog.engine.model.ops import (
     PartitionAvailable,
     PartitionCompacted,
     PartitionOffline,
-    PendingAcked,
-    PendingCommitted,
     PolicySet,
     SettingSet,
     StatusUpdated,
     SubscriptionDeleted,
     Take,
     TopicDeleted,
+    TxnEnded,
     TxnOpened,
     broken,
     decode_ops,
@@ -776,8 +772,7 @@ NOTED = frozenset([
     StatusUpdated, TxnOpened, PartitionOffline, PartitionAvailable, SubscriptionDeleted,
     TopicDeleted, PolicySet, NamespacePolicySet, SettingSet,
 ])  # fmt: skip
-# If a frame has no other ops for sidecars, a sidecar may take its append and commit in one step.
-_PLAIN = frozenset([BufferAppended, CommitMarker, BufferCommitted, PendingAcked, PendingCommitted])
+_COUNTS_ONLY = (TxnOpened, TxnEnded)  # in the catalog
 _TAKES = {op: _Takes(op) for op in get_args(Op)}
 
 
@@ -974,8 +969,6 @@ class View:
 
     def take_ops(self, lsn: int, time_ms: int, ops: list[Op]) -> None:
         """Apply the ops of a frame to the folds."""
-        if ops and type(ops[0]) is TxnOpened:
-            ops = self._take_whole(lsn, time_ms, ops)
         waiting = 0  # transactions that this frame decides and does not complete
         state_of, changed, table = self._loaded.get, self._changed, _TAKES
         for op in ops:
@@ -1016,7 +1009,7 @@ class View:
                 continue
             self._changed.pop(key, None)
             self._changed[key] = lsn
-            if key is CATALOG and type(op) is not TxnOpened:
+            if key is CATALOG and type(op) not in _COUNTS_ONLY:
                 self._ruled = lsn
             state = self._loaded.get(key)
             if state is None:
@@ -1025,55 +1018,6 @@ class View:
                 _TAKES[type(op)][key[0]](state, lsn, time_ms, op)
             if key[0] == "delayed":
                 self._delays.add(key[1])
-
-    def _take_whole(self, lsn: int, time_ms: int, ops: list[Op]) -> list[Op]:
-        """Let the coordinator take in one step a transaction that this frame opens and ends.
-
-        Its time-out no longer matters. returns: the ops that remain to be taken
-        """
-        opened = ops[0]
-        assert type(opened) is TxnOpened
-        key = opened.home()
-        state, catalog = self._loaded.get(key), self._loaded.get(CATALOG)
-        if state is None or catalog is None:
-            return ops
-        remaining = coordinators.take_whole(state, lsn, time_ms, ops)
-        if remaining is None:
-            return ops
-        for component in (key, CATALOG):
-            self._changed.pop(component, None)
-            self._changed[component] = lsn
-        catalogs.apply(catalog, lsn, time_ms, opened)
-        return self._take_sidecars(lsn, time_ms, remaining)
-
-    def _take_sidecars(self, lsn: int, time_ms: int, ops: list[Op]) -> list[Op]:
-        """Let each sidecar take a transaction's ops there in one step; returns the other ops."""
-        if not _PLAIN.issuperset(map(type, ops)):
-            return ops
-        remaining: list[Op] = []
-        # by sidecar; None: it has more ops, to be taken one by one
-        begun: dict[int, BufferAppended | None] = {}
-        for op in ops:
-            if type(op) is BufferAppended:
-                number = op.partition
-                if op.times or number in begun:
-                    if (first := begun.get(number)) is not None:
-                        remaining.append(first)
-                    remaining.append(op)
-                    begun[number] = None
-                else:
-                    begun[number] = op
-            elif type(op) is BufferCommitted and (first := begun.pop(op.partition, None)):
-                key = op.home()
-                state = self._loaded.get(key)
-                if state is None or not buffers.take_whole(state, lsn, time_ms, first, op):
-                    remaining += (first, op)
-                else:
-                    self._changed.pop(key, None)
-                    self._changed[key] = lsn
-            else:
-                remaining.append(op)
-        return [*remaining, *filter(None, begun.values())] if begun else remaining
 
     def _keep(self, key: Component, lsn: int, time_ms: int, op: Op) -> None:
         """Keep an op for a fold that no call has used yet."""

@@ -29,6 +29,7 @@ from txlog.engine.door.facts import (
     PendingAborted,
     PendingAcked,
     PendingCommitted,
+    TxnEnded,
     TxnOpened,
     decode_ops,
 )
@@ -128,7 +129,7 @@ class Rates:
                 self._add(self._added, op.partition, time_ms, op.file.rows, op.payload_bytes)
             case Acked() if op.count:
                 self._add(self._acked, (op.subscription, op.partition), time_ms, op.count, 0)
-            case TxnOpened():
+            case TxnOpened() | TxnEnded(opened=TxnOpened()):
                 self._first_opened.setdefault(op.coordinator, op.sequence)
             case PendingAcked():
                 held = _held(op)

@@ -20,6 +20,7 @@ from txlog.engine.model.ops import (
     PendingAcked,
     PendingCommitted,
     Run,
+    TxnEnded,
     TxnOpened,
     decode_ops,
     peers,

@@ -263,41 +263,6 @@ def _take_buffer_committed(state: Buffer, lsn: int, time_ms: int, op: BufferComm
     state.committed_count += 1
 
 
-def take_whole(
-    state: Buffer, lsn: int, time_ms: int, appended: BufferAppended, committed: BufferCommitted
-) -> bool:
-    """Apply the messages of a transaction and its commit, if one frame has exactly these two here.
-
-    The result is the same as applying the ops one by one.
-    returns: False: the frame has another form, and nothing was applied
-    """
-    first, rows, size = appended.first_entry, appended.rows, appended.payload_bytes
-    ledger, number, sequence = appended.ledger, appended.coordinator, appended.sequence
-    end = state.ledgers[-1] if state.ledgers else SidecarLedger(0)
-    markers = state.markers.get(committed.marker_ledger)
-    if (
-        end.ledger != ledger
-        or end.entries != first
-        or committed.ledger != ledger
-        or committed.entry != first + rows
-        or appended.first_index != 1
-        or committed.sequence != sequence
-        or committed.coordinator != number
-        or (markers and markers[-1].entry >= committed.marker_entry)
-        or (number in state.held and sequence in state.held[number])
-    ):
-        return False
-    end.entries = first + rows + 1
-    end.payload_bytes += size
-    if markers is None:
-        markers = state.markers[committed.marker_ledger] = Markers()
-    ranges = ((ledger, first, rows, 1),)
-    entry = committed.marker_entry
-    markers.append(Marker(entry, number, sequence, rows, time_ms, lsn, ranges, size))
-    state.committed_count += 1
-    return True
-
-
 def _take_buffer_aborted(state: Buffer, lsn: int, time_ms: int, op: BufferAborted) -> None:
     end = _grow(state, lsn, op.ledger, op.entry, 1, 0)
     open_txn = _take(state, lsn, op.coordinator, op.sequence, end)

@@ -6,8 +6,8 @@ Log of its changes: system/catalog. Ops SettingSet, TopicCreated, SubscriptionCr
   SubscriptionPolicySet, SubscriptionDeleted, NamespacePolicySet, PlaceAdded, LossAccepted,
   ClockNoted, LedgerTrimmed (role s), Compacted (each large message is a ledger, whose owner would
   otherwise stay), PartitionCompacted (removes the ledgers of the earlier compaction), SchemaAdded,
-  SchemasDeleted, TopicRenamed, TxnOpened (counts those without a key: they go round robin over
-  coordinators).
+  SchemasDeleted, TopicRenamed, TxnOpened and TxnEnded (they count those without a key, which go
+  round robin over coordinators).
 
 Invariants
   1. A number of a topic, partition, subscription, ledger or consumer is never used twice (Law 6).
@@ -57,6 +57,7 @@ from txlog.engine.model.ops import (
     TopicCreated,
     TopicDeleted,
     TopicRenamed,
+    TxnEnded,
     TxnOpened,
     broken,
     unexpected,
@@ -182,9 +183,10 @@ class Catalog(msgspec.Struct, array_like=True, dict=True):
 
 def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
     """Apply one op."""
+    if isinstance(op, TxnEnded) and op.opened is not None:
+        op = op.opened
     if isinstance(op, TxnOpened):
-        if op.key is None:
-            state.unkeyed_txns += 1
+        state.unkeyed_txns += op.key is None
     elif isinstance(op, _Ledgers):
         _ledgers(state, lsn, op)
     elif isinstance(op, PolicySet | NamespacePolicySet):

@@ -2,7 +2,7 @@
 
 History of its ops: system/transaction_log, for all coordinators. Ops
   IdsReserved, CounterRaised, TxnOpened, PartitionAdded, SubscriptionAdded, StatusUpdated,
-  TxnsForgotten.
+  TxnEnded, TxnsForgotten.
 
     OPEN ──> COMMITTING ──> COMMITTED          the first arrow is the point of no return
       └────> ABORTING ────> ABORTED
@@ -34,6 +34,7 @@ from txlog.engine.model.ops import (
     PartitionAdded,
     StatusUpdated,
     SubscriptionAdded,
+    TxnEnded,
     TxnOpened,
     TxnsForgotten,
     broken,
@@ -46,7 +47,6 @@ OPEN, COMMITTING, COMMITTED = "OPEN", "COMMITTING", "COMMITTED"
 ABORTING, ABORTED = "ABORTING", "ABORTED"
 ARROWS = {(OPEN, COMMITTING), (COMMITTING, COMMITTED), (OPEN, ABORTING), (ABORTING, ABORTED)}
 ENDED = (COMMITTED, ABORTED)
-_ENDS = {(COMMITTING, COMMITTED), (ABORTING, ABORTED)}
 # Upper bounds of the histogram of durations, in ms (spec/transactions 16); one more bucket is
 # above.
 DURATION_BOUNDS_MS = (
@@ -351,90 +351,30 @@ def _take_txn_opened(state: Coordinator, lsn: int, time_ms: int, op: TxnOpened) 
     state.log_ops += 1
 
 
-def take_whole(state: Coordinator, lsn: int, time_ms: int, ops: list[Op]) -> list[Op] | None:
-    """Apply all ops of a frame about the transaction that it opens first and ends last, as one
-    record.
-
-    The result is the same as applying the ops one by one. Most frames are of this form, and each
-    process applies the frames of all others.
-    returns: the ops for other folds; None: the frame has another form, and nothing was applied
-    """
-    opened, ended = ops[0], ops[-1]
-    if type(opened) is not TxnOpened or type(ended) is not StatusUpdated:
-        return None
-    number, sequence = opened.coordinator, opened.sequence
-    decided: StatusUpdated | None = None
-    partitions: list[int] = []
-    subscriptions: list[tuple[int, int]] = []
-    for_others: list[Op] = []
-    for op in ops[1:-1]:
-        kind = type(op)
-        if kind not in _TAKES:
-            for_others.append(op)
-            continue
-        if decided is not None:
-            return None
-        if kind is PartitionAdded:
-            partitions.append(op.partition)  # type: ignore[union-attr]
-        elif kind is SubscriptionAdded:
-            subscriptions.append((op.subscription, op.partition))  # type: ignore[union-attr]
-        elif type(op) is StatusUpdated:
-            decided = op
-        else:
-            return None
-        if op.sequence != sequence or op.coordinator != number:  # type: ignore[union-attr]
-            return None
-    if decided is None or not (
-        ended.sequence == sequence
-        and ended.coordinator == number
-        and state.next_sequence <= sequence < state.reserved_below
-        and decided.expected == OPEN
-        and decided.status == ended.expected
-        and (decided.status, ended.status) in _ENDS
-        and not ended.markers
-    ):
-        return None
-    state.log_ops += len(ops) - len(for_others)
-    state.next_sequence = sequence + 1
-    state.created_count += 1
-    participants = tuple(dict.fromkeys(partitions)), tuple(dict.fromkeys(subscriptions))
-    txn = _whole(lsn, time_ms, opened, decided, ended, participants)
+def _take_txn_ended(state: Coordinator, lsn: int, time_ms: int, op: TxnEnded) -> None:
+    """The state is the same as by the ops that it replaces."""
+    opened, sequence = op.opened, op.sequence
+    if opened is not None:
+        _take_txn_opened(state, lsn, time_ms, opened)
+    txn = _unfinished(state, lsn, sequence)
+    if txn.status != OPEN or op.status not in ENDED:
+        raise broken(
+            "coordinator",
+            lsn,
+            f"transaction {op.coordinator}:{sequence} is {txn.status}, the end as {op.status} "
+            "is not allowed",
+        )
+    if opened is not None:
+        txn.partitions, txn.subscriptions = op.partitions, op.subscriptions
+        state.log_ops += len(op.partitions) + len(op.subscriptions)
+    txn.status, txn.reason, txn.decision_lsn = op.status, op.reason, lsn
+    txn.modified_ms = txn.ended_ms = time_ms
+    txn.messages, txn.acks = op.messages, op.acks
+    txn.markers, txn.skipped = tuple(op.markers), tuple(op.skipped)
+    del state.unfinished[sequence]
     state.ended.put(txn)
     _count_end(state, txn, late=False)
-    return for_others
-
-
-def _whole(
-    lsn: int,
-    time_ms: int,
-    opened: TxnOpened,
-    decided: StatusUpdated,
-    ended: StatusUpdated,
-    participants: tuple[tuple[int, ...], tuple[tuple[int, int], ...]],
-) -> Txn:
-    """The record of a transaction as it ends; participants: partitions, subscriptions."""
-    return Txn(
-        opened.coordinator,
-        opened.sequence,
-        opened.owner_uid,
-        opened.owner,
-        opened.timeout_ms,
-        opened.wall_ms,
-        opened.boot_id,
-        opened.boot_ms,
-        opened.key,
-        opened.epoch,
-        ended.status,
-        decided.reason,
-        time_ms,
-        time_ms,
-        lsn,
-        *participants,
-        decided.messages,
-        decided.acks,
-        tuple(decided.markers),
-        tuple(ended.skipped),
-    )
+    state.log_ops += 2
 
 
 def _take_partition_added(state: Coordinator, lsn: int, time_ms: int, op: PartitionAdded) -> None:
@@ -532,6 +472,7 @@ def find(state: Coordinator, sequence: int) -> Txn | None:
 # Looked up by the type of the op: a chain of isinstance would cost more than applying the ops.
 _TAKES: dict[type, Callable[[Coordinator, int, int, Any], None]] = {
     TxnOpened: _take_txn_opened,
+    TxnEnded: _take_txn_ended,
     StatusUpdated: _update,
     PartitionAdded: _take_partition_added,
     SubscriptionAdded: _take_subscription_added,

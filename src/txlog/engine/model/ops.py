@@ -981,6 +981,43 @@ class StatusUpdated(OfCoordinator, tag="stat", frozen=True):
     skipped: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
 
+class TxnEnded(OfCoordinator, tag="txn", frozen=True):
+    """A transaction was decided and has ended, in one frame: no participant is waited for.
+
+    status, reason: COMMITTED or ABORTED; messages, acks, markers, skipped: as in StatusUpdated
+    opened:         the op that this frame would open it with; null: it was open
+    partitions, subscriptions: its places in this frame, as (subscription, partition); with opened
+    """
+
+    coordinator: int
+    sequence: int
+    status: str
+    reason: str | None
+    messages: int
+    acks: int
+    markers: list[tuple[int, int, int, int]]
+    skipped: list[tuple[int, int]]
+    opened: TxnOpened | None = None
+    partitions: tuple[int, ...] = ()
+    subscriptions: tuple[tuple[int, int], ...] = ()
+
+    def others(self) -> tuple[Component, ...]:
+        return () if self.opened is None else (CATALOG,)
+
+    def steps(self) -> list[Any]:
+        """The ops that it replaces, in the order of a frame."""
+        pair = (self.coordinator, self.sequence)
+        decided = "COMMITTING" if self.status == "COMMITTED" else "ABORTING"
+        acks, markers = self.acks, self.markers
+        return [
+            *([] if self.opened is None else [self.opened]),
+            *[PartitionAdded(*pair, partition) for partition in self.partitions],
+            *[SubscriptionAdded(*pair, *place) for place in self.subscriptions],
+            StatusUpdated(*pair, "OPEN", decided, self.reason, self.messages, acks, markers),
+            StatusUpdated(*pair, decided, self.status, skipped=self.skipped),
+        ]
+
+
 class TxnsForgotten(OfCoordinator, tag="forg", frozen=True):
     """Ended transactions are forgotten."""
 
@@ -1180,7 +1217,7 @@ Op = (
     | DelaysCounted | WatermarkSet | WatermarkIdled | WatermarkSnapshot | BufferWatermark
     | WatermarkEmitted | Adopted | BatchRecorded | PlaceAdded | Offloaded | LossAccepted
     | ClockNoted | PartitionCompacted | SchemaAdded | SchemasDeleted | SchemaMismatched
-    | SequencesStored | BufferSequencesStored | TopicRenamed
+    | SequencesStored | BufferSequencesStored | TopicRenamed | TxnEnded
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
@@ -1213,10 +1250,9 @@ def decode_ops(data: bytes, *, lsn: int) -> list[Op]:
 
 # Their values come from folds, and were checked when they were written first.
 _OF_FOLDS = frozenset([
-    StatusUpdated, CommitMarker, BufferCommitted, BufferAborted, PendingCommitted, PendingAborted,
+    StatusUpdated, TxnEnded, CommitMarker, BufferCommitted, BufferAborted, PendingCommitted,
+    PendingAborted,
 ])  # fmt: skip
-# The bytes before the items of an array in msgpack, by its first byte; else 1.
-_HEADS = {0xDC: 3, 0xDD: 5}
 _PLACE = re.compile(r" - at `\$\[(\d+)\]\[(\d+)\](.*)`$")
 
 
@@ -1237,14 +1273,37 @@ def encode_readable(ops: list[Op]) -> bytes:
     return data
 
 
-def joined(parts: list[bytes], count: int) -> bytes:
-    """Several encoded lists of ops as one, with the same bytes as if encoded at once.
+def merged(ops: list[Op]) -> list[Op]:
+    """The ops of a frame, where those of the transaction that it opens and ends are one.
 
-    count: the number of ops in all lists
+    Its places are those of that transaction. Folds may have taken the ops one by one: the state is
+    the same.
     """
-    if len(parts) == 1:
-        return parts[0]
-    return b"".join([array_head(count), *(part[_HEADS.get(part[0], 1) :] for part in parts)])
+    opened: Any = None
+    ended = -1
+    partitions: list[int] = []
+    subscriptions: list[tuple[int, int]] = []
+    out: list[Any] = []
+    for op in ops:
+        kind = type(op)
+        if kind not in _OPENING:
+            if kind is TxnEnded:
+                ended = len(out)
+            out.append(op)
+        elif kind is PartitionAdded:
+            partitions.append(op.partition)  # type: ignore[union-attr]
+        elif kind is SubscriptionAdded:
+            subscriptions.append((op.subscription, op.partition))  # type: ignore[union-attr]
+        else:
+            opened = op
+    if ended < 0 or opened is None or out[ended].sequence != opened.sequence:
+        return ops
+    places = {"partitions": tuple(partitions), "subscriptions": tuple(subscriptions)}
+    out[ended] = msgspec.structs.replace(out[ended], opened=opened, **places)
+    return out
+
+
+_OPENING = frozenset([TxnOpened, PartitionAdded, SubscriptionAdded])
 
 
 def array_head(items: int) -> bytes:

@@ -4,21 +4,19 @@ A frame has one record batch of user columns for all its ledgers; its ops assign
 to ledgers. The frame stores only the batch, not its schema: a bit mask names the optional columns,
 and the schema follows from it.
 
-OneRow is the row of a single message, which becomes the bytes of a frame without Arrow.
-Arrow takes 25 us to make and serialize a record batch of one row, with properties 90: a third of a
-send. All rows with the same columns have the same bytes, except for lengths and contents. So Arrow
-serializes one row of each shape, and this module uses its bytes as a form for all others (`_Form`),
-after comparing a second row made with the form.
+OneRow is the row of a single message, which becomes the bytes of a frame without Arrow: msgpack,
+with the bit ONE_ROW in the mask. Arrow takes 170 bytes more for a row of one value, and 560 more
+with a key, a time and two properties. Rows of many such frames become columns together
+(`batch_of`).
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from itertools import accumulate
-from typing import Final
+from functools import cache
+from typing import Annotated, Any, Final, TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 from txlog.engine.storage.columns import INSTANT, KIND_DATA, MESSAGE, PROPERTY_MAP, conform
@@ -35,6 +33,7 @@ __all__ = [
     "KEY",
     "KIND_DATA",
     "MESSAGE",
+    "ONE_ROW",
     "PROPERTIES",
     "PROPERTY_MAP",
     "SCHEMA",
@@ -72,6 +71,8 @@ _OPTIONAL: Final = (
     (SEQUENCE, "sequence_id"),
     (SCHEMA, "schema_version"),
 )
+# The rows are a single one, as a msgpack array of its values in the order of the schema.
+ONE_ROW: Final = 64
 ALL_COLUMNS: Final = KEY | PROPERTIES | EVENT_TIME | DELIVER_AT | SEQUENCE | SCHEMA
 _NAMES: Final = frozenset(["value", *(name for _, name in _OPTIONAL)])
 _SCHEMAS: Final[list[pa.Schema]] = [
@@ -79,18 +80,13 @@ _SCHEMAS: Final[list[pa.Schema]] = [
         [MESSAGE.field("value"), *(MESSAGE.field(name) for bit, name in _OPTIONAL if mask & bit)]
     )
     for mask in range(ALL_COLUMNS + 1)
-]
+] * 2  # with ONE_ROW as without
 _VALUE_ONLY: Final = _SCHEMAS[0]
-_MASKS: Final = {frozenset(schema.names): mask for mask, schema in enumerate(_SCHEMAS)}
+_MASKS: Final = {frozenset(_SCHEMAS[mask].names): mask for mask in range(ALL_COLUMNS + 1)}
 
 
 def frame_schema(mask: int) -> pa.Schema:
-    """The schema of a frame's batch: value, then the columns of the mask in the order of bits.
-
-    A mask this version does not know raises IndexError: the caller can name the frame.
-    """
-    if mask < 0:
-        raise IndexError(mask)
+    """The schema of a frame's rows: value, then the columns of the mask in the order of bits."""
     return _SCHEMAS[mask]
 
 
@@ -168,10 +164,12 @@ def _some_is_null(rows: pa.RecordBatch, names: list[str]) -> bool:
 
 
 def decode_rows(mask: int, data: pa.Buffer | bytes | memoryview) -> pa.RecordBatch:
-    """The batch that `encode_rows` encoded, over the same memory.
+    """The rows of a frame as a batch; those of several rows lie in the same memory.
 
     The caller must have checked the bytes: pyarrow silently accepts flipped bits.
     """
+    if mask & ONE_ROW:
+        return batch_of(mask, [decode_row(mask, data)])
     return pa.ipc.read_record_batch(data, frame_schema(mask))
 
 
@@ -192,9 +190,7 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
 # --- the row of a single message -----------------------------------------------------------------
 
 
-_TWO: Final = struct.Struct("<2i")
-_LONG: Final = struct.Struct("<q")
-_PADDING: Final = [bytes(-size % 8) for size in range(8)]
+Row: TypeAlias = tuple[Any, ...]  # the values of a single row, in the order of its schema
 
 
 class OneRow:
@@ -205,7 +201,7 @@ class OneRow:
 
     __slots__ = (
         "_batch",
-        "_texts",
+        "_properties",
         "event_time",
         "key",
         "payload_bytes",
@@ -226,144 +222,72 @@ class OneRow:
         self._batch: pa.RecordBatch | None = None
         self.value, self.key, self.event_time = value, key, event_time
         self.payload_bytes = len(value) if key is None else len(value) + len(key)
-        self._texts: tuple[list[bytes], list[bytes]] | None = None
+        self._properties: dict[str, str] | None = None
         self.property_bytes = 0
         if properties:
-            names, texts = map(str.encode, properties), map(str.encode, properties.values())
-            self._texts = [*names], [*texts]
-            self.property_bytes = sum([len(text) for half in self._texts for text in half])
+            names, texts = [*map(str.encode, properties)], [*map(str.encode, properties.values())]
+            self.property_bytes = sum(map(len, names)) + sum(map(len, texts))
+            # the types of texts may be subclasses, which msgspec does not encode
+            self._properties = dict(
+                zip(map(bytes.decode, names), map(bytes.decode, texts), strict=True)
+            )
 
     def batch(self) -> pa.RecordBatch:
         """The same row as a batch; built once."""
         if self._batch is None:
-            self._batch = _batch(self.value, self.key, self._texts, self.event_time)
+            self._batch = decode_rows(*self.encoded())
         return self._batch
 
     def encoded(self) -> tuple[int, bytes]:
-        """The mask and bytes, as `encode_rows` of the batch."""
-        texts, key, time = self._texts, self.key, self.event_time
-        shape = (key is not None, 0 if texts is None else len(texts[0]), time is not None)
-        form = None
-        if shape in _SEEN:
-            form = _form(shape)
-        else:  # a form costs as much as ten rows, and a program may send one
-            _SEEN.add(shape)
-        if form is None:
-            mask, rows = encode_rows(self.batch())
-            return mask, rows.to_pybytes()
-        return form.mask, form.filled(_buffers(self.value, key, texts, time))
+        """The mask and bytes for a frame."""
+        mask, row = ONE_ROW, [self.value]
+        key, properties, time = self.key, self._properties, self.event_time
+        if key is not None:
+            mask |= KEY
+            row.append(key)
+        if properties is not None:
+            mask |= PROPERTIES
+            row.append(properties)  # type: ignore[arg-type]
+        if time is not None:
+            mask |= EVENT_TIME
+            row.append(time)  # type: ignore[arg-type]
+        return mask, _encode(row)
 
 
-_Texts = tuple[list[bytes], list[bytes]]
-_Shape = tuple[bool, int, bool]  # has a key, number of properties, has an event time
-_SEEN: Final[set[_Shape]] = set()
+def decode_row(mask: int, data: pa.Buffer | bytes | memoryview) -> Row:
+    """The values of a row with this mask, which has ONE_ROW; raises one of UNREADABLE."""
+    row: Row = _decoder(mask)(data)
+    return row
 
 
-def _batch(
-    value: bytes, key: bytes | None, texts: _Texts | None, event_time: int | None
-) -> pa.RecordBatch:
-    """The row, built by Arrow."""
-    mask, columns = 0, [pa.array([value], pa.binary())]
-    if key is not None:
-        mask |= KEY
-        columns.append(pa.array([key], pa.binary()))
-    if texts is not None:
-        mask |= PROPERTIES
-        pairs = [(name.decode(), text.decode()) for name, text in zip(*texts, strict=True)]
-        columns.append(pa.array([pairs], frame_schema(PROPERTIES).field("properties").type))
-    if event_time is not None:
-        mask |= EVENT_TIME
-        columns.append(pa.array([event_time], frame_schema(EVENT_TIME).field("event_time").type))
-    return pa.RecordBatch.from_arrays(columns, schema=frame_schema(mask))
+def batch_of(mask: int, rows: Sequence[Row]) -> pa.RecordBatch:
+    """Rows of one or more frames with this mask as a batch."""
+    schema = _SCHEMAS[mask]
+    arrays = [
+        pa.array(map(_pairs, column) if field.name == "properties" else column, field.type)
+        for column, field in zip(zip(*rows, strict=True), schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _buffers(
-    value: bytes, key: bytes | None, texts: _Texts | None, event_time: int | None
-) -> list[bytes]:
-    """The buffers of the row in Arrow's order; without bitmaps, as no column has nulls."""
-    out = [b"", _TWO.pack(0, len(value)), value]
-    if key is not None:
-        out += (b"", _TWO.pack(0, len(key)), key)
-    if texts is not None:
-        out += (b"", _TWO.pack(0, len(texts[0])), b"")
-        for half in texts:
-            out += (b"", _ends(half), b"".join(half))
-    if event_time is not None:
-        out += (b"", _LONG.pack(event_time))
-    return out
+def _pairs(properties: dict[str, str]) -> list[tuple[str, str]]:
+    return [*properties.items()]
 
 
-def _ends(texts: Sequence[bytes]) -> bytes:
-    return struct.pack(f"<{len(texts) + 1}i", 0, *accumulate(map(len, texts)))
+def _integer(bits: int) -> Any:
+    return Annotated[int, msgspec.Meta(ge=-(1 << bits), le=(1 << bits) - 1)]
 
 
-class _Form:
-    """The leading bytes of all rows of one shape, and the offsets of lengths in them."""
-
-    __slots__ = ("_body_at", "_head", "_places", "_places_at", "mask")
-
-    def __init__(self, shape: _Shape) -> None:
-        self.mask, batch, buffers = _sample(shape, 1000)
-        whole = batch.serialize().to_pybytes()
-        self._places = struct.Struct(f"<{2 * len(buffers)}q")
-        places, body = self._laid_out(buffers)
-        self._head = bytearray(whole[: len(whole) - len(body)])
-        self._places_at = _only_place(self._head, self._places.pack(*places))
-        self._places.pack_into(self._head, self._places_at, *[0] * len(places))
-        self._body_at = _only_place(self._head, _LONG.pack(len(body)))
-
-    def filled(self, buffers: list[bytes]) -> bytes:
-        """The row with these buffers."""
-        places, body = self._laid_out(buffers)
-        head = self._head.copy()
-        self._places.pack_into(head, self._places_at, *places)
-        _LONG.pack_into(head, self._body_at, len(body))
-        return bytes(head) + body
-
-    @staticmethod
-    def _laid_out(buffers: list[bytes]) -> tuple[list[int], bytes]:
-        """(offset and length of each buffer, the buffers padded to multiples of eight bytes)."""
-        places: list[int] = []
-        parts: list[bytes] = []
-        at = 0
-        for buffer in buffers:
-            size = len(buffer)
-            places += (at, size)
-            if size:
-                parts += (buffer, _PADDING[size % 8])
-                at += (size + 7) & ~7
-        return places, b"".join(parts)
+_KINDS: Final[dict[str, Any]] = {
+    "value": bytes,
+    "key": bytes,
+    "properties": dict[str, str],
+    "schema_version": _integer(31),
+}
+_encode: Final = msgspec.msgpack.Encoder().encode
 
 
-@lru_cache(maxsize=4096)  # all that there are
-def _form(shape: _Shape) -> _Form | None:
-    """The form of a shape; None if this version of Arrow uses an unknown layout.
-
-    Then Arrow goes on serializing each row, and a test that counts fails.
-    """
-    try:
-        form = _Form(shape)
-    except LookupError:
-        return None
-    _, other, buffers = _sample(shape, 0)
-    return form if form.filled(buffers) == other.serialize().to_pybytes() else None
-
-
-def _sample(shape: _Shape, size: int) -> tuple[int, pa.RecordBatch, list[bytes]]:
-    """The mask of a shape, and a row with a value of this size."""
-    has_key, properties, has_time = shape
-    key = b"k" * (size + 101) if has_key else None
-    names = [b"%d" % at for at in range(properties)]
-    texts = (names, [b"t" * (size + at) for at in range(properties)]) if properties else None
-    time = size if has_time else None
-    batch = _batch(b"v" * size, key, texts, time)
-    mask = (KEY if has_key else 0) | (PROPERTIES if properties else 0)
-    mask |= EVENT_TIME if has_time else 0
-    return mask, batch, _buffers(b"v" * size, key, texts, time)
-
-
-def _only_place(data: bytearray, pattern: bytes) -> int:
-    offsets = [at for at in range(0, len(data), 8) if data.startswith(pattern, at)]
-    if len(offsets) != 1:
-        raise LookupError(pattern)
-    return offsets[0]
+@cache  # at most one for each mask
+def _decoder(mask: int) -> Any:
+    kinds = [_KINDS.get(name, _integer(63)) for name in _SCHEMAS[mask].names]
+    return msgspec.msgpack.Decoder(tuple[tuple(kinds)]).decode  # type: ignore[misc]

@@ -26,6 +26,7 @@ from txlog.base.ids import txn_halves
 from txlog.base.startup import compute as pc
 from txlog.engine.model import ops as watermark_ops
 from txlog.engine.model.ops import (
+    UNREADABLE,
     Appended,
     BufferAborted,
     BufferAppended,
@@ -38,16 +39,19 @@ from txlog.engine.model.ops import (
     WatermarkSnapshot,
 )
 from txlog.engine.model.schema import (
-    ALL_COLUMNS,
     EVENT_TIME,
     INSTANT,
     KIND_DATA,
     MESSAGE,
+    ONE_ROW,
     TXN_ABORT,
     TXN_COMMIT,
     W_IDLE,
     W_SET,
     W_SNAPSHOT,
+    Row,
+    batch_of,
+    decode_row,
     decode_rows,
     frame_schema,
 )
@@ -55,7 +59,7 @@ from txlog.engine.storage import segment_reader
 from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.columns import nulls_of, schema_of
 from txlog.engine.storage.frame import JournalFile, JournalName, RawFrame, decode_header, is_genuine
-from txlog.errors import Corruption, FormatMismatch
+from txlog.errors import Corruption
 
 if TYPE_CHECKING:
     from txlog.engine.storage.segment_reader import Span
@@ -106,15 +110,13 @@ class FrameRows:
 
     def __init__(self, journal: JournalFiles) -> None:
         self._journal = journal
-        self._batches: OrderedDict[int, tuple[pa.RecordBatch, int]] = OrderedDict()
+        self._batches: OrderedDict[int, tuple[pa.RecordBatch | Row, int]] = OrderedDict()
         self._kept_bytes = 0
         self._packed: dict[int, tuple[pa.Table, int]] = {}  # lsn -> (table, its first row there)
         self._unpacked: list[tuple[FrameRef, memoryview]] = []  # of one shape
 
     def pack(self, ref: FrameRef, rows: memoryview) -> None:
         """Take over the checked rows of a frame; they stay as long as this object."""
-        if not 0 <= ref.columns <= ALL_COLUMNS:
-            return  # `batch` refuses the frame if a caller needs its rows
         if self._unpacked:
             first = self._unpacked[0][0]
             span = ref.offset + ref.total_bytes - first.offset
@@ -125,7 +127,13 @@ class FrameRows:
     def _finish_pack(self) -> None:
         """Decode the waiting rows as one stream: a schema, then the messages as in the frames."""
         frames, self._unpacked = self._unpacked, []
-        schema = frame_schema(frames[0][0].columns)
+        mask = frames[0][0].columns
+        if mask & ONE_ROW:
+            values = [_row(ref, rows) for ref, rows in frames]
+            table = pa.Table.from_batches([batch_of(mask, values)])
+            self._packed.update((ref.lsn, (table, at)) for at, (ref, _) in enumerate(frames))
+            return
+        schema = frame_schema(mask)
         if len(frames) == 1:
             rows = frames[0][1]
             data = rows if len(rows) >= ROWS_UNCOPIED_BYTES else bytes(rows)
@@ -158,8 +166,8 @@ class FrameRows:
             self._finish_pack()
         return self._packed
 
-    def batch(self, ref: FrameRef) -> pa.RecordBatch:
-        """The user columns of a frame, checked; raises Corruption."""
+    def read(self, ref: FrameRef) -> pa.RecordBatch | Row:
+        """The user columns of a frame, checked; with ONE_ROW as values. Raises Corruption."""
         cached = self._batches.get(ref.lsn)
         if cached is not None:
             self._batches.move_to_end(ref.lsn)
@@ -180,24 +188,20 @@ class FrameRows:
                 lsn=ref.lsn,
             )
         at = ref.rows_offset - ref.offset
-        rows = pa.py_buffer(data).slice(at, ref.rows_bytes)
-        try:
-            batch = decode_rows(ref.columns, rows)
-        except IndexError as exc:
-            raise FormatMismatch(
-                f"the frame of LSN {ref.lsn} has columns this version does not know",
-                hint="use the txlog that wrote it, or a newer one",
-                lsn=ref.lsn,
-            ) from exc
-        self._keep(ref.lsn, batch, ref.rows_bytes)
-        return batch
+        rows: pa.RecordBatch | Row
+        if ref.columns & ONE_ROW:
+            rows = _row(ref, data[at : at + ref.rows_bytes])
+        else:
+            rows = decode_rows(ref.columns, pa.py_buffer(data).slice(at, ref.rows_bytes))
+        self._keep(ref.lsn, rows, ref.rows_bytes)
+        return rows
 
-    def _keep(self, lsn: int, batch: pa.RecordBatch, size: int) -> None:
-        """Keep a decoded batch: a caller is likely to need the next slice of the frame soon.
+    def _keep(self, lsn: int, rows: pa.RecordBatch | Row, size: int) -> None:
+        """Keep the rows of a frame: a caller is likely to need the next slice of the frame soon.
 
         The last one stays whatever its size, or a reader of few rows would read it for each call.
         """
-        self._batches[lsn] = (batch, size)
+        self._batches[lsn] = (rows, size)
         self._kept_bytes += size
         while len(self._batches) > 1 and (
             len(self._batches) > BATCHES_KEPT_MAX or self._kept_bytes > BATCH_BYTES_KEPT_MAX
@@ -389,22 +393,25 @@ class Tail:
     def _loose(self, slices: list[Slice]) -> list[pa.Table]:
         """The rows of slices whose frames are read one by one."""
         out: list[pa.Table] = []
-        group: list[pa.RecordBatch] = []
+        group: list[Any] = []  # batches, or with ONE_ROW rows
         columns = -1
         for run, spans in _by_frame(slices):
+            batches: list[Any]
             if run.kind == KIND_DATA:
-                batches, shape = _cut(self._rows.batch(run.frame), spans), run.frame.columns
+                rows, shape = self._rows.read(run.frame), run.frame.columns
+                is_one = isinstance(rows, tuple)
+                batches = [rows] * len(spans) if is_one else _cut(rows, spans)
             elif run.made is not None:
                 batches, shape = [run.made], _SHAPES[run.made.num_columns]
             else:
                 batches, shape = [_NO_VALUE] * len(spans), 0
             if shape != columns and group:
-                out.append(pa.Table.from_batches(group, frame_schema(columns)))
+                out.append(_group_table(columns, group))
                 group = []
             columns = shape
             group += batches
         if group:
-            out.append(pa.Table.from_batches(group, frame_schema(columns)))
+            out.append(_group_table(columns, group))
         return out
 
     def columns(self, runs: Sequence[TailRun]) -> set[str]:
@@ -469,6 +476,27 @@ class Tail:
             else:
                 arrays.append(nulls(kind))
         return pa.Table.from_arrays(arrays, schema=schema_of(tuple(names)))
+
+
+def _group_table(mask: int, group: list[Any]) -> pa.Table:
+    """Batches of one mask as a table, or with ONE_ROW rows."""
+    if mask & ONE_ROW:
+        return pa.Table.from_batches([batch_of(mask, group)])
+    return pa.Table.from_batches(group, frame_schema(mask))
+
+
+def _row(ref: FrameRef, data: bytes | memoryview) -> Row:
+    """The single row of a frame; raises Corruption: its writer was not this program."""
+    try:
+        return decode_row(ref.columns, data)
+    except UNREADABLE as error:
+        raise Corruption(
+            f"{ref.journal.path}: the row of the frame with LSN {ref.lsn} cannot be read: {error}",
+            path=ref.journal.path,
+            offset=ref.rows_offset,
+            lsn=ref.lsn,
+            code=602,
+        ) from error
 
 
 def _by_frame(slices: list[Slice]) -> Iterator[tuple[TailRun, list[Span]]]:

@@ -1,13 +1,15 @@
 """The bytes of the journal: the frame, the file of frames, and the witness beside them.
 
-A frame is the atomic unit of the journal: a 64-byte header, the ops (msgpack), optionally one Arrow
-record batch, and zero padding to a multiple of eight. All integers are little-endian.
+A frame is the atomic unit of the journal: a 64-byte header, the ops (msgpack), optionally rows (an
+Arrow record batch, or one row in msgpack), and zero padding to a multiple of eight. All integers
+are little-endian.
 
     off  size  field
       0     4  magic "TXLF"
       4     1  version, 1
-      5     1  columns: bits 0 to 6, which optional user columns the record batch holds
-                 (model/schema); bit 7, awaited: its writer answers only once it is durable
+      5     1  columns: bits 0 to 5, which optional user columns the rows have, bit 6, a single
+                 row in msgpack (model/schema); bit 7, awaited: its writer answers only once it is
+                 durable
       6     2  header bytes, 64
       8     8  lsn, from 1, without gaps
      16     8  durable_lsn: the newest LSN the writer knew to be durable (spec/reliability R8)

@@ -37,7 +37,7 @@ from txlog.engine.decide.transactions.sweep import (
     load_used,
     sweep,
 )
-from txlog.engine.model.ops import Op, encode_readable, joined
+from txlog.engine.model.ops import Op, TxnOpened, encode_ops, encode_readable, merged
 from txlog.engine.model.schema import OneRow, encode_rows
 from txlog.engine.plan.clock_trust import is_as_expected, note, trusted, wants_frame
 from txlog.engine.storage.disk.protocol import Disk
@@ -218,7 +218,6 @@ class Appender:
         "_dry_run",
         "_is_awaited",
         "_joined",
-        "_parts",
         "_report",
         "_rows",
         "_space",
@@ -233,7 +232,6 @@ class Appender:
         self._space = DiskSpace(disk)
         self.has_written = False  # a frame of any kind, by this process
         self._joined: list[Op] = []
-        self._parts: list[bytes] = []  # the same, encoded
         self._rows: Rows = NO_ROWS
         self._is_awaited = False
         self._time_ms = 0
@@ -297,12 +295,10 @@ class Appender:
         """Apply a decision whose frame is still open for more decisions."""
         if is_awaited:
             self._is_awaited = True
-        data, rows = encoded
-        ops = decision.ops
+        ops, (_, rows) = decision.ops, encoded
         if ops:
             view.take_ops(view.lsn + 1, now.wall_ms, ops)
             self._joined += ops
-            self._parts.append(data)
             self._time_ms = now.wall_ms
         if rows is not NO_ROWS:
             self._rows = rows
@@ -312,17 +308,18 @@ class Appender:
 
         raises: as append
         """
-        ops, parts, rows = self._joined, self._parts, self._rows
-        is_awaited = self._is_awaited
+        ops, rows, is_awaited = self._joined, self._rows, self._is_awaited
         self.forget()
         if ops:
-            data = joined(parts, len(ops))
+            if type(ops[0]) is TxnOpened:
+                ops = merged(ops)
+            data = encode_ops(ops)
             frame = self._write(view, data, rows, self._time_ms, is_awaited=is_awaited)
             view.take_frame(frame, ops)
 
     def forget(self) -> None:
         """Drop the joined decisions: the folds that took them are thrown away."""
-        self._joined, self._parts = [], []
+        self._joined = []
         self._rows, self._is_awaited = NO_ROWS, False
 
     def release_reserve(self) -> bool:

@@ -29,7 +29,7 @@ from txlog.engine.decide.transactions.keys import check_key, connect_ops, find_o
 from txlog.engine.decide.transactions.transaction import NewTxn, open_txn, release_key
 from txlog.engine.folds import transaction_key as keys
 from txlog.engine.folds.catalog import Topic, number_of, schema_of
-from txlog.engine.folds.coordinator import COMMITTED, COMMITTING, OPEN, Txn
+from txlog.engine.folds.coordinator import COMMITTED, Txn
 from txlog.engine.model.ops import (
     NEW_HOLDER,
     Adopted,
@@ -40,7 +40,8 @@ from txlog.engine.model.ops import (
     LedgerReserved,
     PartitionAdded,
     SchemaMismatched,
-    StatusUpdated,
+    TxnEnded,
+    merged,
 )
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.participants import check_available
@@ -338,7 +339,7 @@ def append(
         return sent
     holder = find_owner(view, caller, None)
     txn = _opened(draft, now, holder, adoption)
-    draft.ops.append(StatusUpdated(txn.coordinator, txn.sequence, OPEN, COMMITTING))
+    draft.ops.append(TxnEnded(txn.coordinator, txn.sequence, COMMITTED, None, 0, 0, [], []))
     places = [
         (number_of(topic, receipt.partition), receipt.ledger, receipt.rows)
         for receipt in sent.stored
@@ -363,7 +364,7 @@ def _commit(
     total = sum(messages for _, messages in places.values())
     rows = [(partition, *places[partition]) for partition in sorted(places)]
     markers = [(partition, ledger, 0, messages) for partition, ledger, messages in rows]
-    draft.ops.append(StatusUpdated(*pair, OPEN, COMMITTING, None, total, 0, markers))
+    draft.ops.append(TxnEnded(*pair, COMMITTED, None, total, 0, markers, []))
     topic = draft.view.catalog.topics[adoption.topic]
     last: dict[int, FileRef] = {}
     for staged, file in zip(adoption.staged, adoption.files, strict=True):
@@ -406,8 +407,8 @@ def _record(
     txn: Txn,
     places: list[tuple[int, int, int]],
 ) -> None:
-    """End the transaction, which is committing, and note the batch."""
-    draft.ops.append(StatusUpdated(txn.coordinator, txn.sequence, COMMITTING, COMMITTED))
+    """Note the batch, and that its transaction has ended."""
+    draft.ops = merged(draft.ops)
     release_key(draft, txn)
     answer = Batch(
         adoption.topic,

@@ -36,7 +36,7 @@ from txlog.engine.decide.sending.send import (
 from txlog.engine.decide.transactions.transaction import NewTxn, Use, enter, open_txn
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic, numbers, topic_of
-from txlog.engine.folds.coordinator import COMMITTED, COMMITTING, OPEN, Txn
+from txlog.engine.folds.coordinator import COMMITTED, Txn
 from txlog.engine.model import sequences
 from txlog.engine.model.ops import (
     BufferCommitted,
@@ -48,7 +48,8 @@ from txlog.engine.model.ops import (
     Op,
     PartitionAdded,
     SequencesStored,
-    StatusUpdated,
+    TxnEnded,
+    merged,
 )
 from txlog.engine.model.sequences import Sequences
 from txlog.engine.plan.participants import check_available
@@ -149,7 +150,7 @@ def append(
     if producer is not None and not sequences.is_next(sent, runs):
         noted.append(SequencesStored(number, producer, runs))
     draft.ops += [
-        StatusUpdated(*pair, OPEN, COMMITTING, None, 1, 0, markers),
+        TxnEnded(*pair, COMMITTED, None, 1, 0, markers, []),
         CommitMarker(
             number,
             ledger,
@@ -163,9 +164,9 @@ def append(
         ),
         *noted,
         BufferCommitted(number, *pair, side_ledger, side_entry, ledger, entry),
-        StatusUpdated(*pair, COMMITTING, COMMITTED),
         *due.warnings(),
     ]
+    draft.ops = merged(draft.ops)
     placed = LargeOutcome(message_id=MessageId(ledger, entry, 1), beyond_ttl=due.beyond_ttl)
     return draft.decision(placed, sync=True)
 

@@ -30,11 +30,10 @@ passed m2 would never get them, and two readers that looked at different times w
 
 The commit is one frame (`transaction` has the ops):
 
-    T1  OPEN → COMMITTING                         the point of no return
+    T1  OPEN → COMMITTED                          the point of no return
     marker in partition 1, noted in its sidecar   a row in each partition that has messages
     marker in partition 2, noted in its sidecar
     acknowledgements become final                 in each cursor that T1 acknowledged on
-    T1  COMMITTING → COMMITTED
     the key is released                           if T1 was begun under one
 
 Since a frame happens as a whole or not at all, there is no moment in which one partition has its
@@ -43,8 +42,8 @@ sidecar records that the rows are dead, the cursors release the acknowledgements
 or compacting the ledger leaves the rows out.
 
 No caller would ever see COMMITTING if every participant were always there. But a partition can be
-taken away (`admin offline`, or a damaged file). Then the frame has all but that partition's part
-and the last status. The decision stands, no time-out reverses it, and the marker follows when the
+taken away (`admin offline`, or a damaged file). Then the frame has all but that partition's part,
+and T1 is COMMITTING. The decision stands, no time-out reverses it, and the marker follows when the
 partition is back. The frame that brings the partition back has this and the other waiting markers,
 so no reader sees the partition without them.
 

@@ -11,12 +11,13 @@ transaction skips a participant that holds nothing.
 
 One frame holds the decision, the markers, the cursor changes and the final status (Law 4):
 
-    StatusUpdated OPEN→COMMITTING · CommitMarker + BufferCommitted per partition with messages
-    · PendingCommitted per cursor with acknowledgements · StatusUpdated COMMITTING→COMMITTED
-    · KeyReleased, if it was begun under a key
+    TxnEnded · CommitMarker + BufferCommitted per partition with messages
+    · PendingCommitted per cursor with acknowledgements · KeyReleased, if it was begun under a key
 
-While a participant is unavailable, its part and the last status wait for a later frame
-(`finish_ops`): the frame that brings the partition back, or that of a later sweep.
+While a participant is unavailable, the frame has StatusUpdated OPEN→COMMITTING instead of TxnEnded.
+The part of the participant and the last status wait for a later frame (`finish_ops`): the frame
+that brings the partition back, or that of a later sweep. If the frame also opens the transaction,
+its writer merges the ops that open it into TxnEnded (`ops.merged`).
 Source: PIP-31 "Begin transaction", "Add partition", "Add subscription", "End transaction";
 spec/transactions 4 to 6, 11.
 """
@@ -58,6 +59,7 @@ from txlog.engine.model.ops import (
     PendingCommitted,
     StatusUpdated,
     SubscriptionAdded,
+    TxnEnded,
     TxnOpened,
 )
 from txlog.engine.plan.ack_sets import pending_outcome
@@ -94,9 +96,7 @@ def commit_ops(draft: Draft, txn: Txn) -> EndOutcome:
     """Add the ops that commit an OPEN transaction, as far as its participants are available."""
     involved = participants(draft.view, txn)
     body, markers = _commit_body(draft, txn, involved)
-    _decide(draft, txn, COMMITTING, None, involved, markers)
-    draft.ops += body
-    return _outcome(draft, txn, COMMITTING, None, involved, markers, [])
+    return _decide(draft, txn, COMMITTING, None, involved, markers, body)
 
 
 def aborter(txn: Txn, uid: int) -> str:
@@ -108,9 +108,7 @@ def abort_ops(draft: Draft, txn: Txn, reason: str) -> EndOutcome:
     """Add the ops that abort an OPEN transaction; nothing is written to a partition."""
     involved = participants(draft.view, txn)
     body = _abort_body(draft, txn, involved)
-    _decide(draft, txn, ABORTING, reason, involved, [])
-    draft.ops += body
-    return _outcome(draft, txn, ABORTING, reason, involved, [], [])
+    return _decide(draft, txn, ABORTING, reason, involved, [], body)
 
 
 def finish_ops(
@@ -125,11 +123,11 @@ def finish_ops(
     involved = participants(draft.view, txn, back, deleted)
     if txn.status == ABORTING:
         draft.ops += _abort_body(draft, txn, involved)
-        return _outcome(draft, txn, ABORTING, txn.reason, involved, [], [])
+        return _finish(draft, txn, involved, [], [])
     body, markers = _commit_body(draft, txn, involved)
     draft.ops += body
     late = sorted([*markers, *unrecorded_markers(draft.view, txn)])
-    return _outcome(draft, txn, COMMITTING, None, involved, sorted([*txn.markers, *late]), late)
+    return _finish(draft, txn, involved, sorted([*txn.markers, *late]), late)
 
 
 def unrecorded_markers(view: View, txn: Txn) -> list[tuple[int, int, int, int]]:
@@ -154,48 +152,46 @@ def _decide(
     reason: str | None,
     involved: Participants,
     markers: list[tuple[int, int, int, int]],
-) -> None:
-    """Add the op that decides the transaction: the point of no return."""
-    draft.ops.append(
-        StatusUpdated(
-            txn.coordinator,
-            txn.sequence,
-            OPEN,
-            status,
-            reason,
-            involved.messages,
-            involved.acks,
-            markers,
-        )
-    )
+    body: list[Op],
+) -> EndOutcome:
+    """Add the op that decides the transaction, the point of no return, and those that follow it."""
+    pair = (txn.coordinator, txn.sequence)
+    messages, acks, skipped = involved.messages, involved.acks, involved.skipped
+    if involved.waiting:
+        draft.ops.append(StatusUpdated(*pair, OPEN, status, reason, messages, acks, markers))
+        draft.ops += body
+    else:
+        status = COMMITTED if status == COMMITTING else ABORTED
+        draft.ops.append(TxnEnded(*pair, status, reason, messages, acks, markers, skipped))
+        draft.ops += body
+        release_key(draft, txn)
+    return EndOutcome(status, reason, messages, acks, markers, involved.waiting, skipped)
 
 
-def _outcome(
+def _finish(
     draft: Draft,
     txn: Txn,
-    status: str,
-    reason: str | None,
     involved: Participants,
     markers: list[tuple[int, int, int, int]],
     late: list[tuple[int, int, int, int]],
 ) -> EndOutcome:
     """Add the last status unless a participant waits; returns how far the end has come."""
+    status = txn.status
     if not involved.waiting:
-        expected, status = status, COMMITTED if status == COMMITTING else ABORTED
+        status = COMMITTED if status == COMMITTING else ABORTED
         draft.ops.append(
             StatusUpdated(
                 txn.coordinator,
                 txn.sequence,
-                expected,
+                txn.status,
                 status,
                 markers=late,
                 skipped=involved.skipped,
             )
         )
         release_key(draft, txn)
-    of = txn if txn.decision_lsn else involved
     return EndOutcome(
-        status, reason, of.messages, of.acks, markers, involved.waiting, involved.skipped
+        status, txn.reason, txn.messages, txn.acks, markers, involved.waiting, involved.skipped
     )
 
 

@@ -688,12 +688,21 @@ class ProducerSession:
 
     def _together(self, version: int | None, items: list[Item]) -> buffer.Together:
         """Messages that were sent one by one in a transaction, as one batch."""
-        in_txn = self._in_txn(rows_of(items), version, is_spread=False)
+        rows = rows_of(items) if len(items) > 1 else self._single(items[0])
+        in_txn = self._in_txn(rows, version, is_spread=False)
 
         def receipts(answer: list[SliceReceipt]) -> SharedReceipts:
             return SharedReceipts(answer, in_txn.rows.routed.order, in_txn=True)
 
         return buffer.Together(in_txn.decide, in_txn.uses, receipts)
+
+    def _single(self, item: Item) -> Rows:
+        """The rows of a run of one message."""
+        _, value, key, pairs, event_time, *others = item
+        row = None
+        if others.count(None) == len(others):
+            row = self._plain_row(value, key, dict(pairs) if pairs else None, event_time)
+        return rows_of([item]) if row is None else row
 
     # --- sending rows ----------------------------------------------------------------------------
 

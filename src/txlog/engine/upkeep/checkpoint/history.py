@@ -26,6 +26,7 @@ from txlog.engine.model.ops import (
     PartitionAdded,
     StatusUpdated,
     SubscriptionAdded,
+    TxnEnded,
     TxnOpened,
     TxnsForgotten,
     encode_ops,
@@ -88,7 +89,12 @@ def table_of(items: Sequence[tuple[int, int, Op]]) -> pa.Table:
     kinds: dict[type, list[Item]] = {kind: [] for kind in _COLUMNS}
     add = {kind: ops_of_kind.append for kind, ops_of_kind in kinds.items()}
     for item in items:
-        add[type(item[2])](item)
+        op = item[2]
+        if type(op) is TxnEnded:  # its rows are those of the ops that it replaces
+            for step in op.steps():
+                add[type(step)]((item[0], item[1], step))
+        else:
+            add[type(op)](item)
     tables = [
         _rows(kind, piece) for kind, ops_of_kind in kinds.items() for piece in _pieces(ops_of_kind)
     ]
@@ -179,7 +185,7 @@ _COLUMNS: dict[type, dict[str, Callable[[Ops], Iterable[object]]]] = {
 }  # fmt: skip
 
 
-KINDS = frozenset(_COLUMNS)
+KINDS = frozenset([*_COLUMNS, TxnEnded])
 
 
 # --- at a checkpoint -------------------------------------------------------------------------
