@@ -96,7 +96,7 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
 
 # --- begin and end, list and show ------------------------------------------------------------
 
-STATES = ("open", "committing", "committed", "aborting", "aborted")
+STATES = ("open", "prepared", "committing", "committed", "aborting", "aborted")
 KeyOption = Annotated[
     str | None, Option("--transaction-key", "--key", metavar="KEY", help="name of a series")
 ]

@@ -967,6 +967,23 @@ class StatusUpdated(OfCoordinator, tag="stat", frozen=True):
     skipped: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
 
+class TxnPrepared(OfCoordinator, tag="prep", frozen=True):
+    """An OPEN transaction is PREPARED: a row in a database of the user decides its outcome.
+
+    token:     the primary key of that row, random
+    kind:      sqlite, postgresql or duckdb
+    database:  the identity of the database, which it stores itself
+    label:     a text by which an operator recognises the database; never a password
+    """
+
+    coordinator: int
+    sequence: int
+    token: str
+    kind: str
+    database: str
+    label: str
+
+
 class TxnsForgotten(OfCoordinator, tag="forg", frozen=True):
     """Ended transactions are forgotten."""
 
@@ -1166,7 +1183,7 @@ Op = (
     | DelaysCounted | WatermarkSet | WatermarkIdled | WatermarkSnapshot | BufferWatermark
     | WatermarkEmitted | Adopted | BatchRecorded | PlaceAdded | Offloaded | LossAccepted
     | ClockNoted | PartitionCompacted | SchemaAdded | SchemasDeleted | SchemaMismatched
-    | SequencesStored | BufferSequencesStored
+    | SequencesStored | BufferSequencesStored | TxnPrepared
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -30,6 +30,7 @@ import msgspec
 
 from txlog.base.ids import TopicName, TxnId
 from txlog.base.settings import Settings
+from txlog.base.suggest import command_line
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.folds import buffer as buffers
@@ -42,6 +43,7 @@ from txlog.engine.folds.coordinator import (
     COMMITTING,
     ENDED,
     OPEN,
+    PREPARED,
     Txn,
 )
 from txlog.engine.model.ops import (
@@ -59,6 +61,7 @@ from txlog.engine.model.ops import (
     StatusUpdated,
     SubscriptionAdded,
     TxnOpened,
+    TxnPrepared,
 )
 from txlog.engine.plan.ack_sets import pending_outcome
 from txlog.engine.plan.lookup import (
@@ -67,13 +70,14 @@ from txlog.engine.plan.lookup import (
     check_owner,
     ended_error,
     is_overdue,
+    prepared_error,
     timed_out,
     transaction,
 )
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.participants import Participant, Participants, participants
 from txlog.engine.view import View
-from txlog.errors import InvalidArgument, LimitExceeded
+from txlog.errors import InvalidArgument, InvalidTxnStatus, LimitExceeded
 
 # --- the ops of an end ----------------------------------------------------------------------------
 
@@ -91,7 +95,7 @@ class EndOutcome(msgspec.Struct, frozen=True, gc=False):
 
 
 def commit_ops(draft: Draft, txn: Txn) -> EndOutcome:
-    """Add the ops that commit an OPEN transaction, as far as its participants are available."""
+    """Add the ops that commit an OPEN or PREPARED transaction, where participants are available."""
     involved = participants(draft.view, txn)
     body, markers = _commit_body(draft, txn, involved)
     _decide(draft, txn, COMMITTING, None, involved, markers)
@@ -105,7 +109,7 @@ def aborter(txn: Txn, uid: int) -> str:
 
 
 def abort_ops(draft: Draft, txn: Txn, reason: str) -> EndOutcome:
-    """Add the ops that abort an OPEN transaction; nothing is written to a partition."""
+    """Add the ops that abort an OPEN or PREPARED transaction; nothing is written to a partition."""
     involved = participants(draft.view, txn)
     body = _abort_body(draft, txn, involved)
     _decide(draft, txn, ABORTING, reason, involved, [])
@@ -160,7 +164,7 @@ def _decide(
         StatusUpdated(
             txn.coordinator,
             txn.sequence,
-            OPEN,
+            txn.status,
             status,
             reason,
             involved.messages,
@@ -489,6 +493,15 @@ class EndAnswer(msgspec.Struct, frozen=True, gc=False):
     skipped: list[Participant] = []
 
 
+class OutcomeRow(NamedTuple):
+    """The row that decides a prepared transaction; fields as in TxnPrepared."""
+
+    token: str
+    kind: str
+    database: str
+    label: str
+
+
 def begin(view: View, settings: Settings, now: Instant, new: NewTxn) -> Decision[TxnId]:
     """Decide a new transaction; answers its TxnId.
 
@@ -520,11 +533,62 @@ def end(
     if txn.status == OPEN:
         outcome = commit_ops(draft, txn) if commit else abort_ops(draft, txn, aborter(txn, uid))
         return draft.decision(_answer(txn_id, outcome, False, open_ms), sync=True)
+    if txn.status == PREPARED:
+        raise prepared_error(txn)
     same = (COMMITTING, COMMITTED) if commit else (ABORTING, ABORTED)
     if txn.status not in same or txn.reason == "fenced":
         raise ended_error(txn)
     # the sweep has done everything. Another process may have written the end without flushing it
     return Decision([], None, True, _recorded(view, txn_id, txn, open_ms))
+
+
+def prepare(
+    view: View, settings: Settings, now: Instant, uid: int, txn_id: TxnId, row: OutcomeRow
+) -> Decision[EndAnswer]:
+    """Decide that a row in a database of the user is going to end a transaction; durable.
+
+    From now on it takes no operation, no time-out and no recovery aborts it, and only `resolve`
+    ends it.
+    answers: an EndAnswer with status PREPARED; `already` if it had the same token before
+    raises:  as `end`; InvalidTxnStatus also if another row decides it
+    """
+    txn = transaction(view, txn_id, settings.coordinators)
+    check_owner(txn, uid)
+    draft = Draft(view, settings, now.wall_ms)
+    expired = expire_if_due(draft, txn, now)
+    if expired is not None:
+        return expired
+    involved, open_ms = participants(view, txn), now.wall_ms - txn.wall_ms
+    outcome = EndOutcome(PREPARED, None, involved.messages, involved.acks, [], [], [])
+    if txn.prepared is not None and txn.prepared.token == row.token and txn.status == PREPARED:
+        return Decision([], None, True, _answer(txn_id, outcome, True, open_ms))
+    check_open(txn)
+    draft.ops.append(TxnPrepared(txn.coordinator, txn.sequence, *row))
+    return draft.decision(_answer(txn_id, outcome, False, open_ms), sync=True)
+
+
+def resolve(
+    view: View, settings: Settings, now: Instant, uid: int, txn_id: TxnId, *, commit: bool
+) -> Decision[EndAnswer]:
+    """Decide the end of a PREPARED transaction, as its database says or as an operator decides.
+
+    The end of one that has ended is answered as by `end`; one that is still OPEN can be aborted.
+    raises: as `end`; InvalidTxnStatus for the commit of one that is not prepared
+    """
+    txn = transaction(view, txn_id, settings.coordinators)
+    if txn.status != PREPARED:
+        if commit and txn.status == OPEN:
+            raise InvalidTxnStatus(
+                f"transaction {txn_id} is not prepared",
+                hint=f"commit it: {command_line('txn commit', txn_id)}",
+                txn=txn_id,
+            )
+        return end(view, settings, now, uid, txn_id, commit=commit)
+    check_owner(txn, uid)
+    draft = Draft(view, settings, now.wall_ms)
+    outcome = commit_ops(draft, txn) if commit else abort_ops(draft, txn, aborter(txn, uid))
+    answer = _answer(txn_id, outcome, False, now.wall_ms - txn.wall_ms)
+    return draft.decision(answer, sync=True)
 
 
 def _answer(txn_id: TxnId, outcome: EndOutcome, already: bool, open_ms: int) -> EndAnswer:

@@ -10,6 +10,7 @@ from txlog.engine.decide.transactions import transaction as end_txn
 from txlog.engine.decide.transactions.keys import KeyConnection, KeyedTxn
 from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.decide.transactions.transaction import EndAnswer
+from txlog.engine.folds.coordinator import PREPARED, Prepared
 from txlog.engine.plan.lookup import transaction as find_transaction
 from txlog.engine.session.reading.pause import until
 from txlog.engine.store.store import Store
@@ -30,6 +31,37 @@ def end(store: Store, txn_id: TxnId, *, commit: bool) -> EndAnswer:
     except OutcomeUnknown as error:
         raise unknown_end(txn_id, error) from error
     return answer
+
+
+def resolve(store: Store, txn_id: TxnId, *, commit: bool) -> EndAnswer:
+    """End a prepared transaction as its database says; durable, as `end`."""
+    uid = store.disk.owner()[0]
+    try:
+        answer = store.write(
+            lambda view, now: end_txn.resolve(
+                view, store.settings, now, uid, txn_id, commit=commit
+            ),
+            uses=CallScope(txn=(txn_id.coordinator, txn_id.sequence)),
+        )
+    except OutcomeUnknown as error:
+        raise unknown_end(txn_id, error) from error
+    return answer
+
+
+def prepared(view: View, database: str | None = None) -> dict[TxnId, Prepared]:
+    """The prepared transactions, oldest first; database: only those of this one."""
+    view.load_coordinators()
+    records = {
+        TxnId(number, sequence): txn.prepared
+        for number, state in view.loaded_coordinators()
+        for sequence, txn in state.unfinished.items()
+        if txn.status == PREPARED and txn.prepared is not None
+    }
+    return {
+        txn_id: record
+        for txn_id, record in sorted(records.items(), key=lambda item: item[1].since_ms)
+        if database in (None, record.database)
+    }
 
 
 def unknown_end(txn_id: TxnId, error: OutcomeUnknown) -> OutcomeUnknown:
