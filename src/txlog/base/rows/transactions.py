@@ -23,6 +23,14 @@ class TransactionBegun(TypedDict):
     fenced_txn: fields.FencedTxn | None
 
 
+class TransactionResolved(TypedDict):
+    """Of `Client.resolve_prepared`."""
+
+    txn: fields.Txn
+    state: fields.TxnState
+    database: Annotated[str, "kind and name of the database that was asked"]
+
+
 class CommitMarker(TypedDict):
     """The commit marker of a TransactionEnded in one partition."""
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         TransactionDescription,
         TransactionEnded,
         TransactionPartition,
+        TransactionResolved,
         TransactionRow,
         WaitingTransaction,
     )
@@ -352,6 +353,11 @@ def _txn_row(view: View, store: Store, txn: Txn) -> TransactionRow:
         "prepared_ms": prepared_ms(txn, now.wall_ms),
         "database": None if txn.prepared is None else database_of(txn.prepared),
     }
+
+
+def resolved(txn_id: TxnId, prepared: Prepared, status: str) -> TransactionResolved:
+    """A prepared transaction whose database was asked."""
+    return {"txn": txn_id, "state": status.lower(), "database": database_of(prepared)}
 
 
 def prepared_ms(txn: Txn, now_ms: int) -> int | None:

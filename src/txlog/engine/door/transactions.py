@@ -9,6 +9,7 @@ from txlog.engine.decide.transactions.transaction import (
     begin,
     check_timeout,
     end,
+    prepare,
     register,
     unrecorded_markers,
 )
@@ -34,12 +35,13 @@ from txlog.engine.plan.participants import (
     skipped_by,
     unavailable_error,
 )
-from txlog.engine.session.transactions.commits import Pipeline
+from txlog.engine.session.transactions.commits import CommitFuture, Pipeline
 from txlog.engine.session.transactions.end import (
     await_end,
     connect,
     has_ended,
     prepared,
+    recorded,
     resolve,
     unknown_end,
 )

@@ -539,7 +539,7 @@ def end(
     if txn.status not in same or txn.reason == "fenced":
         raise ended_error(txn)
     # the sweep has done everything. Another process may have written the end without flushing it
-    return Decision([], None, True, _recorded(view, txn_id, txn, open_ms))
+    return Decision([], None, True, recorded(view, txn_id, txn, open_ms))
 
 
 def prepare(
@@ -606,7 +606,8 @@ def _answer(txn_id: TxnId, outcome: EndOutcome, already: bool, open_ms: int) -> 
     )
 
 
-def _recorded(view: View, txn_id: TxnId, txn: Txn, open_ms: int) -> EndAnswer:
+def recorded(view: View, txn_id: TxnId, txn: Txn, open_ms: int) -> EndAnswer:
+    """The answer for a transaction as its record is now; open_ms: if it has not ended."""
     if txn.status in ENDED:
         return EndAnswer(
             txn_id,

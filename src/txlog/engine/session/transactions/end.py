@@ -10,7 +10,7 @@ from txlog.engine.decide.transactions import transaction as end_txn
 from txlog.engine.decide.transactions.keys import KeyConnection, KeyedTxn
 from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.decide.transactions.transaction import EndAnswer
-from txlog.engine.folds.coordinator import PREPARED, Prepared
+from txlog.engine.folds.coordinator import PREPARED, Txn
 from txlog.engine.plan.lookup import transaction as find_transaction
 from txlog.engine.session.reading.pause import until
 from txlog.engine.store.store import Store
@@ -48,20 +48,29 @@ def resolve(store: Store, txn_id: TxnId, *, commit: bool) -> EndAnswer:
     return answer
 
 
-def prepared(view: View, database: str | None = None) -> dict[TxnId, Prepared]:
+def prepared(view: View, database: str | None = None) -> dict[TxnId, Txn]:
     """The prepared transactions, oldest first; database: only those of this one."""
     view.load_coordinators()
     records = {
-        TxnId(number, sequence): txn.prepared
+        TxnId(number, sequence): txn
         for number, state in view.loaded_coordinators()
         for sequence, txn in state.unfinished.items()
-        if txn.status == PREPARED and txn.prepared is not None
+        if txn.prepared is not None
+        and txn.status == PREPARED
+        and database in (None, txn.prepared.database)
     }
-    return {
-        txn_id: record
-        for txn_id, record in sorted(records.items(), key=lambda item: item[1].since_ms)
-        if database in (None, record.database)
-    }
+    return dict(sorted(records.items(), key=lambda item: item[1].modified_ms))
+
+
+def recorded(store: Store, txn_id: TxnId) -> EndAnswer:
+    """How far a transaction has come."""
+
+    def look(view: View) -> EndAnswer:
+        txn = find_transaction(view, txn_id, store.settings.coordinators)
+        open_ms = max(0, store.clock.now().wall_ms - txn.wall_ms)
+        return end_txn.recorded(view, txn_id, txn, open_ms)
+
+    return store.read(look)
 
 
 def unknown_end(txn_id: TxnId, error: OutcomeUnknown) -> OutcomeUnknown:
