@@ -112,10 +112,15 @@ def program(name: str) -> str | None:
     )
 
 
+def has_postgresql() -> bool:
+    """True if tests with a server of PostgreSQL can run here."""
+    return psycopg is not None and program("initdb") is not None
+
+
 @contextmanager
 def postgresql_server() -> Iterator[str]:
     """The address of a server of its own, on a socket in a new folder."""
-    folder = Path(tempfile.mkdtemp(prefix="pg-"))
+    folder = Path(tempfile.mkdtemp(prefix="pg-", dir=os.environ.get("TXLOG_TESTS_IN")))
     user = SERVER_USER if os.geteuid() == 0 else None
     if user is not None:
         shutil.chown(folder, user)

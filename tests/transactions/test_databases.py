@@ -38,7 +38,7 @@ KINDS = ["sqlite", "sqlite delete", "duckdb", "postgresql"]
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
-    if databases.psycopg is None or databases.program("initdb") is None:
+    if not databases.has_postgresql():
         pytest.skip("there is no psycopg or no server of PostgreSQL here")
     with databases.postgresql_server() as address:
         yield address

@@ -896,13 +896,17 @@ class Client(RelationReader):
         self._tend()
         return self._tell(txn_id, lambda view: topics_and_txns.ended(view, answer))
 
-    def resolve_prepared(self, *, database: object) -> list[TransactionResolved]:
+    def resolve_prepared(
+        self, *, database: object, txn_id: TxnId | None = None
+    ) -> list[TransactionResolved]:
         """Ask a database for the outcomes of its prepared transactions, and end them so.
 
+        txn_id: only this one
         A state `prepared` means that the database has a transaction open that may decide it.
-        raises: InvalidArgument: no connection for this, or never used for this
+        raises: InvalidArgument: no connection for this, never used for this, or another database
+                decides `txn_id`; InvalidTxnStatus: it is not prepared
         """
-        resolved = together.resolve(self.store, self._outcomes(), database)
+        resolved = together.resolve(self.store, self._outcomes(), database, txn_id)
         self._tend()
         return [topics_and_txns.resolved(row.txn_id, row.prepared, row.status) for row in resolved]
 

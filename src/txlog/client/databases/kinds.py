@@ -487,6 +487,5 @@ def database_of(connection: object) -> Database:
     given = f"{type(connection).__module__}.{type(connection).__qualname__}"
     raise InvalidArgument(
         f"database is a {given}, it must be a connection of sqlite3, psycopg or duckdb",
-        hint="of SQLAlchemy, connection.connection.dbapi_connection; of Django, "
-        "connection.connection",
+        hint="of SQLAlchemy, connection.connection.dbapi_connection",
     )
