@@ -377,6 +377,26 @@ def test_an_owner_that_hangs_is_not_overtaken(bench: Bench, kind: Kind) -> None:
     other.close()
 
 
+def test_the_fence_keeps_a_late_commit_out(bench: Bench, kind: Kind) -> None:
+    """The owner is another process, and hangs with its transaction of the database open."""
+    owner, other = kind.connect(), kind.connect()
+    txn = prepared_only(bench.client, owner, "a")
+    client = bench.reopen()
+    (row,) = client.resolve_prepared(database=other)
+    if kind.name == "duckdb":  # the first of two commits wins
+        assert row["state"] == "aborted"
+        with pytest.raises(duckdb.TransactionException):
+            owner.commit()
+        assert (rows_of(other), values(client)) == ([], [])
+    else:  # the fence waits for the other transaction, and then gives up
+        assert row["state"] == "prepared"
+        owner.commit()
+        assert client.resolve(txn, database=other)["state"] == "committed"
+        assert (rows_of(other), values(client)) == (["a"], [b"a"])
+    owner.close()
+    other.close()
+
+
 def test_threads_of_one_process_do_not_abort_each_other(bench: Bench, kind: Kind) -> None:
     client, rounds = bench.client, 8
     faults: list[BaseException] = []
