@@ -321,6 +321,23 @@ def test_postgresql_commits_durably(bench: Bench, server: str) -> None:
         assert connection.execute("SHOW synchronous_commit").fetchone() == ("off",)
 
 
+def test_a_block_that_changes_the_search_path_is_refused(bench: Bench, server: str) -> None:
+    """The outcome would go where nobody asks."""
+    kind, other = Postgresql(server), Postgresql(server)
+    with kind.connect() as connection, other.connect() as second:
+        both(bench.client, connection, "a")
+        both(bench.client, second, "b")
+        with (
+            pytest.raises(InvalidTxnStatus, match="another database"),
+            bench.client.transaction(database=connection) as txn,
+        ):
+            insert(connection, "c")
+            bench.client.producer("t").send(b"c", txn=txn)
+            connection.execute(f"SET search_path = {other.schema}")
+        assert values(bench.client) == [b"a", b"b"]
+        assert (rows_of(connection), rows_of(second)) == (["a"], ["b"])
+
+
 def test_commit_async_is_refused(bench: Bench, connection: Any) -> None:
     txn = bench.client.transaction(database=connection)
     with pytest.raises(NotAllowed):
@@ -584,7 +601,7 @@ def test_an_interrupt_between_any_two_steps(bench: Bench, connection: Any) -> No
         assert stored == rows_of(connection), at
         if is_done:
             break
-    assert at > 5
+    assert at >= 5
 
 
 def test_any_error_is_of_txlog_or_of_the_driver(bench: Bench, kind: Kind, connection: Any) -> None:

@@ -155,8 +155,25 @@ class Database:
         raises: InvalidTxnStatus if the block has ended its transaction by itself
         """
         self.end_block()
-        self.run("INSERT INTO txlog_commits VALUES (?, ?, ?, ?)", token, store, COMMIT, now_ms)
+        self._insert(token, store, COMMIT, now_ms)
+        if self._look(token) is None:
+            raise InvalidTxnStatus(
+                f"{self.kind} {self.label} is another database than when the block began",
+                hint="change no search path inside the block",
+            )
         self.delete(finished)
+
+    def _insert(self, token: str, store: str, outcome: str, now_ms: int) -> None:
+        """Write an outcome, if there is none, and this is the database with the identity."""
+        self.run(
+            "INSERT INTO txlog_commits SELECT ?, ?, ?, ? FROM txlog_database WHERE id = ? "
+            "ON CONFLICT DO NOTHING",
+            token,
+            store,
+            outcome,
+            now_ms,
+            self.identity,
+        )
 
     def delete(self, tokens: Sequence[str]) -> None:
         """Delete rows."""
@@ -177,13 +194,7 @@ class Database:
         if outcome is None:
             try:
                 with self.own(writes=True):
-                    self.run(
-                        "INSERT INTO txlog_commits VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                        token,
-                        store,
-                        ABORT,
-                        now_ms,
-                    )
+                    self._insert(token, store, ABORT, now_ms)
                     outcome = self._look(token)
             except Exception as error:  # of the driver
                 if not self.is_conflict(error):

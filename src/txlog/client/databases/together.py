@@ -11,7 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import RLock, Thread, current_thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from txlog.base.arguments import checked
 from txlog.base.ids import TxnId
@@ -66,7 +67,23 @@ class Outcomes:
         self._store = store
         self._lock = RLock()
         self._surveyed: set[str] = set()
+        self._identities: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self.finished: dict[str, list[str]] = {}
+
+    def open(self, database: Database) -> None:
+        """Find the identity of a database, once for each connection that can be remembered.
+
+        `Database.record` checks it again.
+        """
+        try:
+            identity = self._identities.get(database.connection)
+        except TypeError:  # sqlite3 allows no weak references
+            database.open(self._store.disk.random_bytes(16).hex())
+            return
+        if identity is None:
+            database.open(self._store.disk.random_bytes(16).hex())
+            identity = self._identities[database.connection] = database.identity
+        database.identity = identity
 
     def tend(self, database: Database) -> None:
         """Resolve what other processes left prepared; find rows that they left."""
@@ -141,7 +158,7 @@ def begin(
     """
     store.need_writable()
     database = database_of(connection)
-    database.open(store.disk.random_bytes(16).hex())
+    outcomes.open(database)
     outcomes.tend(database)
     use = make_use()
     txn = DatabaseTransaction(
