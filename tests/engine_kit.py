@@ -19,7 +19,9 @@ from txlog.clock import Clock, Instant, ManualClock
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import watermark
 from txlog.engine.decide.sending.watermark import Assertion, WatermarkPlaced
-from txlog.engine.decide.transactions.transaction import Use
+from txlog.engine.decide.transactions import transaction
+from txlog.engine.decide.transactions.sweep import CallScope
+from txlog.engine.decide.transactions.transaction import OutcomeRow, Use
 from txlog.engine.door.relation import RelationReader
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading import newest
@@ -122,6 +124,16 @@ def begin(client: Client, timeout_ms: int | None = None) -> TxnId:
     txn_id = client.begin(timeout_ms)["txn"]
     assert isinstance(txn_id, TxnId)
     return txn_id
+
+
+def prepare(client: Client, txn: TxnId, token: str = "0f") -> None:
+    """Prepare a transaction, as a commit together with a database does."""
+    row = OutcomeRow(token, "sqlite", "d1", "orders.db")
+    store, uid = client.store, client.store.disk.owner()[0]
+    store.write(
+        lambda view, now: transaction.prepare(view, store.settings, now, uid, txn, row),
+        uses=CallScope(txn=(txn.coordinator, txn.sequence)),
+    )
 
 
 def say(

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import msgspec
 import pyarrow as pa
 
-from tests.engine_kit import Bench, begin, ids, kill, say, session_of
+from tests.engine_kit import Bench, begin, ids, kill, prepare, say, session_of
 from txlog import Bound, Client, Consumer, TxnId
 from txlog.engine.model.ops import Component
+from txlog.engine.session.transactions import end
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.view import FOLDS, View
 from txlog.errors import TxlogError
@@ -139,9 +140,14 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                 chosen_ids = [chance.choice(message_ids)]
                 client.acknowledge("t", "s", chosen_ids, cumulative=True, txn=txn)
             elif act == 7 and txn is not None:
+                for other in list(client.store.read(end.prepared)):
+                    end.resolve(client.store, other, commit=other.sequence % 2 == 0)
                 client.commit(txn)
             elif act == 8 and txn is not None:
-                client.abort(txn)
+                if chance.random() < 0.3:
+                    prepare(client, txn)
+                else:
+                    client.abort(txn)
             elif act == 9:
                 bench.clock.advance(chance.randint(1, 1500))
             elif act == 10 and checkpoints:

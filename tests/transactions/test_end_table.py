@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine_kit import Bench, begin, send, values
+from tests.engine_kit import Bench, begin, prepare, send, values
 from txlog import Client, MessageId, TxnId
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
@@ -37,6 +37,7 @@ TABLE: dict[str, tuple[type[TxlogError] | None, ...]] = {
     "never issued": (NOT_FOUND, NOT_FOUND, NOT_FOUND),
     "forgotten": (NOT_FOUND, NOT_FOUND, NOT_FOUND),
     "open": (WORKS, WORKS, WORKS),
+    "prepared": (STATUS, STATUS, STATUS),
     "committing": (WORKS, STATUS, STATUS),
     "committed": (WORKS, STATUS, STATUS),
     **{f"{state} {reason}": (STATUS, WORKS, STATUS) for state in ("aborting", "aborted")
@@ -64,6 +65,8 @@ class Row:
         client.producer("t").send(b"x", partition=1, txn=self.txn)
         client.acknowledge("t", "s", [message_id], txn=self.txn)
         state, _, reason = row.partition(" ")
+        if state == "prepared":
+            prepare(client, self.txn)
         if state in ("committing", "aborting"):
             client.admin.set_offline("t/1")
         if state in ("committing", "committed", "forgotten"):

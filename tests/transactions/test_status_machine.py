@@ -17,6 +17,7 @@ from txlog.engine.folds.coordinator import (
     COMMITTING,
     FOLD,
     OPEN,
+    PREPARED,
     Coordinator,
 )
 from txlog.engine.model.ops import (
@@ -28,6 +29,7 @@ from txlog.engine.model.ops import (
     SubscriptionAdded,
     TxnEnded,
     TxnOpened,
+    TxnPrepared,
     TxnsForgotten,
     decode_ops,
     encode_ops,
@@ -35,9 +37,10 @@ from txlog.engine.model.ops import (
 )
 from txlog.errors import Corruption
 
-STATUSES = (OPEN, COMMITTING, COMMITTED, ABORTING, ABORTED)
+STATUSES = (OPEN, PREPARED, COMMITTING, COMMITTED, ABORTING, ABORTED)
 WAY = {
     OPEN: (),
+    PREPARED: (),
     COMMITTING: (COMMITTING,),
     COMMITTED: (COMMITTING, COMMITTED),
     ABORTING: (ABORTING,),
@@ -45,7 +48,11 @@ WAY = {
 }
 ACCEPTED = {
     (OPEN, COMMITTING), (OPEN, ABORTING), (COMMITTING, COMMITTED), (ABORTING, ABORTED),
+    (PREPARED, COMMITTING), (PREPARED, ABORTING),
 }  # fmt: skip
+
+
+PREPARATION = TxnPrepared(0, 0, "0f", "sqlite", "d1", "orders.db")
 
 
 def coordinator_in(status: str) -> Coordinator:
@@ -54,6 +61,8 @@ def coordinator_in(status: str) -> Coordinator:
     FOLD.apply(state, 1, 10, IdsReserved(0, 8))
     FOLD.apply(state, 2, 10, TxnOpened(0, 0, 1000, "ana", 1000, 10, "boot", 10))
     state_before, lsn = OPEN, 3
+    if status == PREPARED:
+        FOLD.apply(state, lsn, 10 + lsn, PREPARATION)
     for state_after in WAY[status]:
         FOLD.apply(state, lsn, 10 + lsn, StatusUpdated(0, 0, state_before, state_after, "user"))
         state_before, lsn = state_after, lsn + 1
@@ -244,3 +253,29 @@ def test_other_ops_of_the_frame_keep_their_order() -> None:
     opening = ENDED.steps()[:-2]
     ops = [opening[0], first, *opening[1:], rest, last]
     assert merged(ops) == [first, ENDED, last]
+
+
+@pytest.mark.parametrize("before", STATUSES)
+def test_only_an_open_transaction_is_prepared(before: str) -> None:
+    state = coordinator_in(before)
+    if before == OPEN:
+        FOLD.apply(state, 9, 99, PREPARATION)
+        (txn,) = FOLD.load(FOLD.dump(state)).unfinished.values()
+        assert txn.status == PREPARED
+        assert (txn.prepared.token, txn.prepared.label) == ("0f", "orders.db")
+        assert txn.prepared.since_ms == 99
+        return
+    dump = FOLD.dump(state)
+    with pytest.raises(Corruption):
+        FOLD.apply(state, 9, 99, PREPARATION)
+    assert FOLD.dump(state) == dump
+
+
+def test_a_prepared_transaction_takes_no_participant_and_keeps_its_database_after_the_end() -> None:
+    state = coordinator_in(PREPARED)
+    FOLD.apply(state, 9, 99, StatusUpdated(0, 0, PREPARED, COMMITTING, None, 3, 2))
+    FOLD.apply(state, 9, 99, StatusUpdated(0, 0, COMMITTING, COMMITTED))
+    (txn,) = FOLD.load(FOLD.dump(state)).ended.values()
+    assert (txn.status, txn.messages, txn.acks, txn.decision_lsn) == (COMMITTED, 3, 2, 9)
+    assert txn.prepared is not None
+    assert txn.prepared.database == "d1"

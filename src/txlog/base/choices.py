@@ -28,5 +28,7 @@ Compatibility: TypeAlias = Literal[
     "full_transitive",
 ]
 Validation: TypeAlias = Literal["enforce", "record", "off"]
-TransactionState: TypeAlias = Literal["open", "committing", "committed", "aborting", "aborted"]
+TransactionState: TypeAlias = Literal[
+    "open", "prepared", "committing", "committed", "aborting", "aborted"
+]
 OnError: TypeAlias = Literal["stop", "skip", "dead-letter"]

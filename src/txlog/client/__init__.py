@@ -17,6 +17,7 @@ Contents:
     client          Client: an open store, from which all handles come
     consuming/      consumers
     copy            copying a store as of one LSN, while other processes keep writing
+    databases/      transactions that commit together with a database of the user
     difference      `txlog diff`: what differs between two stores
     open            `init` and `open`
     reading/        readers and table views

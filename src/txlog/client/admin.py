@@ -984,6 +984,7 @@ def _repair_of(cause: str, place: str, detail: str) -> str:
     return {
         "unavailable": command_line("admin online", place),
         "overdue": "txlog txn expire",
+        "prepared": f"{command_line('txn resolve', '--database', 'URL')}: {detail}",
         "corrupt": f"restore the store from a copy: {detail}",
     }[cause]
 

@@ -46,6 +46,7 @@ from txlog.client.answers import disk_usage, keys, lag, overview, status, topics
 from txlog.client.answers import inspect as inspecting
 from txlog.client.consuming import listeners as listening
 from txlog.client.consuming import open as subscribing
+from txlog.client.databases import together
 from txlog.client.reading import reader as readers
 from txlog.client.reading import record_columns
 from txlog.client.reading import sql_result as sql_results
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
         TransactionBegun,
         TransactionDescription,
         TransactionEnded,
+        TransactionResolved,
         TransactionRow,
     )
     from txlog.client.admin import Admin
@@ -101,6 +103,7 @@ if TYPE_CHECKING:
     from txlog.client.consuming.consumer import Consumer
     from txlog.client.consuming.listeners import Listeners
     from txlog.client.consuming.open import ConsumerOptions
+    from txlog.client.databases.together import Outcomes
     from txlog.client.reading.reader import Reader
     from txlog.client.reading.sql_result import SqlResult
     from txlog.client.reading.table_view import TableView
@@ -173,6 +176,7 @@ class Client(RelationReader):
         "_handles",
         "_listeners",
         "_outbox",
+        "_outcomes",
         "_parts",
         "epoch",
         "transaction_key",
@@ -190,6 +194,9 @@ class Client(RelationReader):
             _once, self._parts, "outbox", lambda: sending.Outbox(store)
         )
         self._commits = transaction_handle.Commits(store)
+        self._outcomes: Callable[[], Outcomes] = partial(
+            _once, self._parts, "outcomes", lambda: together.Outcomes(store)
+        )
         self._listeners: Callable[[], Listeners] = partial(
             _once, self._parts, "listeners", lambda: listening.Listeners(store)
         )
@@ -840,20 +847,68 @@ class Client(RelationReader):
         key: str | None = None,
         epoch: int | None = None,
         write_through: bool = False,
+        database: object = None,
     ) -> Transaction:
         """Begin a transaction; the first write in it, or a use of `id`, assigns the id.
 
         Messages that are sent in it wait in the client, and are written with the commit.
+        database: a connection of sqlite3, psycopg or duckdb: the end of the block commits it
+                together with the transaction, an exception rolls back both (docs/databases)
         key:    a transaction key, by default the client's; with a key it begins at once
         epoch:  of the connection of `key`; None: connect the key first
         write_through: write each message when `send` returns, so that other processes see it in
                 previews, and a process that commits by the id has it
         raises: InvalidArgument, LimitExceeded (time-out), ProducerFenced; LimitExceeded (too many
-                unfinished transactions) when the id is assigned
+                unfinished transactions) when the id is assigned; InvalidTxnStatus: the key has a
+                prepared transaction of another database
         """
-        return self._transaction(
-            duration_ms(timeout_ms), None, key, epoch, write_through=write_through
+        limit_ms = duration_ms(timeout_ms)
+        if database is None:
+            return self._transaction(limit_ms, None, key, epoch, write_through=write_through)
+        return together.begin(
+            self.store,
+            self._outcomes(),
+            database,
+            lambda: self._use(limit_ms, None, key, epoch),
+            self._tend,
+            self._commits,
+            write_through=write_through,
         )
+
+    def resolve(
+        self, txn_id: TxnId, *, commit: bool | None = None, database: object = None
+    ) -> TransactionEnded:
+        """End a prepared transaction; the fields of `txn commit`.
+
+        commit:   the outcome, as you know it: the database is not asked
+        database: a connection to the database that decides it; if that still has a transaction
+                  open that may decide otherwise, the state stays `prepared`
+        raises:   TransactionNotFound, NotAllowed (of another user); InvalidTxnStatus (not prepared,
+                  or ended the other way); InvalidArgument (another database decides it)
+        """
+        if (commit is None) == (database is None):
+            raise InvalidArgument("give either the outcome or the database")
+        if database is not None:
+            together.resolve(self.store, self._outcomes(), database, txn_id)
+            answer = end.recorded(self.store, txn_id)
+        else:
+            answer = end.resolve(self.store, txn_id, commit=bool(commit))
+        self._tend()
+        return self._tell(txn_id, lambda view: topics_and_txns.ended(view, answer))
+
+    def resolve_prepared(
+        self, *, database: object, txn_id: TxnId | None = None
+    ) -> list[TransactionResolved]:
+        """Ask a database for the outcomes of its prepared transactions, and end them so.
+
+        txn_id: only this one
+        A state `prepared` means that the database has a transaction open that may decide it.
+        raises: InvalidArgument: no connection for this, never used for this, or another database
+                decides `txn_id`; InvalidTxnStatus: it is not prepared
+        """
+        resolved = together.resolve(self.store, self._outcomes(), database, txn_id)
+        self._tend()
+        return [topics_and_txns.resolved(row.txn_id, row.prepared, row.status) for row in resolved]
 
     def pipeline(
         self,
@@ -891,16 +946,20 @@ class Client(RelationReader):
         *,
         write_through: bool,
     ) -> Transaction:
-        key, epoch = self._held(key, epoch, coordinator)
-        use: Use
-        if key is not None:
-            use = end.begin_with_key(self.store, timeout_ms, key, epoch, None).txn_id
-        else:
-            self.store.need_writable()
-            use = self.unopened(timeout_ms, coordinator)
+        use = self._use(timeout_ms, coordinator, key, epoch)
         return transaction_handle.Transaction(
             self.store, use, self._tend, write_through=write_through, flights=self._commits
         )
+
+    def _use(
+        self, timeout_ms: int | None, coordinator: int | None, key: str | None, epoch: int | None
+    ) -> Use:
+        """A transaction that is not in the store yet; with a key it is begun."""
+        key, epoch = self._held(key, epoch, coordinator)
+        if key is not None:
+            return end.begin_with_key(self.store, timeout_ms, key, epoch, None).txn_id
+        self.store.need_writable()
+        return self.unopened(timeout_ms, coordinator)
 
     def begin(
         self,

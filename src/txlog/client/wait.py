@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 # by state: the states from which a transaction can still reach it
 STATES: Final[dict[str, tuple[str, ...]]] = {
     "open": (),
-    "committing": ("open",),
+    "prepared": ("open",),
+    "committing": ("open", "prepared"),
     "aborting": ("open",),
-    "committed": ("open", "committing"),
+    "committed": ("open", "prepared", "committing"),
     "aborted": ("open", "aborting"),
-    "ended": ("open", "committing", "aborting"),
+    "ended": ("open", "prepared", "committing", "aborting"),
 }
 
 

@@ -976,7 +976,7 @@ class View:
             takes = table[kind]
             if takes.is_special:
                 if kind is StatusUpdated:
-                    waiting += 1 if op.expected == coordinators.OPEN else -1  # type: ignore[union-attr]
+                    waiting += 1 if op.expected in coordinators.UNDECIDED else -1  # type: ignore[union-attr]
                 else:
                     if kind in NOTED:
                         self._note(op)

@@ -66,7 +66,7 @@ def drawn(figures: Figures, paces: Sequence[Pace]) -> dict[str, str]:
 def tiles(figures: Figures, paces: Sequence[Pace]) -> str:
     """The figures on top."""
     rows, txns = figures["topic_list"], figures["txns"]
-    unfinished = txns["open"] + txns["committing"] + txns["aborting"]
+    unfinished = txns["open"] + txns["prepared"] + txns["committing"] + txns["aborting"]
     values = [
         (rate(paces[-1].rate) if paces else "0", "messages/s"),
         (count(sum(row["messages"] for row in rows)), "messages"),

@@ -160,7 +160,7 @@ def _tiles(figures: Mapping[str, Any]) -> str:
     for row in figures["transactions"]["state_list"]:
         if row["state"] in ended:
             ended[row["state"]] += row["transactions"]
-    unfinished = txns["open"] + txns["committing"] + txns["aborting"]
+    unfinished = txns["open"] + txns["prepared"] + txns["committing"] + txns["aborting"]
     tiles = [
         (count(sum(row["messages"] for row in topics)), "messages"),
         (size(figures["store"]["size_bytes"]), "on disk"),

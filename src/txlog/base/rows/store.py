@@ -180,6 +180,7 @@ class TransactionCounts(TypedDict):
 
     open: int
     overdue: int
+    prepared: int
     committing: int
     aborting: int
     oldest_age_ms: int | None
@@ -216,7 +217,8 @@ class Status(TypedDict):
         WriterStatus | None, "process that holds the write lock: pid and command; null: none"
     ]
     txns: Annotated[
-        TransactionCounts, "numbers of open, overdue, committing and aborting transactions"
+        TransactionCounts,
+        "numbers of transactions in each state",
     ]
     topic_list: Annotated[list[TopicStatus], "the topics"]
     problem_list: Annotated[

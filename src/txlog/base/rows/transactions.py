@@ -23,6 +23,14 @@ class TransactionBegun(TypedDict):
     fenced_txn: fields.FencedTxn | None
 
 
+class TransactionResolved(TypedDict):
+    """Of `Client.resolve_prepared`."""
+
+    txn: fields.Txn
+    state: fields.TxnState
+    database: Annotated[str, "kind and name of the database that was asked"]
+
+
 class CommitMarker(TypedDict):
     """The commit marker of a TransactionEnded in one partition."""
 
@@ -70,6 +78,8 @@ class TransactionRow(TypedDict):
     timeout_at: fields.TimeoutAt
     end_time: fields.EndTime | None
     waiting_list: fields.WaitingList
+    prepared_ms: Annotated[int | None, "for how long it has been prepared; null: it is not"]
+    database: Annotated[str | None, "kind and name of the database that decides it"]
 
 
 class TransactionPartition(TypedDict):
@@ -127,7 +137,11 @@ class HangingTransaction(TypedDict):
     txn: fields.Txn
     state: fields.TxnState | None
     age_ms: fields.TxnAgeMs
-    cause: Annotated[str, "unavailable, overdue or corrupt", ("unavailable", "overdue", "corrupt")]
+    cause: Annotated[
+        str,
+        "unavailable, overdue, prepared or corrupt",
+        ("unavailable", "overdue", "prepared", "corrupt"),
+    ]
     repair: Annotated[str, "what helps"]
     waiting_list: fields.WaitingList
 
@@ -165,7 +179,7 @@ class TransactionMetadata(TypedDict):
     """Of `Admin.transaction_metadata`; a partition is written TOPIC/P."""
 
     txn: fields.Txn
-    status: Annotated[str, "OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED"]
+    status: Annotated[str, "OPEN, PREPARED, COMMITTING, COMMITTED, ABORTING or ABORTED"]
     open_time: Annotated[int, "when it began"]
     timeout_at: fields.TimeoutAt
     timeout_ms: fields.TimeoutMs
@@ -300,6 +314,7 @@ class CoordinatorStats(TypedDict):
     low_water_mark: Annotated[int, "lowest unfinished sequence less one, 0 if none"]
     ongoing_txn_size: fields.OngoingTxnSize
     next_sequence: Annotated[int, "sequence of the next transaction"]
+    prepared_size: Annotated[int, "prepared: a database decides them"]
     committing_size: Annotated[int, "decided, waiting to be committed"]
     aborting_size: Annotated[int, "decided, waiting to be aborted"]
     ended_size: Annotated[int, "ended and remembered"]

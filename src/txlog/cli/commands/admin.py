@@ -47,7 +47,7 @@ def checkpoint(
 
 # --- keys and coordinators -------------------------------------------------------------------
 
-STATES = ("open", "committing", "aborting")
+STATES = ("open", "prepared", "committing", "aborting")
 KeyArgument = Annotated[str, Argument(metavar="KEY", show_default=False)]
 OwnerOption = Annotated[str | None, Option("--owner", metavar="NAME|UID", help="for root")]
 

@@ -55,7 +55,9 @@ def _text(call: Call, answer: Mapping[str, Any]) -> str:
     lines = ["   ".join([printable(store["path"]), *facts])]
     if look.width and len(lines[0]) > look.width:
         lines = [printable(store["path"]), "   ".join(facts)]
-    open_txns = [f"{txns[name]} {name}" for name in ("open", "overdue", "committing", "aborting")]
+    open_txns = [
+        f"{txns[name]} {name}" for name in ("open", "overdue", "prepared", "committing", "aborting")
+    ]
     lines.append(f"transactions: {', '.join(open_txns)}")
     lines += [f"problem: {printable(p['message'])}" for p in answer["problem_list"]]
     rows = [fields.select(row, _TOPIC_FIELDS) for row in answer["topic_list"]]

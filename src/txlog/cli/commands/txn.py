@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from txlog.base.choices import TransactionState
 from txlog.base.ids import TopicName, TxnId
 from txlog.cli.call.call import Call, confirm, each_target, of_variable, split_key
+from txlog.cli.call.databases import connection_to
 from txlog.cli.input.names import names
 from txlog.cli.line.command import Argument, Duration, Option, Time, command, exclusive
 from txlog.cli.terminal.signals import Interrupted, shielded
@@ -21,9 +22,11 @@ from txlog.cli.terminal.tables import counted, duration
 from txlog.errors import CommandFailed, ConditionNotMet, TxlogError, Usage
 
 if TYPE_CHECKING:
+    from txlog.base.rows.transactions import TransactionResolved
     from txlog.client.client import Client
 
 _GRACE_S = 10
+_UNMET: Final = 8
 
 
 # --- a foreign command -----------------------------------------------------------------------
@@ -96,7 +99,7 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
 
 # --- begin and end, list and show ------------------------------------------------------------
 
-STATES = ("open", "committing", "committed", "aborting", "aborted")
+STATES = ("open", "prepared", "committing", "committed", "aborting", "aborted")
 KeyOption = Annotated[
     str | None, Option("--transaction-key", "--key", metavar="KEY", help="name of a series")
 ]
@@ -246,6 +249,66 @@ def abort(
 
 
 @command(
+    "txn resolve",
+    "end prepared transactions as their database says",
+    examples=(
+        "txlog txn resolve --database sqlite:orders.db",
+        "txlog txn resolve 0:42 --database postgresql://localhost/orders",
+        "txlog txn resolve 0:42 --commit --yes",
+    ),
+    rows="transactions.TransactionResolved",
+    changes=True,
+    loses="work",
+    asks=True,
+)
+def resolve(
+    call: Call,
+    txn: Annotated[str | None, Argument(metavar="ID", show_default=False)] = None,
+    database: Annotated[
+        str | None, Option("--database", metavar="URL", help="ask: sqlite:, duckdb:, postgresql:")
+    ] = None,
+    commit_: Annotated[bool, Option("--commit", help="you know that it committed")] = False,
+    abort_: Annotated[bool, Option("--abort", help="you know that it never can commit")] = False,
+) -> None:
+    """End prepared transactions: ask the database that decides them, or give the answer yourself.
+
+    A wrong answer leaves a message without its row, or a row without its message. 8: the database
+    has a transaction open that may still decide one.
+    """
+    exclusive(database=database is not None, commit=commit_, abort=abort_)
+    txn_id = None if txn is None else TxnId.parse(txn)
+    if database is not None:
+        with connection_to(database) as connection:
+            rows = call.client(write=True).resolve_prepared(database=connection, txn_id=txn_id)
+    elif not (commit_ or abort_):
+        raise Usage("give --database, --commit or --abort")
+    elif txn_id is None:
+        raise Usage("--commit and --abort need the ID of a transaction")
+    else:
+        rows = [_answered(call, txn_id, commit=commit_)]
+    for row in rows:
+        call.summary(f"{row['state']} {row['txn']}: {row['database']}")
+    if not rows:
+        call.summary("no transaction of this database is prepared")
+    call.output.rows(rows)
+    if any(row["state"] == "prepared" for row in rows):
+        call.exit = _UNMET
+
+
+def _answered(call: Call, txn_id: TxnId, *, commit: bool) -> TransactionResolved:
+    """End a prepared transaction with the answer of a person."""
+    client = call.client(write=True)
+    shown = client.show_transaction(txn_id)
+    if shown["state"] == "prepared":
+        act = "commit" if commit else "abort"
+        asks = f"without asking {shown['database']}, which decides it"
+        confirm(call, f"{act} transaction {txn_id} {asks}")
+    answer = client.resolve(txn_id, commit=commit)
+    database = shown["database"] or "no database"
+    return {"txn": txn_id, "state": answer["state"], "database": database}
+
+
+@command(
     "txn list",
     "list transactions",
     examples=("txlog txn list", "txlog txn list --all --json"),
@@ -373,7 +436,6 @@ def _say_end(call: Call, client: Client, answer: Mapping[str, Any]) -> None:
 
 # --- follow one ------------------------------------------------------------------------------
 
-_UNMET: Final = 8
 _ENDS: Final = {
     "committed": ("committed",),
     "aborted": ("aborted",),

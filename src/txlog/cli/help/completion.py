@@ -39,7 +39,10 @@ _WORDS: Final[dict[str, list[Candidate]]] = {
     "BOUND": _BOUNDS,
     "RANGE": _BOUNDS + _RANGES,
     "I": [("committed", ""), ("uncommitted", "open and aborted too")],
-    "S": [(word, "") for word in ("open", "committing", "committed", "aborting", "aborted")],
+    "S": [
+        (word, "")
+        for word in ("open", "prepared", "committing", "committed", "aborting", "aborted")
+    ],
     "TIME": [("now", ""), ("-1h", "an hour ago"), ("+5m", "in five minutes")],
 }
 

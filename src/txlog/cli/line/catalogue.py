@@ -127,6 +127,9 @@ COMMANDS: Final[dict[str, Entry]] = {
         "commands.txn", "find_hanging", "transactions that do not end by themselves, and why"
     ),
     "txn expire": Entry("commands.txn", "expire", "end overdue transactions in the whole store"),
+    "txn resolve": Entry(
+        "commands.txn", "resolve", "end prepared transactions as their database says"
+    ),
     "admin checkpoint": Entry(
         "commands.admin", "checkpoint", "write a checkpoint; roll and seal ledgers"
     ),
@@ -311,6 +314,7 @@ LEVELS: Final[dict[str, int]] = {
     "txn abort": 2,
     "txn run": 1,
     "txn expire": 2,
+    "txn resolve": 2,
     "admin checkpoint": 1,
     "admin delete-transaction-key": 3,
     "admin scale-transaction-coordinators": 1,

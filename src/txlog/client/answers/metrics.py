@@ -74,6 +74,7 @@ from txlog.engine.door.transactions import (
     COMMITTING,
     DURATION_BOUNDS_MS,
     OPEN,
+    PREPARED,
     Coordinator,
 )
 from txlog.engine.door.watermarks import Watermark
@@ -498,13 +499,16 @@ def _transaction_families(folds: list[tuple[int, Coordinator]], now_ms: int) -> 
         ],
     )
     yield _durations(states)
-    counts = dict.fromkeys((OPEN, COMMITTING, ABORTING), 0)
+    counts = dict.fromkeys((OPEN, PREPARED, COMMITTING, ABORTING), 0)
     opened: list[int] = []
+    prepared: list[int] = []
     for fold in states:
         for txn in fold.unfinished.values():
             counts[txn.status] += 1
             if txn.status == OPEN:
                 opened.append(txn.wall_ms)
+            if txn.status == PREPARED and txn.prepared is not None:
+                prepared.append(txn.prepared.since_ms)
     yield Family(
         "txlog_txn_unfinished",
         "gauge",
@@ -517,6 +521,13 @@ def _transaction_families(folds: list[tuple[int, Coordinator]], now_ms: int) -> 
         "gauge",
         "age of the oldest open transaction",
         [("", {}, oldest_ms / 1000)],
+    )
+    prepared_ms = max(0, now_ms - min(prepared, default=now_ms))
+    yield Family(
+        "txlog_txn_oldest_prepared_seconds",
+        "gauge",
+        "how long the oldest prepared transaction has been waiting for its database",
+        [("", {}, prepared_ms / 1000)],
     )
     yield Family(
         "txlog_txn_waiting",

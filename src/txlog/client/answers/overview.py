@@ -111,7 +111,8 @@ def transactions(view: View, store: Store) -> TransactionsOverview:
     ]
     by_state = Counter(row["state"] for row in unfinished)
     states += [
-        _counted(state, None, by_state[state]) for state in ("open", "committing", "aborting")
+        _counted(state, None, by_state[state])
+        for state in ("open", "prepared", "committing", "aborting")
     ]
     return {
         "state_list": [row for row in states if row["transactions"]],

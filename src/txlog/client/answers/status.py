@@ -67,6 +67,7 @@ def status(view: View, store: Store, rows: Sequence[LagRow] | None = None) -> St
         "txns": {
             "open": counts["open"],
             "overdue": counts["overdue"],
+            "prepared": counts["prepared"],
             "committing": counts["committing"],
             "aborting": counts["aborting"],
             "oldest_age_ms": oldest,

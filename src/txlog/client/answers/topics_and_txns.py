@@ -30,7 +30,10 @@ from txlog.engine.door.transactions import (
     ABORTING,
     COMMITTING,
     OPEN,
+    PREPARED,
+    UNDECIDED,
     EndAnswer,
+    Prepared,
     Txn,
     participant_name,
     participants,
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
         TransactionDescription,
         TransactionEnded,
         TransactionPartition,
+        TransactionResolved,
         TransactionRow,
         WaitingTransaction,
     )
@@ -282,7 +286,7 @@ def waiting(view: View) -> list[WaitingTransaction]:
         {"txn": TxnId(*_pair(txn)), "waiting_list": waiting_list(view, txn)}
         for _, state in view.loaded_coordinators()
         for txn in state.unfinished.values()
-        if txn.status != OPEN
+        if txn.decision_lsn
     ]
 
 
@@ -323,7 +327,7 @@ def _txn_row(view: View, store: Store, txn: Txn) -> TransactionRow:
     now = store.clock.now()
     txn_id = TxnId(txn.coordinator, txn.sequence)
     messages, acks, size = txn.messages, txn.acks, None
-    if txn.status == OPEN:
+    if txn.status in UNDECIDED:
         buffered = [buffers.find_held(view.buffer(n), *_pair(txn)) for n in txn.partitions]
         messages = sum(entry.count for entry in buffered if entry is not None)
         size = sum(entry.payload_bytes for entry in buffered if entry is not None)
@@ -354,7 +358,26 @@ def _txn_row(view: View, store: Store, txn: Txn) -> TransactionRow:
         "timeout_at": txn.wall_ms + txn.timeout_ms,
         "end_time": None if unfinished else txn.ended_ms,
         "waiting_list": waiting_list(view, txn),
+        "prepared_ms": prepared_ms(txn, now.wall_ms),
+        "database": None if txn.prepared is None else database_of(txn.prepared),
     }
+
+
+def resolved(txn_id: TxnId, prepared: Prepared, status: str) -> TransactionResolved:
+    """A prepared transaction whose database was asked."""
+    return {"txn": txn_id, "state": status.lower(), "database": database_of(prepared)}
+
+
+def prepared_ms(txn: Txn, now_ms: int) -> int | None:
+    """How long a transaction has been prepared; None: it is not."""
+    if txn.status != PREPARED or txn.prepared is None:
+        return None
+    return max(0, now_ms - txn.prepared.since_ms)
+
+
+def database_of(prepared: Prepared) -> str:
+    """The database that decides a prepared transaction, for people."""
+    return f"{prepared.kind}:{prepared.label}"
 
 
 def topics_of(view: View, txn: Txn) -> list[str]:
@@ -369,7 +392,7 @@ def _pair(txn: Txn) -> tuple[int, int]:
 def transaction(view: View, store: Store, txn_id: TxnId) -> TransactionDescription:
     """One transaction, with the partitions and subscriptions that it touches."""
     txn = lookup.transaction(view, txn_id, store.settings.coordinators)
-    decided = txn.status != OPEN
+    decided = txn.decision_lsn > 0
     found_markers = [*txn.markers, *(unrecorded_markers(view, txn) if decided else ())]
     markers = {marker[0]: marker for marker in found_markers}
     partitions: list[TransactionPartition] = []

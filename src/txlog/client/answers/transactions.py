@@ -19,7 +19,15 @@ from txlog.engine.door.consuming import covers, messages_in
 from txlog.engine.door.facts import Component
 from txlog.engine.door.history import component_log
 from txlog.engine.door.store import Store, View
-from txlog.engine.door.transactions import ABORTED, ABORTING, COMMITTING, OPEN, Coordinator, Txn
+from txlog.engine.door.transactions import (
+    ABORTED,
+    ABORTING,
+    COMMITTING,
+    OPEN,
+    PREPARED,
+    Coordinator,
+    Txn,
+)
 from txlog.errors import Corruption
 
 if TYPE_CHECKING:
@@ -94,7 +102,7 @@ def _coordinator_row(
     view: View, store: Store, number: int, components: set[Component], internal: bool
 ) -> CoordinatorStats:
     state, fold = coordinator_state(view, store, number, components)
-    by_status = {status: 0 for status in (OPEN, COMMITTING, ABORTING)}
+    by_status = {status: 0 for status in (OPEN, PREPARED, COMMITTING, ABORTING)}
     for txn in fold.unfinished.values():
         by_status[txn.status] += 1
     opened = [txn.wall_ms for txn in fold.unfinished.values() if txn.status == OPEN]
@@ -111,6 +119,7 @@ def _coordinator_row(
         "low_water_mark": low_water_mark(fold),
         "ongoing_txn_size": len(fold.unfinished),
         "next_sequence": fold.next_sequence,
+        "prepared_size": by_status[PREPARED],
         "committing_size": by_status[COMMITTING],
         "aborting_size": by_status[ABORTING],
         "ended_size": len(fold.ended),

@@ -3,11 +3,13 @@
 from txlog.engine.decide.transactions.transaction import (
     EndAnswer,
     NewTxn,
+    OutcomeRow,
     TxnPlace,
     Use,
     begin,
     check_timeout,
     end,
+    prepare,
     register,
     unrecorded_markers,
 )
@@ -18,7 +20,10 @@ from txlog.engine.folds.coordinator import (
     COMMITTING,
     DURATION_BOUNDS_MS,
     OPEN,
+    PREPARED,
+    UNDECIDED,
     Coordinator,
+    Prepared,
     Txn,
 )
 from txlog.engine.plan.participants import (
@@ -30,8 +35,16 @@ from txlog.engine.plan.participants import (
     skipped_by,
     unavailable_error,
 )
-from txlog.engine.session.transactions.commits import Pipeline
-from txlog.engine.session.transactions.end import await_end, connect, has_ended, unknown_end
+from txlog.engine.session.transactions.commits import CommitFuture, Pipeline
+from txlog.engine.session.transactions.end import (
+    await_end,
+    connect,
+    has_ended,
+    prepared,
+    recorded,
+    resolve,
+    unknown_end,
+)
 from txlog.engine.session.transactions.end import begin as begin_with_key
 from txlog.engine.session.transactions.end import end as end_by_id
 from txlog.engine.session.transactions.transaction import (

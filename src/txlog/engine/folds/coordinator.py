@@ -2,10 +2,13 @@
 
 History of its ops: system/transaction_log, for all coordinators. Ops
   IdsReserved, CounterRaised, TxnOpened, PartitionAdded, SubscriptionAdded, StatusUpdated,
-  TxnEnded, TxnsForgotten.
+  TxnEnded, TxnsForgotten, TxnPrepared.
 
-    OPEN ──> COMMITTING ──> COMMITTED          the first arrow is the point of no return
-      └────> ABORTING ────> ABORTED
+    OPEN ──────────> COMMITTING ──> COMMITTED    this arrow is the point of no return
+     │ │              ↑
+     │ └> PREPARED ───┤                          a row in a database of the user decides
+     │                ↓
+     └─────────────> ABORTING ────> ABORTED
 
 COMMITTING and ABORTING outlive their frame only while a participant is not available; markers that
 are added later come with the last change of status. `ended` is in order of decision.
@@ -36,6 +39,7 @@ from txlog.engine.model.ops import (
     SubscriptionAdded,
     TxnEnded,
     TxnOpened,
+    TxnPrepared,
     TxnsForgotten,
     broken,
     map_head,
@@ -45,7 +49,13 @@ from txlog.engine.model.ops import (
 BLOCK: Final = 128  # ended transactions that are encoded together
 OPEN, COMMITTING, COMMITTED = "OPEN", "COMMITTING", "COMMITTED"
 ABORTING, ABORTED = "ABORTING", "ABORTED"
-ARROWS = {(OPEN, COMMITTING), (COMMITTING, COMMITTED), (OPEN, ABORTING), (ABORTING, ABORTED)}
+PREPARED = "PREPARED"
+UNDECIDED = (OPEN, PREPARED)
+# `TxnPrepared` makes the arrow from OPEN to PREPARED, StatusUpdated the others.
+ARROWS = {
+    (OPEN, COMMITTING), (COMMITTING, COMMITTED), (OPEN, ABORTING), (ABORTING, ABORTED),
+    (PREPARED, COMMITTING), (PREPARED, ABORTING),
+}  # fmt: skip
 ENDED = (COMMITTED, ABORTED)
 # Upper bounds of the histogram of durations, in ms (spec/transactions 16); one more bucket is
 # above.
@@ -54,11 +64,25 @@ DURATION_BOUNDS_MS = (
 )  # fmt: skip
 
 
+class Prepared(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """Where the outcome of a prepared transaction is recorded; fields as in TxnPrepared.
+
+    since_ms: when it was prepared
+    """
+
+    token: str
+    kind: str
+    database: str
+    label: str
+    since_ms: int
+
+
 class Txn(msgspec.Struct, array_like=True, gc=False):
     """The record of a transaction; instants in ms.
 
     Tuples of numbers, because the garbage collector would visit lists in every remembered record.
     skipped: (partition, subscription) that were deleted before its end
+    prepared: stays after the end
     """
 
     coordinator: int
@@ -82,6 +106,7 @@ class Txn(msgspec.Struct, array_like=True, gc=False):
     acks: int = 0
     markers: tuple[tuple[int, int, int, int], ...] = ()
     skipped: tuple[tuple[int, int], ...] = ()
+    prepared: Prepared | None = None
 
 
 class _Block:
@@ -300,7 +325,7 @@ _ONE: Final = map_head(1)
 
 
 class Coordinator(msgspec.Struct, array_like=True):
-    """State; `unfinished`: OPEN, COMMITTING, ABORTING; `ended` in order of their decision.
+    """State; `unfinished`: all but COMMITTED and ABORTED; `ended` in order of their decision.
 
     Counts only grow. log_ops: ops applied; aborted_by: by reason; durations: for each end status a
     histogram over DURATION_BOUNDS_MS, then those above, then the sum in ms; rolled_*: ends whose
@@ -395,6 +420,20 @@ def _take_subscription_added(
     state.log_ops += 1
 
 
+def _take_txn_prepared(state: Coordinator, lsn: int, time_ms: int, op: TxnPrepared) -> None:
+    txn = _unfinished(state, lsn, op.sequence)
+    if txn.status != OPEN:
+        raise broken(
+            "coordinator",
+            lsn,
+            f"transaction {op.coordinator}:{op.sequence} is {txn.status}, the change "
+            f"{OPEN} to {PREPARED} is not allowed",
+        )
+    txn.status, txn.modified_ms = PREPARED, time_ms
+    txn.prepared = Prepared(op.token, op.kind, op.database, op.label, time_ms)
+    state.log_ops += 1
+
+
 def _take_ids_reserved(state: Coordinator, lsn: int, time_ms: int, op: IdsReserved) -> None:
     state.reserved_below = max(state.reserved_below, op.below)
     state.log_ops += 1
@@ -431,7 +470,7 @@ def _update(state: Coordinator, lsn: int, time_ms: int, op: StatusUpdated) -> No
         )
     txn.status = status
     txn.modified_ms = time_ms
-    if expected == OPEN:
+    if expected in UNDECIDED:
         txn.decision_lsn, txn.reason = lsn, op.reason
         txn.messages, txn.acks, txn.markers = op.messages, op.acks, tuple(op.markers)
     else:  # each arrow from other states is an end
@@ -479,6 +518,7 @@ _TAKES: dict[type, Callable[[Coordinator, int, int, Any], None]] = {
     IdsReserved: _take_ids_reserved,
     CounterRaised: _take_counter_raised,
     TxnsForgotten: _take_txns_forgotten,
+    TxnPrepared: _take_txn_prepared,
 }
 
 

@@ -1018,6 +1018,23 @@ class TxnEnded(OfCoordinator, tag="txn", frozen=True):
         ]
 
 
+class TxnPrepared(OfCoordinator, tag="prep", frozen=True):
+    """An OPEN transaction is PREPARED: a row in a database of the user decides its outcome.
+
+    token:     the primary key of that row, random
+    kind:      sqlite, postgresql or duckdb
+    database:  the identity of the database, which it stores itself
+    label:     a text by which an operator recognises the database; never a password
+    """
+
+    coordinator: int
+    sequence: int
+    token: str
+    kind: str
+    database: str
+    label: str
+
+
 class TxnsForgotten(OfCoordinator, tag="forg", frozen=True):
     """Ended transactions are forgotten."""
 
@@ -1217,7 +1234,7 @@ Op = (
     | DelaysCounted | WatermarkSet | WatermarkIdled | WatermarkSnapshot | BufferWatermark
     | WatermarkEmitted | Adopted | BatchRecorded | PlaceAdded | Offloaded | LossAccepted
     | ClockNoted | PartitionCompacted | SchemaAdded | SchemasDeleted | SchemaMismatched
-    | SequencesStored | BufferSequencesStored | TopicRenamed | TxnEnded
+    | SequencesStored | BufferSequencesStored | TopicRenamed | TxnEnded | TxnPrepared
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

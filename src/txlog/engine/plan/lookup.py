@@ -200,9 +200,22 @@ def timed_out(txn: Txn) -> TransactionTimedOut:
     )
 
 
+def prepared_error(txn: Txn) -> InvalidTxnStatus:
+    """The error for a call that cannot be made with a prepared transaction."""
+    txn_id, prepared = TxnId(txn.coordinator, txn.sequence), txn.prepared
+    where = "another database" if prepared is None else f"{prepared.kind} {prepared.label}"
+    return InvalidTxnStatus(
+        f"transaction {txn_id} is prepared: a row in {where} decides whether it commits",
+        hint=f"ask the database: {command_line('txn resolve', txn_id, '--database', 'URL')}",
+        txn=txn_id,
+    )
+
+
 def ended_error(txn: Txn) -> InvalidTxnStatus | ExpiredTransaction:
     """The error for a transaction that has ended, by its status and reason."""
     txn_id = TxnId(txn.coordinator, txn.sequence)
+    if txn.status == coordinators.PREPARED:
+        return prepared_error(txn)
     if txn.reason == "timeout":
         return timed_out(txn)
     if txn.reason == "fenced":

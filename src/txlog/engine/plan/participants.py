@@ -4,9 +4,10 @@ No flag says that a participant is done: it is done when it holds nothing of the
 partition and its sidecar are one unit, unavailable while the catalog lists the partition as such. A
 deleted participant is done as well, and is listed as skipped. Source: spec/transactions 5.1, 11.
 
-A transaction that does not end by itself has one of three causes (spec/transactions 15). The age of
+A transaction that does not end by itself has one of four causes (spec/transactions 15). The age of
 an open transaction alone is no cause (KIP-664).
 
+    PREPARED beyond the limit               prepared: nobody asked its database
     COMMITTING, ABORTING beyond the limit   unavailable: it waits for partitions, bring them back;
                                             else overdue: nothing holds it up
     OPEN beyond its time-out                overdue: its coordinator was not loaded
@@ -203,6 +204,10 @@ def _of_unfinished(view: View, now: Instant, older_than_ms: int, txn: Txn) -> It
     if txn.status == coordinators.OPEN:
         if is_overdue(txn, now):
             yield HangingTxn(*pair, txn.status, age_ms, "overdue", "its time-out is over")
+    elif txn.prepared is not None and txn.status == coordinators.PREPARED:
+        if now.wall_ms - txn.prepared.since_ms > older_than_ms:
+            detail = f"{txn.prepared.kind} {txn.prepared.label} decides it"
+            yield HangingTxn(*pair, txn.status, age_ms, "prepared", detail)
     elif age_ms > older_than_ms:
         waiting = tuple(participants(view, txn).waiting)
         if waiting:

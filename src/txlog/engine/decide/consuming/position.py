@@ -38,7 +38,7 @@ from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.send import AT
 from txlog.engine.decide.transactions.transaction import abort_ops, aborter, finish_ops
 from txlog.engine.folds.catalog import Subscription, Topic, number_of, numbers
-from txlog.engine.folds.coordinator import OPEN
+from txlog.engine.folds.coordinator import OPEN, PREPARED
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model.idset import Id, IdSet, size
 from txlog.engine.model.ops import Acked, Mark, Promoted, Run, Sought
@@ -63,7 +63,7 @@ from txlog.engine.plan.delayed.upcoming import (
     times_of,
     upcoming_in_any_order,
 )
-from txlog.engine.plan.lookup import check_owner
+from txlog.engine.plan.lookup import check_owner, prepared_error
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.policies import delay_policy, retention_policy
 from txlog.engine.plan.reading.dispatch import (
@@ -157,6 +157,8 @@ def seek(
         raise _held_error(subscription, sorted(pairs))
     for pair in sorted(pairs):
         txn = view.coordinator(pair[0]).unfinished[pair[1]]
+        if txn.status == PREPARED:
+            raise prepared_error(txn)
         if txn.status == OPEN:
             check_owner(txn, uid)
             abort_ops(draft, txn, aborter(txn, uid))

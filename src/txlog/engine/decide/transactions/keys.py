@@ -7,7 +7,8 @@
 
 The frame that connects also aborts the OPEN transaction of the holder before, with reason `fenced`
 (Law 4). An overdue transaction is aborted with reason `timeout` instead, as a sweep would.
-A transaction that is already decided is left to finish.
+A transaction that is already decided is left to finish. One that is PREPARED stays bound to the key
+under the new epoch, and until its database was asked nobody begins another or deletes the key.
 Source: "Transaction keys" (connection, fencing); spec/transactions 4, 10.
 """
 
@@ -28,10 +29,10 @@ from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.transactions.transaction import NewTxn, abort_ops, check_timeout, open_txn
 from txlog.engine.folds import transaction_key as keys
-from txlog.engine.folds.coordinator import OPEN
+from txlog.engine.folds.coordinator import OPEN, PREPARED
 from txlog.engine.folds.transaction_key import Key
 from txlog.engine.model.ops import NEW_HOLDER, KeyBound, KeyConnected, KeyDeleted
-from txlog.engine.plan.lookup import ROOT_UID, is_overdue
+from txlog.engine.plan.lookup import ROOT_UID, is_overdue, prepared_error
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, NotAllowed, ProducerFenced, TransactionKeyNotFound
 
@@ -85,7 +86,7 @@ def connect(
     _check_epoch(epoch)
     draft = Draft(view, settings, now.wall_ms)
     holder = find_owner(view, caller, owner)
-    answer, _ = connect_ops(draft, now, holder, key, epoch)
+    answer, _ = connect_ops(draft, now, holder, key, epoch, keeps_prepared=True)
     return draft.decision(answer, sync=True)
 
 
@@ -259,11 +260,18 @@ def _check_epoch(epoch: int) -> None:
 
 
 def connect_ops(
-    draft: Draft, now: Instant, holder: Owner, key: str, presented: int
+    draft: Draft,
+    now: Instant,
+    holder: Owner,
+    key: str,
+    presented: int,
+    *,
+    keeps_prepared: bool = False,
 ) -> tuple[KeyConnection, int]:
     """Add the ops of a connection; returns it, and how many transactions the ops end.
 
     holder: from find_owner; presented: the epoch that the caller presents
+    keeps_prepared: a PREPARED transaction stays bound to the key, else InvalidTxnStatus
     """
     uid, name = holder
     number = home(draft.view, draft.settings, uid, key)
@@ -274,7 +282,9 @@ def connect_ops(
     ):
         raise _refused(holder, key, key_record, presented)
     draft.ops.append(KeyConnected(number, uid, name, key, stored + 1))
-    freed, fenced = (0, None) if key_record is None else _fence(draft, now, number, key_record)
+    freed, fenced = 0, None
+    if key_record is not None:
+        freed, fenced = _fence(draft, now, number, key_record, keeps_prepared=keeps_prepared)
     return KeyConnection(key, uid, name, stored + 1, number, fenced), freed
 
 
@@ -300,9 +310,16 @@ def _go_on(
     return KeyConnection(key, uid, name, epoch, number, fenced), freed
 
 
-def _fence(draft: Draft, now: Instant, number: int, key_record: Key) -> tuple[int, TxnId | None]:
-    """Add the abort of a key's OPEN transaction: (how many: 0 or 1, its id unless it timed out)."""
+def _fence(
+    draft: Draft, now: Instant, number: int, key_record: Key, *, keeps_prepared: bool = False
+) -> tuple[int, TxnId | None]:
+    """Add the abort of a key's OPEN transaction: (how many: 0 or 1, its id unless it timed out).
+
+    raises: InvalidTxnStatus while it is PREPARED: nobody but its database knows its outcome
+    """
     txn = draft.view.coordinator(number).unfinished.get(key_record.sequence)
+    if txn is not None and txn.status == PREPARED and not keeps_prepared:
+        raise prepared_error(txn)
     if txn is None or txn.status != OPEN:
         return 0, None
     timed_out = is_overdue(txn, now)

@@ -1,6 +1,7 @@
 """The sweep before every call: it aborts, continues and forgets (spec/transactions 6).
 
     overdue OPEN                         aborted, reason timeout
+    PREPARED                             left alone: its database decides
     COMMITTING, ABORTING                 continued at participants that are available by now
     ended, older or more than retained   forgotten, by an op
 
@@ -151,7 +152,7 @@ def _due(view: View, now: Instant) -> tuple[list[Txn], list[Txn]]:
             if txn.status == folds_coordinator.OPEN:
                 if is_overdue(txn, now):
                     overdue.append(txn)
-            elif participants(view, txn).can_go_on:
+            elif txn.decision_lsn and participants(view, txn).can_go_on:
                 decided.append(txn)
     return sorted(overdue, key=lambda txn: (txn.wall_ms, _pair(txn))), in_order(decided)
 

@@ -31,6 +31,7 @@ import msgspec
 
 from txlog.base.ids import TopicName, TxnId
 from txlog.base.settings import Settings
+from txlog.base.suggest import command_line
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.folds import buffer as buffers
@@ -43,6 +44,7 @@ from txlog.engine.folds.coordinator import (
     COMMITTING,
     ENDED,
     OPEN,
+    PREPARED,
     Txn,
 )
 from txlog.engine.model.ops import (
@@ -61,6 +63,7 @@ from txlog.engine.model.ops import (
     SubscriptionAdded,
     TxnEnded,
     TxnOpened,
+    TxnPrepared,
 )
 from txlog.engine.plan.ack_sets import pending_outcome
 from txlog.engine.plan.lookup import (
@@ -69,13 +72,14 @@ from txlog.engine.plan.lookup import (
     check_owner,
     ended_error,
     is_overdue,
+    prepared_error,
     timed_out,
     transaction,
 )
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.participants import Participant, Participants, participants
 from txlog.engine.view import View
-from txlog.errors import InvalidArgument, LimitExceeded
+from txlog.errors import InvalidArgument, InvalidTxnStatus, LimitExceeded
 
 # --- the ops of an end ----------------------------------------------------------------------------
 
@@ -93,7 +97,7 @@ class EndOutcome(msgspec.Struct, frozen=True, gc=False):
 
 
 def commit_ops(draft: Draft, txn: Txn) -> EndOutcome:
-    """Add the ops that commit an OPEN transaction, as far as its participants are available."""
+    """Add the ops that commit an OPEN or PREPARED transaction, where participants are available."""
     involved = participants(draft.view, txn)
     body, markers = _commit_body(draft, txn, involved)
     return _decide(draft, txn, COMMITTING, None, involved, markers, body)
@@ -105,7 +109,7 @@ def aborter(txn: Txn, uid: int) -> str:
 
 
 def abort_ops(draft: Draft, txn: Txn, reason: str) -> EndOutcome:
-    """Add the ops that abort an OPEN transaction; nothing is written to a partition."""
+    """Add the ops that abort an OPEN or PREPARED transaction; nothing is written to a partition."""
     involved = participants(draft.view, txn)
     body = _abort_body(draft, txn, involved)
     return _decide(draft, txn, ABORTING, reason, involved, [], body)
@@ -154,16 +158,23 @@ def _decide(
     markers: list[tuple[int, int, int, int]],
     body: list[Op],
 ) -> EndOutcome:
-    """Add the op that decides the transaction, the point of no return, and those that follow it."""
+    """Add the op that decides the transaction, the point of no return, and those that follow it.
+
+    The log of a prepared transaction shows each change of its status: it has two ops.
+    """
     pair = (txn.coordinator, txn.sequence)
     messages, acks, skipped = involved.messages, involved.acks, involved.skipped
-    if involved.waiting:
-        draft.ops.append(StatusUpdated(*pair, OPEN, status, reason, messages, acks, markers))
+    end = COMMITTED if status == COMMITTING else ABORTED
+    if involved.waiting or txn.status == PREPARED:
+        draft.ops.append(StatusUpdated(*pair, txn.status, status, reason, messages, acks, markers))
         draft.ops += body
     else:
-        status = COMMITTED if status == COMMITTING else ABORTED
-        draft.ops.append(TxnEnded(*pair, status, reason, messages, acks, markers, skipped))
+        draft.ops.append(TxnEnded(*pair, end, reason, messages, acks, markers, skipped))
         draft.ops += body
+    if not involved.waiting:
+        if txn.status == PREPARED:
+            draft.ops.append(StatusUpdated(*pair, status, end, skipped=skipped))
+        status = end
         release_key(draft, txn)
     return EndOutcome(status, reason, messages, acks, markers, involved.waiting, skipped)
 
@@ -485,6 +496,15 @@ class EndAnswer(msgspec.Struct, frozen=True, gc=False):
     skipped: list[Participant] = []
 
 
+class OutcomeRow(NamedTuple):
+    """The row that decides a prepared transaction; fields as in TxnPrepared."""
+
+    token: str
+    kind: str
+    database: str
+    label: str
+
+
 def begin(view: View, settings: Settings, now: Instant, new: NewTxn) -> Decision[TxnId]:
     """Decide a new transaction; answers its TxnId.
 
@@ -516,11 +536,62 @@ def end(
     if txn.status == OPEN:
         outcome = commit_ops(draft, txn) if commit else abort_ops(draft, txn, aborter(txn, uid))
         return draft.decision(_answer(txn_id, outcome, False, open_ms), sync=True)
+    if txn.status == PREPARED:
+        raise prepared_error(txn)
     same = (COMMITTING, COMMITTED) if commit else (ABORTING, ABORTED)
     if txn.status not in same or txn.reason == "fenced":
         raise ended_error(txn)
     # the sweep has done everything. Another process may have written the end without flushing it
-    return Decision([], None, True, _recorded(view, txn_id, txn, open_ms))
+    return Decision([], None, True, recorded(view, txn_id, txn, open_ms))
+
+
+def prepare(
+    view: View, settings: Settings, now: Instant, uid: int, txn_id: TxnId, row: OutcomeRow
+) -> Decision[EndAnswer]:
+    """Decide that a row in a database of the user is going to end a transaction; durable.
+
+    From now on it takes no operation, no time-out and no recovery aborts it, and only `resolve`
+    ends it.
+    answers: an EndAnswer with status PREPARED; `already` if it had the same token before
+    raises:  as `end`; InvalidTxnStatus also if another row decides it
+    """
+    txn = transaction(view, txn_id, settings.coordinators)
+    check_owner(txn, uid)
+    draft = Draft(view, settings, now.wall_ms)
+    expired = expire_if_due(draft, txn, now)
+    if expired is not None:
+        return expired
+    involved, open_ms = participants(view, txn), now.wall_ms - txn.wall_ms
+    outcome = EndOutcome(PREPARED, None, involved.messages, involved.acks, [], [], [])
+    if txn.prepared is not None and txn.prepared.token == row.token and txn.status == PREPARED:
+        return Decision([], None, True, _answer(txn_id, outcome, True, open_ms))
+    check_open(txn)
+    draft.ops.append(TxnPrepared(txn.coordinator, txn.sequence, *row))
+    return draft.decision(_answer(txn_id, outcome, False, open_ms), sync=True)
+
+
+def resolve(
+    view: View, settings: Settings, now: Instant, uid: int, txn_id: TxnId, *, commit: bool
+) -> Decision[EndAnswer]:
+    """Decide the end of a PREPARED transaction, as its database says or as an operator decides.
+
+    The end of one that has ended is answered as by `end`; one that is still OPEN can be aborted.
+    raises: as `end`; InvalidTxnStatus for the commit of one that is not prepared
+    """
+    txn = transaction(view, txn_id, settings.coordinators)
+    if txn.status != PREPARED:
+        if commit and txn.status == OPEN:
+            raise InvalidTxnStatus(
+                f"transaction {txn_id} is not prepared",
+                hint=f"commit it: {command_line('txn commit', txn_id)}",
+                txn=txn_id,
+            )
+        return end(view, settings, now, uid, txn_id, commit=commit)
+    check_owner(txn, uid)
+    draft = Draft(view, settings, now.wall_ms)
+    outcome = commit_ops(draft, txn) if commit else abort_ops(draft, txn, aborter(txn, uid))
+    answer = _answer(txn_id, outcome, False, now.wall_ms - txn.wall_ms)
+    return draft.decision(answer, sync=True)
 
 
 def _answer(txn_id: TxnId, outcome: EndOutcome, already: bool, open_ms: int) -> EndAnswer:
@@ -538,7 +609,8 @@ def _answer(txn_id: TxnId, outcome: EndOutcome, already: bool, open_ms: int) -> 
     )
 
 
-def _recorded(view: View, txn_id: TxnId, txn: Txn, open_ms: int) -> EndAnswer:
+def recorded(view: View, txn_id: TxnId, txn: Txn, open_ms: int) -> EndAnswer:
+    """The answer for a transaction as its record is now; open_ms: if it has not ended."""
     if txn.status in ENDED:
         return EndAnswer(
             txn_id,

@@ -234,7 +234,7 @@ class ProducerWatermarks:
 
         def look(view: View) -> bool:
             entry = view.coordinator(txn_id.coordinator).unfinished.get(txn_id.sequence)
-            return entry is not None and entry.status in (coordinator.OPEN, coordinator.COMMITTING)
+            return entry is not None and entry.status != coordinator.ABORTING
 
         return self._store.read(look)
 

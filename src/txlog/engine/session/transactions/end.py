@@ -10,6 +10,7 @@ from txlog.engine.decide.transactions import transaction as end_txn
 from txlog.engine.decide.transactions.keys import KeyConnection, KeyedTxn
 from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.decide.transactions.transaction import EndAnswer
+from txlog.engine.folds.coordinator import PREPARED, Txn
 from txlog.engine.plan.lookup import transaction as find_transaction
 from txlog.engine.session.reading.pause import until
 from txlog.engine.store.store import Store
@@ -30,6 +31,46 @@ def end(store: Store, txn_id: TxnId, *, commit: bool) -> EndAnswer:
     except OutcomeUnknown as error:
         raise unknown_end(txn_id, error) from error
     return answer
+
+
+def resolve(store: Store, txn_id: TxnId, *, commit: bool) -> EndAnswer:
+    """End a prepared transaction as its database says; durable, as `end`."""
+    uid = store.disk.owner()[0]
+    try:
+        answer = store.write(
+            lambda view, now: end_txn.resolve(
+                view, store.settings, now, uid, txn_id, commit=commit
+            ),
+            uses=CallScope(txn=(txn_id.coordinator, txn_id.sequence)),
+        )
+    except OutcomeUnknown as error:
+        raise unknown_end(txn_id, error) from error
+    return answer
+
+
+def prepared(view: View, database: str | None = None) -> dict[TxnId, Txn]:
+    """The prepared transactions, oldest first; database: only those of this one."""
+    view.load_coordinators()
+    records = {
+        TxnId(number, sequence): txn
+        for number, state in view.loaded_coordinators()
+        for sequence, txn in state.unfinished.items()
+        if txn.prepared is not None
+        and txn.status == PREPARED
+        and database in (None, txn.prepared.database)
+    }
+    return dict(sorted(records.items(), key=lambda item: item[1].modified_ms))
+
+
+def recorded(store: Store, txn_id: TxnId) -> EndAnswer:
+    """How far a transaction has come."""
+
+    def look(view: View) -> EndAnswer:
+        txn = find_transaction(view, txn_id, store.settings.coordinators)
+        open_ms = max(0, store.clock.now().wall_ms - txn.wall_ms)
+        return end_txn.recorded(view, txn_id, txn, open_ms)
+
+    return store.read(look)
 
 
 def unknown_end(txn_id: TxnId, error: OutcomeUnknown) -> OutcomeUnknown:

@@ -23,6 +23,7 @@ from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.transactions import transaction as end_txn
 from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.decide.transactions.transaction import EndAnswer, NewTxn, Use
+from txlog.engine.folds.coordinator import PREPARED
 from txlog.engine.session.transactions import commits, end
 from txlog.engine.session.transactions.buffer import (
     AGAIN,
@@ -260,7 +261,9 @@ class Transaction:
 
     @property
     def state(self) -> str:
-        """The status as this handle knows it: OPEN, COMMITTING, COMMITTED, ABORTING, ABORTED."""
+        """The status as this handle knows it: OPEN, PREPARED, COMMITTING, COMMITTED, ABORTING or
+        ABORTED.
+        """
         return self._status
 
     def commit(self) -> EndAnswer:
@@ -724,8 +727,6 @@ class Transaction:
         """The decision to commit. It refuses after a refused call, and waits for repeated calls and
         for the commit before it.
         """
-        store = self._store
-        uid = store.disk.owner()[0]
 
         def decide(view: View, now: Instant) -> Decision[EndAnswer | None]:
             is_again = previous is not None and not previous.is_decided
@@ -735,10 +736,15 @@ class Transaction:
                 is_again = is_again or call.answer is None
             if is_again:
                 return AGAIN
-            assert isinstance(self.use, TxnId)
-            return end_txn.end(view, store.settings, now, uid, self.use, commit=True)
+            return self._decided(view, now)
 
         return decide
+
+    def _decided(self, view: View, now: Instant) -> Decision[EndAnswer]:
+        """The decision that the calls before it lead to: the commit."""
+        assert isinstance(self.use, TxnId)
+        uid = self._store.disk.owner()[0]
+        return end_txn.end(view, self._store.settings, now, uid, self.use, commit=True)
 
     def _write(self, calls: list[Call], group: _Group | None = None) -> None:
         """Run calls in order, and repeat those that answer None.
@@ -823,7 +829,8 @@ class Transaction:
         answer: EndAnswer = _answered(call)
         self.outcome = answer
         self._status = answer.status
-        self._after_end()
+        if answer.status != PREPARED:
+            self._after_end()
         return answer
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from txlog.base.settings import Settings
 from txlog.base.startup import compute as pc
 from txlog.base.startup.crc32c import crc32c
+from txlog.engine.folds.coordinator import UNDECIDED
 from txlog.engine.model.ops import (
     Component,
     CounterRaised,
@@ -28,6 +29,7 @@ from txlog.engine.model.ops import (
     SubscriptionAdded,
     TxnEnded,
     TxnOpened,
+    TxnPrepared,
     TxnsForgotten,
     encode_ops,
 )
@@ -157,16 +159,20 @@ def _opened(ops: Ops) -> list[object]:
 def _status(ops: Ops) -> list[object]:
     return [
         f"{op.expected} to {op.status}"
-        if op.expected != "OPEN"
-        else f"OPEN to {op.status}, acks {op.acks}"
+        if op.expected not in UNDECIDED
+        else f"{op.expected} to {op.status}, acks {op.acks}"
         if op.reason is None
-        else f"OPEN to {op.status}, reason {op.reason}, acks {op.acks}"
+        else f"{op.expected} to {op.status}, reason {op.reason}, acks {op.acks}"
         for op in ops
     ]
 
 
+def _prepared(ops: Ops) -> list[object]:
+    return [f"{op.kind} {op.label}, row {op.token}" for op in ops]
+
+
 def _messages(ops: Ops) -> list[object]:
-    return [op.messages if op.expected == "OPEN" else None for op in ops]
+    return [op.messages if op.expected in UNDECIDED else None for op in ops]
 
 
 _COORDINATOR = attrgetter("coordinator")
@@ -182,6 +188,7 @@ _COLUMNS: dict[type, dict[str, Callable[[Ops], Iterable[object]]]] = {
     },
     StatusUpdated: {"sequence": _SEQUENCE, "count": _messages, "detail": _status},
     TxnsForgotten: {"sequence": _SEQUENCE},
+    TxnPrepared: {"sequence": _SEQUENCE, "detail": _prepared},
 }  # fmt: skip
 
 

@@ -540,6 +540,10 @@ def _transactions(view: View, selected: Collection[int], findings: Findings) -> 
         records = [(*item, False) for item in state.unfinished.items()]
         records += [(*item, True) for item in zip(state.ended, state.ended.values(), strict=True)]
         for sequence, txn, is_ended in records:
+            if (txn.status == coordinators.PREPARED) > (txn.prepared is not None):
+                findings.error(
+                    604, f"transaction {txn.coordinator}:{sequence} is prepared and has no database"
+                )
             if txn.sequence != sequence or (txn.status in coordinators.ENDED) is not is_ended:
                 findings.error(
                     604,
@@ -637,7 +641,7 @@ def _keys(view: View, findings: Findings) -> None:
                 bound.add((key[1], key_record.sequence))
     for number, state in states.items():
         for sequence, txn in state.unfinished.items():
-            is_open = txn.status == coordinators.OPEN and txn.key is not None
+            is_open = txn.status in coordinators.UNDECIDED and txn.key is not None
             if is_open and (number, sequence) not in bound:
                 findings.error(
                     604,

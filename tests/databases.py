@@ -1,0 +1,144 @@
+"""Databases for tests of transactions that commit together with one: a fresh one of each kind."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+psycopg: Any
+try:
+    import psycopg
+except ImportError:
+    psycopg = None
+
+_names = count(1)
+SERVER_USER = "postgres"  # a server refuses to run as root
+
+
+class Kind:
+    """One database; each `connect` is a connection as a user has it."""
+
+    name: str
+    error: type[Exception]
+
+    def connect(self) -> Any:
+        raise NotImplementedError
+
+    def url(self) -> str:
+        """As `txlog txn resolve --database` takes it."""
+        raise NotImplementedError
+
+    def rows(self, query: str = "SELECT value FROM orders ORDER BY value") -> list[Any]:
+        """The first column of a query, in a connection of its own."""
+        connection = self.connect()
+        cursor = connection.cursor()
+        cursor.execute(query)
+        values = [row[0] for row in cursor.fetchall()]
+        connection.close()
+        return values
+
+    def outcomes(self) -> list[str]:
+        """The outcome rows."""
+        return self.rows("SELECT outcome FROM txlog_commits ORDER BY outcome")
+
+
+class Sqlite(Kind):
+    name, error = "sqlite", sqlite3.OperationalError
+
+    def __init__(self, folder: Path, mode: str = "WAL") -> None:
+        self.path = folder / f"orders-{next(_names)}.db"
+        connection = self.connect()
+        connection.execute(f"PRAGMA journal_mode = {mode}")
+        connection.execute("CREATE TABLE orders (value TEXT)")
+        connection.close()
+
+    def connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, timeout=0.2)
+
+    def url(self) -> str:
+        return f"sqlite:{self.path}"
+
+
+class Duckdb(Kind):
+    name, error = "duckdb", duckdb.Error
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / f"orders-{next(_names)}.duckdb"
+        connection = self.connect()
+        connection.execute("CREATE TABLE orders (value TEXT)")
+        connection.close()
+
+    def connect(self) -> Any:
+        return duckdb.connect(str(self.path))
+
+    def url(self) -> str:
+        return f"duckdb:{self.path}"
+
+
+class Postgresql(Kind):
+    name = "postgresql"
+
+    def __init__(self, server: str) -> None:
+        self.error = psycopg.Error
+        self.server, self.schema = server, f"orders_{os.getpid()}_{next(_names)}"
+        with self.connect() as connection:
+            connection.execute(f"CREATE SCHEMA {self.schema}")
+            connection.execute("CREATE TABLE orders (value TEXT)")
+
+    def connect(self) -> Any:
+        return psycopg.connect(self.url())
+
+    def url(self) -> str:
+        return f"{self.server}&options=-csearch_path%3D{self.schema}"
+
+
+@functools.cache
+def program(name: str) -> str | None:
+    """A program of PostgreSQL; Debian keeps those of the server outside of PATH."""
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return shutil.which(name) or next(
+        (found for folder in folders if (found := shutil.which(name, path=str(folder)))), None
+    )
+
+
+def has_postgresql() -> bool:
+    """True if tests with a server of PostgreSQL can run here."""
+    return psycopg is not None and program("initdb") is not None
+
+
+@contextmanager
+def postgresql_server() -> Iterator[str]:
+    """The address of a server of its own, on a socket in a new folder."""
+    folder = Path(tempfile.mkdtemp(prefix="pg-", dir=os.environ.get("TXLOG_TESTS_IN")))
+    user = SERVER_USER if os.geteuid() == 0 else None
+    if user is not None:
+        shutil.chown(folder, user)
+    data, initdb, pg_ctl = folder / "data", program("initdb"), program("pg_ctl")
+    assert initdb is not None
+    assert pg_ctl is not None
+
+    def run(*command: str) -> None:
+        subprocess.run(
+            command, check=True, user=user, cwd=folder, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )  # fmt: skip
+
+    run(initdb, "-D", str(data), "-U", "txlog", "-A", "trust", "--no-sync")
+    options = f"-k {folder} -c listen_addresses='' -c max_connections=30"
+    run(pg_ctl, "-D", str(data), "-w", "-o", options, "-l", str(folder / "log"), "start")
+    try:
+        yield f"postgresql://txlog@/postgres?host={folder}"
+    finally:
+        run(pg_ctl, "-D", str(data), "-m", "immediate", "stop")
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,624 @@
+"""Transactions that commit together with a database of the user; spec/transactions 5.3."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from tests import databases
+from tests.databases import Duckdb, Kind, Postgresql, Sqlite
+from tests.engine_kit import Bench, send, values
+from txlog import Client, TxnId
+from txlog.client.databases import kinds, together
+from txlog.engine.session.transactions import end
+from txlog.errors import (
+    DiskFailed,
+    InvalidArgument,
+    InvalidTxnStatus,
+    NotAllowed,
+    OutcomeUnknown,
+    TopicNotFound,
+    TransactionTimedOut,
+    TxlogError,
+)
+
+pytestmark = [
+    pytest.mark.usefixtures("quick_disk"),
+    pytest.mark.store({"t": 2}, [("t", "s")], coordinators=2),
+]
+KINDS = ["sqlite", "sqlite delete", "duckdb", "postgresql"]
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    if not databases.has_postgresql():
+        pytest.skip("there is no psycopg or no server of PostgreSQL here")
+    with databases.postgresql_server() as address:
+        yield address
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
+    name = request.param
+    if name == "postgresql":
+        return Postgresql(request.getfixturevalue("server"))
+    return Duckdb(tmp_path) if name == "duckdb" else Sqlite(tmp_path, name[7:] or "WAL")
+
+
+@pytest.fixture
+def connection(kind: Kind) -> Iterator[Any]:
+    with kind.connect() as opened:
+        yield opened
+
+
+def insert(connection: Any, value: str) -> None:
+    connection.execute(f"INSERT INTO orders VALUES ('{value}')")
+
+
+def both(client: Client, connection: Any, value: str, **options: Any) -> None:
+    """A row and a message that commit together."""
+    with client.transaction(database=connection, **options) as txn:
+        insert(connection, value)
+        client.producer("t").send(value.encode(), txn=txn)
+
+
+def column(connection: Any, query: str) -> list[str]:
+    """The first column of a query; no transaction stays open."""
+    cursor = connection.cursor()
+    cursor.execute(query)
+    found = [row[0] for row in cursor.fetchall()]
+    if not isinstance(connection, duckdb.DuckDBPyConnection):
+        connection.rollback()
+    return found
+
+
+def rows_of(connection: Any) -> list[str]:
+    return column(connection, "SELECT value FROM orders ORDER BY value")
+
+
+def outcomes_of(connection: Any) -> list[str]:
+    return column(connection, "SELECT outcome FROM txlog_commits ORDER BY outcome")
+
+
+class Died(BaseException):
+    """The process ends here: nothing of it runs any more, no clean-up either."""
+
+
+@contextmanager
+def commit_of_a_block(act: Callable[[Any], None]) -> Iterator[None]:
+    """Let `act(database)` happen instead of the commit of a block."""
+    blocks: list[kinds.Database] = []
+    record = kinds.Database.record
+
+    def note(database: kinds.Database, *args: Any) -> None:
+        blocks.append(database)
+        record(database, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kinds.Database, "record", note)
+        for kind in (kinds.Database, kinds.Sqlite):
+
+            def commit(database: Any, real: Callable[[Any], None] = kind.commit) -> None:
+                act(database) if database in blocks else real(database)
+
+            patch.setattr(kind, "commit", commit)
+        yield
+
+
+def prepared_only(
+    client: Client, connection: Any, value: str, *, kills: bool = True, **options: Any
+) -> TxnId:
+    """A block whose process dies after the log has prepared, before the database commits.
+
+    kills: False: it only hangs
+    """
+
+    def die(database: Any) -> None:
+        raise Died
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Died), commit_of_a_block(die):
+        patch.setattr(together.DatabaseTransaction, "_find_out", lambda txn, error: None)
+        both(client, connection, value, **options)
+    if kills:
+        together._ENDING.clear()
+    (txn,) = [row["txn"] for row in client.transactions(states=["prepared"])]
+    assert isinstance(txn, TxnId)
+    return txn
+
+
+# --- both or neither -------------------------------------------------------------------------
+
+
+def test_both_commit(bench: Bench, kind: Kind, connection: Any) -> None:
+    both(bench.client, connection, "a")
+    both(bench.client, connection, "b")
+    assert values(bench.client) == [b"a", b"b"]
+    assert rows_of(connection) == ["a", "b"]
+    assert bench.client.transactions() == []
+    ended = bench.client.transactions(all=True)
+    assert {row["state"] for row in ended} == {"committed"}
+    assert str(ended[0]["database"]).startswith(kind.name)
+
+
+def test_the_next_commit_deletes_the_outcome_before(bench: Bench, connection: Any) -> None:
+    for number in range(5):
+        both(bench.client, connection, str(number))
+        assert outcomes_of(connection) == ["commit"]
+
+
+def test_an_exception_in_the_block_rolls_both_back(bench: Bench, connection: Any) -> None:
+    client = bench.client
+    (taken,) = send(client, b"in")
+    with pytest.raises(KeyError), client.transaction(database=connection) as txn:
+        insert(connection, "a")
+        client.producer("t").send(b"a", txn=txn)
+        client.acknowledge("t", "s", [taken], txn=txn)
+        raise KeyError("a")
+    assert txn.state == "ABORTED"
+    assert values(client) == [b"in"]
+    assert rows_of(connection) == []
+    both(client, connection, "b")
+    assert (values(client), rows_of(connection)) == ([b"in", b"b"], ["b"])
+
+
+def test_abort_rolls_both_back(bench: Bench, connection: Any) -> None:
+    txn = bench.client.transaction(database=connection)
+    insert(connection, "a")
+    bench.client.producer("t").send(b"a", txn=txn)
+    txn.abort()
+    with pytest.raises(InvalidTxnStatus):
+        txn.commit()
+    assert (values(bench.client), rows_of(connection)) == ([], [])
+
+
+def test_acknowledgements_and_messages_before_a_flush(bench: Bench, connection: Any) -> None:
+    client = bench.client
+    send(client, b"in")
+    with client.consumer("t", "s") as consumer:
+        message = consumer.receive()
+        assert message is not None
+        with client.transaction(database=connection) as txn:
+            client.producer("t").send(b"first", txn=txn)
+            assert client.show_transaction(txn.id)["state"] == "open"
+            client.producer("t").send(b"second", txn=txn)
+            consumer.acknowledge(message, txn=txn)
+            insert(connection, "in")
+    assert values(client) == [b"in", b"first", b"second"]
+    assert rows_of(connection) == ["in"]
+    with client.consumer("t", "s") as consumer:
+        assert sorted(consumer.receive_batch(9)["value"].to_pylist()) == [b"first", b"second"]
+
+
+def test_a_block_without_messages_commits_the_database(bench: Bench, connection: Any) -> None:
+    with bench.client.transaction(database=connection):
+        insert(connection, "a")
+    assert rows_of(connection) == ["a"]
+
+
+def test_a_refused_message_rolls_both_back(bench: Bench, connection: Any) -> None:
+    client = bench.client
+    client.create_topic("gone")
+    with pytest.raises(TopicNotFound), client.transaction(database=connection) as txn:
+        insert(connection, "a")
+        client.producer("gone").send(b"a", txn=txn)
+        client.admin.delete_topic("gone")
+    assert rows_of(connection) == []
+    assert client.transactions() == []
+
+
+def test_a_time_out_in_the_block_rolls_both_back(bench: Bench, connection: Any) -> None:
+    with (
+        pytest.raises(TransactionTimedOut),
+        bench.client.transaction(1000, database=connection) as txn,
+    ):
+        insert(connection, "a")
+        txn.flush()
+        assert str(txn.id)
+        bench.clock.advance(2000)
+    assert rows_of(connection) == []
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_a_block_that_ends_its_transaction_is_refused(
+    bench: Bench, kind: Kind, connection: Any, ends: str
+) -> None:
+    with (
+        pytest.raises((InvalidTxnStatus, kind.error), match=r"by itself|no transaction|aborted"),
+        bench.client.transaction(database=connection) as txn,
+    ):
+        insert(connection, "a")
+        getattr(connection, ends)()
+        bench.client.producer("t").send(b"a", txn=txn)
+        if kind.name != "duckdb":  # which commits each statement from then on
+            insert(connection, "b")
+    assert values(bench.client) == []
+    assert rows_of(connection) == (["a"] if ends == "commit" else [])
+
+
+# --- connections -----------------------------------------------------------------------------
+
+
+def test_what_is_no_connection_is_refused(bench: Bench) -> None:
+    for wrong in ("orders.db", 5, object()):
+        with pytest.raises(InvalidArgument, match="sqlite3, psycopg or duckdb"):
+            bench.client.transaction(database=wrong)
+
+
+def test_connections_whose_transactions_are_not_ours_are_refused(
+    bench: Bench, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.db"
+    for connection, why in (
+        (sqlite3.connect(path, isolation_level=None), "autocommit"),
+        (sqlite3.connect(":memory:"), "in memory"),
+        (duckdb.connect(), "in memory"),
+    ):
+        with pytest.raises(InvalidArgument, match=why):
+            bench.client.transaction(database=connection)
+        connection.close()
+    volatile = sqlite3.connect(path)
+    volatile.execute("PRAGMA journal_mode = MEMORY")
+    with pytest.raises(InvalidArgument, match="journal_mode memory"):
+        bench.client.transaction(database=volatile)
+    volatile.close()
+
+
+def test_a_connection_in_a_transaction_is_refused(bench: Bench, connection: Any) -> None:
+    connection.begin() if isinstance(connection, duckdb.DuckDBPyConnection) else None
+    insert(connection, "a")
+    with pytest.raises(InvalidArgument, match="in a transaction"):
+        bench.client.transaction(database=connection)
+    connection.commit()
+    assert rows_of(connection) == ["a"]
+
+
+def test_postgresql_in_autocommit_mode_is_refused(bench: Bench, server: str) -> None:
+    with (
+        databases.psycopg.connect(server, autocommit=True) as connection,
+        pytest.raises(InvalidArgument, match="autocommit"),
+    ):
+        bench.client.transaction(database=connection)
+
+
+def test_settings_of_the_connection_stay(bench: Bench, tmp_path: Path) -> None:
+    """A connection that may lose commits is durable inside the block, and as before behind it."""
+    for mode, needed in (("WAL", 2), ("DELETE", 3)):
+        connection = Sqlite(tmp_path, mode).connect()
+        connection.row_factory = sqlite3.Row
+        connection.text_factory = bytes
+        connection.execute("PRAGMA synchronous = OFF")
+        both(bench.client, connection, "a")
+        with bench.client.transaction(database=connection):
+            assert connection.execute("PRAGMA synchronous").fetchone()[0] == needed
+        assert connection.execute("PRAGMA synchronous").fetchone()[0] == 0
+        assert connection.row_factory is sqlite3.Row
+        connection.close()
+
+
+def test_postgresql_commits_durably(bench: Bench, server: str) -> None:
+    kind = Postgresql(server)
+    with kind.connect() as connection:
+        connection.execute("SET synchronous_commit = off")
+        connection.commit()
+        seen: list[str] = []
+        real = kinds.Postgresql.commit
+
+        def commit(database: kinds.Postgresql) -> None:
+            seen.append(database.run("SHOW synchronous_commit")[0][0])
+            real(database)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kinds.Postgresql, "commit", commit)
+            both(bench.client, connection, "a")
+        assert seen[-1] == "on"
+        assert connection.execute("SHOW synchronous_commit").fetchone() == ("off",)
+
+
+def test_a_block_that_changes_the_search_path_is_refused(bench: Bench, server: str) -> None:
+    """The outcome would go where nobody asks."""
+    kind, other = Postgresql(server), Postgresql(server)
+    with kind.connect() as connection, other.connect() as second:
+        both(bench.client, connection, "a")
+        both(bench.client, second, "b")
+        with (
+            pytest.raises(InvalidTxnStatus, match="another database"),
+            bench.client.transaction(database=connection) as txn,
+        ):
+            insert(connection, "c")
+            bench.client.producer("t").send(b"c", txn=txn)
+            connection.execute(f"SET search_path = {other.schema}")
+        assert values(bench.client) == [b"a", b"b"]
+        assert (rows_of(connection), rows_of(second)) == (["a"], ["b"])
+
+
+def test_commit_async_is_refused(bench: Bench, connection: Any) -> None:
+    txn = bench.client.transaction(database=connection)
+    with pytest.raises(NotAllowed):
+        txn.commit_async()
+    txn.abort()
+
+
+# --- who finds one prepared ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_the_next_block_resolves_what_was_left(
+    bench: Bench, connection: Any, *, committed: bool
+) -> None:
+    txn = prepared_only(bench.client, connection, "a")
+    connection.commit() if committed else connection.rollback()
+    client = bench.reopen()
+    both(client, connection, "b")
+    assert client.show_transaction(txn)["state"] == ("committed" if committed else "aborted")
+    left = ["a"] if committed else []
+    assert rows_of(connection) == [*left, "b"]
+    assert values(client) == [*(value.encode() for value in left), b"b"]
+    both(client, connection, "c")
+    assert [row for row in outcomes_of(connection) if row == "commit"] == ["commit"]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_resolve_asks_the_database(
+    bench: Bench, kind: Kind, connection: Any, *, committed: bool
+) -> None:
+    txn = prepared_only(bench.client, connection, "a")
+    connection.commit() if committed else connection.rollback()
+    client = bench.reopen()
+    (row,) = client.resolve_prepared(database=connection)
+    assert (row["txn"], row["state"]) == (txn, "committed" if committed else "aborted")
+    assert client.resolve_prepared(database=connection) == []
+    is_kept = not committed and kind.name == "duckdb"  # its fence does not wait
+    assert outcomes_of(connection) == ["abort"] * is_kept
+    assert values(client) == ([b"a"] if committed else [])
+
+
+def test_an_owner_that_hangs_is_not_overtaken(bench: Bench, kind: Kind) -> None:
+    """The owner hangs before its commit; whoever asks meanwhile never gets another answer."""
+    owner, other = kind.connect(), kind.connect()
+    txn = prepared_only(bench.client, owner, "a", kills=False)
+    client = bench.client
+    (row,) = client.resolve_prepared(database=other)
+    assert row["state"] == "prepared"
+    owner.commit()
+    together._ENDING.clear()
+    assert client.resolve(txn, database=other)["state"] == "committed"
+    assert (rows_of(other), values(client)) == (["a"], [b"a"])
+    owner.close()
+    other.close()
+
+
+def test_the_fence_keeps_a_late_commit_out(bench: Bench, kind: Kind) -> None:
+    """The owner is another process, and hangs with its transaction of the database open."""
+    owner, other = kind.connect(), kind.connect()
+    txn = prepared_only(bench.client, owner, "a")
+    client = bench.reopen()
+    (row,) = client.resolve_prepared(database=other)
+    if kind.name == "duckdb":  # the first of two commits wins
+        assert row["state"] == "aborted"
+        with pytest.raises(duckdb.TransactionException):
+            owner.commit()
+        assert (rows_of(other), values(client)) == ([], [])
+    else:  # the fence waits for the other transaction, and then gives up
+        assert row["state"] == "prepared"
+        owner.commit()
+        assert client.resolve(txn, database=other)["state"] == "committed"
+        assert (rows_of(other), values(client)) == (["a"], [b"a"])
+    owner.close()
+    other.close()
+
+
+def test_threads_of_one_process_do_not_abort_each_other(bench: Bench, kind: Kind) -> None:
+    client, rounds = bench.client, 8
+    faults: list[BaseException] = []
+
+    def work(name: str) -> None:
+        connection = kind.connect() if shared is None else shared.cursor()
+        try:
+            for number in range(rounds):
+                while True:
+                    try:
+                        both(client, connection, f"{name}{number}")
+                        break
+                    except (sqlite3.OperationalError, duckdb.Error):  # a lock, or a conflict
+                        continue
+        except BaseException as error:
+            faults.append(error)
+        finally:
+            connection.close()
+
+    shared = kind.connect() if kind.name == "duckdb" else None
+    ours: Any = shared or kind.connect()
+    both(client, ours, "first")
+    threads = [threading.Thread(target=work, args=(name,)) for name in "xyz"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+    stored = sorted(value.decode() for value in values(client))
+    assert stored == rows_of(ours)
+    assert len(stored) == 3 * rounds + 1
+    ours.close()
+
+
+def test_a_key_of_a_restarted_program(bench: Bench, connection: Any) -> None:
+    client = bench.client
+    txn = prepared_only(client, connection, "a", key="etl")
+    connection.commit()
+    with pytest.raises(InvalidTxnStatus, match="prepared"):
+        client.begin(key="etl")
+    both(client, connection, "b", key="etl")
+    assert client.show_transaction(txn)["state"] == "committed"
+    assert values(client) == [b"a", b"b"]
+
+
+def test_another_database_neither_resolves_nor_takes_the_key(
+    bench: Bench, connection: Any, tmp_path: Path
+) -> None:
+    client = bench.client
+    txn = prepared_only(client, connection, "a", key="etl")
+    connection.commit()
+    other = Sqlite(tmp_path).connect()
+    with pytest.raises(InvalidArgument, match="no outcomes"):
+        client.resolve_prepared(database=other)
+    with pytest.raises(InvalidTxnStatus, match="prepared"):
+        both(client, other, "b", key="etl")
+    both(client, other, "c")
+    assert client.resolve_prepared(database=other) == []
+    with pytest.raises(InvalidArgument, match="decides transaction"):
+        client.resolve(txn, database=other)
+    assert client.show_transaction(txn)["state"] == "prepared"
+    assert client.resolve(txn, database=connection)["state"] == "committed"
+    other.close()
+
+
+def test_the_answer_of_a_person(bench: Bench, connection: Any) -> None:
+    client = bench.client
+    txn = prepared_only(client, connection, "a")
+    connection.rollback()
+    for wrong in ({}, {"commit": True, "database": connection}):
+        with pytest.raises(InvalidArgument):
+            client.resolve(txn, **wrong)
+    assert client.resolve(txn, commit=False)["state"] == "aborted"
+    assert client.resolve(txn, commit=False)["already"]
+    with pytest.raises(InvalidTxnStatus):
+        client.resolve(txn, commit=True)
+    both(client, connection, "b")
+    assert values(client) == [b"b"]
+
+
+def test_outcomes_that_a_crash_left_are_deleted_after_an_hour(
+    bench: Bench, connection: Any
+) -> None:
+    both(bench.client, connection, "a")  # its client never comes back to delete the row
+    hour_ms = 3_600_000
+    bench.clock.advance(hour_ms - 1)
+    both(bench.reopen(), connection, "b")
+    assert outcomes_of(connection) == ["commit", "commit"]
+    txn = prepared_only(bench.client, connection, "c")
+    connection.commit()
+    bench.clock.advance(2 * hour_ms)
+    client = bench.reopen()
+    both(client, connection, "d")  # the row of a prepared one is asked, not deleted
+    assert client.show_transaction(txn)["state"] == "committed"
+    both(client, connection, "e")
+    assert outcomes_of(connection) == ["commit"]
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+
+def test_a_failed_commit_of_the_database_aborts_both(bench: Bench, server: str) -> None:
+    kind = Postgresql(server)
+    with kind.connect() as connection:
+        connection.execute(
+            "CREATE TABLE item (id INT PRIMARY KEY, of INT REFERENCES item "
+            "DEFERRABLE INITIALLY DEFERRED)"
+        )
+        connection.commit()
+        with (
+            pytest.raises(databases.psycopg.errors.ForeignKeyViolation),
+            bench.client.transaction(database=connection) as txn,
+        ):
+            connection.execute("INSERT INTO item VALUES (1, 2)")
+            bench.client.producer("t").send(b"a", txn=txn)
+        assert txn.state == "ABORTED"
+        assert bench.client.show_transaction(txn.id)["state"] == "aborted"
+        both(bench.client, connection, "b")
+        assert values(bench.client) == [b"b"]
+
+
+def test_a_lost_connection_leaves_the_question_open(bench: Bench, server: str) -> None:
+    kind = Postgresql(server)
+    connection, other = kind.connect(), kind.connect()
+    client = bench.client
+
+    def lose(database: Any) -> None:
+        connection.close()
+        raise databases.psycopg.OperationalError("the connection is lost")
+
+    with pytest.raises(OutcomeUnknown, match="prepared"), commit_of_a_block(lose):
+        both(client, connection, "a")
+    (row,) = client.resolve_prepared(database=other)
+    assert row["state"] == "aborted"
+    assert rows_of(other) == []
+    other.close()
+
+
+def test_a_failed_commit_of_the_log_follows_later(
+    bench: Bench, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = end.resolve
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise DiskFailed("the disk fails")
+
+    monkeypatch.setattr("txlog.engine.door.transactions.resolve", fail)
+    with pytest.raises(OutcomeUnknown, match="has committed"):
+        both(bench.client, connection, "a")
+    monkeypatch.setattr("txlog.engine.door.transactions.resolve", real)
+    assert values(bench.client) == []
+    both(bench.client, connection, "b")
+    assert values(bench.client) == [b"a", b"b"]
+
+
+def test_an_interrupt_between_any_two_steps(bench: Bench, connection: Any) -> None:
+    """Whichever call of the protocol it comes before or behind, both sides say the same."""
+    client = bench.client
+    both(client, connection, "first")
+    for at in range(60):
+        calls = 0
+        database_type = type(kinds.database_of(connection))
+        with pytest.MonkeyPatch.context() as patch:
+            real = database_type.run
+
+            def run(
+                database: Any, statement: str, *values: object, at: int = at, real: Any = real
+            ) -> Any:
+                nonlocal calls
+                calls += 1
+                if calls == at + 1:
+                    raise KeyboardInterrupt
+                return real(database, statement, *values)
+
+            patch.setattr(database_type, "run", run)
+            try:
+                both(client, connection, f"n{at:03}")
+                is_done = calls <= at
+            except KeyboardInterrupt:
+                is_done = False
+        client.resolve_prepared(database=connection)
+        if isinstance(connection, sqlite3.Connection):
+            connection.rollback()
+        stored = sorted(value.decode() for value in values(client))
+        assert stored == rows_of(connection), at
+        if is_done:
+            break
+    assert at >= 5
+
+
+def test_any_error_is_of_txlog_or_of_the_driver(bench: Bench, kind: Kind, connection: Any) -> None:
+    with pytest.raises(kind.error), bench.client.transaction(database=connection) as txn:
+        bench.client.producer("t").send(b"a", txn=txn)
+        connection.execute("SELECT * FROM nowhere")
+    assert not issubclass(kind.error, TxlogError)
+    both(bench.client, connection, "b")
+    assert values(bench.client) == [b"b"]
+
+
+def test_a_connection_that_the_block_closed(bench: Bench, kind: Kind) -> None:
+    connection = kind.connect()
+    with pytest.raises(Exception) as caught, bench.client.transaction(database=connection) as txn:
+        insert(connection, "a")
+        bench.client.producer("t").send(b"a", txn=txn)
+        connection.close()
+    assert "closed" in str(caught.value).lower()
+    assert txn.state == "ABORTED"
+    assert (values(bench.client), kind.rows()) == ([], [])
