@@ -78,6 +78,10 @@ WORKLOADS = {
     "bulk key": "create create connect key_begin txn_send send bulk key_begin txn_send bulk commit",
     "bulk and upkeep": "create create begin txn_send bulk ack commit bulk trim bulk roll sweep",
     "bulk deleted": "create create bulk key_delete bulk delete_topic create bulk",
+    "prepared": "create create send begin txn_send txn_ack prepare send resolve begin txn_send "
+    "prepare begin txn_send checkpoint roll compact resolve commit",
+    "prepared twice": "create create send begin txn_send prepare begin txn_ack txn_send prepare "
+    "resolve send resolve roll",
     "lazy key": "create send connect key_begin txn_send begin connect connect key_begin commit",
 }
 QUICK = ("transaction",)

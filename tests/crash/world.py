@@ -17,7 +17,7 @@ from tests.crash import bulking
 from tests.crash.bulking import KEY as KEY
 from tests.crash.bulking import TOPIC as TOPIC
 from tests.disk.memory import MemoryDisk
-from tests.engine_kit import client_on
+from tests.engine_kit import client_on, prepare
 from txlog.base.ids import MessageId, TxnId
 from txlog.base.ranges import END, Range
 from txlog.base.settings import Settings
@@ -380,6 +380,23 @@ class Workload:
     def abort(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
         """Abort the newest open transaction."""
         return self._end(model, "aborted")
+
+    def prepare(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
+        """Prepare the newest open transaction, as a commit together with a database does."""
+        if not model.open_txns():
+            return None
+        txn = model.open_txns()[-1]
+        model.txns[txn] = "prepared"
+        return model, lambda: prepare(self.client, TxnId.parse(txn))
+
+    def resolve(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
+        """End the oldest prepared transaction, as its database says."""
+        prepared = [txn for txn, state in model.txns.items() if state == "prepared"]
+        if not prepared:
+            return None
+        txn, commits = prepared[0], rng.random() < 0.5
+        model.end(txn, "committed" if commits else "aborted")
+        return model, lambda: void(self.client.resolve(TxnId.parse(txn), commit=commits))
 
     def joined(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
         """A transaction whose operations and commit are one frame."""
