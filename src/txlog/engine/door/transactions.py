@@ -30,7 +30,7 @@ from txlog.engine.plan.participants import (
     skipped_by,
     unavailable_error,
 )
-from txlog.engine.session.transactions.commits import Pipeline
+from txlog.engine.session.transactions.commits import CommitFuture, Pipeline
 from txlog.engine.session.transactions.end import await_end, connect, has_ended, unknown_end
 from txlog.engine.session.transactions.end import begin as begin_with_key
 from txlog.engine.session.transactions.end import end as end_by_id

@@ -600,7 +600,12 @@ class Store:
         return self._mutex.put_off(act)
 
     def read(
-        self, look: Callable[[View], T], *, fresh: bool = True, up_to_damage: bool = False
+        self,
+        look: Callable[[View], T],
+        *,
+        fresh: bool = True,
+        up_to_damage: bool = False,
+        waits: bool = True,
     ) -> T:
         """Run a reading function over the newest durable state, while no other thread is in a call.
 
@@ -610,25 +615,28 @@ class Store:
         up_to_damage: if the journal is damaged, read the frames before the damage. Only for callers
                       that raise the view's `damage` in the end. If the function does not find
                       something, this raises the damage, as the thing may lie after it
+        waits: False if nothing that a power cut could take reaches the application: it reads beside
+               a flush. An error always waits for the flush, since it may rest on such frames
         raises: NotAllowed inside another call of this thread, as every call here; errors of the
                 function; Corruption (602): the journal is damaged
         """
         while True:
-            answer = self._turn(partial(self._look, look, fresh, up_to_damage))
+            answer = self._turn(partial(self._look, look, fresh, up_to_damage, waits))
             if not isinstance(answer, Owed):
                 return cast(T, answer)
+            waits = True
             for call in answer.group.calls:
                 if call.error is not None:
                     raise call.error
 
-    def _look(self, look: Callable[[View], T], fresh: bool, up_to_damage: bool) -> T | Owed:
+    def _look(
+        self, look: Callable[[View], T], fresh: bool, up_to_damage: bool, waits: bool
+    ) -> T | Owed:
         """The answer, or the group that must be durable before the call shows anything."""
         if fresh or self._closed or not self._is_whole():
             self._refresh()
-        journal = self._view.journal
-        if journal.owes and not self.dry_run:
-            owed = Group([Call(_nothing)], journal.awaited_lsn, journal.place)
-            return Owed(owed, self._next_flight(owed))
+        if waits and self._view.journal.owes and not self.dry_run:
+            return self._owed()
         while True:
             damage = self._view.damage
             if damage is not None and not up_to_damage:
@@ -644,12 +652,20 @@ class Store:
                     raise
             except TxlogError as error:
                 self._keep_view()
+                if not waits and self._view.journal.owes and not self.dry_run:
+                    return self._owed()
                 if damage is not None and not isinstance(error, Corruption):
                     raise damage from error
                 raise
             else:
                 self._is_void = False
                 return answer
+
+    def _owed(self) -> Owed:
+        """The group of a read that waits for frames which others make durable."""
+        journal = self._view.journal
+        group = Group([Call(_nothing)], journal.awaited_lsn, journal.place)
+        return Owed(group, self._next_flight(group))
 
     def _keep_view(self) -> None:
         """After a TxlogError from a step that may refuse: the view is unchanged, so keep it.
@@ -964,7 +980,7 @@ class Store:
             if are_done(own_calls):
                 return None
             raise
-        return None if decided is None else self._written(*decided)
+        return None if decided is None else self._written(*decided, own_calls)
 
     def _is_settled(self, own_calls: list[Call]) -> bool:
         """End a call whose leader was interrupted; False when its own thread must decide it.
@@ -1018,29 +1034,43 @@ class Store:
         calls = groups[0] if len(groups) == 1 else [call for group in groups for call in group]
         try:
             now = self.clock.now()
-            sync = self._follow(calls, now) or sync
+            has_swept = self._follow(calls, now)
+            sync = has_swept or sync
             is_following = False
             for group in groups:
                 if len(group) == 1:
                     sync = self._run_one(group[0], now, is_own=group is own_calls) or sync
                 else:
                     sync = self._run_joined(group, now, is_own=group is own_calls) or sync
+            if has_swept:  # nobody sees the ends of transactions before they are durable
+                for call in calls:
+                    call.waits = True
         except TxlogError as error:
             self._fail(calls, error, is_following=is_following)
             return None
         return calls, sync
 
-    def _written(self, calls: list[Call], sync: bool) -> Owed | None:
-        """After the write lock: end calls that need no flush; the others wait as a group."""
+    def _written(self, calls: list[Call], sync: bool, own_calls: list[Call]) -> Owed | None:
+        """After the write lock: end calls that need no flush; the others wait as a group.
+
+        returns: the group, if the own calls are in it; else one of its own threads flushes
+        """
         self._is_void = False
         journal = self._view.journal
         # without sync: an answer may show a frame whose durability others await
         lsn = journal.last_lsn if sync else journal.awaited_lsn
-        if lsn <= journal.durable_lsn:
-            for call in calls:
+        is_durable = lsn <= journal.durable_lsn
+        waiting = []
+        for call in calls:
+            if call.waits and not is_durable:
+                waiting.append(call)
+            else:
                 call.done = True
+        if is_durable or (calls and not waiting):
             return None
-        group = Group(calls, lsn, journal.place)
+        group = Group(waiting, lsn, journal.place)
+        if own_calls and own_calls[-1].done:
+            return None
         return Owed(group, self._next_flight(group))
 
     def _turn(self, act: Callable[[], T], is_done: Callable[[], bool] | None = None) -> T | None:
@@ -1196,6 +1226,7 @@ class Store:
             if is_stray:
                 self._renew(now)  # the view may have been half changed
             return False
+        call.waits = decision.waits or decision.sync or decision.error is not None
         if not decision.ops:
             call.conclude(decision)
             call.stage = NO_FRAME
@@ -1448,7 +1479,7 @@ class Store:
             return None  # its flusher raises the witness; a stopped process would block this call
         run = partial(self._run, [calls] if calls else [], calls, sync=True)
         decided = self._file_lock.run(run, None, otherwise=None)
-        return None if decided is None else self._written(*decided)
+        return None if decided is None else self._written(*decided, calls)
 
     # --- for maintenance ---------------------------------------------------------------------
 
