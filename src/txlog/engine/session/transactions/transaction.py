@@ -385,7 +385,7 @@ class Transaction:
         failure: BaseException | None = None
         try:
             return self._end(commit)
-        except BaseException as error:
+        except BaseException as error:  # the commits that depend on this one fail, too
             failure = error
             raise
         finally:
