@@ -1,12 +1,15 @@
 """Commits that overlap: transactions a second beside SQLite, by commits in flight and processes.
 
-    python -m bench overlap [--seconds N] [--flush-ms MS …] [--folder DIR] [--results]
+    python -m bench overlap [--seconds N] [--flush-ms MS …] [--loads LOAD …] [--only CASE …]
+                            [--folder DIR] [--results]
 
 Each worker repeats a durable transaction for some seconds: W1 has 2 x 10 messages of 100 bytes and
 10 acknowledgements, `ten` has ten messages. `commit` waits for each commit, `8` and `32` are
 commits in flight of `Client.pipeline`, `4p` is four processes with 32 in flight each. SQLite (WAL,
 synchronous=FULL) makes the same rows with as many processes, in the same run; a ratio is to it.
---flush-ms makes each flush take so much longer, by a preloaded library that gcc compiles.
+--flush-ms makes each flush take so much longer, by a preloaded library that gcc compiles. --only
+leaves the other cases out. The section says how busy the machine was: with a load above the number
+of its processors, compare the processor time, not the rates.
 """
 
 from __future__ import annotations
@@ -219,6 +222,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog=sys.argv[0], description=__doc__)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--flush-ms", type=float, nargs="*", default=[0, 0.5, 2.6, 7])
+    parser.add_argument("--loads", nargs="*", default=["w1", "ten"], choices=["w1", "ten"])
+    parser.add_argument("--only", nargs="*", metavar="CASE", help="commit, 1, 8, 32, 2p, 4p, 8p")
     parser.add_argument("--folder", help="for the stores; by default a temporary one")
     parser.add_argument("--results", action="store_true")
     for hidden in ("--where", "--peer", "--load"):
@@ -234,26 +239,34 @@ def main() -> int:
         "| flush, ms more | load | case | SQLite/s | txlog/s | ratio | processor us | SQLite us |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    began = os.getloadavg()[0]
     cases = [(depth, 1) for depth in DEPTHS] + [(32, workers) for workers in PROCESSES]
     with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
         folder = Path(scratch).resolve()
         library = _slow_library(folder)
         for flush_ms in options.flush_ms:
             env = {"LD_PRELOAD": library, "FLUSH_MS": str(flush_ms)} if flush_ms else {}
-            for load in ("w1", "ten"):
+            for load in options.loads:
                 peer: dict[int, dict[str, float]] = {}
                 for depth, workers in cases:
+                    name = f"{workers}p" if workers > 1 else str(depth) if depth else "commit"
+                    if options.only and name not in options.only:
+                        continue
                     run = (load, depth, workers, options.seconds, env)
                     if workers not in peer:
                         peer[workers] = measured(folder / "peer", "sqlite", *run)
                     ours, theirs = measured(folder / "ours", "txlog", *run), peer[workers]
-                    name = f"{workers}p" if workers > 1 else str(depth) if depth else "commit"
                     lines.append(
                         f"| {flush_ms:g} | {load} | {name} | {theirs['rate']:,.0f} "
                         f"| {ours['rate']:,.0f} | {ours['rate'] / theirs['rate']:.2f} "
                         f"| {ours['cpu_us']:,.0f} | {theirs['cpu_us']:,.0f} |"
                     )
                     print(lines[-1], flush=True)
+    busy = (
+        f"Load of the machine at the beginning and the end: {began:.1f} and "
+        f"{os.getloadavg()[0]:.1f}, on {os.cpu_count()} processors."
+    )
+    print(busy)
     if options.results:
-        results.put("## Commits that overlap", [results.command(), "", *lines])
+        results.put("## Commits that overlap", [results.command(), "", busy, "", *lines])
     return 0

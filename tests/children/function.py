@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import txlog
 from tests.children import dying
-from txlog import Message, functions
+from txlog import Message, Transaction, functions
 from txlog.client.consuming.consumer import Consumer
 from txlog.client.sending.producer import Producer
 from txlog.functions import Context, FunctionOptions, Hooks, committing
@@ -59,6 +59,9 @@ dying.around(Consumer, "acknowledge_async", after="acknowledged")
 dying.around(Consumer, "receive_batch", after="received")
 dying.around(Consumer, "close", after="closing")
 dying.around(committing.Work, "_begin", after="begun")
+dying.around(Transaction, "commit_async", "queued", "in flight")
+if aim in ("flush", "flushed"):
+    dying.around(os, "fdatasync", "flush", "flushed")
 if kind == "timed":
     dying.around(os, "pwrite", "disk", "disk")
     dying.around(os, "fdatasync", "disk", "disk")
@@ -68,9 +71,9 @@ else:
         name="f", batch=kind == "batch", txn_size=8, retries=1, on_error="dead-letter",
         dead_letter_topic="bad",
     )  # fmt: skip
-hooks = Hooks(
-    committing=lambda *_: dying.step("committing"), committed=lambda _: dying.step("committed")
-)
+hooks = Hooks(committed=lambda _: dying.step("committed"))
+if aim == "committing":  # with this hook commits do not overlap
+    hooks = Hooks(committing=lambda *_: dying.step(aim))
 function: Any = {"message": one, "batch": many, "window": window, "timed": timed}[kind]
 dying.at(aim, int(nth))
 with txlog.open(path) as client:

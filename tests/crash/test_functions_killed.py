@@ -1,7 +1,8 @@
 """A function killed by SIGKILL at every step of a transaction repeats and loses no message.
 
 Each step is tried with several transactions: a process dies there at its nth transaction, the next
-one continues from the store, until a process reaches the end.
+one continues from the store, until a process reaches the end. Commits are in flight meanwhile,
+except with the hook of the step "committing".
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from tests.harness import NEVER, ready, run_until_done
 
 COUNT = 60
 STEPS = (
-    "called", "begun", "produced", "acknowledged", "committing", "committed", "received", "closing",
+    "called", "begun", "produced", "acknowledged", "committing", "queued", "in flight", "flush",
+    "flushed", "committed", "received", "closing",
 )  # fmt: skip
 MODES = ("message", "batch", "window")
 QUICK = {
     ("called", "message"), ("committing", "message"), ("produced", "batch"),
     ("acknowledged", "batch"), ("committed", "batch"), ("committing", "window"),
+    ("queued", "message"), ("in flight", "batch"), ("in flight", "window"), ("flushed", "message"),
 }  # fmt: skip
 CASES = [
     pytest.param(step, mode, marks=() if (step, mode) in QUICK else pytest.mark.slow)

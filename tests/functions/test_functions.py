@@ -395,7 +395,7 @@ def test_a_fence_between_two_batches_and_while_idle_is_noticed(client: txlog.Cli
     fill(client, 2)
     with txlog.open(client.path) as newer:
         hooks = Hooks(committed=lambda done: newer.connect("k"))
-        options = FunctionOptions(transaction_key="k", txn_size=1)
+        options = FunctionOptions(transaction_key="k", txn_size=1, max_in_flight=1)
         with pytest.raises(ExpiredTransaction):
             functions.run(client, lambda m: m.value, "in", "out", "s", options, hooks)
         assert values(client) == [b"0"]

@@ -116,6 +116,7 @@ if TYPE_CHECKING:
     from txlog.engine.door.sending import Access, Choose, Outbox, ProducerOptions
     from txlog.engine.door.staging import StagePlan
     from txlog.engine.door.transactions import (
+        CommitFuture,
         EndAnswer,
         Later,
         NewTxn,
@@ -957,7 +958,8 @@ class Client(RelationReader):
         """A transaction that is not in the store yet; with a key it is begun."""
         key, epoch = self._held(key, epoch, coordinator)
         if key is not None:
-            return end.begin_with_key(self.store, timeout_ms, key, epoch, None).txn_id
+            previous = self._commits.last
+            return end.begin_with_key(self.store, timeout_ms, key, epoch, None, previous).txn_id
         self.store.need_writable()
         return self.unopened(timeout_ms, coordinator)
 
@@ -983,10 +985,15 @@ class Client(RelationReader):
         key, epoch = self._held(key, epoch, coordinator)
         limit_ms = duration_ms(timeout_ms)
         if key is not None:
-            opened = end.begin_with_key(self.store, limit_ms, key, epoch, owner)
-            return self._tell(opened.txn_id, lambda view: keys.opened(view, opened, self.store))
+            previous = self._commits.last
+            opened = end.begin_with_key(self.store, limit_ms, key, epoch, owner, previous)
+            return self._tell_begun(
+                opened.txn_id, lambda view: keys.opened(view, opened, self.store)
+            )
         txn_id = self._begin(self.unopened(limit_ms, coordinator))
-        return self._tell(txn_id, lambda view: topics_and_txns.begun(view, txn_id, self.store))
+        return self._tell_begun(
+            txn_id, lambda view: topics_and_txns.begun(view, txn_id, self.store)
+        )
 
     def _held(
         self, key: str | None, epoch: int | None, coordinator: int | None
@@ -1032,6 +1039,21 @@ class Client(RelationReader):
             answer = self._end(txn_id, True)
         return self._tell(txn_id, lambda view: topics_and_txns.ended(view, answer))
 
+    def commit_async(self, txn_id: TxnId, after: CommitFuture | None = None) -> CommitFuture:
+        """Commit by id without waiting, as `Transaction.commit_async`.
+
+        raises: AlreadyClosed, ReadOnlyStore, NoResources: nothing was done
+        """
+        txn = transaction_handle.Transaction(self.store, txn_id, self._tend, flights=self._commits)
+        return txn.commit_async(after)
+
+    def describe_end(self, answer: EndAnswer) -> TransactionEnded:
+        """The answer of a future of `commit_async` as `commit` gives it."""
+        assert answer.txn_id is not None, "it was committed by its id"
+        return self._tell(
+            answer.txn_id, lambda view: topics_and_txns.ended(view, answer), waits=False
+        )
+
     def abort(self, txn_id: TxnId) -> TransactionEnded:
         """Abort by id; the fields of `txn abort`.
 
@@ -1073,13 +1095,18 @@ class Client(RelationReader):
     def _tend(self) -> None:
         tend_due(self.store)
 
-    def _tell(self, txn_id: TxnId, question: Callable[[View], T]) -> T:
+    def _tell_begun(self, txn_id: TxnId, question: Callable[[View], T]) -> T:
+        """Describe a transaction that has just begun, beside the flush of others."""
+        return self._tell(txn_id, question, waits=False)
+
+    def _tell(self, txn_id: TxnId, question: Callable[[View], T], *, waits: bool = True) -> T:
         """Describe a transaction after a write. If that cannot be read, the write still counts.
 
         It does not flush, as the view of this process has its own writes.
+        waits: as in Store.read
         """
         try:
-            return self.store.read(question)
+            return self.store.read(question, waits=waits)
         except TxlogError as error:
             raise OutcomeUnknown(
                 f"transaction {txn_id} was changed, but cannot be shown: {error}",

@@ -51,6 +51,7 @@ from txlog.engine.model.ops import (
     Compacted,
     Component,
     Fold,
+    LedgerRolled,
     LedgerSealed,
     LedgerTrimmed,
     NamespacePolicySet,
@@ -772,8 +773,10 @@ NOTED = frozenset([
     StatusUpdated, TxnOpened, PartitionOffline, PartitionAvailable, SubscriptionDeleted,
     TopicDeleted, PolicySet, NamespacePolicySet, SettingSet,
 ])  # fmt: skip
-_COUNTS_ONLY = (TxnOpened, TxnEnded)  # in the catalog
 _TAKES = {op: _Takes(op) for op in get_args(Op)}
+
+# Ops of the catalog that only count: transactions, and ids of ledgers.
+_COUNTED: Final = frozenset([TxnOpened, TxnEnded, LedgerRolled])
 
 
 class View:
@@ -1009,7 +1012,7 @@ class View:
                 continue
             self._changed.pop(key, None)
             self._changed[key] = lsn
-            if key is CATALOG and type(op) not in _COUNTS_ONLY:
+            if key is CATALOG and type(op) not in _COUNTED:
                 self._ruled = lsn
             state = self._loaded.get(key)
             if state is None:
@@ -1113,9 +1116,9 @@ class View:
     def stamps(self, keys: Iterable[Component]) -> tuple[int, ...]:
         """The manifest's generation, then for each component or facet the LSN of its last op.
 
-        0: no op since the checkpoint. While the stamps are the same, so are the components. Two
-        changes do not raise the stamp of the catalog: transactions counted, and consumers that come
-        or leave; the latter have a facet of their own.
+        0: no op since the checkpoint. While the stamps are the same, so are the components. Three
+        changes do not raise the stamp of the catalog: transactions counted, ledgers begun, and
+        consumers that come or leave; the latter have a facet of their own.
         """
         changed, facets, out = self._changed, self._facets, [self.manifest.generation]
         for key in keys:
@@ -1126,6 +1129,17 @@ class View:
             else:
                 out.append(changed.get(key, 0) or facets.get(key, 0))
         return tuple(out)
+
+    def last_change(self, keys: Iterable[Component]) -> int:
+        """The LSN of the last op of these components or facets since the checkpoint; 0: none.
+
+        A lease is in the facet of returns only if its end may return the messages.
+        """
+        changed, facets = self._changed, self._facets
+        return max(
+            self._ruled if key == CATALOG else facets.get(key, 0) or changed.get(key, 0)
+            for key in keys
+        )
 
     def _may_return(self, cursor: Component) -> bool:
         """Whether an open transaction, which may time out, has messages of a cursor pending."""

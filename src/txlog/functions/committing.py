@@ -8,11 +8,21 @@
 
 A batch may fail without naming the failing input. Then the run retries it in parts, so that the
 good inputs succeed. It gives an input up that has failed alone as often as allowed.
+
+While one batch is flushed, the next is processed, if the input has more:
+
+    full batch ──▶ handle ──▶ commit_async ──▶ a Flight ──▶ outcome: counted, in order
+                                                  └──failed: none behind it is committed;
+                                                     their rows are processed again, one at a time
+
+Each commit depends on the one before it, so outputs keep the order of their inputs. A batch that
+drains the input, a retry and a flow with state of its own commit alone, and wait for the others.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Event
@@ -23,7 +33,7 @@ import pyarrow as pa
 from txlog.client.client import Client
 from txlog.client.sending.producer import Producer
 from txlog.engine.door.reading import RECEIVED, Decoder
-from txlog.engine.door.transactions import Transaction
+from txlog.engine.door.transactions import CommitFuture, Transaction
 from txlog.errors import (
     ConsumerBusy,
     ExpiredTransaction,
@@ -41,11 +51,15 @@ from txlog.errors import (
 from txlog.functions.attempt import Attempt, GivenUp, Unsettled, failure_of, named, reason
 from txlog.functions.context import Context
 from txlog.functions.handlers import Handled, Handler
-from txlog.functions.options import STOP, FunctionOptions, Hooks, Summary
+from txlog.functions.options import STOP, FunctionOptions, Hooks, Summary, nothing
 from txlog.functions.outputs import Outbox
 
 _CONFLICTS_MAX: Final = 10
 _TAKE_OVER_POLL_S: Final = 0.05
+# The store refuses the outputs, which is the function's fault.
+_UNSENDABLE: Final = (InvalidMessage, InvalidArgument, LimitExceeded, TopicNotFound)
+# The rows of a commit in flight that fails so are processed again.
+_REPEATED: Final = (*_UNSENDABLE, TransactionTimedOut)
 T = TypeVar("T")
 
 
@@ -69,6 +83,29 @@ class _Piece(NamedTuple):
     attempts: int
 
 
+class _Prepared(NamedTuple):
+    """A transaction that is complete, with what it counts for once it is committed.
+
+    held: what the function held back before it
+    """
+
+    txn: Transaction
+    handled: Handled
+    attempt: Attempt
+    source: Source
+    produced: int
+    held: pa.Table | None
+
+
+class _Flight(NamedTuple):
+    """A commit in flight; rows: what it handled, without the rows held back before it."""
+
+    prepared: _Prepared
+    future: CommitFuture
+    rows: pa.Table
+    handler: Handler
+
+
 class _Failed(Exception):
     """An attempt was aborted; its inputs will be retried."""
 
@@ -89,6 +126,7 @@ class Work:
         "_context",
         "_decoder",
         "_epoch",
+        "_flights",
         "_hooks",
         "_key",
         "_options",
@@ -116,6 +154,7 @@ class Work:
         self._epoch = 0
         self._conflicts = 0
         self._producers: dict[str, Producer] = {}
+        self._flights: deque[_Flight] = deque()
         self.held: pa.Table | None = None
         self.summary = Summary()
 
@@ -173,23 +212,120 @@ class Work:
     def process(self, rows: pa.Table, handler: Handler, source: Source) -> None:
         """Process all rows: in one transaction if it succeeds, else in smaller and smaller ones.
 
+        Its commits may still be in flight when this returns; `land` waits for them.
         raises: GivenUp
         """
-        todo = [_Piece(rows, 0)]
+        self._work_off([_Piece(rows, 0)], handler, source, is_alone=not self._overlaps(handler))
+
+    def land(self) -> bool:
+        """Wait for the commits in flight; True if one failed, and its rows were processed again.
+
+        raises: as process
+        """
+        flights = self._failed_flights(0)
+        if not flights:
+            return False
+        handler, source = flights[0].handler, flights[0].prepared.source
+        todo = self._after_failure(flights)
+        if todo is not None:
+            self._work_off(todo, handler, source, is_alone=True)
+        return True
+
+    def _overlaps(self, handler: Handler) -> bool:
+        """Whether commits of this run may be in flight while the next rows are processed."""
+        is_observed = self._hooks.committing is not nothing
+        return handler.may_overlap and self._options.max_in_flight > 1 and not is_observed
+
+    def _work_off(
+        self, todo: list[_Piece], handler: Handler, source: Source, *, is_alone: bool
+    ) -> None:
+        """Process pieces, the last one first; is_alone: no commits in flight beside them."""
         while todo and not self._hooks.stop():
+            # nothing follows the rows that drained the input: their commit need not overlap
+            is_last = len(todo) == 1 and self._context.is_quiet
+            waits = is_alone or is_last or todo[-1].attempts > 0
+            flights = self._failed_flights(0 if waits else self._options.max_in_flight - 1)
+            if flights:
+                again = self._after_failure(flights)
+                if again is None:
+                    return
+                todo, is_alone = [*todo, *again], True
+                continue
             rows, attempts = todo.pop()
             try:
-                handled = self._run(handler, source, joined(self.held, rows), attempts + 1)
+                handled = self._run(handler, source, rows, attempts + 1, waits=waits)
             except TransactionConflict as error:
                 self._conflict(error, source)
                 return
             except _Failed as failed:
-                todo += self._again(rows, attempts, failed.error, handler, source)
+                is_alone = True  # what follows commits after those in flight, if none of them fails
+                if flights := self._failed_flights(0):
+                    again = self._after_failure(flights)
+                    if again is None:
+                        return
+                    todo += [_Piece(rows, attempts), *again]
+                else:
+                    todo += self._again(rows, attempts, failed.error, handler, source)
                 continue
             self.held = handled.held
-            self._conflicts = 0
+            if waits:
+                self._conflicts = 0
             if handled.left is not None:
                 todo.append(_Piece(handled.left, 0))
+
+    # --- commits in flight -------------------------------------------------------------------
+
+    def _failed_flights(self, most: int) -> list[_Flight]:
+        """Wait until at most so many commits are in flight, and count those that are committed.
+
+        returns: the first flight that failed, with all behind it, whose commits fail as well
+        """
+        flights = self._flights
+        while flights and (len(flights) > most or flights[0].future.done()):
+            with self._hooks.guard():
+                error = flights[0].future.exception()
+                if error is not None:
+                    for flight in flights:
+                        flight.future.exception()
+                    return list(flights)
+                self._count(flights.popleft().prepared)
+                self._conflicts = 0
+        return []
+
+    def _after_failure(self, flights: list[_Flight]) -> list[_Piece] | None:
+        """Abort failed flights; returns their rows as pieces, the next one last.
+
+        None: all rows come again from the source
+        raises: the error, unless the rows are to be processed again; GivenUp
+        """
+        first = flights[0]
+        error = first.future.exception()
+        assert error is not None
+        self._abort_all(flights)
+        if isinstance(error, TransactionConflict):
+            self._conflict(error, first.prepared.source)
+            return None
+        if isinstance(error, ExpiredTransaction):
+            raise self._fenced() from error
+        if not isinstance(error, _REPEATED):
+            raise error
+        self.held = first.prepared.held
+        later = [_Piece(flight.rows, 0) for flight in reversed(flights[1:])]
+        return later + self._again(first.rows, 0, error, first.handler, first.prepared.source)
+
+    def abandon(self, error: BaseException) -> None:
+        """After an error of the run: wait for the commits in flight, and note the first failure."""
+        flights = self._failed_flights(0)
+        if flights:
+            error.add_note(f"a commit in flight failed: {flights[0].future.exception()}")
+        self._abort_all(flights)
+
+    def _abort_all(self, flights: list[_Flight]) -> None:
+        """Abort the transactions of failed flights, unless they may be committed."""
+        self._flights.clear()
+        for flight in flights:
+            if not isinstance(flight.future.exception(), OutcomeUnknown):
+                self._abort(flight.prepared.txn)
 
     def _again(
         self, rows: pa.Table, attempts: int, error: BaseException, handler: Handler, source: Source
@@ -230,9 +366,18 @@ class Work:
 
     # --- one transaction ---------------------------------------------------------------------
 
-    def _run(self, handler: Handler, source: Source, rows: pa.Table, number: int) -> Handled:
-        """Process rows in one transaction.
+    def _run(
+        self,
+        handler: Handler,
+        source: Source,
+        rows: pa.Table,
+        number: int,
+        *,
+        waits: bool = True,
+    ) -> Handled:
+        """Process rows, after those held back, in one transaction.
 
+        waits: False: the commit is in flight when this returns
         raises: _Failed, GivenUp, TransactionConflict
         """
         with self._hooks.guard():
@@ -241,9 +386,13 @@ class Work:
         attempt = Attempt(self._options, self._context, outbox, self._hooks.tell, self._decoder)
         self._context.attempt = number
         try:
-            handled = handler.handle(rows, attempt)
+            handled = handler.handle(joined(self.held, rows), attempt)
             with self._hooks.guard():
-                self._finish(txn, attempt, handled, source)
+                prepared = self._prepare(txn, attempt, handled, source)
+                if prepared is not None and waits:
+                    self._commit(prepared)
+                elif prepared is not None:
+                    self._take_off(prepared, rows, handler)
         except BaseException as error:  # a signal must also end the transaction
             if not isinstance(error, OutcomeUnknown):  # check before the first decision
                 self._abort(txn)
@@ -264,29 +413,49 @@ class Work:
         except ProducerFenced as error:
             raise self._fenced() from error
 
-    def _finish(self, txn: Transaction, attempt: Attempt, handled: Handled, source: Source) -> None:
-        """Produce, acknowledge and commit in one frame; abort if there is nothing to do."""
+    def _prepare(
+        self, txn: Transaction, attempt: Attempt, handled: Handled, source: Source
+    ) -> _Prepared | None:
+        """Produce and acknowledge; abort and return None if there is nothing to do."""
         batches = attempt.outbox.batches()
         if not (batches or handled.done.num_rows):
             txn.abort()
-            return
+            return None
         produced = sum([table.num_rows for _, table in batches]) - attempt.aside
         try:
             for topic, table in batches:
                 self.producer(topic).send_batch_async(table, txn=txn)
             source.settle(handled, txn)
-            self._hooks.committing(self.summary, produced)
-            txn.commit()
-        except (InvalidMessage, InvalidArgument, LimitExceeded, TopicNotFound) as error:
+        except _UNSENDABLE as error:
             raise _Unsendable(error) from error
-        summary = self.summary
-        summary.consumed += source.settled(handled, txn)
-        summary.produced += produced
+        self._hooks.committing(self.summary, produced)
+        return _Prepared(txn, handled, attempt, source, produced, self.held)
+
+    def _commit(self, prepared: _Prepared) -> None:
+        try:
+            prepared.txn.commit()
+        except _UNSENDABLE as error:
+            raise _Unsendable(error) from error
+        self._count(prepared)
+
+    def _take_off(self, prepared: _Prepared, rows: pa.Table, handler: Handler) -> None:
+        """Commit without waiting, but only if the commits in flight do not fail."""
+        flights, left = self._flights, prepared.handled.left
+        reached = rows if left is None else rows.slice(0, rows.num_rows - left.num_rows)
+        after = flights[-1].future if flights else None
+        future = prepared.txn.commit_async(after)
+        flights.append(_Flight(prepared, future, reached, handler))
+
+    def _count(self, prepared: _Prepared) -> None:
+        """Count a committed transaction."""
+        summary, attempt = self.summary, prepared.attempt
+        summary.consumed += prepared.source.settled(prepared.handled, prepared.txn)
+        summary.produced += prepared.produced
         summary.transactions += 1
         summary.skipped += attempt.skipped
         summary.dead_lettered += attempt.dead_lettered
         summary.late += attempt.late
-        summary.last_txn = txn.id
+        summary.last_txn = prepared.txn.id
         self._hooks.committed(summary)
 
     def _abort(self, txn: Transaction) -> None:
@@ -318,6 +487,7 @@ class _Resigned:
     """A handler that calls no function and gives its rows up."""
 
     wants_quiet = False
+    may_overlap = False
 
     def __init__(self, error: BaseException, attempts: int) -> None:
         self._error, self._attempts = error, attempts

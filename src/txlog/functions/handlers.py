@@ -49,6 +49,10 @@ class Handler(Protocol):
     def wants_quiet(self) -> bool:
         """Whether to call it once more, without rows, when the input is drained."""
 
+    @property
+    def may_overlap(self) -> bool:
+        """Whether it may get rows while the rows before them may still come again."""
+
     def parts(self, rows: pa.Table) -> list[pa.Table]:
         """Split rows that failed together for a retry; one part: do not split."""
 
@@ -61,6 +65,7 @@ class MessageHandler:
 
     __slots__ = ("_call", "_stop", "_txn_time_ms")
     wants_quiet = False
+    may_overlap = True
 
     def __init__(self, function: UserFunction, txn_time_ms: int, stop: Callable[[], bool]) -> None:
         self._call = with_context(function)
@@ -101,6 +106,7 @@ class BatchHandler:
 
     __slots__ = ("_call",)
     wants_quiet = False
+    may_overlap = True
 
     def __init__(self, function: UserFunction) -> None:
         self._call = with_context(function)

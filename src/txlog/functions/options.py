@@ -17,6 +17,7 @@ STOP: Final = "stop"
 SKIP: Final = "skip"
 DEAD_LETTER: Final = "dead-letter"
 RETRIES_MAX: Final = 1000
+IN_FLIGHT_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,8 @@ class FunctionOptions:
                       forever. The run checks its output, dead-letter and late topics for this, not
                       a topic that the function sets in an Output: such a loop may well end
     take_over_ms:     how long to wait for an older instance to release the subscription
+    max_in_flight:    commits that may be without an outcome while the next batch is processed. If
+                      one fails, none behind it is committed, and their messages are processed again
     """
 
     name: str | None = None
@@ -57,6 +60,7 @@ class FunctionOptions:
     retries: int = 0
     take_over_ms: DurationLike = 30_000
     allow_loop: bool = False
+    max_in_flight: int = 8
 
     def __post_init__(self) -> None:
         if not 1 <= self.txn_size <= TXN_MESSAGES_MAX:
@@ -67,6 +71,10 @@ class FunctionOptions:
             raise InvalidArgument(f"txn_time_ms is {self.txn_time_ms}, it must be positive")
         if not 0 <= self.retries <= RETRIES_MAX:
             raise InvalidArgument(f"retries is {self.retries}, from 0 to {RETRIES_MAX} go")
+        if not 1 <= self.max_in_flight <= IN_FLIGHT_MAX:
+            raise InvalidArgument(
+                f"max_in_flight is {self.max_in_flight}, from 1 to {IN_FLIGHT_MAX} go"
+            )
         if self.instance < 0 or (self.limit is not None and self.limit < 0):
             raise InvalidArgument("instance and limit are not negative")
         if self.on_error not in (STOP, SKIP, DEAD_LETTER):
@@ -92,8 +100,8 @@ class Summary:
     last_txn: TxnId | None = None
 
 
-def _nothing(*_: object) -> None:
-    return None
+def nothing(*_: object) -> None:
+    """The callback that does nothing."""
 
 
 def _never() -> bool:
@@ -109,15 +117,16 @@ class Hooks:
     guard:      surrounds calls into the store, not user code or waiting
     stop:       called between messages and while waiting; true ends the run after a complete commit
     committing: the transaction is complete and will be committed next; arguments: the results so
-                far, and the number of messages it produces
-    committed:  the commit is durable
+                far, and the number of messages it produces. With it commits do not overlap
+    committed:  the commit is durable; called in the order of the commits, a little later if others
+                were in flight
     tell:       an event: a word and its details
     """
 
-    joined: Callable[[], object] = _nothing
-    drained: Callable[[], object] = _nothing
+    joined: Callable[[], object] = nothing
+    drained: Callable[[], object] = nothing
     guard: Callable[[], AbstractContextManager[object]] = nullcontext
     stop: Callable[[], bool] = _never
-    committing: Callable[[Summary, int], object] = _nothing
-    committed: Callable[[Summary], object] = _nothing
-    tell: Callable[[str, Mapping[str, object]], object] = field(default=_nothing)
+    committing: Callable[[Summary, int], object] = nothing
+    committed: Callable[[Summary], object] = nothing
+    tell: Callable[[str, Mapping[str, object]], object] = field(default=nothing)

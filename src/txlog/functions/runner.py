@@ -78,6 +78,8 @@ def run(
         runner.drained()
     except BaseException as error:  # a signal must also release the subscriptions
         with suppress(TxlogError):  # report the first error; a lock ends with its process
+            runner.work.abandon(error)
+        with suppress(TxlogError):
             runner.close()
         if isinstance(error, GivenUp):
             raise error.error from error.__cause__
@@ -184,7 +186,11 @@ class Runner:
         self._flow.close()
 
     def loop(self) -> None:
-        """Process batches until the end."""
+        """Process batches until the end, and wait for their commits."""
+        self._process()
+        self.work.land()
+
+    def _process(self) -> None:
         idle_since, waiting = time.monotonic(), self._inputs.waiting()
         while not self._hooks.stop():
             waiting.look()
@@ -242,12 +248,17 @@ class Batches:
         """Do nothing: it has no other resources."""
 
     def turn(self) -> bool:
-        """Receive a batch, and process it together with the held back rows."""
+        """Receive a batch, and process it together with the held back rows.
+
+        Without a batch, wait for the commits in flight.
+        """
         rows, is_quiet = self._inputs.receive()
         if rows.num_rows or not (self._is_settled or self._work.held is None):
             self._context.is_quiet = is_quiet
             self._work.process(rows, self._handler, self._inputs)
             self._is_settled = is_quiet or not self._handler.wants_quiet
+            return True
+        if self._work.land():
             return True
         self._check_room()
         return False

@@ -133,6 +133,7 @@ class _Take:
     """Separates messages of open windows from late messages."""
 
     wants_quiet = False
+    may_overlap = False  # the state of windows changes with each commit
 
     def __init__(self, windowed: Windowed, last_closed: Callable[[], int], *, batch: bool) -> None:
         assert windowed.duration_ms is not None
@@ -197,6 +198,7 @@ class _Give:
     """Calls the function once per window."""
 
     wants_quiet = False
+    may_overlap = False
 
     def __init__(
         self, windowed: Windowed, options: FunctionOptions, stop: Callable[[], bool]

@@ -135,6 +135,11 @@ class WindowHandler:
         """Whether windows of time may close when the input is drained."""
         return self._windowed.duration_ms is not None
 
+    @property
+    def may_overlap(self) -> bool:
+        """Not with windows of time: later rows close windows, which earlier ones then miss."""
+        return self._windowed.duration_ms is None
+
     def parts(self, rows: pa.Table) -> list[pa.Table]:
         """One part: windows span all rows."""
         return [rows]

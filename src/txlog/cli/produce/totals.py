@@ -112,16 +112,27 @@ class Totals:
             return "1 record before it is stored"
         return f"{self.durable} records before it are stored"
 
-    def stored(self, txn: TxnId) -> None:
-        """Count the messages of a transaction that was committed."""
+    def take(self) -> int:
+        """The messages of the open transaction, whose commit is in flight from now on."""
+        messages, self._open = self._open, 0
+        return messages
+
+    def take_back(self, messages: int) -> None:
+        """Count messages as those of the open transaction: their commit failed."""
+        self._open = messages
+
+    def stored(self, txn: TxnId, messages: int | None = None) -> None:
+        """Count a transaction that was committed.
+
+        messages: its messages, as `take` gave them; None: those of the open transaction
+        """
         self.transactions += 1
         self.last_txn = txn
-        self.durable += self._open
-        self._open = 0
+        self.durable += self.take() if messages is None else messages
 
-    def committed(self, answer: Mapping[str, Any]) -> None:
-        """Count one commit; its markers complete the ids."""
-        self.stored(answer["txn"])
+    def committed(self, answer: Mapping[str, Any], messages: int | None = None) -> None:
+        """Count one commit, as `stored`; its markers complete the ids."""
+        self.stored(answer["txn"], messages)
         for row in answer.get("marker_list") or []:
             total = self.places.get(row["partition"])
             if total is not None:
@@ -266,21 +277,31 @@ class Acks:
             }
             self._held.append(row)
         if not waits_for_commit:
-            self._print()
+            self._print(self.take())
 
-    def committed(self, answer: Mapping[str, Any]) -> None:
-        """Fill in the ids, which follow from the commit markers, and print."""
+    def take(self) -> list[dict[str, Any]]:
+        """The rows of the open transaction, whose commit is in flight from now on."""
+        rows, self._held = self._held, []
+        return rows
+
+    def committed(
+        self, answer: Mapping[str, Any], rows: list[dict[str, Any]] | None = None
+    ) -> None:
+        """Fill in the ids, which follow from the commit markers, and print.
+
+        rows: as `take` gave them; None: those of the open transaction
+        """
+        rows = self.take() if rows is None else rows
         markers = {
             row["partition"]: as_id(row["marker"]) for row in answer.get("marker_list") or []
         }
-        for row in self._held:
+        for row in rows:
             marker = markers.get(row["partition"])
             if marker is not None and row["index"]:
                 row["id"] = MessageId(marker.ledger, marker.entry, row["index"])
-        self._print()
+        self._print(rows)
 
-    def _print(self) -> None:
-        rows, self._held = self._held, []
+    def _print(self, rows: list[dict[str, Any]]) -> None:
         if not rows:
             return
         data: bytes | memoryview

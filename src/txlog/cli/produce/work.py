@@ -2,6 +2,9 @@
 
     input ── limit, trailer ── batches ── columns of the flags ── send ── acknowledgement lines
 
+With --txn-every the next transaction is filled while up to IN_FLIGHT_MAX commits are flushed. Each
+depends on the one before it, so what is stored is always a prefix of the input.
+
 The run ends its own transactions on every way out: it commits at the end of the input and aborts
 in all other cases. If the abort fails, it looks the transaction up: another process, or a commit
 whose answer was lost, may have committed it. It never ends a joined transaction. It writes whole
@@ -12,9 +15,10 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -42,16 +46,30 @@ from txlog.errors import (
     OutcomeUnknown,
     PartlyDone,
     TopicNotFound,
+    TryAgain,
     TxlogError,
     Usage,
     WrongState,
 )
 
 if TYPE_CHECKING:
+    from txlog.base.rows.transactions import TransactionEnded
     from txlog.base.schemas.schema import Schema
     from txlog.client.client import Client
     from txlog.client.sending.producer import Producer
     from txlog.engine.door.sending import BatchReceipt, LargeReceipt
+    from txlog.engine.door.transactions import CommitFuture
+
+IN_FLIGHT_MAX: Final = 8
+
+
+class Flight(NamedTuple):
+    """A commit in flight: the messages that it stores, and their acknowledgement lines."""
+
+    txn: TxnId
+    future: CommitFuture
+    messages: int
+    rows: list[dict[str, Any]]
 
 
 def run(call: Call, request: Request) -> None:
@@ -144,6 +162,7 @@ class Job:
         self.letters = Letters(request, client)
         self.typed = Typed(client, request.topic, producer)
         self.txn: TxnId | None = None
+        self.flights: deque[Flight] = deque()
         self.txn_messages = 0
         self.txn_since = 0.0
         self.read = 0
@@ -184,14 +203,15 @@ class Job:
                     self._send_records()
             self._check_expectations()
             self.marks.send(self._within())
+            self._land(0)
             if self.txn is not None:
                 self._commit()
             self.marks.close()
         except TxlogError as error:
             with shielded():
                 raise self._failed(error) from error
-        except BaseException:  # a signal must also end the transaction
-            became = self._abort()
+        except BaseException:  # a signal must also end the transactions
+            became = self._abort(in_doubt=self._wind_up())
             exit = asked()
             if exit is not None:
                 self.totals.stopped(self.call, exit, self.read, request.join, became)
@@ -205,6 +225,7 @@ class Job:
             if table is None:
                 self.marks.send_if_due(self._within())
                 self._commit_if_due()
+                self._land(0)
             else:
                 self._send(table)
             self._send_letters()
@@ -419,7 +440,7 @@ class Job:
         old = every.ms is not None and (time.monotonic() - self.txn_since) * 1000 >= every.ms
         if full or old:
             self.marks.commit(self.txn)
-            self._commit()
+            self._take_off(self.txn)
 
     def _commit(self) -> None:
         assert self.txn is not None
@@ -428,13 +449,66 @@ class Job:
             try:
                 answer = self.client.commit(self.txn)
             except OutcomeUnknown as error:
-                try:  # a repeated commit tells, and commits if the first did not
-                    answer = self.client.commit(self.txn)
-                except TxlogError as again:
-                    raise error from again
+                answer = self._commit_again(self.txn, error)
             self.txn = None
             self.totals.committed(answer)
         self.acks.committed(answer)
+
+    def _commit_again(self, txn: TxnId, error: TxlogError) -> TransactionEnded:
+        """Repeat a commit: it tells the outcome, and commits if the first one did not."""
+        try:
+            return self.client.commit(txn)
+        except TxlogError as again:
+            raise error from again
+
+    # --- commits in flight -------------------------------------------------------------------
+
+    def _take_off(self, txn: TxnId) -> None:
+        """Commit without waiting, unless too many commits are in flight."""
+        with shielded():
+            raise_if_asked()
+            after = self.flights[-1].future if self.flights else None
+            future = self.client.commit_async(txn, after)
+            self.flights.append(Flight(txn, future, self.totals.take(), self.acks.take()))
+            self.txn = None
+        self._land(IN_FLIGHT_MAX - 1)
+
+    def _land(self, most: int) -> None:
+        """Wait until at most so many commits are in flight; raises the error of the oldest."""
+        flights = self.flights
+        while flights and (len(flights) > most or flights[0].future.done()):
+            with shielded():
+                oldest = flights[0]
+                answer = self._outcome(oldest)
+                flights.popleft()
+                self.totals.committed(answer, oldest.messages)
+            self.acks.committed(answer, oldest.rows)
+
+    def _outcome(self, flight: Flight) -> TransactionEnded:
+        try:
+            answer = flight.future.result()
+        except (OutcomeUnknown, TryAgain) as error:  # all before it are committed
+            return self._commit_again(flight.txn, error)
+        return self.client.describe_end(answer)
+
+    def _wind_up(self) -> bool:
+        """On a way out: wait for the commits in flight, and abort all behind one that failed.
+
+        The failed one is the open transaction then. Returns whether it may be committed.
+        """
+        try:
+            self._land(0)
+        except TxlogError as error:
+            failed, later = self.flights[0], [flight.txn for flight in self.flights][1:]
+            self.flights.clear()
+            with shielded():
+                for txn in (*later, *([] if self.txn is None else [self.txn])):
+                    with suppress(TxlogError):  # its time-out ends it
+                        self.client.abort(txn)
+            self.txn = failed.txn
+            self.totals.take_back(failed.messages)
+            return error.exit == 10
+        return False
 
     def _abort(self, *, in_doubt: bool = False) -> Ended | None:
         """Abort the run's own open transaction; look it up if it cannot be aborted.
@@ -466,8 +540,9 @@ class Job:
 
     def _failed(self, error: TxlogError) -> TxlogError:
         """Abort, and return the error to raise: PartlyDone if some messages are durable."""
+        in_doubt = self._wind_up() or error.exit == 10
         discarded = self.txn_messages if self.txn is not None else 0
-        became = self._abort(in_doubt=error.exit == 10)
+        became = self._abort(in_doubt=in_doubt)
         message = error.message
         fields = {**error.fields}
         if became is not None:
@@ -529,7 +604,7 @@ class Job:
     def _wait_s(self) -> float | None:
         """How long a read may wait: until records, a transaction or a watermark are due."""
         now = time.monotonic()
-        stops = []
+        stops = [now] if self.flights else []
         if self.pending_since is not None:
             stops.append(self.pending_since + self.request.flush_every_ms / 1000)
         if self.txn is not None and self.request.txn_every.ms is not None:

@@ -39,6 +39,8 @@ class Decision(msgspec.Struct, Generic[T_co]):
     sync:       the frame is durable before the caller gets its answer
     answer:     returned to the caller, unless there is an error
     error:      raised after the append: a conflict, for example, also aborts a transaction
+    waits:      False: the answer shows nothing that a power cut could take, so the caller gets it
+                while earlier frames are still being flushed
     """
 
     ops: list[Op]
@@ -46,6 +48,7 @@ class Decision(msgspec.Struct, Generic[T_co]):
     sync: bool = False
     answer: T_co | None = None
     error: TxlogError | None = None
+    waits: bool = True
 
     def answered(self) -> T_co:
         """The answer; raises the error, if there is one."""

@@ -3,17 +3,14 @@
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.store.appender import Call, Decide
-from txlog.engine.store.store import (
+from txlog.engine.store.counters import (
     FAILED,
     LATENESS_BOUNDS_MS,
-    MAINTENANCE_PATH,
     SUCCEEDED,
     BucketCounters,
     DeliveryCounters,
-    Mutex,
-    Store,
-    check_whole,
 )
+from txlog.engine.store.store import MAINTENANCE_PATH, Mutex, Store, check_whole
 from txlog.engine.store.wakeups import STALL_SECONDS, UNKNOWN, EventCounts
 from txlog.engine.upkeep.service import (
     Checkpoints,

@@ -60,7 +60,8 @@ Why each step is there:
 11. Witness. Readers go no further than its LSN, so no application acts on a message that a power
     cut can still take back. It is never flushed itself: an older copy is still true. A process that
     is about to write also reads frames above the witness. If a caller waits for such a frame to be
-    durable (the frame is marked *awaited*), this process answers no call before it is.
+    durable (the frame is marked *awaited*), this process answers no call before it is, except one
+    whose answer shows nothing that could be lost (`Decision.waits`; docs/design/transactions).
 12. Answer. The outcome stands by now, so a failure to unlock is only a note in `reports`.
 
 While a process waits for the write lock it follows the journal (step 3) again and again, so that
@@ -130,6 +131,7 @@ Contents:
 
     appender    from decisions to frames of the journal, which the folds then take; the sweep before
     confirmed   places outside the store that its user has named, for reading and for removing
+    counters    delivered delayed messages and work on their index, for metrics
     identity    `txlog.toml`, the making of a new store, whether it is still there
     liveness    which process holds a lock file now; files that a running reader pins
     store       Store: a view that follows the journal, the write path, group commit; its mutex

@@ -392,6 +392,7 @@ class Call:
     stage:        QUEUED: its frame is not in the journal; WRITING: it may be; WRITTEN: it is, and
                   the folds have applied it; NO_FRAME: decided, with nothing to write
     done:         answer and error are final; if the answer promises durability, it is durable
+    waits:        its answer comes once the frames before it are durable; as Decision.waits
     group:        the calls that one leader decided with it, until they are done
     """
 
@@ -406,6 +407,7 @@ class Call:
         "then",
         "thorough",
         "uses",
+        "waits",
     )
 
     def __init__(
@@ -427,11 +429,12 @@ class Call:
         self.group: Group | None = None
         self.stage = QUEUED
         self.done = False
+        self.waits = True
 
     def renew(self) -> None:
         """Reset it to a call not decided yet."""
         self.answer, self.error, self.group = None, None, None
-        self.stage, self.done = QUEUED, False
+        self.stage, self.done, self.waits = QUEUED, False, True
 
     def conclude(self, decision: Decision[Any]) -> None:
         """Take the answer and error of the applied decision as the outcome."""
@@ -441,7 +444,7 @@ class Call:
 
     def refuse(self, error: BaseException) -> None:
         """Record that nothing was written, and why."""
-        self.stage = QUEUED
+        self.stage, self.waits = QUEUED, True
         self.error = error
         if isinstance(error, (ProducerFenced, ExpiredTransaction)):
             log_event("fencing", "warning", "%s", error)

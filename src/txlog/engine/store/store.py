@@ -44,21 +44,17 @@ interrupt left behind.
 from __future__ import annotations
 
 import sys
-from bisect import bisect_left
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from threading import Lock, RLock, get_ident
 from types import FrameType
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast, overload
-from weakref import WeakSet, WeakValueDictionary
-
-import pyarrow as pa
+from typing import Any, NamedTuple, Protocol, TypeVar, cast, overload
+from weakref import WeakValueDictionary
 
 from txlog.base.logs import Reports, log_event
 from txlog.base.settings import Settings
-from txlog.base.startup import compute as pc
 from txlog.clock import Clock, Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.transactions import transaction
@@ -87,6 +83,7 @@ from txlog.engine.store.appender import (
     is_sweep_due,
     note_doubt,
 )
+from txlog.engine.store.counters import BucketCounters
 from txlog.engine.store.identity import FORMAT, Identity, need_there, raise_format
 from txlog.engine.store.wakeups import Wakeups, is_called
 from txlog.engine.view import ReadCounters, View
@@ -298,91 +295,6 @@ def is_flushing(mutex: Mutex, frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-# --- delayed messages, counted for metrics --------------------------------------------------------
-
-LATENESS_BOUNDS_MS: Final = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000)
-REST_MS = 10_000  # after a failure, no automatic retry for this long
-
-SUCCEEDED, FAILED = "succeeded", "failed"
-
-
-class DelayedReader(Protocol):
-    """A consumer's reader, as far as the counters need it."""
-
-    @property
-    def strays(self) -> int:
-        """How many messages it remembers as not due, because the index lacks them."""
-
-
-class DeliveryCounters:
-    """Counters of one process; they only rise.
-
-    popped:   messages delivered whose time came after they became visible
-    lateness: counts of popped messages by how long they were overdue: by bound, and beyond the last
-    rewinds:  a consumer began again at mark-delete, as the index may have lost something
-    standers: the readers of this process's consumers
-    """
-
-    __slots__ = ("lateness", "lateness_ms", "popped", "rewinds", "standers")
-
-    def __init__(self) -> None:
-        self.popped = 0
-        self.lateness = [0] * (len(LATENESS_BOUNDS_MS) + 1)
-        self.lateness_ms = 0
-        self.rewinds = 0
-        self.standers: WeakSet[DelayedReader] = WeakSet()
-
-    def note(self, received: pa.Table, now_ms: int) -> None:
-        """Count delivered rows of RECEIVED; a message released before its time is not late."""
-        at = received["deliver_at"]
-        if at.null_count == len(at):
-            return
-        waited = received.filter(pc.greater(at, received["visible_time"]))
-        self.popped += waited.num_rows
-        late = pc.subtract(pa.scalar(now_ms, pa.int64()), waited["deliver_at"].cast(pa.int64()))
-        overdue = late.filter(pc.greater_equal(late, 0))
-        if not len(overdue):
-            return
-        self.lateness_ms += int(pc.sum(overdue).as_py())
-        for row in pc.value_counts(overdue).to_pylist():
-            self.lateness[bisect_left(LATENESS_BOUNDS_MS, row["values"])] += row["counts"]
-
-    @property
-    def strays(self) -> int:
-        """How many messages the consumers of this process remember as not due."""
-        return sum(stander.strays for stander in self.standers)
-
-
-class BucketCounters:
-    """Counts and times of this process's work on buckets, and the pause after a failure.
-
-    counts: by (seal, merge, prune, delete, rebuild, lost or tend; succeeded or failed)
-    seconds: spent, by kind; rest_until_ms: no automatic retry before; delivered: its consumers'
-    """
-
-    __slots__ = ("counts", "delivered", "rest_until_ms", "seconds")
-
-    def __init__(self) -> None:
-        self.counts: Counter[tuple[str, str]] = Counter()
-        self.seconds: dict[str, float] = {}
-        self.rest_until_ms = -(1 << 63)
-        self.delivered = DeliveryCounters()
-
-    def note(self, kind: str, seconds: float) -> None:
-        """Count an operation that succeeded."""
-        self.counts[(kind, SUCCEEDED)] += 1
-        self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
-
-    def fail(self, kind: str, now_ms: int) -> None:
-        """Count an operation that failed, and begin the pause after it."""
-        self.counts[(kind, FAILED)] += 1
-        self.rest_until_ms = now_ms + REST_MS
-
-    def is_resting(self, now_ms: int) -> bool:
-        """True for a while after a failure; a clock that went back ends it."""
-        return self.rest_until_ms - REST_MS <= now_ms < self.rest_until_ms
 
 
 # --- the store -----------------------------------------------------------------------------------
@@ -600,7 +512,12 @@ class Store:
         return self._mutex.put_off(act)
 
     def read(
-        self, look: Callable[[View], T], *, fresh: bool = True, up_to_damage: bool = False
+        self,
+        look: Callable[[View], T],
+        *,
+        fresh: bool = True,
+        up_to_damage: bool = False,
+        waits: bool = True,
     ) -> T:
         """Run a reading function over the newest durable state, while no other thread is in a call.
 
@@ -610,25 +527,28 @@ class Store:
         up_to_damage: if the journal is damaged, read the frames before the damage. Only for callers
                       that raise the view's `damage` in the end. If the function does not find
                       something, this raises the damage, as the thing may lie after it
+        waits: False if nothing that a power cut could take reaches the application: it reads beside
+               a flush. An error always waits for the flush, since it may rest on such frames
         raises: NotAllowed inside another call of this thread, as every call here; errors of the
                 function; Corruption (602): the journal is damaged
         """
         while True:
-            answer = self._turn(partial(self._look, look, fresh, up_to_damage))
+            answer = self._turn(partial(self._look, look, fresh, up_to_damage, waits))
             if not isinstance(answer, Owed):
                 return cast(T, answer)
+            waits = True
             for call in answer.group.calls:
                 if call.error is not None:
                     raise call.error
 
-    def _look(self, look: Callable[[View], T], fresh: bool, up_to_damage: bool) -> T | Owed:
+    def _look(
+        self, look: Callable[[View], T], fresh: bool, up_to_damage: bool, waits: bool
+    ) -> T | Owed:
         """The answer, or the group that must be durable before the call shows anything."""
         if fresh or self._closed or not self._is_whole():
             self._refresh()
-        journal = self._view.journal
-        if journal.owes and not self.dry_run:
-            owed = Group([Call(_nothing)], journal.awaited_lsn, journal.place)
-            return Owed(owed, self._next_flight(owed))
+        if waits and self._view.journal.owes and not self.dry_run:
+            return self._owed()
         while True:
             damage = self._view.damage
             if damage is not None and not up_to_damage:
@@ -644,12 +564,20 @@ class Store:
                     raise
             except TxlogError as error:
                 self._keep_view()
+                if not waits and self._view.journal.owes and not self.dry_run:
+                    return self._owed()
                 if damage is not None and not isinstance(error, Corruption):
                     raise damage from error
                 raise
             else:
                 self._is_void = False
                 return answer
+
+    def _owed(self) -> Owed:
+        """The group of a read that waits for frames which others make durable."""
+        journal = self._view.journal
+        group = Group([Call(_nothing)], journal.awaited_lsn, journal.place)
+        return Owed(group, self._next_flight(group))
 
     def _keep_view(self) -> None:
         """After a TxlogError from a step that may refuse: the view is unchanged, so keep it.
@@ -964,7 +892,7 @@ class Store:
             if are_done(own_calls):
                 return None
             raise
-        return None if decided is None else self._written(*decided)
+        return None if decided is None else self._written(*decided, own_calls)
 
     def _is_settled(self, own_calls: list[Call]) -> bool:
         """End a call whose leader was interrupted; False when its own thread must decide it.
@@ -1018,29 +946,43 @@ class Store:
         calls = groups[0] if len(groups) == 1 else [call for group in groups for call in group]
         try:
             now = self.clock.now()
-            sync = self._follow(calls, now) or sync
+            has_swept = self._follow(calls, now)
+            sync = has_swept or sync
             is_following = False
             for group in groups:
                 if len(group) == 1:
                     sync = self._run_one(group[0], now, is_own=group is own_calls) or sync
                 else:
                     sync = self._run_joined(group, now, is_own=group is own_calls) or sync
+            if has_swept:  # nobody sees the ends of transactions before they are durable
+                for call in calls:
+                    call.waits = True
         except TxlogError as error:
             self._fail(calls, error, is_following=is_following)
             return None
         return calls, sync
 
-    def _written(self, calls: list[Call], sync: bool) -> Owed | None:
-        """After the write lock: end calls that need no flush; the others wait as a group."""
+    def _written(self, calls: list[Call], sync: bool, own_calls: list[Call]) -> Owed | None:
+        """After the write lock: end calls that need no flush; the others wait as a group.
+
+        returns: the group, if the own calls are in it; else one of its own threads flushes
+        """
         self._is_void = False
         journal = self._view.journal
         # without sync: an answer may show a frame whose durability others await
         lsn = journal.last_lsn if sync else journal.awaited_lsn
-        if lsn <= journal.durable_lsn:
-            for call in calls:
+        is_durable = lsn <= journal.durable_lsn
+        waiting = []
+        for call in calls:
+            if call.waits and not is_durable:
+                waiting.append(call)
+            else:
                 call.done = True
+        if is_durable or (calls and not waiting):
             return None
-        group = Group(calls, lsn, journal.place)
+        group = Group(waiting, lsn, journal.place)
+        if own_calls and own_calls[-1].done:
+            return None
         return Owed(group, self._next_flight(group))
 
     def _turn(self, act: Callable[[], T], is_done: Callable[[], bool] | None = None) -> T | None:
@@ -1196,6 +1138,7 @@ class Store:
             if is_stray:
                 self._renew(now)  # the view may have been half changed
             return False
+        call.waits = decision.waits or decision.sync or decision.error is not None
         if not decision.ops:
             call.conclude(decision)
             call.stage = NO_FRAME
@@ -1448,7 +1391,7 @@ class Store:
             return None  # its flusher raises the witness; a stopped process would block this call
         run = partial(self._run, [calls] if calls else [], calls, sync=True)
         decided = self._file_lock.run(run, None, otherwise=None)
-        return None if decided is None else self._written(*decided)
+        return None if decided is None else self._written(*decided, calls)
 
     # --- for maintenance ---------------------------------------------------------------------
 

@@ -55,7 +55,10 @@ class Library:
             (Consumer, {**CONSUMING, "acknowledge_async": ("acknowledge", _acknowledged)}),
             (Producer, {**SENDING, **sending_later}),
             (Reader, READING),
-            (Transaction, {**ENDING, "__exit__": ("commit", _ended)}),
+            (
+                Transaction,
+                {**ENDING, "__exit__": ("commit", _ended), "commit_async": ("commit", _ended)},
+            ),
             (Client, BY_ID),
         ):
             for name, (call, describe) in calls.items():

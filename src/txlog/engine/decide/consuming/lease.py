@@ -27,7 +27,16 @@ from txlog.engine.folds.catalog import Consumer, Subscription, Topic
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model.idset import IdSet, each, size
 from txlog.engine.model.leases import Seen, due_in
-from txlog.engine.model.ops import ConsumerDetached, Due, Leased, Op, Returned, Run
+from txlog.engine.model.ops import (
+    CATALOG,
+    ConsumerDetached,
+    Due,
+    Leased,
+    Op,
+    Returned,
+    Run,
+    returns,
+)
 from txlog.engine.plan.ack_sets import messages_in
 from txlog.engine.plan.consuming.choice import SHARED_TYPES as SHARED_TYPES
 from txlog.engine.plan.consuming.choice import PartitionDelivery as PartitionDelivery
@@ -159,7 +168,7 @@ def receive(
             ops.append(Leased(wants.subscription, number, me.number, part.runs, due, part.ahead))
             budget -= sum(map(size, part.runs))
             room_bytes -= part.bytes
-            sync = sync or not _is_durable(view, part.pieces[-1])
+            sync = sync or not all(_is_durable(view, piece) for piece in part.pieces)
     handed = Delivery(parts, is_more=is_more and not ops, timeout_ms=timeout_ms)
     if wants.ahead and most - budget == 1:
         _hand_over(ops, parts, due_in(now, timeout_ms) if timeout_ms else None)
@@ -168,7 +177,21 @@ def receive(
     if delays is not None and not ops:
         due_times = (delays.next_ms(view, part) for part in parts)
         handed.due_ms = min((at for at in due_times if at is not None), default=None)
-    return Decision(ops, None, sync, handed)
+    waits = not ops or _rests_on_flight(view, wants.subscription, numbers)
+    return Decision(ops, None, sync, handed, waits=waits)
+
+
+def _rests_on_flight(view: View, subscription: int, numbers: Iterable[int]) -> bool:
+    """True when frames that are not durable yet may have made messages available again.
+
+    The messages themselves are durable, or the decision is flushed. Acknowledgements and leases
+    only leave fewer messages, and the frame of a consumer that comes or goes is never waited for.
+    """
+    durable = view.journal.durable_lsn
+    if durable >= view.lsn:
+        return False
+    facets = [returns(subscription, number) for number in numbers]
+    return view.last_change([CATALOG, *facets]) > durable
 
 
 def _timeout_ms(subscription: Subscription, wants: ReceiveRequest) -> int:
@@ -221,9 +244,8 @@ def _in_hand(view: View, me: Consumer, wants: ReceiveRequest, now: Instant) -> i
 
 
 def _is_durable(view: View, piece: Piece) -> bool:
-    """True when the frame that made the piece visible is durable; a dead writer may leave others.
-
-    Positions rise with the LSN, so the last piece of a partition decides for those before it.
+    """True when the frame that made the piece visible is durable; others may be in flight, or left
+    by a dead writer.
     """
     durable = view.journal.durable_lsn
     if durable >= view.lsn:

@@ -483,6 +483,7 @@ def send_in_txn(
     stored: list[SliceReceipt] = []
     pieces: list[pa.RecordBatch | OneRow] = []
     at = 0
+    has_repeats = False
     for piece in routed.slices:
         number = number_of(topic, piece.partition)
         buffered = buffers.find_held(view.buffer(number), *pair)
@@ -493,6 +494,7 @@ def send_in_txn(
             original = (fresh.original, MessageId(0, 0, sent.index))
         stored_rows = piece.rows
         if fresh.repeats:
+            has_repeats = True
             stored_rows -= _count_repeats(draft, number, fresh)
         index = 1 + (0 if buffered is None else buffered.count)
         ledger = first = 0
@@ -523,7 +525,9 @@ def send_in_txn(
     if refusal is not None:
         return refusal
     answer = (TxnId(*pair), stored)
-    return Decision(draft.ops, _joined(routed, pieces, at), draft.sync, answer)
+    batch = _joined(routed, pieces, at)
+    # only what it says about other messages may rest on frames that are still being flushed
+    return Decision(draft.ops, batch, draft.sync, answer, waits=has_repeats)
 
 
 def _refused(draft: Draft, delays: DeliveryTimes | None) -> Decision[Any] | None:

@@ -124,7 +124,9 @@ def begin(
     draft.ops.append(KeyBound(number, holder[0], key, connected.epoch, txn.sequence))
     # durable, because the answer that another transaction was aborted must stay true
     answer = KeyedTxn(TxnId(number, txn.sequence), connected.fenced)
-    return draft.decision(answer, sync=connects or freed > 0)
+    decision = draft.decision(answer, sync=connects or freed > 0)
+    decision.waits = decision.sync
+    return decision
 
 
 def delete(

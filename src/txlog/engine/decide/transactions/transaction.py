@@ -513,7 +513,9 @@ def begin(view: View, settings: Settings, now: Instant, new: NewTxn) -> Decision
     """
     draft = Draft(view, settings, now.wall_ms)
     txn = open_txn(draft, new)
-    return draft.decision(TxnId(txn.coordinator, txn.sequence))
+    decision = draft.decision(TxnId(txn.coordinator, txn.sequence))
+    decision.waits = decision.sync  # else its frame may be lost, as any frame of an OPEN one
+    return decision
 
 
 def end(

@@ -275,7 +275,7 @@ class Ahead:
         has_back = bool(self._back) and self._has_back()
         if not self._queue:
             return
-        lost, is_preceded = self._store.read(self._look)
+        lost, is_preceded = self._store.read(self._look, waits=False)
         for _ in range(lost):
             self._queue.popleft()
         if has_back or is_preceded:

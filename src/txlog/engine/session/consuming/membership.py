@@ -239,7 +239,7 @@ class Membership:
         if not now and moment - self._last_look < LOOK_SECONDS:
             return False
         self._last_look = moment
-        consumers, _ = self._store.read(self._look, fresh=False)
+        consumers, _ = self._store.read(self._look, fresh=False, waits=False)
         disk = self._store.disk
         dead = self._dead([number for number in consumers if number != self.number])
         alive = [number for number in consumers if number not in dead and number != self.number]

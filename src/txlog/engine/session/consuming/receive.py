@@ -80,7 +80,7 @@ def read_handed(
             look = partial(
                 _rows, short=short, topic=topic, subscription=member.subscription, part=part
             )
-            tables.append(store.read(look, fresh=False))
+            tables.append(store.read(look, fresh=False, waits=False))
             runs += part.runs
         except BaseException as error:  # also on Ctrl-C: the messages are leased, but not delivered
             _give_back(store, member, handed.parts[at:])
@@ -229,7 +229,7 @@ class Still:
 
         It reads new frames of the journal in any case, so the turn after it need not.
         """
-        lsn, stamps = store.read(lambda view: (view.lsn, view.stamps(self._keys)))
+        lsn, stamps = store.read(lambda view: (view.lsn, view.stamps(self._keys)), waits=False)
         now, due_ms = store.clock.now(), self.handed.due_ms
         if now.boot_id != self._boot_id or (due_ms is not None and now.wall_ms >= due_ms):
             return False
@@ -481,7 +481,7 @@ class Receiving:
                 return still.handed
             has_followed = not self.is_thorough
         self._still = None
-        if store.read(self._begin, fresh=self.is_idle and not has_followed):
+        if store.read(self._begin, fresh=self.is_idle and not has_followed, waits=False):
             expire_due(store, [(self.topic.number, self.subscription.number)], fresh=False)
         numbers = self.numbers()
         order = [*numbers[self._turn :], *numbers[: self._turn]]
@@ -507,16 +507,16 @@ class Receiving:
 
         is_seen = not self.is_idle
         if self.is_idle:
-            empty = store.read(look, fresh=False)
+            empty = store.read(look, fresh=False, waits=False)
             while empty is not None and empty.is_more:
                 self._stand(empty)
-                empty = store.read(look)
+                empty = store.read(look, waits=False)
             if empty is not None and not self.is_thorough:
-                self._still = store.read(partial(self._stillness, empty, looked), fresh=False)
+                self._still = self._still_of(empty, looked)
                 return empty
             is_seen = self._reap()
             if empty is not None and not is_seen and not store.has_unflushed(unseen=True):
-                self._still = store.read(partial(self._stillness, empty, looked), fresh=False)
+                self._still = self._still_of(empty, looked)
                 return empty
         else:
             self._member.reap(now=False)
@@ -527,7 +527,7 @@ class Receiving:
 
         Then note which partition the next turn begins with, or how long turns will find nothing.
         """
-        store, order = self._store, wants.partitions
+        order = wants.partitions
         handed, looked = self._lease(wants, uses, guard)
         if not any(part.runs for part in handed.parts) and self._reap():
             handed, looked = self._lease(wants, uses, guard)  # now with the messages of dead peers
@@ -538,7 +538,7 @@ class Receiving:
             # begin after it: a partition with many messages must not keep the others waiting
             self._turn = (self._turn + last + 1) % len(order)
         elif not self.is_refused:
-            self._still = store.read(partial(self._stillness, handed, looked), fresh=False)
+            self._still = self._still_of(handed, looked)
         return handed
 
     def _reap(self) -> bool:
@@ -547,6 +547,10 @@ class Receiving:
         is_seen = self._member.reap(now=True)
         self._reaped = departures
         return is_seen
+
+    def _still_of(self, handed: Delivery, lsn: int) -> Still | None:
+        look = partial(self._stillness, handed, lsn)
+        return self._store.read(look, fresh=False, waits=False)
 
     def _stillness(self, handed: Delivery, lsn: int, view: View) -> Still | None:
         """The Still of this turn; None if messages could appear without an event and a known time.

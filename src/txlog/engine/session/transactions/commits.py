@@ -28,7 +28,7 @@ import atexit
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures._base import FINISHED
+from concurrent.futures._base import FINISHED, RUNNING
 from contextlib import AbstractContextManager, suppress
 from threading import Lock, RLock, Thread, current_thread, get_ident
 from time import monotonic
@@ -81,6 +81,14 @@ class Ending(Protocol):
 
     future: CommitFuture
 
+    @property
+    def is_decided(self) -> bool:
+        """Whether the commit is decided, so that a later one comes after it."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error of the commit, as soon as any thread knows it."""
+
     def finish(self) -> EndAnswer:
         """Wait for the outcome of the calls, leading groups meanwhile; raises its error."""
 
@@ -95,13 +103,27 @@ class CommitFuture(Future["EndAnswer"]):
     `cancel` returns False: a commit that was asked for cannot be recalled.
     """
 
-    def __init__(self, queue: CommitQueue) -> None:
+    def __init__(self, queue: CommitQueue, ending: Ending) -> None:
+        """ending: the commit, as long as it is in flight"""
         super().__init__()
-        self.set_running_or_notify_cancel()
+        self._state = RUNNING  # as set_running_or_notify_cancel, but no thread knows it yet
         self._queue = queue
+        self._ending: Ending | None = ending
+        self._failure: BaseException | None = None
         self._gate: Any = Lock()
         self._gate.acquire()
         self.is_over = False
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error of the commit, perhaps before the future is done."""
+        ending = self._ending
+        error = None if ending is None else ending.failure
+        return self._failure if error is None else error
+
+    def over(self, error: BaseException | None) -> None:
+        """Note the outcome, and let go of the commit."""
+        self._failure, self._ending = error, None
 
     def result(self, timeout: float | None = None) -> EndAnswer:
         """The answer of the commit; waits for it, at most `timeout` seconds.
@@ -191,9 +213,9 @@ class CommitQueue:
         """Whether a commit is in the queue."""
         return any(other is ending for other in list(self._endings))
 
-    def new_future(self) -> CommitFuture:
+    def new_future(self, ending: Ending) -> CommitFuture:
         """The future of a commit."""
-        return CommitFuture(self)
+        return CommitFuture(self, ending)
 
     def held(self) -> AbstractContextManager[object]:
         """The lock under which a commit joins this queue and the queue of the store."""
@@ -326,7 +348,7 @@ class CommitQueue:
             error = failure
         if isinstance(error, OutcomeUnknown):
             for later in list(self._endings)[1:]:
-                later.give_up(_not_tried(error))
+                later.give_up(not_tried(error))
         ending.future.settle(answer, error)
         try:
             ending.future.call_back()
@@ -336,11 +358,18 @@ class CommitQueue:
             self._endings.popleft()
 
 
-def _not_tried(error: OutcomeUnknown) -> TryAgain:
-    failed = TryAgain(
-        f"not committed, since the outcome of a commit before it is unknown: {error}",
-        hint="ask for that outcome, then commit again, or abort",
-    )
+def not_tried(error: BaseException) -> TryAgain:
+    """The error of a commit that comes after a failed one."""
+    if isinstance(error, OutcomeUnknown):
+        failed = TryAgain(
+            f"not committed, since the outcome of a commit before it is unknown: {error}",
+            hint="ask for that outcome, then commit again, or abort",
+        )
+    else:
+        failed = TryAgain(
+            f"not committed, since a commit on which it depends failed: {error}",
+            hint="repeat that transaction first, or abort",
+        )
     failed.__cause__ = error
     return failed
 
@@ -398,14 +427,15 @@ class Pipeline(Generic[T]):
     @property
     def in_flight(self) -> int:
         """How many commits have no outcome yet."""
-        return sum(not future.done() for future in self._futures)
+        return sum(not future.is_over for future in self._futures)
 
     def transaction(self) -> PipelinedTransaction[T]:
         """The next transaction, for a `with` block. Waits while too many commits are in flight.
 
         raises: the error of an earlier commit, once
         """
-        while self._futures and (len(self._futures) >= self._max or self._futures[0].done()):
+        futures, most = self._futures, self._max
+        while futures and (len(futures) >= most or futures[0].is_over):
             self._take_oldest()
         return PipelinedTransaction(self, self._begin())
 
@@ -429,7 +459,7 @@ class Pipeline(Generic[T]):
         try:
             future.result()
         finally:
-            if future.done():  # an interrupt of the wait leaves it in flight
+            if future.is_over:  # an interrupt of the wait leaves it in flight
                 self._futures.popleft()
         self.committed += 1
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from txlog.base.ids import TxnId
 from txlog.base.logs import log_event
 from txlog.base.suggest import command_line
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.transactions import keys
 from txlog.engine.decide.transactions import transaction as end_txn
 from txlog.engine.decide.transactions.keys import KeyConnection, KeyedTxn
@@ -16,6 +20,9 @@ from txlog.engine.session.reading.pause import until
 from txlog.engine.store.store import Store
 from txlog.engine.view import View
 from txlog.errors import OutcomeUnknown
+
+if TYPE_CHECKING:
+    from txlog.engine.session.transactions.commits import Ending
 
 # --- by id -----------------------------------------------------------------------------------
 
@@ -115,16 +122,27 @@ def connect(store: Store, key: str, epoch: int, owner: str | int | None) -> KeyC
 
 
 def begin(
-    store: Store, timeout_ms: int | None, key: str, epoch: int | None, owner: str | int | None
+    store: Store,
+    timeout_ms: int | None,
+    key: str,
+    epoch: int | None,
+    owner: str | int | None,
+    previous: Ending | None = None,
 ) -> KeyedTxn:
     """Begin a keyed transaction now, not at its first send; as decide/transactions/keys.
 
     An open transaction that the key's previous holder left behind is aborted at once.
+    previous: the newest commit in flight of the client: if it must be repeated, it comes first, or
+              else it would be aborted, too
     """
     caller = store.disk.owner()
-    answer = store.write(
-        lambda view, now: keys.begin(
-            view, store.settings, now, caller, timeout_ms, key, epoch, owner
-        )
-    )
+
+    def decide(view: View, now: Instant) -> Decision[KeyedTxn | None]:
+        if previous is not None and not previous.is_decided:
+            return Decision([])
+        return keys.begin(view, store.settings, now, caller, timeout_ms, key, epoch, owner)
+
+    while (answer := store.write(decide)) is None:
+        assert previous is not None
+        previous.future.wait()
     return answer

@@ -101,6 +101,11 @@ class Commits:
                 self.queue = commits.CommitQueue(self._store)
             return self.queue
 
+    @property
+    def last(self) -> Ending | None:
+        """The newest commit without an outcome."""
+        return None if self.queue is None else self.queue.last
+
 
 _MAKING = RLock()  # a signal handler may commit, too
 
@@ -145,6 +150,13 @@ class _Commit:
         if ended is None or self.is_over:
             return True
         return ended.error is not None or ended.answer is not None
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error of the commit, as soon as any thread knows it."""
+        if self.refused is not None:
+            return self.refused.error or lost_write()
+        return None if self.ended is None else self.ended.error
 
     def finish(self) -> EndAnswer:
         """Finish the commit in the thread of the queue."""
@@ -277,7 +289,7 @@ class Transaction:
         """
         return self._commit()
 
-    def commit_async(self) -> CommitFuture:
+    def commit_async(self, after: CommitFuture | None = None) -> CommitFuture:
         """Commit without waiting; the future has the answer of `commit`, or its error.
 
         The commit is durable once the future is done. Commits take effect in the order of these
@@ -289,6 +301,8 @@ class Transaction:
         belongs to no caller; `close` and the end of the interpreter wait for it. If the process
         dies, a commit without an answer is done or not, as a whole.
 
+        after:  a commit on which this one depends: if that one fails, this one fails with TryAgain,
+                and its transaction is open again
         raises: InvalidTxnStatus; AlreadyClosed, ReadOnlyStore, NoResources: nothing was done
 
         >>> import tempfile, txlog
@@ -311,8 +325,8 @@ class Transaction:
         queue = self._commits.make()
         with queue.held():
             self._store.need_writable()
-            commit = self._prepared(queue.last)
-            commit.future = queue.new_future()
+            commit = self._prepared(queue.last, after)
+            commit.future = queue.new_future(commit)
             try:
                 if commit.ended is not None:
                     commit.group = self._grouped([*commit.calls, commit.ended])
@@ -344,8 +358,11 @@ class Transaction:
                 note_doubt(error)
             raise
 
-    def _prepared(self, previous: Ending | None) -> _Commit:
-        """Take the deferred calls for a commit, which comes after `previous`."""
+    def _prepared(self, previous: Ending | None, after: CommitFuture | None = None) -> _Commit:
+        """Take the deferred calls for a commit, which comes after `previous`.
+
+        after: as in `commit_async`
+        """
         if self._flying is not None:
             raise InvalidTxnStatus("the transaction is being committed")
         if self._status == "ABORTED" and isinstance(self.use, NewTxn):
@@ -357,8 +374,7 @@ class Transaction:
         if commit.refused is None:
             if not calls and isinstance(self.use, NewTxn):
                 commit.calls = [self._opening()]
-            assert previous is None or isinstance(previous, _Commit)
-            commit.ended = Call(self._end_of(commit.calls, previous))
+            commit.ended = Call(self._end_of(commit.calls, previous, after))
         return commit
 
     def _unclaim(self, commit: _Commit) -> None:
@@ -369,9 +385,14 @@ class Transaction:
 
     def _finish(self, commit: _Commit) -> EndAnswer:
         """End a commit of `commit_async`, in the thread of the queue."""
+        failure: BaseException | None = None
         try:
             return self._end(commit)
+        except BaseException as error:  # the commits that depend on this one fail, too
+            failure = error
+            raise
         finally:
+            commit.future.over(failure)
             if self._status == "COMMITTING" and self.outcome is None:
                 self._status = "OPEN"
             self._flying = None
@@ -722,10 +743,10 @@ class Transaction:
             self.use = before
 
     def _end_of(
-        self, before: list[Call], previous: _Commit | None
+        self, before: list[Call], previous: Ending | None, after: CommitFuture | None
     ) -> Callable[[View, Instant], Decision[Any]]:
-        """The decision to commit. It refuses after a refused call, and waits for repeated calls and
-        for the commit before it.
+        """The decision to commit. It refuses after a refused call and after a failed commit on
+        which it depends, and waits for repeated calls and for the commit before it.
         """
 
         def decide(view: View, now: Instant) -> Decision[EndAnswer | None]:
@@ -734,6 +755,8 @@ class Transaction:
                 if call.error is not None:
                     raise _Refused("an operation before it was refused")
                 is_again = is_again or call.answer is None
+            if after is not None and (failure := after.failure) is not None:
+                raise commits.not_tried(failure)
             if is_again:
                 return AGAIN
             return self._decided(view, now)

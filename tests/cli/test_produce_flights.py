@@ -1,0 +1,174 @@
+"""`produce --txn-every` with commits in flight: what is stored is always a prefix of the input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txlog
+from tests.cli.test_store import Tool, signal_after, tool
+from tests.harness import KILLED, ready, run
+from txlog.cli.produce import columns
+from txlog.engine.session.transactions.commits import CommitFuture
+from txlog.errors import OutcomeUnknown, TryAgain
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+_ = tool
+COUNT = 60
+
+
+def written(path: Path, count: int = COUNT) -> str:
+    """A file of so many numbered lines."""
+    path.write_text("".join(f"{number}\n" for number in range(count)))
+    return str(path)
+
+
+def stored(tool: Tool) -> list[bytes]:
+    """The messages of the topic."""
+    with txlog.open(tool.path) as client:
+        assert client.transactions() == []
+        return [message.value or b"" for message in client.reader("orders")]
+
+
+def prefix(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+@pytest.fixture
+def futures(monkeypatch: pytest.MonkeyPatch) -> list[CommitFuture]:
+    """The commits that do not wait."""
+    futures: list[CommitFuture] = []
+    commit = txlog.Client.commit_async
+
+    def counted(client: txlog.Client, *args: Any) -> CommitFuture:
+        assert sum(not future.done() for future in futures) < 8
+        futures.append(commit(client, *args))
+        return futures[-1]
+
+    monkeypatch.setattr(txlog.Client, "commit_async", counted)
+    return futures
+
+
+def test_commits_do_not_wait_and_the_summary_counts_them(
+    tool: Tool, tmp_path: Path, futures: list[CommitFuture]
+) -> None:
+    lines = written(tmp_path / "lines")
+    code, out, _ = tool("produce", "orders", "--txn-every", "4", lines, "--json")
+    [answer] = [json.loads(line) for line in out.splitlines()]
+    assert (code, answer["messages"], answer["transactions"]) == (0, COUNT, 15)
+    assert (answer["txn_state"], len(futures)) == ("committed", 15)
+    assert answer["txn"] == str(futures[-1].result().txn_id)
+    assert stored(tool) == prefix(COUNT)
+
+
+def test_acknowledgement_lines_come_in_order_with_their_ids(tool: Tool, tmp_path: Path) -> None:
+    lines = written(tmp_path / "lines")
+    words = ["produce", "orders", "--txn-every", "4", lines, "--ack-format", "ndjson"]
+    code, out, _ = tool(*words)
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert (code, len(rows)) == (0, COUNT)
+    with txlog.open(tool.path) as client:
+        ids = [str(message.message_id) for message in client.reader("orders")]
+    assert [row["message_id"] for row in rows] == ids
+
+
+def test_a_bad_record_keeps_what_was_committed_before_it(tool: Tool, tmp_path: Path) -> None:
+    path = tmp_path / "input"
+    path.write_text("".join(f'{{"a":{number}}}\n' for number in range(30)) + "{bad\n")
+    error = tool.error(
+        "produce", "orders", "--txn-every", "4", "--batch", "4", "--in", "ndjson", str(path)
+    )
+    assert error["done"] == [{"name": "orders", "messages": 28}]
+    assert len(stored(tool)) == 28
+
+
+@pytest.mark.parametrize("nth", [2, 5])
+def test_a_failed_commit_in_the_middle(
+    tool: Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    """Those behind it are aborted: the messages before it are stored, and no other."""
+    lines = written(tmp_path / "lines")
+    commit = txlog.Client.commit_async
+    calls: list[Any] = []
+
+    def fenced(client: txlog.Client, txn: Any, after: Any = None) -> CommitFuture:
+        calls.append(txn)
+        if len(calls) == nth:
+            client.abort(txn)
+        return commit(client, txn, after)
+
+    monkeypatch.setattr(txlog.Client, "commit_async", fenced)
+    error = tool.error("produce", "orders", "--txn-every", "4", lines)
+    assert error["done"] == [{"name": "orders", "messages": 4 * (nth - 1)}]
+    assert error["txn"] == str(calls[nth - 1])
+    assert stored(tool) == prefix(4 * (nth - 1))
+
+
+def test_a_newer_holder_of_the_key_in_the_middle(
+    tool: Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = written(tmp_path / "lines")
+    commit = txlog.Client.commit_async
+    calls: list[Any] = []
+
+    def fenced(client: txlog.Client, txn: Any, after: Any = None) -> CommitFuture:
+        calls.append(txn)
+        if len(calls) == 6:
+            client.connect("k")
+        return commit(client, txn, after)
+
+    monkeypatch.setattr(txlog.Client, "commit_async", fenced)
+    error = tool.error("produce", "orders", "--txn-every", "4", "--transaction-key", "k", lines)
+    assert error["done"] == [{"name": "orders", "messages": 20}]
+    assert stored(tool) == prefix(20)
+
+
+def test_an_unknown_outcome_in_the_middle_is_asked_for(
+    tool: Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit and those behind it are repeated, in their order."""
+    lines = written(tmp_path / "lines")
+    results = CommitFuture.result
+    failures = [OutcomeUnknown("the flush failed"), TryAgain("one before it is unknown")]
+
+    def unsure(future: CommitFuture, timeout: float | None = None) -> Any:
+        answer = results(future, timeout)
+        if len(failures) and answer.txn_id.sequence > 0:
+            raise failures.pop(0)
+        return answer
+
+    monkeypatch.setattr(CommitFuture, "result", unsure)
+    code, out, _ = tool("produce", "orders", "--txn-every", "4", lines, "--json")
+    assert code == 0 and json.loads(out)["transactions"] == 15
+    assert stored(tool) == prefix(COUNT)
+
+
+def test_a_signal_waits_for_the_commits_in_flight(
+    tool: Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = written(tmp_path / "lines")
+    signal_after(monkeypatch, columns, "send", 7)
+    code, _, err = tool("produce", "orders", "--txn-every", "4", "--batch", "4", lines, "--json")
+    fields = json.loads(err)["interrupted"]
+    messages = fields["messages"]
+    assert (code, fields["transactions"]) == (130, messages // 4)
+    assert messages in (24, 28)
+    assert stored(tool) == prefix(messages)
+
+
+@pytest.mark.parametrize("nth", range(1, 9))
+def test_a_kill_leaves_a_prefix_of_the_input(tmp_path: Path, nth: int) -> None:
+    """SIGKILL at a flush, with several commits in flight: the rest of the input completes it."""
+    path = str(tmp_path / "store")
+    txlog.init(path)
+    with txlog.open(path) as client:
+        client.create_topic("orders")
+    lines = written(tmp_path / "lines")
+    run(ready("produce_killed", path, lines, nth), code=KILLED)
+    with txlog.open(path) as client:
+        values = [message.value for message in client.reader("orders")]
+        assert values == prefix(len(values))
+        assert len(values) % 4 == 0
