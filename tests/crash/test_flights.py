@@ -144,7 +144,8 @@ def test_a_thread_that_waits_for_a_failed_flush_gets_no_false_answer(
 ) -> None:
     """One flight covers two threads, and fails: the other one's frame goes to a new file first.
 
-    They connect keys: a send would look after delayed messages next, and flush for that.
+    They connect keys: a send would look after delayed messages next, and flush for that. Both
+    append between fdatasync and the landing of an earlier flight, which must not cover them.
     """
     disk, client = client_that_sent()
     begun, failed, waits = threading.Event(), threading.Event(), threading.Event()
@@ -161,19 +162,18 @@ def test_a_thread_that_waits_for_a_failed_flush_gets_no_false_answer(
 
     def step(op: str, path: str, **info: int) -> None:
         nonlocal flushes
-        if op != "datasync" or not path.startswith("journal/"):
-            return
-        flushes += 1
-        if flushes == 1:
+        if op == "datasync" and path.startswith("journal/"):
+            flushes += 1
+            if flushes == 2:
+                assert waits.wait(60)
+                failed.set()
+                raise EIO
+        elif path == "journal/witness" and flushes == 1 and not begun.is_set():
             begun.set()
             store = client.store
             lsn = store._view.lsn
             while store._view.lsn < lsn + 2:
                 pass  # two more threads append
-        if flushes == 2:
-            assert waits.wait(60)
-            failed.set()
-            raise EIO
 
     def work(key: str) -> None:
         try:
