@@ -139,6 +139,31 @@ def test_a_failed_flush_is_the_outcome_of_its_own_thread() -> None:
         assert "a2" in sent(image, after_reboot())
 
 
+def test_the_outcome_is_unknown_once_the_old_file_is_gone() -> None:
+    """A flush fails. Before the other thread can look whether its frame was copied, another process
+    makes checkpoints, and deletes the file that would tell.
+    """
+    disk, client = client_that_sent()
+    threads = Threads(client, flushing_call(), EIO)
+    other = patient(disk.process())
+    journals: list[set[str]] = []
+
+    def step(op: str, path: str, **info: int) -> None:
+        threads(op, path, **info)
+        if (op, path) == ("lock", "lock") and threads.unknown and not journals:
+            journals.append({path for path in disk.files() if path.endswith(".journal")})
+            for _ in range(3):
+                assert send(other, "b")
+                other.checkpoint()
+            journals.append({path for path in disk.files() if path.endswith(".journal")})
+
+    disk.step = step
+    threads.run()
+    before, after = journals
+    assert not before & after
+    assert threads.unknown == ["a1", "a2"] and not threads.answered
+
+
 def test_a_thread_that_waits_for_a_failed_flush_gets_no_false_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
