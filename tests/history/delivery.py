@@ -546,7 +546,7 @@ class Deliveries:
         kills = defaultdict(list)
         for op in ("kill", "power_cut", "lossy"):
             for call in self.history.by_op[op]:
-                kills[call.process if op == "kill" else ""].append(call.start)
+                insort(kills[call.process if op == "kill" else ""], call.start)
         attached: dict[Name, tuple[Call, float]] = {}
         for call in self.history.by_op["subscribe"]:
             if call.outcome != "ok" or call.args.get("kind") != "exclusive":

@@ -466,6 +466,11 @@ CORRECT: dict[str, str] = {
         p2/close c2
         send m3 -> 1:2
         receive c1 -> 1:2/m3""",
+    "a power cut ends a consumer that attached after a failed flush": """
+        * lossy
+        subscribe c1 kind=exclusive
+        * power_cut
+        p2/subscribe c2 kind=exclusive""",
     "nothing": "",
     "sends with unknown outcomes, there or not": """
         send m1 ?
