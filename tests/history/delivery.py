@@ -543,7 +543,7 @@ class Deliveries:
         ends: dict[str, float] = {}
         for call in self.history.by_op["close"]:
             ends[call.args["consumer"]] = min(ends.get(call.args["consumer"], NEVER), call.start)
-        kills = defaultdict(list)
+        kills: dict[str, list[int]] = defaultdict(list)
         for op in ("kill", "power_cut", "lossy"):
             for call in self.history.by_op[op]:
                 insort(kills[call.process if op == "kill" else ""], call.start)
