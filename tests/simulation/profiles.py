@@ -322,9 +322,12 @@ _TRANSACTION_FAULTS: Final = (
 
 def _at_move(random: Random) -> dict[str, Any]:
     """A process dies soon after it has copied a file to the bucket, around the frame for that."""
-    death = {"kind": random.choice(("kill", "power_cut")), "own": random.randint(3, 12)}
-    on = ["far_write", ""]
-    return {"kind": "nothing", "on": on, "nth": random.randint(1, 5), "then": [death]}
+    death: dict[str, Any] = {"kind": random.choice(("kill", "power_cut"))}
+    copied = {"kind": "nothing", "on": ["far_write", ""], "nth": random.randint(1, 5)}
+    if random.random() < 0.5:
+        return copied | {"then": [death | {"own": random.randint(3, 12)}]}
+    removed = {"kind": "nothing", "on": ["unlink", "topics"], "nth": 1, "same": True}
+    return copied | {"then": [removed | {"then": [death | {"own": random.randint(1, 4)}]}]}
 
 
 def _at_large(random: Random) -> dict[str, Any]:

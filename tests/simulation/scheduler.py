@@ -33,7 +33,7 @@ SECOND = 1_000_000_000  # nanoseconds
 START_NS = 1000 * SECOND
 STEP_NS = 20_000  # the longest time that one step takes
 BUSY_STEPS_MAX = 30_000  # more than a whole life takes: a task that never waits repeats itself
-STEPS_MAX = 2_000_000  # of a run, which seldom takes a tenth: its tasks wait in turns for ever
+STEPS_MAX = 500_000  # of a run, which takes a tenth: its tasks wait in turns for ever
 HANG_S = 120.0  # of real time: a turn that takes longer does not end
 
 
