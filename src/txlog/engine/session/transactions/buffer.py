@@ -49,8 +49,10 @@ _ALL_ALIKE: Final = (ProducerBusy, ProducerFenced, TopicNotFound)
 class Owner(Protocol):
     """What a run needs of its transaction; see `Transaction`."""
 
-    use: Use
     _status: str
+
+    @property
+    def use(self) -> Use: ...
 
     def flush(self) -> None: ...
     def enqueue(self, run: Run) -> None: ...

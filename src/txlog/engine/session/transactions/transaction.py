@@ -184,7 +184,7 @@ class Transaction:
         "_first",
         "_flying",
         "_is_ending",
-        "_opener",
+        "_opened_by",
         "_queue",
         "_refused",
         "_status",
@@ -193,7 +193,6 @@ class Transaction:
         "buffer",
         "is_write_through",
         "outcome",
-        "use",
     )
 
     def __init__(
@@ -210,8 +209,8 @@ class Transaction:
         after_end: called after its end; flights: of its client; None: it never commits without
                    waiting
         """
-        self.use = use
-        self._opener: Call | None = None  # assigned the id, and its group is not settled yet
+        # with the call that assigned the id, until its group is settled
+        self._opened_by: tuple[Use, Call | None] = (use, None)
         self._commits = flights
         self._flying: _Commit | None = None  # the commit that is in the queue
         self.is_write_through = write_through
@@ -228,6 +227,11 @@ class Transaction:
         self._first: set[Call] = set()  # calls that wait again: they come before the others
         self._is_ending = False  # a commit has begun: it takes no more sends, unless repeated
         self.outcome: EndAnswer | None = None
+
+    @property
+    def use(self) -> Use:
+        """Its id, or how it begins."""
+        return self._opened_by[0]
 
     def __repr__(self) -> str:
         return f"<txlog.Transaction {self._id_if_any()} {self._status}>"
@@ -713,18 +717,16 @@ class Transaction:
         if type(answer) is tuple:
             answer = answer[0]
         if isinstance(answer, TxnId):
-            self.use, self._opener = answer, call
+            self._opened_by = answer, call
 
     def _note_opened(self, group: _Group, *, is_written: bool) -> None:
         """After a group: forget the id if the group assigned it, and its frame was never written.
 
         Another thread may have opened the transaction meanwhile, in a frame of its own.
         """
-        opener = self._opener
+        use, opener = self._opened_by
         if opener is not None and any(call is opener for call in group.submitted):
-            self._opener = None
-            if not is_written:
-                self.use = group.use
+            self._opened_by = use if is_written else group.use, None
 
     def _end_of(
         self, before: list[Call], previous: _Commit | None
