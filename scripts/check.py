@@ -5,7 +5,7 @@ usage: check.py [-h] [--all] [--slow] [--changed] [--only STEP] [PYTEST ARGUMENT
 The steps format, lint, types and tests are quick. --all adds five: deep tries each law at many
 places; spark has the tests of one Spark session; clients builds stock clients of Apache Pulsar and
 tries them; upstream runs those clients' own tests; mutants hunts patches that break a promise, for
-90 seconds of processor time. Of each, another part runs each day, and so of
+45 seconds of processor time. Of each, another part runs each day, and so of
 the tests marked slow (tests/rotation.py); with --slow, all run, and with --only STEP, all of that
 step but the slow ones. With pytest arguments, only those tests run.
 --changed is for while you work: ruff and the tests nearest to your changes, for 9 seconds. A failed

@@ -16,6 +16,8 @@ import txlog.aio
 from tests.tiers import graded
 from txlog.engine.session.reading import pause
 from txlog.engine.session.sending import outbox
+from txlog.engine.session.transactions import buffer
+from txlog.engine.store.store import Store
 from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, InvalidArgument, NotAllowed, NotFound
 
@@ -125,6 +127,34 @@ def test_a_full_queue_holds_up_one_task_and_not_the_loop(
             assert not any(task.done() for task in tasks)
         await asyncio.wait(tasks)
         assert all(task.result().message_id for task in tasks)
+
+    run(path, main)
+
+
+@pytest.mark.parametrize("where", ["value", "key", "ordering_key", "properties"])
+def test_the_loop_does_not_write_what_waits_in_a_transaction(
+    path: str, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Guards against a size in characters: the buffer counts bytes, and is full sooner."""
+    wrote: list[int] = []
+    submit = Store.submit
+
+    def noted(store: Store, calls: list[Any]) -> None:
+        wrote.append(threading.get_ident())
+        submit(store, calls)
+
+    monkeypatch.setattr(Store, "submit", noted)
+    monkeypatch.setattr(buffer, "TXN_BUFFER_BYTES_MAX", 1_000)
+    text: Any = "\N{EURO SIGN}" * 100
+    options: dict[str, Any] = {where: {"p": text} if where == "properties" else text}
+
+    async def main(client: txlog.aio.Client) -> None:
+        producer = await client.producer("t")
+        async with client.transaction() as txn:
+            for _ in range(8):
+                await producer.send(**({"value": "a"} | options), txn=txn)
+            assert wrote
+        assert threading.get_ident() not in wrote
 
     run(path, main)
 

@@ -140,12 +140,38 @@ def test_a_failed_flush_is_the_outcome_of_its_own_thread() -> None:
         assert "a2" in sent(image, after_reboot())
 
 
+def test_the_outcome_is_unknown_once_the_old_file_is_gone() -> None:
+    """A flush fails. Before the other thread can look whether its frame was copied, another process
+    makes checkpoints, and deletes the file that would tell.
+    """
+    disk, client = client_that_sent()
+    threads = Threads(client, flushing_call(), EIO)
+    other = patient(disk.process())
+    journals: list[set[str]] = []
+
+    def step(op: str, path: str, **info: int) -> None:
+        threads(op, path, **info)
+        if (op, path) == ("lock", "lock") and threads.unknown and not journals:
+            journals.append({path for path in disk.files() if path.endswith(".journal")})
+            for _ in range(3):
+                assert send(other, "b")
+                other.checkpoint()
+            journals.append({path for path in disk.files() if path.endswith(".journal")})
+
+    disk.step = step
+    threads.run()
+    before, after = journals
+    assert not before & after
+    assert threads.unknown == ["a1", "a2"] and not threads.answered
+
+
 def test_a_thread_that_waits_for_a_failed_flush_gets_no_false_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One flight covers two threads, and fails: the other one's frame goes to a new file first.
 
-    They connect keys: a send would look after delayed messages next, and flush for that.
+    They connect keys: a send would look after delayed messages next, and flush for that. Both
+    append between fdatasync and the landing of an earlier flight, which must not cover them.
     """
     disk, client = client_that_sent()
     begun, failed, waits = threading.Event(), threading.Event(), threading.Event()
@@ -162,19 +188,18 @@ def test_a_thread_that_waits_for_a_failed_flush_gets_no_false_answer(
 
     def step(op: str, path: str, **info: int) -> None:
         nonlocal flushes
-        if op != "datasync" or not path.startswith("journal/"):
-            return
-        flushes += 1
-        if flushes == 1:
+        if op == "datasync" and path.startswith("journal/"):
+            flushes += 1
+            if flushes == 2:
+                assert waits.wait(60)
+                failed.set()
+                raise EIO
+        elif path == "journal/witness" and flushes == 1 and not begun.is_set():
             begun.set()
             store = client.store
             lsn = store._view.lsn
             while store._view.lsn < lsn + 2:
                 pass  # two more threads append
-        if flushes == 2:
-            assert waits.wait(60)
-            failed.set()
-            raise EIO
 
     def work(key: str) -> None:
         try:

@@ -543,10 +543,10 @@ class Deliveries:
         ends: dict[str, float] = {}
         for call in self.history.by_op["close"]:
             ends[call.args["consumer"]] = min(ends.get(call.args["consumer"], NEVER), call.start)
-        kills = defaultdict(list)
+        kills: dict[str, list[int]] = defaultdict(list)
         for op in ("kill", "power_cut", "lossy"):
             for call in self.history.by_op[op]:
-                kills[call.process if op == "kill" else ""].append(call.start)
+                insort(kills[call.process if op == "kill" else ""], call.start)
         attached: dict[Name, tuple[Call, float]] = {}
         for call in self.history.by_op["subscribe"]:
             if call.outcome != "ok" or call.args.get("kind") != "exclusive":

@@ -39,7 +39,8 @@ op, with its args -> its answer:
     send             topic, value, key?, partition?, txn?, producer? (its name), sequence?,
                      session? (one producer object: it stores in the order of the invocations),
                      deliver_at_ms?, event_time_ms?
-                     -> partition, id (a send in a transaction may have none), duplicate?
+                     -> partition, id (a send in a transaction may have none; without a
+                        partition, too, it may wait in the client), duplicate?
                         Batched sends: invoke each as it is queued, and answer each later.
     announce         topic, producer, time_ms (null: idle), txn?       a producer's watermark
   transactions

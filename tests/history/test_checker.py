@@ -397,7 +397,7 @@ BROKEN: dict[str, str] = {
     "fenced-holder, its send": """
         begin key=k -> A epoch=0
         p2/begin key=k -> B epoch=1
-        send m1 txn=A""",
+        send m1 txn=A -> 1:0""",
     "fenced-holder, its begin": """
         connect_key key=k -> epoch=0
         p2/connect_key key=k -> epoch=1
@@ -466,6 +466,16 @@ CORRECT: dict[str, str] = {
         p2/close c2
         send m3 -> 1:2
         receive c1 -> 1:2/m3""",
+    "a power cut ends a consumer that attached after a failed flush": """
+        * lossy
+        subscribe c1 kind=exclusive
+        * power_cut
+        p2/subscribe c2 kind=exclusive""",
+    "the message of a fenced holder waits in its client": """
+        begin key=k -> A epoch=0
+        p2/begin key=k -> B epoch=1
+        send m1 txn=A
+        commit txn=A ! ExpiredTransaction""",
     "nothing": "",
     "sends with unknown outcomes, there or not": """
         send m1 ?

@@ -1,10 +1,11 @@
 """Look for mutants of the protocol, and print which detector finds each.
 
-usage: scripts/mutants [NAME ...] [--list] [--only simulation|tests] [--seeds N] [--first SEED]
-                       [--today SECONDS]
+usage: scripts/mutants [NAME ...] [--list] [--only simulation|tests] [--profile NAME] [--seeds N]
+                       [--first SEED] [--today SECONDS]
 
 Each mutant is a patch in tests/mutants that breaks one promise. Its header says what finds it: the
-simulation within a number of seeds, or some tests. The exit code is 1 if one is not found again.
+simulation of a profile within a number of seeds, or some tests. The exit code is 1 if one is not
+found again. A detector that hangs counts as one that finds something.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="numbers, or parts of names")
     parser.add_argument("--list", action="store_true", help="only list them")
     parser.add_argument("--only", choices=KINDS, help="only tests; or the simulation, for each")
+    parser.add_argument("--profile", help="of the simulation, in place of that in the header")
     parser.add_argument("--seeds", type=int, metavar="N", help="in place of those in the headers")
     parser.add_argument("--first", type=int, metavar="SEED", default=1, help="the first seed")
     parser.add_argument(
@@ -51,7 +53,7 @@ def main() -> int:
     hunted = 0
     print(f"{'mutant':44} {'seeds':>5} {'seconds':>7}  found by", flush=True)
     for mutant in chosen:
-        detectors = _detectors(mutant, options.only)
+        detectors = _detectors(mutant, options.only, options.profile)
         if not detectors:
             print(f"{mutant.name:44} {'-':>5} {'-':>7}  nothing yet", flush=True)
             continue
@@ -69,14 +71,16 @@ def main() -> int:
     return 1 if missed else 0
 
 
-def _detectors(mutant: Mutant, kind: str | None) -> list[Detector]:
+def _detectors(mutant: Mutant, kind: str | None, profile: str | None) -> list[Detector]:
     """What to run; the simulation runs on request even if it has not found the mutant yet."""
+    if profile is not None:
+        return [Detector((), SEEDS, profile)]
     if kind is None:
         return [*mutant.detectors]
     chosen = [
         detector for detector in mutant.detectors if bool(detector.seeds) == (kind == SIMULATION)
     ]
-    return chosen or ([Detector((), SEEDS)] if kind == SIMULATION else [])
+    return chosen or ([Detector((), SEEDS, "all")] if kind == SIMULATION else [])
 
 
 def in_order_of(day: int, mutants: Iterable[Mutant]) -> list[Mutant]:

@@ -12,9 +12,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -22,6 +23,10 @@ from tests.mutants.patch import ROOT, Detector, Mutant
 
 COPIED = ("src", "tests", "pyproject.toml")
 QUICK = "not slow and not deep and not spark and not clients"
+# Much more than they need. What takes longer hangs, and the mutant counts as found.
+TESTS_S = 400.0
+SIMULATION_S, SEED_S = 150.0, 15.0
+IDLE_S, WAIT_SHARE = 60.0, 3.0  # of a hunt with a bound: a machine with other work is slower
 _FINDING = re.compile(r"seed (\d+): (.+)")
 _FAILED = re.compile(r"(?:FAILED|ERROR) (\S+)")
 
@@ -51,7 +56,8 @@ class Hunter:
         self, most: int | None = None, first: int = 1, bound_s: float | None = None
     ) -> None:
         self._most, self._first, self._bound_s = most, first, bound_s
-        self._plain: dict[int, bool] = {}  # by seed: whether it passes without a patch
+        self._hung: subprocess.Popen[str] | None = None
+        self._plain: dict[tuple[str, int], bool] = {}  # whether a seed passes without a patch
 
     def hunt(self, mutant: Mutant, detectors: Iterable[Detector]) -> Hunted:
         """Run detectors of a mutant, until one finds it; raises TimeIsOver."""
@@ -61,44 +67,51 @@ class Hunter:
             for detector in detectors:
                 if detector.seeds:
                     seeds = detector.seeds if self._most is None else self._most
-                    found_by, tried = self._simulate(copy, seeds)
+                    found_by, tried = self._simulate(copy, detector.profile, seeds)
                 else:
                     found_by = self._tested(copy, detector.tests)
                 if found_by:
                     break
         return Hunted(found_by, tried, time.monotonic() - began)
 
-    def _simulate(self, copy: Path, seeds: int) -> tuple[str, int]:
+    def _simulate(self, copy: Path, profile: str, seeds: int) -> tuple[str, int]:
         seed, last = self._first, self._first + seeds - 1
         while seed <= last:
-            failed = self._first_failure(copy, seed, last)
+            failed = self._first_failure(copy, profile, seed, last)
             if failed is None:
                 break
             seed, text = failed
-            if self._passes(seed):
-                return f"seed {seed}: {text}", seed - self._first + 1
+            if self._passes(profile, seed):
+                return f"{profile} seed {seed}: {text}", seed - self._first + 1
             seed += 1
         return "", seeds
 
-    def _passes(self, seed: int) -> bool:
+    def _passes(self, profile: str, seed: int) -> bool:
         """Whether a seed finds nothing in the project as it is."""
-        if seed not in self._plain:
+        at = profile, seed
+        if at not in self._plain:
             with _copy(None) as copy:
-                self._plain[seed] = self._first_failure(copy, seed, seed) is None
-        return self._plain[seed]
+                self._plain[at] = self._first_failure(copy, profile, seed, seed) is None
+        return self._plain[at]
 
-    def _first_failure(self, copy: Path, first: int, last: int) -> tuple[int, str] | None:
+    def _first_failure(
+        self, copy: Path, profile: str, first: int, last: int
+    ) -> tuple[int, str] | None:
         """(seed, finding) of the first seed that finds something; None: none does."""
-        seeds = ["--seed", str(first), "--seeds", str(last - first + 1), "--no-shrinking"]
-        with self._started(copy, ["-u", "-m", "tests.simulation", *seeds]) as process:
+        count = last - first + 1
+        seeds = ["--seed", str(first), "--seeds", str(count), "--no-shrinking"]
+        command = ["-u", "-m", "tests.simulation", "--profile", profile, *seeds]
+        bound_s = SIMULATION_S + count * SEED_S
+        with self._started(copy, command, bound_s) as process:
             assert process.stdout is not None
             said = []
             for line in process.stdout:
                 if (finding := _FINDING.match(line)) is not None:
-                    process.kill()
+                    _end(process)
                     return int(finding[1]), finding[2].strip()
                 said.append(line)
-            self._check(process)
+            if self._has_hung(process):
+                return first, f"{count} seeds do not end within {bound_s} s"
             if process.returncode != 0:
                 raise RuntimeError(
                     f"the simulation ends with {process.returncode}: {''.join(said)}"
@@ -109,9 +122,10 @@ class Hunter:
         """The first test that fails, of the quick ones or else of all; empty if all pass."""
         for marked in (["-m", QUICK], []):
             options = ["-q", "-x", "--tb=no", "--no-header", "-p", "no:cacheprovider", *marked]
-            with self._started(copy, ["-m", "pytest", *options, *tests]) as process:
+            with self._started(copy, ["-m", "pytest", *options, *tests], TESTS_S) as process:
                 said, _ = process.communicate()
-                self._check(process)
+                if self._has_hung(process):
+                    return f"{' '.join(tests)}, which does not end within {TESTS_S} s"
             failed = _FAILED.search(said)
             if failed is not None:
                 return failed[1]
@@ -119,8 +133,11 @@ class Hunter:
                 raise RuntimeError(f"the tests do not run: {said}")
         return ""
 
-    def _started(self, copy: Path, command: list[str]) -> subprocess.Popen[str]:
-        """A detector, which may use the processor time that is left."""
+    @contextmanager
+    def _started(
+        self, copy: Path, command: list[str], bound_s: float
+    ) -> Iterator[subprocess.Popen[str]]:
+        """A detector; it may use the processor time that is left, and so many seconds."""
         left_s = None if self._bound_s is None else int(self._bound_s - used_s())
         if left_s is not None and left_s <= 0:
             raise TimeIsOver
@@ -131,16 +148,43 @@ class Hunter:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,  # so that its children end with it
         )
         if left_s is not None:
             resource.prlimit(process.pid, resource.RLIMIT_CPU, (left_s, left_s + 1))
-        return process
+            bound_s = min(bound_s, IDLE_S + WAIT_SHARE * left_s)
+        timer = Timer(bound_s, self._hang, [process])
+        timer.start()
+        with process:
+            try:
+                yield process
+            finally:
+                timer.cancel()
+                _end(process)
 
-    @staticmethod
-    def _check(process: subprocess.Popen[str]) -> None:
-        """Raise TimeIsOver if the system ended a detector for its processor time."""
-        if process.wait() in (-signal.SIGXCPU, -signal.SIGKILL):
+    def _hang(self, process: subprocess.Popen[str]) -> None:
+        """The time of a detector is over."""
+        self._hung = process
+        _end(process)
+
+    def _has_hung(self, process: subprocess.Popen[str]) -> bool:
+        """Whether a detector was ended because it hung. Raises TimeIsOver if the system ended it
+        for its processor time, or if it hung in a hunt with a bound: the machine may be slow.
+        """
+        code = process.wait()
+        if self._hung is process:
+            if self._bound_s is not None:
+                raise TimeIsOver
+            return True
+        if code in (-signal.SIGXCPU, -signal.SIGKILL):
             raise TimeIsOver
+        return False
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Kill a detector and its children, which are a session of their own."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def used_s() -> float:

@@ -2,10 +2,11 @@
 
     broken: what the patch breaks, in a sentence
     lost: what a user would lose
-    found by: simulation, 60 seeds; tests/crash/test_torn.py::test_a_clean_store_is_left_alone
+    found by: simulation of journal, 60 seeds; tests/crash/test_torn.py::test_a_clean_store_is_fine
 
-`found by` names what has found it: the simulation within a number of seeds, or tests. If it names
-several, one of them must find it again. `nothing yet` is a task for whoever works on the tests.
+`found by` names what has found it: the simulation of a profile within a number of seeds, or tests.
+If it names several, one of them must find it again. `nothing yet` is a task for whoever works on
+the tests.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PATCHES = Path(__file__).parent
 SIMULATION = "simulation"
 NOTHING = "nothing yet"
 _HEADER = re.compile(r"broken: (.+)\nlost: (.+)\nfound by: (.+)\n\n(?=--- )")
-_SEEDS = re.compile(rf"{SIMULATION}, (\d+) seeds")
+_SEEDS = re.compile(rf"{SIMULATION} of (\w+), (\d+) seeds")
 _FILE = re.compile(r"^--- a/(\S+)\n\+\+\+ b/\1\n", re.MULTILINE)
 _HUNK = re.compile(r"^@@ .*\n", re.MULTILINE)
 
@@ -35,15 +36,16 @@ class Hunk:
 
 @dataclass(frozen=True)
 class Detector:
-    """What finds a mutant: tests, or the simulation within a number of seeds, else 0."""
+    """What finds a mutant: tests, or the simulation of a profile within so many seeds, else 0."""
 
     tests: tuple[str, ...]
     seeds: int = 0
+    profile: str = ""
 
     @property
     def name(self) -> str:
         """What the table calls it."""
-        return SIMULATION if self.seeds else " ".join(self.tests)
+        return f"{SIMULATION} of {self.profile}" if self.seeds else " ".join(self.tests)
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def read_mutant(path: Path) -> Mutant:
 
 def _detector(text: str) -> Detector:
     seeds = _SEEDS.fullmatch(text)
-    return Detector(tuple(text.split())) if seeds is None else Detector((), int(seeds[1]))
+    return Detector(tuple(text.split())) if seeds is None else Detector((), int(seeds[2]), seeds[1])
 
 
 def _sides(hunk: str) -> tuple[str, str]:

@@ -6,14 +6,16 @@ import importlib
 import inspect
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
+from typing import Any
 
 import pytest
 
 import txlog
 from tests.harness import python, run
+from txlog.base.startup import lazy
 from txlog.base.startup.lazy import LazyModule, NotThereYet
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -93,6 +95,55 @@ def test_threads_wait_for_the_one_that_runs_it(probe: Path) -> None:
     for thread in others:
         thread.join()
     assert (amid.is_set(), values, ran(probe)) == (True, [2, 2, 2, 2], 1)
+
+
+def interrupt_at(nth: int) -> Callable[[FrameType, str, object], Any]:
+    """A trace function that raises before the nth instruction of `lazy`, as a signal handler."""
+    count = 0
+
+    def step(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal count
+        if event == "opcode":
+            count += 1
+            if count == nth:
+                raise KeyboardInterrupt
+        return step
+
+    def call(frame: FrameType, event: str, arg: object) -> Any:
+        if frame.f_code.co_filename != lazy.__file__:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return step
+
+    return call
+
+
+def use_probe(values: list[object]) -> None:
+    values.append(importlib.import_module("txlog.probe").FOUND)
+
+
+def test_an_interrupt_leaves_no_lock_taken(probe: Path) -> None:
+    """Rule 5: whichever instruction it comes before, another thread can use the module."""
+    write(probe, "FOUND = 7")
+    nth, is_interrupted = 0, True
+    while is_interrupted:
+        nth += 1
+        sys.settrace(interrupt_at(nth))
+        try:
+            use_probe([])
+            is_interrupted = False
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        values: list[object] = []
+        thread = threading.Thread(target=use_probe, args=[values], daemon=True)
+        thread.start()
+        thread.join(60)
+        assert values == [7], f"instruction {nth}"
+        sys.modules.pop("txlog.probe")
+        vars(txlog).pop("probe", None)
+    assert nth > 100
 
 
 def test_unused_modules_do_not_run() -> None:

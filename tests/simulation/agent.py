@@ -334,7 +334,7 @@ class Agent(Upkeep, Watching):
     def _fill(self, op: dict[str, Any], txn: Any, received: list[Message], consumer: Any) -> None:
         txn_id = str(txn.id)
         for topic, key in op["to"]:
-            self._send_in(txn, txn_id, topic, key, is_deferred=op.get("in_flight", False))
+            self._send_in(op, txn, txn_id, topic, key)
         if received:
             self._call(
                 "acknowledge",
@@ -345,27 +345,61 @@ class Agent(Upkeep, Watching):
             )
 
     def _send_in(
-        self, txn: Any, txn_id: str, topic: str, key: str | None, *, is_deferred: bool = False
+        self, op: dict[str, Any], txn: Any, txn_id: str, topic: str, key: str | None
     ) -> None:
         """Send in a transaction: the message waits for the commit, as no call reads the receipt."""
-        producer, facts, payload = self._facts_in(txn_id, topic, key)
-        if is_deferred:
-            act = lambda: producer.send_async(payload, key=key, txn=txn)  # noqa: E731
+        producer, facts, payload, options = self._facts_in(op, txn_id, topic, key)
+        if op.get("in_flight", False):
+            act = lambda: producer.send_async(payload, txn=txn, **options)  # noqa: E731
             self._queue("send", act, sent, **facts)
         else:
-            self._call("send", lambda: producer.send(payload, key=key, txn=txn), nothing, **facts)
+            self._call("send", lambda: producer.send(payload, txn=txn, **options), nothing, **facts)
 
     def _facts_in(
-        self, txn_id: str, topic: str, key: str | None
-    ) -> tuple[Any, dict[str, Any], Any]:
-        """For a send in a transaction: the producer, what the history records, and the payload."""
+        self, op: dict[str, Any], txn_id: str, topic: str, key: str | None
+    ) -> tuple[Any, dict[str, Any], Any, dict[str, Any]]:
+        """For a send in a transaction: the producer, what the history records, the payload, and
+        the options of the send.
+        """
         value, producer = self._value(), self._producer(topic)
         payload = self._payload(topic, value)
-        facts = {"topic": topic, "value": value, "txn": txn_id}
+        facts: dict[str, Any] = {"topic": topic, "value": value, "txn": txn_id}
         facts["session"] = f"{self._session(topic)}.{txn_id}"
+        options: dict[str, Any] = {"key": key}
         if key:
             facts["key"] = key
-        return producer, facts, payload
+        if op.get("after_ms") is not None:
+            due = SystemClock().now().wall_ms + op["after_ms"]
+            facts["deliver_at_ms"] = options["deliver_at"] = due
+        return producer, facts, payload, options
+
+    def pipeline(self, op: dict[str, Any]) -> None:
+        """Transactions whose commits overlap; none has an id before its commit is decided.
+
+        What the producers of the pipeline send is stored in the order of the commits.
+        """
+        received, consumer = self._take(op, len(op["txns"]))
+        began, left = self._value(), [*received]
+        endings: list[tuple[Any, str]] = []
+        for sends in op["txns"]:
+            txn, txn_id = self.client.transaction(), f"in flight {self._value()}"
+            for topic, key in sends:
+                producer, facts, payload, options = self._facts_in(op, txn_id, topic, key)
+                facts["session"] = f"{self._session(topic)}.{began}"
+                act = partial(producer.send_async, payload, txn=txn, **options)
+                self._queue("send", act, sent, **facts)
+            if left:
+                facts = self._acked_of(op, consumer, [message := left.pop()]) | {"txn": txn_id}
+                act = partial(consumer.acknowledge_async, [message], txn=txn)
+                self._queue("acknowledge", act, acked, **facts)
+            self._queue("commit", txn.commit_async, nothing, txn=txn_id)
+            endings.append((txn, txn_id))
+        if op["repeats"]:
+            self._settle()
+            for txn, txn_id in endings:  # what failed without an effect is committed now
+                if txn.state == "OPEN":
+                    self._guarded(partial(self._end, txn, txn_id, "commit", {}))
+            self._answer_queued()
 
     def _in_transaction(
         self,
@@ -405,9 +439,9 @@ class Agent(Upkeep, Watching):
         deferred: list[tuple[int, Callable[[Any], dict[str, Any]], Any]] = []
         try:
             for topic, key in op["to"]:
-                producer, facts, payload = self._facts_in(txn_id, topic, key)
+                producer, facts, payload, options = self._facts_in(op, txn_id, topic, key)
                 call = self.recorder.invoke(self.process.name, "send", **facts)
-                deferred.append((call, sent, producer.send_async(payload, key=key, txn=txn)))
+                deferred.append((call, sent, producer.send_async(payload, txn=txn, **options)))
             if received:
                 facts = self._acked_of(op, consumer, received) | {"txn": txn_id}
                 call = self.recorder.invoke(self.process.name, "acknowledge", **facts)

@@ -11,7 +11,7 @@ import msgspec
 from tests.history.checker import check
 from tests.history.events import Event
 from tests.simulation import scenario as scenarios
-from tests.simulation.profiles import focused
+from tests.simulation.profiles import PROFILES, focused
 from tests.simulation.run import Finding, Outcome, Run
 from tests.simulation.scenario import Scenario
 from tests.simulation.scheduler import real
@@ -55,6 +55,7 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, help="stop after so long")
     parser.add_argument("--processes", type=int, help="simulated processes; by default drawn")
+    parser.add_argument("--profile", choices=PROFILES, help="for each seed; by default its own")
     parser.add_argument("--replay", type=Path, action="append", help="a scenario that was saved")
     parser.add_argument("--no-faults", action="store_true", help="leave faults out")
     parser.add_argument("--history", type=Path, help="write the history of the last run")
@@ -73,6 +74,7 @@ def main() -> int:
             focused(
                 scenarios.draw(seed, options.processes, faults=not options.no_faults),
                 faults=not options.no_faults,
+                profile=options.profile,
             )
             for seed in range(first, first + count)
         )

@@ -20,7 +20,6 @@ from tests.simulation.scenario import (
     operation_of,
 )
 
-SEEDS: Final = 8  # of so many, each profile gets one
 CLIENT_WEIGHTS: Final = {
     "produce": 8,
     "take": 3,
@@ -30,6 +29,34 @@ CLIENT_WEIGHTS: Final = {
     "hang_up": 1,
 }
 SEND_WEIGHTS: Final = {"send": 8.0, "transfer": 6.0, "checkpoint": 4.0}
+DELIVERY_WEIGHTS: Final = {
+    "send": 6.0,
+    "send_many": 4.0,
+    "transfer": 6.0,
+    "consume": 24.0,
+    "retry_later": 1.0,
+    "leave_open": 3.0,
+    "seek": 1.0,
+    "checkpoint": 3.0,
+    "reopen": 1.5,
+    "sleep": 2.0,
+    "together": 2.0,
+    "expire": 1.0,
+}
+DELAY_WEIGHTS: Final = {
+    "send_delayed": 14.0,
+    "send": 4.0,
+    "consume": 14.0,
+    "transfer": 5.0,
+    "leave_open": 2.0,
+    "checkpoint": 6.0,
+    "merge": 2.0,
+    "sleep": 6.0,
+    "reopen": 1.0,
+    "retry_later": 1.0,
+    "seek": 0.5,
+    "trim": 0.3,
+}
 WATCH_WEIGHTS: Final = {
     "stream": 12.0,
     "watch": 20.0,
@@ -45,16 +72,6 @@ HOLDING_WEIGHTS: Final = {  # what holds a watermark back for long
     "send_delayed": 2.0,
     "seek": 0.3,
 }
-
-
-def focused(scenario: Scenario, *, faults: bool) -> Scenario:
-    """The scenario of a seed, on one area if the seed has a profile."""
-    profile = PROFILES.get(scenario.seed % SEEDS)
-    if profile is not None:
-        profile(Random(f"{scenario.seed} consumers"), scenario)
-        if not faults:
-            scenario.faults.clear()
-    return scenario
 
 
 def _clients(random: Random, scenario: Scenario) -> None:
@@ -102,9 +119,58 @@ def _watermarks(random: Random, scenario: Scenario) -> None:
     del scenario.faults[random.choice((0, 1, 3)) :]
 
 
-PROFILES: Final[dict[int, Callable[[Random, Scenario], None]]] = {
-    2: _clients,
-    6: _watermarks,
+def _deliveries(random: Random, scenario: Scenario) -> None:
+    """Consumers of all types come, return messages and die, while cursors go to checkpoints."""
+    scenario.settings |= {
+        "checkpoint_frames": random.choice((8, 30, 1000)),
+        "ledger_entries_max": random.choice((3, 20)),
+        "txn_timeout_default_ms": random.choice((2_000, 60_000)),
+    }
+    scenario.topics = scenario.topics[:2]
+    for topic in scenario.topics:
+        topic.is_typed = False
+        topic.redeliveries = random.choice((None, None, 0, 1, 2))
+    count = random.choice((2, 3, 3))
+    scenario.processes = [
+        _process(random, scenario, f"p{number}", DELIVERY_WEIGHTS) for number in range(1, count + 1)
+    ]
+    scenario.faults = [_of_consumers(random) for _ in range(random.choice((0, 1, 2, 4)))]
+
+
+def _delays(random: Random, scenario: Scenario) -> None:
+    """Delayed messages fill small buckets, also in transactions, while these are moved."""
+    scenario.settings |= {
+        "mutable_ids_max": 3,
+        "ledger_step_per_bucket": random.choice((1, 2)),
+        "max_num_buckets": random.choice((1, 2, 3)),
+        "ledger_entries_max": random.choice((3, 8)),
+        "checkpoint_frames": random.choice((8, 30)),
+        "tick_time_ms": random.choice((0, 10)),
+    }
+    scenario.topics = [_topic(random, "a", random.randint(1, 2))]
+    scenario.processes = [
+        _process(random, scenario, f"p{number}", DELAY_WEIGHTS) for number in (1, 2, 3)
+    ]
+    for plan in scenario.processes:
+        for operation in plan.operations:
+            if operation["op"] in ("transfer", "leave_open"):
+                operation["after_ms"] = random.choice((None, 0, 3_000, 60_000))
+    scenario.faults = [_of_consumers(random) for _ in range(random.choice((0, 1, 2)))]
+
+
+def _of_consumers(random: Random) -> dict[str, Any]:
+    """A consumer dies or stops after it got something, or the power fails."""
+    kind = random.choice(("kill", "kill", "stop", "power_cut"))
+    answer = random.choice(("receive", "receive", "acknowledge", "nack", "subscribe"))
+    fault = {"kind": kind, "answer": answer, "nth": random.randint(1, 15)}
+    return fault | ({"seconds": random.choice((5, 90))} if kind == "stop" else {})
+
+
+PROFILES: Final[dict[str, Callable[[Random, Scenario], None]]] = {
+    "clients": _clients,
+    "deliveries": _deliveries,
+    "delays": _delays,
+    "watermarks": _watermarks,
 }
 
 

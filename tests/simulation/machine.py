@@ -402,6 +402,8 @@ class World:
             scheduler.stop(process, fault["seconds"])
             scheduler.yield_stopped()
             self.on_event("continue", process=process.name)
+        elif kind == "slow":  # only the thread of this call waits
+            self.scheduler.sleep(fault["seconds"])
         elif kind == "clock":
             self.wall_offset_ns += fault["ms"] * 1_000_000
             self.on_event("clock_jump", by_ms=fault["ms"])

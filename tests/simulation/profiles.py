@@ -12,7 +12,14 @@ from random import Random
 from typing import Any, Final
 
 from tests.simulation import consumer_profiles
-from tests.simulation.scenario import ProcessPlan, Scenario, operation_of
+from tests.simulation.plans import draw_group
+from tests.simulation.scenario import (
+    MESSAGE_KEYS,
+    TRANSACTION_KEYS,
+    ProcessPlan,
+    Scenario,
+    operation_of,
+)
 
 JOURNAL_WEIGHTS: Final = {
     "send": 8.0,
@@ -22,9 +29,10 @@ JOURNAL_WEIGHTS: Final = {
     "leave_open": 5.0,
     "consume": 5.0,
     "read": 8.0,
-    "checkpoint": 5.0,
+    "checkpoint": 8.0,
     "together": 5.0,
     "flush": 2.0,
+    "pipeline": 3.0,
     "reopen": 1.0,
     "verify": 1.0,
 }
@@ -48,6 +56,22 @@ SPACE_WEIGHTS: Final = {
     "verify": 2.0,
 }
 
+TRANSACTION_WEIGHTS: Final = {
+    "pipeline": 14.0,
+    "transfer": 10.0,
+    "keyed": 12.0,
+    "leave_open": 3.0,
+    "consume": 8.0,
+    "send": 4.0,
+    "read": 4.0,
+    "together": 8.0,
+    "flush": 3.0,
+    "sleep": 2.0,
+    "checkpoint": 3.0,
+    "reopen": 2.0,
+    "seek": 0.5,
+}
+
 CHECKPOINT_CALLS: Final = (
     ("link", "manifest"),
     ("link", "manifest"),
@@ -63,16 +87,12 @@ CHECKPOINT_CALLS: Final = (
 BEHIND: Final = {"kind": "power_cut", "on": ["link", "manifest"], "nth": 1, "is_behind": True}
 
 
-def focused(scenario: Scenario, *, faults: bool) -> Scenario:
-    """The scenario of a seed, on one area if the seed has a profile.
-
-    The profiles of consumers and clients take their seeds first.
-    """
-    if scenario.seed % consumer_profiles.SEEDS in consumer_profiles.PROFILES:
-        return consumer_profiles.focused(scenario, faults=faults)
-    profile = PROFILES[scenario.seed % len(PROFILES)]
-    if profile is not None:
-        profile(Random(f"{scenario.seed} profile"), scenario)
+def focused(scenario: Scenario, *, faults: bool, profile: str | None = None) -> Scenario:
+    """The scenario of a seed, on one area: that of the seed, or the one that is asked for."""
+    profile = profile or ORDER[scenario.seed % len(ORDER)]
+    draw = PROFILES[profile]
+    if draw is not None:
+        draw(Random(f"{scenario.seed} {profile}"), scenario)
         if not faults:
             scenario.faults.clear()
     return scenario
@@ -104,16 +124,49 @@ def _space(random: Random, scenario: Scenario) -> None:
     scenario.faults = _placed(random, _SPACE_FAULTS)
 
 
+def _transactions(random: Random, scenario: Scenario) -> None:
+    """Commits in flight, keys whose holders are fenced, time-outs, and coroutines among them."""
+    scenario.settings |= {
+        "txn_timeout_default_ms": random.choice((2_000, 2_000, 60_000)),
+        "checkpoint_frames": random.choice((8, 30, 100_000)),
+        "coordinators": random.choice((1, 2)),
+    }
+    for topic in scenario.topics:
+        topic.is_typed = False
+    _plan(random, scenario, TRANSACTION_WEIGHTS, most=18)
+    if random.random() < 0.4:
+        plan = scenario.processes[-1]
+        plan.kind, plan.transaction_key = "aio", random.choice((None, TRANSACTION_KEYS[-1]))
+        plan.operations = [
+            draw_group(random, scenario.topics, MESSAGE_KEYS)
+            for _ in range(max(3, len(plan.operations) // 2))
+        ]
+    scenario.faults = _placed(random, _TRANSACTION_FAULTS)
+
+
 Profile = Callable[[Random, Scenario], None]
-PROFILES: Final[tuple[Profile | None, ...]] = (None, _journal, _space)
+PROFILES: Final[dict[str, Profile | None]] = {
+    "all": None,
+    "journal": _journal,
+    "space": _space,
+    "transactions": _transactions,
+    **consumer_profiles.PROFILES,
+}
+ORDER: Final = (  # of the seeds
+    *("transactions", "all", "clients", "journal", "deliveries", "space"),
+    *("watermarks", "all", "delays", "journal", "transactions", "space"),
+)
 
 
-def _plan(random: Random, scenario: Scenario, weights: dict[str, float]) -> None:
-    """Two or three processes with operations of the area."""
+def _plan(random: Random, scenario: Scenario, weights: dict[str, float], most: int = 30) -> None:
+    """Two or three processes with operations of the area, each at most so many."""
     scenario.processes = [
         ProcessPlan(
             f"p{number}",
-            [operation_of(random, weights, scenario.topics) for _ in range(random.randint(10, 30))],
+            [
+                operation_of(random, weights, scenario.topics)
+                for _ in range(random.randint(8, most))
+            ],
             late_events_s=random.choice((0, 0, 0.001)),
         )
         for number in range(1, random.choice((2, 3, 3)) + 1)
@@ -145,9 +198,14 @@ def _at_name(random: Random) -> dict[str, Any]:
 
 
 def _at_flush(random: Random) -> dict[str, Any]:
-    """A process dies between its append and its flush."""
-    on = ["datasync", "journal/"]
-    return {"kind": "kill", "on": on, "nth": random.randint(1, 40), "then": _soon(random)}
+    """A process dies or stops between its append and its flush, or the power fails there."""
+    on = random.choice((["datasync", "journal/"], ["lock", "flush.lock"]))
+    fault: dict[str, Any] = {"kind": random.choice(("kill", "kill", "stop", "power_cut"))}
+    fault |= {"on": on, "nth": random.randint(1, 40)}
+    if fault["kind"] == "power_cut":
+        return fault
+    seconds = {"seconds": random.choice((0.05, 1, 5))} if fault["kind"] == "stop" else {}
+    return fault | seconds | {"then": _soon(random)}
 
 
 def _at_checkpoint(random: Random) -> dict[str, Any]:
@@ -183,9 +241,36 @@ def _at_begin(random: Random) -> dict[str, Any]:
     return {"kind": "power_cut", "answer": "begin", "nth": random.randint(2, 10)}
 
 
+def _at_slow_flush(random: Random) -> dict[str, Any]:
+    """A process stops in its flush; the power fails when another one has been shown something."""
+    answer = random.choice(("read", "read", "receive"))
+    cut = {"kind": "power_cut", "answer": answer, "nth": random.randint(1, 3)}
+    fault = {"kind": "stop", "on": ["datasync", "journal/"], "nth": random.randint(1, 40)}
+    return fault | {"seconds": random.choice((0.5, 5)), "then": [cut]}
+
+
+def _at_slow_call(random: Random) -> dict[str, Any]:
+    """A call takes long while other threads of its process go on; then the power may fail."""
+    calls = (["datasync", "journal/"], ["pwrite", "journal/witness"], ["lock", "flush.lock"])
+    fault = {"kind": "slow", "on": random.choice(calls), "nth": random.randint(1, 60)}
+    cut = {"kind": "power_cut", "answers": random.randint(1, 3)}
+    then = random.choice(([], [], [cut]))
+    return fault | {"seconds": random.choice((0.001, 0.05, 1)), "then": then}
+
+
+def _at_failed_flush(random: Random) -> dict[str, Any]:
+    """A flush fails, and what it should have written is lost with the power."""
+    fault = {"kind": "EIO", "on": ["datasync", "journal/"], "nth": random.randint(1, 40)}
+    return fault | {"then": _soon(random)}
+
+
 _JOURNAL_FAULTS: Final = (
     _at_name,
     _at_flush,
+    _at_flush,
+    _at_slow_flush,
+    _at_slow_call,
+    _at_failed_flush,
     _at_checkpoint,
     _at_checkpoint,
     _at_append,
@@ -194,14 +279,55 @@ _JOURNAL_FAULTS: Final = (
     _at_begin,
 )
 
+# --- faults of transactions --------------------------------------------------------------------
+
+
+def _at_step(random: Random) -> dict[str, Any]:
+    """A process stops or dies after a step of a transaction; others take over its key meanwhile."""
+    step = random.choice(("connect_key", "connect_key", "begin", "begin", "acknowledge", "send"))
+    fault: dict[str, Any] = {"kind": random.choice(("stop", "stop", "kill", "power_cut"))}
+    fault |= {"answer": step, "nth": random.randint(1, 12)}
+    return fault | ({"seconds": random.choice((0.5, 5, 90))} if fault["kind"] == "stop" else {})
+
+
+def _at_commit(random: Random) -> dict[str, Any]:
+    """Something happens while commits are flushed."""
+    kind = random.choice(("kill", "power_cut", "EIO", "stop", "interrupt", "interrupt"))
+    fault = {"kind": kind, "on": ["datasync", "journal/"], "nth": random.randint(1, 60)}
+    return fault | ({"seconds": random.choice((0.5, 5))} if kind == "stop" else {})
+
+
+def _at_interrupt(random: Random) -> dict[str, Any]:
+    """A signal handler raises at a call of the disk."""
+    return {"kind": "interrupt", "on": ["", random.choice(("", "journal", "lock"))]} | {
+        "nth": random.randint(1, 400)
+    }
+
+
+_TRANSACTION_FAULTS: Final = (
+    _at_step,
+    _at_step,
+    _at_step,
+    _at_commit,
+    _at_commit,
+    _at_slow_call,
+    _at_slow_call,
+    _at_slow_call,
+    _at_interrupt,
+    _at_full_disk,
+)
+
 # --- faults of space ---------------------------------------------------------------------------
 
 
 def _at_move(random: Random) -> dict[str, Any]:
     """A process dies soon after it has copied a file to the bucket, around the frame for that."""
-    death = {"kind": random.choice(("kill", "power_cut")), "own": random.randint(3, 12)}
-    on = ["far_write", ""]
-    return {"kind": "nothing", "on": on, "nth": random.randint(1, 5), "then": [death]}
+    death: dict[str, Any] = {"kind": random.choice(("kill", "power_cut"))}
+    copied = {"kind": "nothing", "on": ["far_write", ""], "nth": random.randint(1, 5)}
+    if random.random() < 0.5:
+        return copied | {"then": [death | {"own": random.randint(3, 12)}]}
+    removed = {"kind": "nothing", "on": ["unlink", "topics"], "nth": 1, "same": True}
+    return copied | {"then": [removed | {"then": [death | {"own": random.randint(1, 4)}]}]}
 
 
 def _at_large(random: Random) -> dict[str, Any]:

@@ -125,7 +125,8 @@ class Run:
         try:
             with simulated_commands(), simulated_bucket():
                 self._phases()
-        except Stuck as stuck:
+        except Stuck as stuck:  # perhaps since a task failed: that says more
+            self._take_failures()
             self.findings.append(Finding("stuck", f"stuck: {stuck}"))
         finally:
             Active.scheduler = None
@@ -229,6 +230,9 @@ class Run:
 
     def _go(self) -> None:
         self.scheduler.run()
+        self._take_failures()
+
+    def _take_failures(self) -> None:
         for task, error, trace in self.scheduler.failures:
             name = f"error-{type(error).__name__}"
             text = f"{name}: {task.process}/{task.name}: {error}\n{trace}"

@@ -23,6 +23,7 @@ FAULTS: Final = (
     ("kill", 30),
     ("power_cut", 30),
     ("stop", 8),
+    ("slow", 10),
     ("clock", 6),
     ("interrupt", 10),
     ("EIO", 12),
@@ -137,6 +138,8 @@ def draw(seed: int, processes: int | None = None, *, faults: bool = True) -> Sce
             fault["byte"] = random.choice((0, 1, random.random()))
         if fault["kind"] in ("stop", "net_stop", "net_late"):
             fault["seconds"] = random.choice((0.5, 5, 90, 400))
+        elif fault["kind"] == "slow":
+            fault["seconds"] = random.choice((0.001, 0.05, 1))
         elif fault["kind"] == "clock":
             fault["ms"] = random.choice((-3_600_000, -500, 500, 5_000, 3_600_000))
         drawn.append(fault)
@@ -176,6 +179,7 @@ def _weights(random: Random) -> dict[str, float]:
         "transfer": 12,
         "keyed": 5,
         "leave_open": 2,
+        "pipeline": 3,
         "consume": 12,
         "read": 5,
         "follow": 4,
@@ -213,7 +217,7 @@ def operation_of(
     topic = random.choice(topics)
     operation: dict[str, Any] = {"op": name, "topic": topic.name}
     subscription = random.choice(list(topic.kinds))
-    if name in ("consume", "seek", "transfer", "keyed", "leave_open", "watch"):
+    if name in ("consume", "seek", "transfer", "keyed", "leave_open", "watch", "pipeline"):
         operation["subscription"] = subscription
     if name in ("send", "send_many", "send_named", "send_delayed", "send_large"):
         operation["key"] = random.choice((None, *MESSAGE_KEYS))
@@ -237,6 +241,15 @@ def operation_of(
         operation["rest_s"] = random.choice((0, 0, 0.01, 3))
         if name == "keyed":
             operation["transaction_key"] = random.choice(TRANSACTION_KEYS)
+    elif name == "pipeline":
+        operation["txns"] = [
+            [
+                [random.choice(topics).name, random.choice((None, *MESSAGE_KEYS))]
+                for _ in range(random.randint(0, 3))
+            ]
+            for _ in range(random.randint(2, 4))
+        ]
+        operation["repeats"] = random.random() < 0.6
     elif name == "consume":
         operation["take"] = random.randint(1, 6)
         operation["timeout_ms"] = random.choice((0, 0, 50, 5_000))

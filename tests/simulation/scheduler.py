@@ -33,6 +33,7 @@ SECOND = 1_000_000_000  # nanoseconds
 START_NS = 1000 * SECOND
 STEP_NS = 20_000  # the longest time that one step takes
 BUSY_STEPS_MAX = 30_000  # more than a whole life takes: a task that never waits repeats itself
+STEPS_MAX = 500_000  # of a run, which takes a tenth: its tasks wait in turns for ever
 HANG_S = 120.0  # of real time: a turn that takes longer does not end
 
 
@@ -222,7 +223,7 @@ class Scheduler:
         self._raise_death(task)
         self.steps += 1
         task.busy_steps += 1
-        if task.busy_steps > BUSY_STEPS_MAX:
+        if task.busy_steps > BUSY_STEPS_MAX or self.steps > STEPS_MAX:
             self._stuck = Stuck(f"{task.process}/{task.name} does not end")
             self._done.open()
             task.gate.wait()

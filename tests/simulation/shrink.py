@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
@@ -67,7 +68,8 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
 
 def _topics_of(operation: dict[str, Any]) -> set[str]:
     inner = [_topics_of(op) for op in operation.get("of", ())]
-    return {operation["topic"], *(topic for topic, _ in operation.get("to", ()))}.union(*inner)
+    sends = [*operation.get("to", ()), *chain.from_iterable(operation.get("txns", ()))]
+    return {operation["topic"], *(topic for topic, _ in sends)}.union(*inner)
 
 
 def _put(items: list[T], number: int, item: T) -> list[T]:

@@ -8,8 +8,12 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 
 import pytest
+
+from tests.simulation import scheduler
+from tests.simulation.scheduler import Scheduler, Stuck
 
 ROOT = Path(__file__).parents[2]
 FOUND = sorted(Path(__file__).with_name("found").glob("*.json"))
@@ -36,6 +40,20 @@ def test_a_seed_gives_the_same_history_each_time() -> None:
     digest = re.search(r"^seed 8: (\w{64})$", alone.stdout, re.MULTILINE)
     assert digest is not None, alone.stderr
     assert digest[0] in after.stdout
+
+
+def test_tasks_that_wait_in_turns_for_ever_are_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "STEPS_MAX", 1_000)
+    tasks = Scheduler(Random(1), switch_rate=0.5)
+
+    def poll() -> None:
+        while True:
+            tasks.sleep(0.1)
+
+    for name in "ab":
+        tasks.spawn(name, "p1", poll)
+    with pytest.raises(Stuck, match="does not end"):
+        tasks.run()
 
 
 def test_what_was_once_found_stays_mended() -> None:

@@ -38,6 +38,7 @@ from txlog.errors import (
     NotAllowed,
     OutcomeUnknown,
     StoreFull,
+    SubscriptionNotFound,
     TransactionConflict,
     TryAgain,
 )
@@ -511,3 +512,42 @@ def test_a_full_disk_refuses_one_commit(bench: Bench) -> None:
     assert txn.state == "OPEN"
     txn.commit()
     assert values(client) == [b"a"]
+
+
+@pytest.mark.parametrize("is_in_flight", [True, False])
+def test_a_refused_frame_keeps_an_id_that_another_thread_assigned(
+    bench: Bench, is_in_flight: bool
+) -> None:
+    """Guards against a transaction that stays open until its time-out, and nobody knows its id."""
+    client = bench.client
+    message_ids = send(client, b"in")
+    bench.another().subscription("t", "s").delete()
+    txn = client.transaction()
+    seen: list[object] = []
+
+    def ask() -> None:
+        seen.append(txn.id)
+
+    def commit() -> None:
+        with pytest.raises(SubscriptionNotFound):
+            txn.commit()
+
+    threads = [threading.Thread(target=ask), threading.Thread(target=commit)]
+    with client.store._mutex.held():
+        threads[0].start()
+        while not client.store._queue:
+            pass  # the frame that opens the transaction comes first
+        client.acknowledge_async("t", "s", message_ids, txn=txn)
+        if is_in_flight:
+            future = txn.commit_async()
+        else:
+            threads[1].start()
+            while len(client.store._queue) < 2:
+                pass
+    if is_in_flight:
+        assert isinstance(future.exception(60), SubscriptionNotFound)
+    else:
+        threads[1].join(60)
+    threads[0].join(60)
+    assert seen == [txn.id] and txn.state == "ABORTED"
+    assert not client.transactions()

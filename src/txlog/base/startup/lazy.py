@@ -13,6 +13,9 @@ the modules behind the names that it takes, as if there were no door.
 3. Threads cannot wait for each other in a circle, because modules do not import each other in one.
 4. Code that re-enters while its own thread runs the module, from `__del__` or a signal handler, can
    use the names defined so far, like the module's own top level; other names raise an error.
+5. The exception of a signal handler leaves no lock of this module taken. It may leave the lock of
+   Python's import system: importlib takes that an instruction before its `try`. Then only the
+   interrupted thread can import, in any program; no code outside of importlib can prevent that.
 """
 
 from __future__ import annotations

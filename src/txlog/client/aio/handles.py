@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, Unpack, cast
+from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, TypeVar, Unpack, cast
 
 import pyarrow as pa
 
@@ -172,10 +172,9 @@ class Transaction(Handle[Transacting]):
         """The status as this handle knows it; see txlog.Transaction.state."""
         return self.sync.state
 
-    def has_room(self, value: object) -> bool:
+    def has_room(self, value: object, options: SendOptions | None = None) -> bool:
         """True if a send keeps this message in memory, without a write."""
-        size = len(value) if isinstance(value, bytes | str) else 0
-        return self.sync.has_room(size)
+        return self.sync.has_room(_bytes_max(value, options or {}))
 
     async def get_id(self) -> TxnId:
         """Its id. Writes the deferred operations; a transaction without operations is opened."""
@@ -191,6 +190,27 @@ class Transaction(Handle[Transacting]):
             await self._committed(keeps=True)
         else:
             await self.worker.run(partial(self.sync.__exit__, kind, error, trace), keeps=True)
+
+
+CHARACTER_BYTES_MAX: Final = 4  # of UTF-8
+ORDERING_KEY_BYTES: Final = 64  # of the name of its property, more than enough
+
+
+def _bytes_max(value: object, options: SendOptions) -> int:
+    """How many bytes a message has at most. Encoding it here would cost as much as its send."""
+    texts = [value, options.get("key")]
+    size = 0
+    if (ordering_key := options.get("ordering_key")) is not None:
+        texts += [ordering_key, ordering_key]  # it is stored as base64
+        size = ORDERING_KEY_BYTES
+    if properties := options.get("properties"):
+        texts += [*properties, *properties.values()]
+    for text in texts:
+        if isinstance(text, bytes):
+            size += len(text)
+        elif isinstance(text, str):
+            size += CHARACTER_BYTES_MAX * len(text)
+    return size
 
 
 Txn = Transaction | TxnId | None
@@ -228,7 +248,7 @@ class Producer(Closable[Producing]):
         commit.
         """
         may_wait = not self.sync.chunking and isinstance(value, bytes | str | None)
-        if may_wait and isinstance(txn, Transaction) and txn.has_room(value):
+        if may_wait and isinstance(txn, Transaction) and txn.has_room(value, options):
             return self.sync.send(value, txn=txn.sync, **options)
         if txn is not None or self.sync.chunking or not isinstance(value, bytes | str | None):
             act = partial(self.sync.send, value, txn=plain(txn), **options)

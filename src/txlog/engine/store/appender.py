@@ -388,7 +388,8 @@ class Call:
     coordinators: those that the call names; they are loaded, so that the sweep sees them
     uses:         the other state that it uses; the sweep ends overdue transactions there
     thorough:     first sweep every coordinator, without a bound
-    then:         called with the decision once it is applied, before the next one decides
+    then:         called with the call and its decision once that is applied, before the next one
+                  decides
     stage:        QUEUED: its frame is not in the journal; WRITING: it may be; WRITTEN: it is, and
                   the folds have applied it; NO_FRAME: decided, with nothing to write
     done:         answer and error are final; if the answer promises durability, it is durable
@@ -417,7 +418,7 @@ class Call:
         uses: CallScope = NOTHING,
         *,
         thorough: bool = False,
-        then: Callable[[Decision[Any]], None] | None = None,
+        then: Callable[[Call, Decision[Any]], None] | None = None,
     ) -> None:
         self.decide = decide
         self.coordinators = coordinators
@@ -440,7 +441,7 @@ class Call:
         """Take the answer and error of the applied decision as the outcome."""
         self.answer, self.error = decision.answer, decision.error
         if self.then is not None:
-            self.then(decision)
+            self.then(self, decision)
 
     def refuse(self, error: BaseException) -> None:
         """Record that nothing was written, and why."""

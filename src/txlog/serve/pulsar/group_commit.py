@@ -476,7 +476,7 @@ class _TxnWrite:
         queue.refused = self  # until it is stored
         return self._rows.decide(view, now, self._txn_id)
 
-    def _stored(self, decision: Decision[Any]) -> None:
+    def _stored(self, call: Call, decision: Decision[Any]) -> None:
         if decision.answer is not None:  # otherwise its transaction was overdue, and has been ended
             self._queue.refused = None
 

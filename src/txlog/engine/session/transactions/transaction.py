@@ -197,6 +197,7 @@ class Transaction:
         "_first",
         "_flying",
         "_is_ending",
+        "_opened_by",
         "_queue",
         "_refused",
         "_status",
@@ -205,7 +206,6 @@ class Transaction:
         "buffer",
         "is_write_through",
         "outcome",
-        "use",
     )
 
     def __init__(
@@ -222,7 +222,8 @@ class Transaction:
         after_end: called after its end; flights: of its client; None: it never commits without
                    waiting
         """
-        self.use = use
+        # with the call that assigned the id, until its group is settled
+        self._opened_by: tuple[Use, Call | None] = (use, None)
         self._commits = flights
         self._flying: _Commit | None = None  # the commit that is in the queue
         self.is_write_through = write_through
@@ -239,6 +240,11 @@ class Transaction:
         self._first: set[Call] = set()  # calls that wait again: they come before the others
         self._is_ending = False  # a commit has begun: it takes no more sends, unless repeated
         self.outcome: EndAnswer | None = None
+
+    @property
+    def use(self) -> Use:
+        """Its id, or how it begins."""
+        return self._opened_by[0]
 
     def __repr__(self) -> str:
         return f"<txlog.Transaction {self._id_if_any()} {self._status}>"
@@ -725,7 +731,7 @@ class Transaction:
 
         return Call(decide, then=self._opened)
 
-    def _opened(self, decision: Decision[Any]) -> None:
+    def _opened(self, call: Call, decision: Decision[Any]) -> None:
         """Take the id from the decision of the call that opened the transaction."""
         if isinstance(self.use, TxnId):
             return
@@ -735,12 +741,16 @@ class Transaction:
         if type(answer) is tuple:
             answer = answer[0]
         if isinstance(answer, TxnId):
-            self.use = answer
+            self._opened_by = answer, call
 
-    def _unopen(self, before: Use, calls: list[Call]) -> None:
-        """Forget the id if the frame that assigned it was never written."""
-        if not any(isinstance(c.error, TransactionConflict | OutcomeUnknown) for c in calls):
-            self.use = before
+    def _note_opened(self, group: _Group, *, is_written: bool) -> None:
+        """After a group: forget the id if the group assigned it, and its frame was never written.
+
+        Another thread may have opened the transaction meanwhile, in a frame of its own.
+        """
+        use, opener = self._opened_by
+        if opener is not None and any(call is opener for call in group.submitted):
+            self._opened_by = use if is_written else group.use, None
 
     def _end_of(
         self, before: list[Call], previous: Ending | None, after: CommitFuture | None
@@ -775,14 +785,15 @@ class Transaction:
         group: the calls, if they are in the queue of the store already
         """
         while calls:
-            use = self.use if group is None else group.use
-            self._submit(calls, group)
+            submitted = self._submit(calls, group)
             group = None
             again: list[Call] = []
             ended: list[Call] = []
-            is_refused = use is not self.use and calls[-1].error is not None
-            if is_refused and all(call.error is not None for call in calls):
-                self._unopen(use, calls)
+            is_written = any(
+                call.error is None or isinstance(call.error, TransactionConflict | OutcomeUnknown)
+                for call in calls
+            )
+            self._note_opened(submitted, is_written=is_written)
             for call in calls:
                 if call.error is not None:
                     self._note_refused(call)
@@ -795,7 +806,7 @@ class Transaction:
             for call in calls:
                 call.renew()
 
-    def _submit(self, calls: list[Call], group: _Group | None) -> None:
+    def _submit(self, calls: list[Call], group: _Group | None) -> _Group:
         is_queued = group is not None
         try:
             if group is None:
@@ -805,6 +816,7 @@ class Transaction:
             else:
                 self._store.submit(group.submitted)
             group.settle()
+            return group
         except BaseException as error:  # an interrupt, too: every waiting caller needs an outcome
             if group is not None:
                 group.settle(broken=True)
@@ -814,7 +826,7 @@ class Transaction:
             self._settle(calls)
             if not in_doubt(calls):
                 if group is not None:
-                    self.use = group.use  # the frame that assigned an id was never written
+                    self._note_opened(group, is_written=False)
             elif is_noted(error) and isinstance(self.use, TxnId):
                 error.add_note(end.how_to_ask(self.use))
             raise
