@@ -20,6 +20,7 @@ Needed beside txlog and its dev packages, each only for its system:
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pkgutil
 import platform
@@ -39,6 +40,10 @@ PEERS = {
     "sqlite": "bench.guarantees.sqlite:SQLite",
     "postgres": "bench.guarantees.postgres:Postgres",
     "redis": "bench.guarantees.redis_streams:Redis",
+    "nats": "bench.guarantees.nats:Nats",
+    "kafka": "bench.guarantees.kafka:Kafka",
+    "pulsar": "bench.guarantees.pulsar_java:Pulsar",
+    "serve": "bench.guarantees.pulsar_java:Serve",
 }
 DEPTHS = (1, 50)
 HEADING = "## Guarantees, and what they cost"
@@ -62,6 +67,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="for the files; by default a temporary one")
     parser.add_argument("--results", action="store_true")
     parser.add_argument("--note", default="", help="a sentence for the section")
+    parser.add_argument("--rows", type=Path, help="a file that keeps the rows of several runs")
     for hidden in ("--work", "--fault"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     for hidden in ("--depth", "--warm-up", "--patience"):
@@ -71,36 +77,41 @@ def main() -> int:
         given = (options.seconds, options.warm_up, options.patience, options.fault)
         worker.work(made(options.work, options.folder), int(options.depth), *given)
         return 0
-    began, rows = _machine(), {}
+    rows: dict[str, Row] = {}
+    if options.rows and options.rows.exists():
+        rows = json.loads(options.rows.read_text())
     for name in options.systems.split(","):
         rows[name] = row(name, options.seconds, options.kills, options.folder)
         print(_figures(rows[name]), flush=True)
-    lines = [results.command(), "", *began, *table(rows), "", f"At the end: load {_load()}."]
+        if options.rows:
+            options.rows.write_text(json.dumps(rows, indent=1))
+    lines = [results.command(), "", *_machine(), "", *table(rows)]
     print("\n".join(lines))
     if options.results:
-        results.put(HEADING, [*lines, *([options.note] if options.note else [])])
+        results.put(HEADING, [*lines, *(["", options.note] if options.note else [])])
     return int(any("failed" in row for row in rows.values()))
 
 
 def row(name: str, seconds: float, kills: int, folder: Path | None) -> Row:
     """All figures of a system; or why there are none."""
     make: Callable[[Path], Peer] = partial(made, name)
-    found: Row = {"name": name}
+    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    found: Row = {"name": name, "began": f"{when}, load {_load()}"}
     try:
         kind = pkgutil.resolve_name(PEERS[name])
         found |= {"title": kind.title, "setup": kind.setup, "guarantees": kind.guarantees}
         for depth in DEPTHS:
-            found[depth] = rounds.measure(make, name, depth, seconds, folder)
-            print(f"{name}, {depth} in flight: {found[depth]}", file=sys.stderr)
+            found[str(depth)] = rounds.measure(make, name, depth, seconds, folder)
+            print(f"{name}, {depth} in flight: {found[str(depth)]}", file=sys.stderr)
         if kills:
-            messages = int(found[DEPTHS[-1]]["rate"] * BATCH * 5 * kills)
+            messages = int(found[str(DEPTHS[-1])]["rate"] * BATCH * 5 * kills)
             messages = min(rounds.KILL_MESSAGES_MAX, max(1_000, messages))
             found["count"] = rounds.count(make, name, messages, kills=kills, folder=folder)
             print(f"{name}: {found['count']}", file=sys.stderr)
     except Unavailable as reason:
         found["missing"] = str(reason)
-    except (RuntimeError, OSError) as error:
-        found["failed"] = str(error)
+    except Exception as error:  # of a peer's client: each has its own classes
+        found["failed"] = f"{type(error).__name__}: {error}"
     return found
 
 
@@ -117,11 +128,9 @@ def _machine() -> list[str]:
         for line in Path("/proc/cpuinfo").read_text().splitlines()
         if line.startswith("model name")
     )
-    now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     return [
-        f"{now}; {os.cpu_count()} cores, {cpu}, Linux {platform.release()}; Python "
-        f"{platform.python_version()}; load averages at the start: {_load()}.",
-        "",
+        f"{os.cpu_count()} cores, {cpu}, Linux {platform.release()}, Python "
+        f"{platform.python_version()}. The times and load averages at which the systems began:",
     ]
 
 
@@ -133,7 +142,13 @@ def table(rows: Mapping[str, Row]) -> list[str]:
         *("p50 ms", "p99 ms", "processor ms a transaction: client + service"),
         *("bytes on disk a message", "lost", "doubled", "kills"),
     ]
-    lines = [f"| {' | '.join([*heads, *GUARANTEES])} |", "|---" * (10 + len(GUARANTEES)) + "|"]
+    began = "; ".join(f"{row.get('title', row['name'])} {row['began']}" for row in rows.values())
+    lines = [
+        f"{began}.",
+        "",
+        f"| {' | '.join([*heads, *GUARANTEES])} |",
+        "|---" * (10 + len(GUARANTEES)) + "|",
+    ]
     lines += [_figures(row, rows.get("txlog")) for row in rows.values()]
     lines += ["", "| system | setup | " + " | ".join(GUARANTEES) + " |"]
     lines.append("|---" * (2 + len(GUARANTEES)) + "|")
@@ -155,14 +170,13 @@ def _figures(row: Row, txlog: Row | None = None) -> str:
         return f"| {row.get('title', row['name'])} | {word}: {' '.join(reason.split())} |"
 
     def both(what: str, digits: int) -> str:
-        return " / ".join(f"{row[depth][what]:,.{digits}f}" for depth in DEPTHS)
+        return " / ".join(f"{row[str(depth)][what]:,.{digits}f}" for depth in DEPTHS)
 
     def ratio(depth: int) -> str:
-        return f"{row[depth]['rate'] / txlog[depth]['rate']:.2f}" if txlog else "-"
+        return f"{row[str(depth)]['rate'] / txlog[str(depth)]['rate']:.2f}" if txlog else "-"
 
-    used = " / ".join(
-        f"{row[depth]['client_ms']:.2f} + {row[depth]['service_ms']:.2f}" for depth in DEPTHS
-    )
+    runs = [row[str(depth)] for depth in DEPTHS]
+    used = " / ".join(f"{run['client_ms']:.2f} + {run['service_ms']:.2f}" for run in runs)
     counted = row.get("count", {})
     cells = [
         *(row["title"], both("rate", 0), " / ".join(map(ratio, DEPTHS))),

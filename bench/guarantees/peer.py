@@ -115,7 +115,9 @@ class Peer(ABC):
 
     setup:      version and settings, for the table
     guarantees: for each of GUARANTEES whether the system has it, and the setting or source
+    is_padded:  an empty service has files that shrink later; its bytes are not subtracted
     most:       transactions/s that it does not reach; so much input is made
+    warm_s:     of a client and service, before the timed part
     patience_s: a client that drains ends when no message came for so long, errors aside
     """
 
@@ -123,7 +125,9 @@ class Peer(ABC):
     setup: ClassVar[str]
     guarantees: ClassVar[Mapping[str, tuple[str, str]]]
     most: ClassVar[int] = 4_000
+    warm_s: ClassVar[float] = 2.0
     patience_s: ClassVar[float] = 5.0
+    is_padded: ClassVar[bool] = False
     user: ClassVar[str | None] = None
 
     def __init__(self, folder: Path) -> None:
@@ -192,7 +196,9 @@ class Peer(ABC):
         """A new session, in the client's process."""
         raise NotImplementedError
 
-    def client(self, depth: int, seconds: float, warm_up: float) -> list[str] | None:
+    def client(
+        self, depth: int, seconds: float, warm_up: float, patience_s: float
+    ) -> list[str] | None:
         """The command of a client that is not written in Python; see `worker.work`."""
         return None
 

@@ -22,7 +22,7 @@ from bench.guarantees.peer import BATCH, Peer
 
 KILL_DEPTH = 8
 KILL_MESSAGES_MAX = 200_000
-LONGEST_S = 300  # a client that takes longer than that, after its time, is stuck
+LONGEST_S = 150  # a client that takes longer than that, after its time, is stuck
 AGAIN_S = 20.0  # how long another client waits for messages before they are called lost
 
 
@@ -42,7 +42,7 @@ class Client:
     ) -> None:
         """name: of the system, in PEERS; seconds, warm_up, patience_s, fault: as `worker.work`"""
         waits = peer.patience_s if patience_s is None else patience_s
-        command = peer.client(depth, seconds, warm_up) or [
+        command = peer.client(depth, seconds, warm_up, waits) or [
             *(sys.executable, "-m", "bench", "guarantees", "--work", name),
             *("--folder", str(peer.folder), "--depth", str(depth), "--seconds", str(seconds)),
             *("--warm-up", str(warm_up), "--patience", str(waits)),
@@ -107,9 +107,9 @@ def measure(
     make: Callable[[Path], Peer], name: str, depth: int, seconds: float, folder: Path | None
 ) -> dict[str, float]:
     """Rate, latencies, processor time and bytes of one system, with so many in flight."""
-    warm_up = min(3.0, seconds)
     with place(make, folder) as peer:
-        before = peers.disk_bytes(peer.folder)
+        warm_up = min(peer.warm_s, 2 * seconds)
+        before = 0 if peer.is_padded else peers.disk_bytes(peer.folder)
         count = int(peer.most * BATCH * (seconds + warm_up))
         peer.produce(count, depth)
         client = Client(peer, name, depth, seconds=seconds, warm_up=warm_up)

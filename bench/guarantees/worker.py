@@ -12,9 +12,13 @@ import json
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from bench.guarantees.peer import Peer, Session
+
+LONGER_S = 60.0  # if no transaction has ended yet
+TRIES = 500  # errors of all sessions until the client is warm
 
 
 @dataclass
@@ -28,8 +32,10 @@ class Run:
     fault: str | None = None
     ends: list[tuple[float, float, int]] = field(default_factory=list)  # when, how long, messages
     last: float = field(default_factory=time.monotonic)  # when a message or an error came
+    opened: int = 0
     errors: int = 0
     error: str = ""
+    is_ready: bool = False  # errors count from now on; a service may be slow to begin
     is_over: bool = False
 
     def ended(self, began: float, moved: int) -> None:
@@ -46,14 +52,18 @@ class Run:
                 if session is None:
                     session = self.peer.session(number, self.depth)
                     session.fault = self.fault
+                    self.opened += 1
                 moved = session.step(self.ended)
             except Exception as error:  # of a peer's client: each has its own classes
                 self.errors += 1
                 self.error = f"{type(error).__name__}: {error}"[:300]
                 self.last = time.monotonic()
-                if self.seconds:
+                if self.seconds and (self.is_ready or self.errors > TRIES):
                     self.is_over = True
                     return
+                with suppress(Exception):
+                    if session is not None:
+                        session.close()
                 session = None
                 time.sleep(0.2)
                 continue
@@ -79,12 +89,16 @@ def work(
     ]
     for thread in threads:
         thread.start()
+    while seconds and (run.opened < len(threads) or not run.ends) and not run.is_over:
+        time.sleep(0.01)
     time.sleep(warm_up)
+    run.is_ready, run.errors, run.error = True, 0, ""
     print("ready", flush=True)
     began = time.perf_counter()
     end = time.monotonic() + seconds
     while any(thread.is_alive() for thread in threads) and not run.is_over:
-        if seconds and time.monotonic() > end:
+        now = time.monotonic()
+        if seconds and now > end and (run.ends[-1][0] > began or now > end + LONGER_S):
             break
         time.sleep(0.01)
     timed = [each for each in list(run.ends) if each[0] >= began]

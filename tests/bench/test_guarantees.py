@@ -37,5 +37,10 @@ def test_killed_clients_lose_and_double_nothing(tmp_path: Path, name: str) -> No
 
 def test_a_system_that_is_missing_is_a_line_with_the_reason() -> None:
     """Kills: one missing program ends the comparison of the others."""
-    found = {"name": "redis", "title": "Redis", "missing": "no program redis-server"}
-    assert guarantees.table({"redis": found})[2] == "| Redis | not had: no program redis-server |"
+    found = {
+        "name": "redis",
+        "title": "Redis",
+        "began": "now",
+        "missing": "no program redis-server",
+    }
+    assert guarantees.table({"redis": found})[4] == "| Redis | not had: no program redis-server |"
