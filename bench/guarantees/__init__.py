@@ -61,7 +61,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog=sys.argv[0], description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--systems", default=",".join(PEERS), help="by default all, in this order")
+    parser.add_argument("--systems", default=",".join(PEERS), help="by default all; empty: none")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each timed run")
     parser.add_argument("--kills", type=int, default=4, help="0: the first round only")
     parser.add_argument("--folder", type=Path, help="for the files; by default a temporary one")
@@ -80,12 +80,13 @@ def main() -> int:
     rows: dict[str, Row] = {}
     if options.rows and options.rows.exists():
         rows = json.loads(options.rows.read_text())
-    for name in options.systems.split(","):
+    for name in filter(None, options.systems.split(",")):
         rows[name] = row(name, options.seconds, options.kills, options.folder)
         print(_figures(rows[name]), flush=True)
         if options.rows:
             options.rows.write_text(json.dumps(rows, indent=1))
-    lines = [results.command(), "", *_machine(), "", *table(rows)]
+    command = f"`python -m bench guarantees --seconds {options.seconds:g} --kills {options.kills}`"
+    lines = [command, "", *_machine(), "", *table(rows)]
     print("\n".join(lines))
     if options.results:
         results.put(HEADING, [*lines, *(["", options.note] if options.note else [])])

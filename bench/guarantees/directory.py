@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 import txlog
-from bench.guarantees.peer import BATCH, RECEIVE_S, Ended, Peer, Session, number_of, payload
+from bench.guarantees import peer
 
 SEND = 10_000
 
 
-class DirectorySession(Session):
+class DirectorySession(peer.Session):
     """A client with a Shared consumer and two producers."""
 
     def __init__(self, store: str, depth: int) -> None:
@@ -25,7 +25,7 @@ class DirectorySession(Session):
         self._producers = [self._client.producer(topic) for topic in ("a", "b")]
         self._flying: deque[Any] = deque()
 
-    def step(self, ended: Ended) -> int:
+    def step(self, ended: peer.Ended) -> int:
         """Receive and begin; with one in flight also wait, else for the oldest of too many."""
         if self._depth == 1 or self.fault:
             return super().step(ended)
@@ -43,7 +43,6 @@ class DirectorySession(Session):
         return int(rows.num_rows)
 
     def move(self) -> int:
-        """One transaction with a plain commit; two of them with a fault."""
         rows = self._receive()
         if not rows.num_rows:
             return 0
@@ -63,7 +62,7 @@ class DirectorySession(Session):
         return int(rows.num_rows)
 
     def _receive(self) -> pa.Table:
-        return self._consumer.receive_batch(BATCH, timeout_ms=int(RECEIVE_S * 1000))
+        return self._consumer.receive_batch(peer.BATCH, timeout_ms=int(peer.RECEIVE_S * 1000))
 
     def _write(self, rows: pa.Table, txn: txlog.Transaction) -> None:
         for producer in self._producers:
@@ -73,13 +72,12 @@ class DirectorySession(Session):
         self._consumer.acknowledge_async(rows, txn=txn)
 
     def close(self) -> None:
-        """Wait for what is in flight."""
         while self._flying:
             self._flying.popleft().result()
         self._client.close()
 
 
-class Directory(Peer):
+class Directory(peer.Peer):
     """A store of its own, without a service."""
 
     title = "txlog, directory"
@@ -98,11 +96,9 @@ class Directory(Peer):
 
     @property
     def store(self) -> str:
-        """The path of the store."""
         return str(self.folder / "store")
 
     def produce(self, count: int, depth: int) -> None:
-        """Make the store and the input."""
         txlog.init(self.store, if_not_exists=True)
         with txlog.open(self.store) as client:
             for topic in ("input", "a", "b"):
@@ -111,27 +107,24 @@ class Directory(Peer):
             producer = client.producer("input")
             for first in range(0, count, SEND):
                 numbers = range(first, min(count, first + SEND))
-                column = pa.array([payload(number) for number in numbers], pa.binary())
+                column = pa.array([peer.payload(number) for number in numbers], pa.binary())
                 producer.send_batch(pa.table({"value": column}))
 
     def threads(self, depth: int) -> int:
-        """One thread, whose commits overlap."""
         return 1
 
-    def session(self, number: int, depth: int) -> Session:
-        """A client."""
+    def session(self, number: int, depth: int) -> peer.Session:
         return DirectorySession(self.store, depth)
 
     def stored(self) -> list[list[int]]:
-        """All messages of the outputs, as a committed reader."""
         with txlog.open(self.store) as client:
             return [
-                [number_of(value) for table in client.read(topic) for value in values(table)]
+                [peer.number_of(value) for table in client.read(topic) for value in values(table)]
                 for topic in ("a", "b")
             ]
 
 
-def _tell(ended: Ended, began: float, count: int, future: Future[Any]) -> None:
+def _tell(ended: peer.Ended, began: float, count: int, future: Future[Any]) -> None:
     if future.exception() is None:
         ended(began, count)
 

@@ -6,19 +6,7 @@ import subprocess
 import uuid
 from typing import Any, ClassVar
 
-from bench.guarantees.peer import (
-    BATCH,
-    RECEIVE_S,
-    WORK,
-    Peer,
-    Session,
-    Unavailable,
-    eventually,
-    number_of,
-    package,
-    payload,
-    program,
-)
+from bench.guarantees import peer
 
 VERSION = "4.0.0"
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
@@ -47,13 +35,13 @@ group.initial.rebalance.delay.ms=0
 
 
 def classpath() -> str:
-    """The jars of the broker, which Maven fetches once. Raises Unavailable."""
-    kept = WORK / f"kafka-{VERSION}" / "classpath"
+    """The jars of the broker, which Maven fetches once. Raises peer.Unavailable."""
+    kept = peer.WORK / f"kafka-{VERSION}" / "classpath"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
         pom = kept.with_name("pom.xml")
         pom.write_text(POM.format(VERSION))
-        maven = [program("mvn", "Debian's maven"), "-q", "-B", "-f", str(pom)]
+        maven = [peer.program("mvn", "Debian's maven"), "-q", "-B", "-f", str(pom)]
         fetched = subprocess.run(
             [*maven, "dependency:build-classpath", f"-Dmdep.outputFile={kept}"],
             capture_output=True,
@@ -61,15 +49,15 @@ def classpath() -> str:
             check=False,
         )
         if fetched.returncode != 0:
-            raise Unavailable(f"Maven did not fetch Kafka: {fetched.stdout.strip()[-200:]}")
+            raise peer.Unavailable(f"Maven did not fetch Kafka: {fetched.stdout.strip()[-200:]}")
     return kept.read_text().strip()
 
 
-class KafkaSession(Session):
+class KafkaSession(peer.Session):
     """A producer with a transactional.id, and a consumer of one partition of the input."""
 
     def __init__(self, url: str, number: int) -> None:
-        kafka = package("confluent_kafka", "confluent-kafka")
+        kafka = peer.package("confluent_kafka", "confluent-kafka")
         self._producer = kafka.Producer(
             {
                 "bootstrap.servers": url,
@@ -87,8 +75,7 @@ class KafkaSession(Session):
         self._consumer.assign([self._place])
 
     def move(self) -> int:
-        """One transaction; after an error the scenario opens a session anew."""
-        messages = self._consumer.consume(BATCH, RECEIVE_S)
+        messages = self._consumer.consume(peer.BATCH, peer.RECEIVE_S)
         rows = [message for message in messages if message.error() is None]
         if not rows:
             return 0
@@ -104,13 +91,12 @@ class KafkaSession(Session):
         return len(rows)
 
     def close(self) -> None:
-        """Close the consumer."""
         self._consumer.close()
 
 
 def consumer(url: str, group: str) -> Any:
     """A committed reader that waits little for the next messages."""
-    return package("confluent_kafka", "confluent-kafka").Consumer(
+    return peer.package("confluent_kafka", "confluent-kafka").Consumer(
         {
             "bootstrap.servers": url,
             "log_level": 0,
@@ -124,7 +110,7 @@ def consumer(url: str, group: str) -> Any:
     )
 
 
-class Kafka(Peer):
+class Kafka(peer.Peer):
     """A broker that is its own controller."""
 
     title = "Apache Kafka"
@@ -150,12 +136,10 @@ class Kafka(Peer):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return f"127.0.0.1:{self.port()}"
 
     def start(self) -> None:
-        """Format the logs, if there are none, and start the broker."""
-        java = [program("java", "Debian's openjdk-17-jre-headless"), "-cp", classpath()]
+        java = [peer.program("java", "Debian's openjdk-17-jre-headless"), "-cp", classpath()]
         settings = self.folder / "server.properties"
         if not settings.exists():
             ports = {"port": self.port(), "controller": self.port("controller")}
@@ -166,46 +150,43 @@ class Kafka(Peer):
             if self.service.wait() != 0:
                 raise RuntimeError((self.folder / "service.log").read_text()[-300:])
         self.launch([java[0], "-Xmx512m", *java[1:], "kafka.Kafka", settings])
-        error = package("confluent_kafka", "confluent-kafka").KafkaException
-        eventually(lambda: self._admin().list_topics(timeout=5), (error,))
+        error = peer.package("confluent_kafka", "confluent-kafka").KafkaException
+        peer.eventually(lambda: self._admin().list_topics(timeout=5), (error,))
 
     def _admin(self) -> Any:
-        return package("confluent_kafka.admin", "confluent-kafka").AdminClient(
+        return peer.package("confluent_kafka.admin", "confluent-kafka").AdminClient(
             {"bootstrap.servers": self.url, "log_level": 0}
         )
 
     def produce(self, count: int, depth: int) -> None:
-        """Make the topics and the input, the same number of messages in each partition."""
-        admin = package("confluent_kafka.admin", "confluent-kafka")
+        admin = peer.package("confluent_kafka.admin", "confluent-kafka")
         topics = [("input", depth), ("a", 1), ("b", 1)]
         owner = self._admin()
         made = owner.create_topics([admin.NewTopic(*topic, 1) for topic in topics])
         for future in made.values():
             future.result(60)
-        kafka = package("confluent_kafka", "confluent-kafka")
+        kafka = peer.package("confluent_kafka", "confluent-kafka")
         settings = {"bootstrap.servers": self.url, "log_level": 0, "linger.ms": 50}
         producer = kafka.Producer({**settings, "queue.buffering.max.messages": 1_000_000})
         for number in range(count):
-            producer.produce("input", payload(number), partition=number % depth)
+            producer.produce("input", peer.payload(number), partition=number % depth)
         if producer.flush(120):
             raise RuntimeError("Kafka did not take the input")
 
-    def session(self, number: int, depth: int) -> Session:
-        """A partition of its own."""
+    def session(self, number: int, depth: int) -> peer.Session:
         return KafkaSession(self.url, number)
 
     def stored(self) -> list[list[int]]:
-        """All committed messages of the outputs."""
         return [self._read(topic) for topic in ("a", "b")]
 
     def _read(self, topic: str) -> list[int]:
-        place = package("confluent_kafka", "confluent-kafka").TopicPartition(topic, 0, 0)
+        place = peer.package("confluent_kafka", "confluent-kafka").TopicPartition(topic, 0, 0)
         reader = consumer(self.url, "count")
         _, end = reader.get_watermark_offsets(place, 60)
         reader.assign([place])
         numbers: list[int] = []
         while reader.position([place])[0].offset < end:
             rows = reader.consume(10_000, 2.0)
-            numbers += [number_of(row.value()) for row in rows if row.error() is None]
+            numbers += [peer.number_of(row.value()) for row in rows if row.error() is None]
         reader.close()
         return numbers

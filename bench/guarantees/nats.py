@@ -10,19 +10,7 @@ import uuid
 from collections.abc import Coroutine
 from typing import Any, ClassVar
 
-from bench.guarantees.peer import (
-    BATCH,
-    RECEIVE_S,
-    WORK,
-    Peer,
-    Session,
-    Unavailable,
-    eventually,
-    number_of,
-    package,
-    payload,
-    program,
-)
+from bench.guarantees import peer
 
 MODULE = "github.com/nats-io/nats-server/v2@v2.15.3"
 CONFIGURATION = """listen: "127.0.0.1:{port}"
@@ -33,18 +21,18 @@ HOUR_NS = 3_600_000_000_000
 
 
 def server() -> str:
-    """The program, which Go builds once. Raises Unavailable."""
-    built = WORK / "bin" / "nats-server"
+    """The peer.program, which Go builds once. Raises peer.Unavailable."""
+    built = peer.WORK / "bin" / "nats-server"
     if not built.exists():
         made = subprocess.run(
-            [program("go", "Go 1.25"), "install", MODULE],
+            [peer.program("go", "Go 1.25"), "install", MODULE],
             env={**os.environ, "GOBIN": str(built.parent)},
             capture_output=True,
             text=True,
             check=False,
         )
         if made.returncode != 0:
-            raise Unavailable(f"Go did not build nats-server: {made.stderr.strip()[-200:]}")
+            raise peer.Unavailable(f"Go did not build nats-server: {made.stderr.strip()[-200:]}")
     return str(built)
 
 
@@ -53,7 +41,7 @@ class Connection:
 
     def __init__(self, url: str) -> None:
         self._loop = asyncio.new_event_loop()
-        nats = package("nats", "nats-py")
+        nats = peer.package("nats", "nats-py")
         options = {"allow_reconnect": False, "connect_timeout": 5, "error_cb": _quiet}
         self.nats = self.run(nats.connect(url, **options))
         self.stream = self.nats.jetstream(timeout=10)
@@ -63,7 +51,6 @@ class Connection:
         return self._loop.run_until_complete(what)
 
     def close(self) -> None:
-        """Close connection and loop."""
         self.run(self.nats.close())
         self._loop.close()
 
@@ -72,7 +59,7 @@ async def _quiet(error: Exception) -> None:
     """The call that fails raises it, too."""
 
 
-class NatsSession(Session):
+class NatsSession(peer.Session):
     """A connection with a pull subscription; all share the durable consumer."""
 
     def __init__(self, url: str) -> None:
@@ -81,12 +68,11 @@ class NatsSession(Session):
         self._pull = self._connection.run(subscribe("group", stream="input"))
 
     def move(self) -> int:
-        """Fetch; publish 20 in one batch; acknowledge 10, and wait for the confirmations."""
         return int(self._connection.run(self._move()))
 
     async def _move(self) -> int:
         try:
-            messages = await self._pull.fetch(BATCH, RECEIVE_S)
+            messages = await self._pull.fetch(peer.BATCH, peer.RECEIVE_S)
         except TimeoutError:
             messages = []
         if not messages:
@@ -109,7 +95,7 @@ class NatsSession(Session):
         self, topic: str, value: bytes, headers: dict[str, str], *, is_answered: bool = False
     ) -> bytes:
         nats, subject = self._connection.nats, f"out.{topic}"
-        headers = {**headers, "Nats-Msg-Id": f"{topic}-{number_of(value)}"}
+        headers = {**headers, "Nats-Msg-Id": f"{topic}-{peer.number_of(value)}"}
         if not is_answered:
             await nats.publish(subject, value, headers=headers)
             return b""
@@ -117,11 +103,10 @@ class NatsSession(Session):
         return bytes(answer.data)
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
 
-class Nats(Peer):
+class Nats(peer.Peer):
     """A server of its own with JetStream."""
 
     title = "NATS JetStream"
@@ -143,16 +128,14 @@ class Nats(Peer):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return f"nats://127.0.0.1:{self.port()}"
 
     def start(self) -> None:
-        """Start it on its files."""
         settings = self.folder / "nats.conf"
         settings.write_text(CONFIGURATION.format(port=self.port(), folder=self.folder))
         self.launch([server(), "-c", settings])
-        errors = (package("nats.errors", "nats-py").Error, OSError)
-        eventually(lambda: self._ask("$JS.API.INFO", {}), errors)
+        errors = (peer.package("nats.errors", "nats-py").Error, OSError)
+        peer.eventually(lambda: self._ask("$JS.API.INFO", {}), errors)
 
     def _ask(self, subject: str, request: dict[str, Any]) -> dict[str, Any]:
         connection = Connection(self.url)
@@ -166,7 +149,6 @@ class Nats(Peer):
         return answer
 
     def produce(self, count: int, depth: int) -> None:
-        """Make the streams, the consumer and the input."""
         for name, subjects in (("input", ["input"]), ("outputs", ["out.*"])):
             stream = {"name": name, "subjects": subjects, "storage": "file", "allow_atomic": True}
             self._ask(f"$JS.API.STREAM.CREATE.{name}", {**stream, "duplicate_window": HOUR_NS})
@@ -185,17 +167,15 @@ class Nats(Peer):
             for place, number in enumerate(numbers, 1):
                 headers = {**batch, "Nats-Batch-Sequence": str(place)}
                 if place < len(numbers):
-                    await nats.publish("input", payload(number), headers=headers)
+                    await nats.publish("input", peer.payload(number), headers=headers)
                 else:
                     headers["Nats-Batch-Commit"] = "1"
-                    await nats.request("input", payload(number), timeout=60, headers=headers)
+                    await nats.request("input", peer.payload(number), timeout=60, headers=headers)
 
-    def session(self, number: int, depth: int) -> Session:
-        """A connection of its own."""
+    def session(self, number: int, depth: int) -> peer.Session:
         return NatsSession(self.url)
 
     def stored(self) -> list[list[int]]:
-        """All messages of the stream of the outputs, by subject."""
         connection = Connection(self.url)
         outputs: dict[str, list[int]] = {"out.a": [], "out.b": []}
         total = self._ask("$JS.API.STREAM.INFO.outputs", {})["state"]["messages"]
@@ -207,6 +187,6 @@ class Nats(Peer):
         pull = await stream.pull_subscribe("out.*", stream="outputs")
         while total:
             for row in await pull.fetch(min(total, 1_000), 10):
-                outputs[row.subject].append(number_of(row.data))
+                outputs[row.subject].append(peer.number_of(row.data))
                 await row.ack()
                 total -= 1

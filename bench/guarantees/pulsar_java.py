@@ -6,21 +6,13 @@ import sys
 from typing import Any, ClassVar
 
 import txlog
+from bench.guarantees import peer
 from bench.guarantees.directory import Directory
-from bench.guarantees.peer import (
-    ROOT,
-    Peer,
-    Unavailable,
-    eventually,
-    number_of,
-    package,
-    payload,
-)
 
 TOPIC = "persistent://public/default/"
 
 
-class JavaClient(Peer):
+class JavaClient(peer.Peer):
     """What both have: the client, and how the input is made and the outputs are counted."""
 
     most = 500
@@ -29,21 +21,19 @@ class JavaClient(Peer):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return f"pulsar://127.0.0.1:{self.port()}"
 
     def client(self, depth: int, seconds: float, warm_up: float, patience_s: float) -> list[str]:
-        """clients.Guarantees, as tests/clients builds it."""
-        bed = package("tests.clients.bed", "txlog's dev extra")
+        bed = peer.package("tests.clients.bed", "txlog's dev extra")
         try:
             command: list[str] = bed.PROGRAMS["java"]()
         except bed.Unavailable as reason:
-            raise Unavailable(str(reason)) from None
+            raise peer.Unavailable(str(reason)) from None
         command[command.index("clients.Main")] = "clients.Guarantees"
         return [*command, self.url, str(depth), str(seconds), str(warm_up), str(patience_s)]
 
     def _connected(self) -> Any:
-        pulsar = package("pulsar", "pulsar-client")
+        pulsar = peer.package("pulsar", "pulsar-client")
         logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(self.folder / "service.log"))
         return pulsar.Client(self.url, logger=logger, operation_timeout_seconds=30)
 
@@ -55,11 +45,10 @@ class JavaClient(Peer):
             finally:
                 client.close()
 
-        eventually(send, (package("pulsar", "pulsar-client").PulsarException,))
+        peer.eventually(send, (peer.package("pulsar", "pulsar-client").PulsarException,))
 
     def produce(self, count: int, depth: int) -> None:
-        """Make the subscription and the input."""
-        pulsar = package("pulsar", "pulsar-client")
+        pulsar = peer.package("pulsar", "pulsar-client")
         client = self._connected()
         earliest = pulsar.InitialPosition.Earliest
         kind = pulsar.ConsumerType.Shared
@@ -73,21 +62,22 @@ class JavaClient(Peer):
             send_timeout_millis=0,
         )
         for number in range(count):
-            producer.send_async(payload(number), _ignored)
+            producer.send_async(peer.payload(number), _ignored)
         producer.flush()
         client.close()
 
     def stored(self) -> list[list[int]]:
-        """All committed messages of the outputs."""
         client = self._connected()
         found = []
         for topic in ("a", "b"):
-            reader = client.create_reader(TOPIC + topic, package("pulsar", "").MessageId.earliest)
+            reader = client.create_reader(
+                TOPIC + topic, peer.package("pulsar", "").MessageId.earliest
+            )
             numbers = []
             while reader.has_message_available():
                 try:
-                    numbers.append(number_of(reader.read_next(5_000).data()))
-                except package("pulsar", "").Timeout:  # what is left is not committed
+                    numbers.append(peer.number_of(reader.read_next(5_000).data()))
+                except peer.package("pulsar", "").Timeout:  # what is left is not committed
                     break
             found.append(numbers)
         client.close()
@@ -118,8 +108,7 @@ class Pulsar(JavaClient):
     }
 
     def start(self) -> None:
-        """Start it on its files, and wait until its topics can be had."""
-        serving = package("bench.serving", "pulsar-client")
+        serving = peer.package("bench.serving", "pulsar-client")
         self.service = serving.apache_pulsar(self.folder, self.port(), self.port("http"))
         self._await_answer()
 
@@ -138,10 +127,9 @@ class Serve(JavaClient):
     }
 
     def start(self) -> None:
-        """Start it on its store."""
         store = str(self.folder / "store")
         txlog.init(store, if_not_exists=True)
         address = f"127.0.0.1:{self.port()}"
         command = [sys.executable, "-m", "txlog", "--store", store, "serve", "--http", "off"]
-        self.launch([*command, "--pulsar", address], {"PYTHONPATH": str(ROOT / "src")})
+        self.launch([*command, "--pulsar", address], {"PYTHONPATH": str(peer.ROOT / "src")})
         self._await_answer()

@@ -6,22 +6,12 @@ import os
 import threading
 from typing import Any, ClassVar
 
-from bench.guarantees.peer import (
-    BATCH,
-    RECEIVE_S,
-    Peer,
-    Session,
-    eventually,
-    number_of,
-    package,
-    payload,
-    program,
-)
+from bench.guarantees import peer
 
 IDLE_MS = 3_000  # then another consumer may claim a message
 
 
-class RedisSession(Session):
+class RedisSession(peer.Session):
     """A connection, and a consumer of its own name."""
 
     def __init__(self, db: Any) -> None:
@@ -29,11 +19,10 @@ class RedisSession(Session):
         self._name = f"{os.getpid()}-{threading.get_ident()}-{id(self)}"
 
     def move(self) -> int:
-        """XREADGROUP, or XAUTOCLAIM if nothing is new; then one MULTI."""
         group = ("group", self._name)
-        read = self._db.xreadgroup(*group, {"input": ">"}, BATCH, int(RECEIVE_S * 1000))
+        read = self._db.xreadgroup(*group, {"input": ">"}, peer.BATCH, int(peer.RECEIVE_S * 1000))
         rows = read[0][1] if read else self._db.xautoclaim(
-            "input", *group, IDLE_MS, count=BATCH
+            "input", *group, IDLE_MS, count=peer.BATCH
         )[1]  # fmt: skip
         if not rows:
             return 0
@@ -46,16 +35,15 @@ class RedisSession(Session):
         return len(rows)
 
     def close(self) -> None:
-        """Close the connection."""
         self._db.close()
 
 
-class Redis(Peer):
+class Redis(peer.Peer):
     """A server with an append-only file."""
 
     title = "Redis Streams"
     setup = (
-        '7.0, Debian\'s package, redis-py; `appendonly yes`, `appendfsync always`, `save ""`; '
+        '7.0, Debian\'s peer.package, redis-py; `appendonly yes`, `appendfsync always`, `save ""`; '
         "`XREADGROUP`, `MULTI` with `XADD` and `XACK`, `XAUTOCLAIM` after 3 s; a connection for "
         "each transaction in flight"
     )
@@ -69,37 +57,36 @@ class Redis(Peer):
     }
 
     def start(self) -> None:
-        """Start it on its files."""
         self.launch(
             [
-                *(program("redis-server", "Debian's redis-server"), "--port", self.port()),
+                *(peer.program("redis-server", "Debian's redis-server"), "--port", self.port()),
                 *("--bind", "127.0.0.1", "--dir", self.folder, "--appendonly", "yes"),
                 *("--appendfsync", "always", "--save", "", "--no-appendfsync-on-rewrite", "no"),
             ]
         )
-        errors = package("redis", "redis").exceptions
-        eventually(lambda: self._open().ping(), (errors.ConnectionError, errors.BusyLoadingError))
+        errors = peer.package("redis", "redis").exceptions
+        peer.eventually(
+            lambda: self._open().ping(), (errors.ConnectionError, errors.BusyLoadingError)
+        )
 
     def _open(self) -> Any:
-        return package("redis", "redis").Redis(port=self.port(), retry=None)
+        return peer.package("redis", "redis").Redis(port=self.port(), retry=None)
 
     def produce(self, count: int, depth: int) -> None:
-        """Make the group and the input."""
         db = self._open()
         db.xgroup_create("input", "group", "0", mkstream=True)
         for first in range(0, count, 1_000):
             pipe = db.pipeline(transaction=False)
             for number in range(first, min(count, first + 1_000)):
-                pipe.xadd("input", {"value": payload(number)})
+                pipe.xadd("input", {"value": peer.payload(number)})
             pipe.execute()
 
-    def session(self, number: int, depth: int) -> Session:
-        """A connection of its own."""
+    def session(self, number: int, depth: int) -> peer.Session:
         return RedisSession(self._open())
 
     def stored(self) -> list[list[int]]:
-        """All entries of the outputs."""
         db = self._open()
         return [
-            [number_of(fields[b"value"]) for _, fields in db.xrange(topic)] for topic in ("a", "b")
+            [peer.number_of(fields[b"value"]) for _, fields in db.xrange(topic)]
+            for topic in ("a", "b")
         ]

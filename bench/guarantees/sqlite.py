@@ -5,23 +5,22 @@ from __future__ import annotations
 import sqlite3
 from typing import ClassVar
 
-from bench.guarantees.peer import BATCH, Peer, Session, number_of, payload
+from bench.guarantees import peer
 
 INSERT = "INSERT INTO {} (value) VALUES (?)"
 Rows = list[tuple[int, bytes]]
 
 
-class SQLiteSession(Session):
+class SQLiteSession(peer.Session):
     """A connection."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
 
     def move(self) -> int:
-        """BEGIN IMMEDIATE, select, insert, delete, COMMIT."""
         self._db.execute("BEGIN IMMEDIATE")
         rows = self._db.execute(
-            "SELECT id, value FROM input ORDER BY id LIMIT ?", (BATCH,)
+            "SELECT id, value FROM input ORDER BY id LIMIT ?", (peer.BATCH,)
         ).fetchall()
         halves = [self._write, self._acknowledge]
         if self.fault == "ack-first":
@@ -43,11 +42,10 @@ class SQLiteSession(Session):
         self._db.executemany("DELETE FROM input WHERE id = ?", [(row,) for row, _ in rows])
 
     def close(self) -> None:
-        """Close the connection."""
         self._db.close()
 
 
-class SQLite(Peer):
+class SQLite(peer.Peer):
     """A database in WAL mode; a connection for each transaction in flight."""
 
     title = "SQLite by hand"
@@ -73,24 +71,21 @@ class SQLite(Peer):
         return db
 
     def produce(self, count: int, depth: int) -> None:
-        """Make the tables and the input."""
         db = self._open()
         db.execute("BEGIN")
         for topic in ("input", "a", "b"):
             db.execute(f"CREATE TABLE {topic} (id INTEGER PRIMARY KEY, value BLOB)")
-        db.executemany(INSERT.format("input"), ((payload(number),) for number in range(count)))
+        db.executemany(INSERT.format("input"), ((peer.payload(number),) for number in range(count)))
         db.execute("COMMIT")
         db.close()
 
-    def session(self, number: int, depth: int) -> Session:
-        """A connection of its own."""
+    def session(self, number: int, depth: int) -> peer.Session:
         return SQLiteSession(self._open())
 
     def stored(self) -> list[list[int]]:
-        """All rows of the outputs."""
         db = self._open()
         found = [
-            [number_of(value) for (value,) in db.execute(f"SELECT value FROM {topic}")]
+            [peer.number_of(value) for (value,) in db.execute(f"SELECT value FROM {topic}")]
             for topic in ("a", "b")
         ]
         db.close()
