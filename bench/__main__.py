@@ -19,7 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 SCENARIOS = (
     *("throughput", "everyday", "columns", "delayed", "watermarks", "serving", "growth"),
-    *("consumers", "lag", "overlap", "stress", "soak"),
+    *("consumers", "lag", "overlap", "guarantees", "stress", "soak"),
 )
 
 

@@ -85,8 +85,8 @@ def txlog_serve(folder: Path, port: int) -> subprocess.Popen[bytes]:
     )
 
 
-def apache_pulsar(folder: Path, port: int) -> subprocess.Popen[bytes]:
-    """Apache Pulsar standalone with transactions, in 512 MB."""
+def apache_pulsar(folder: Path, port: int, http_port: int | None = None) -> subprocess.Popen[bytes]:
+    """Apache Pulsar standalone with transactions, in 512 MB; on the files in the folder."""
     home = WORK / f"apache-pulsar-{VERSION}"
     if not home.exists():
         subprocess.run(
@@ -100,7 +100,7 @@ def apache_pulsar(folder: Path, port: int) -> subprocess.Popen[bytes]:
         shutil.unpack_archive(archive, WORK, filter="tar")
     settings = {
         "brokerServicePort": port,
-        "webServicePort": _free_port(),
+        "webServicePort": http_port or _free_port(),
         "bindAddress": "127.0.0.1",
         "advertisedAddress": "127.0.0.1",
         "transactionCoordinatorEnabled": "true",
