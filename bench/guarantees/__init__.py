@@ -180,7 +180,7 @@ def _figures(row: Row, txlog: Row | None = None) -> str:
     used = " / ".join(f"{run['client_ms']:.2f} + {run['service_ms']:.2f}" for run in runs)
     counted = row.get("count", {})
     cells = [
-        *(row["title"], both("rate", 0), " / ".join(map(ratio, DEPTHS))),
+        *(row["title"], both("rate", 1), " / ".join(map(ratio, DEPTHS))),
         *(both("p50_ms", 1), both("p99_ms", 1), used, both("bytes", 0)),
         *(f"{counted[what]:,}" if counted else "-" for what in ("lost", "doubled", "kills")),
         *(answer for answer, _ in _claims(row)),

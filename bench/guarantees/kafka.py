@@ -115,7 +115,7 @@ class Kafka(peer.Peer):
 
     title = "Apache Kafka"
     setup = (
-        f"{VERSION}, KRaft, one node, jars of Maven Central, confluent-kafka; "
+        f"{VERSION}, KRaft, one node, jars by Maven, confluent-kafka; "
         "`log.flush.interval.messages=1`, `acks=all`; a partition, a consumer and a producer with "
         "`transactional.id` for each transaction in flight"
     )

@@ -162,6 +162,8 @@ class Peer(ABC):
             for pid in tree(self.service.pid):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # children that outlive a service that ended
+                os.killpg(self.service.pid, signal.SIGKILL)
             self.service.wait()
             self.service = None
 

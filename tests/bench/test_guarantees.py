@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-guarantees: Any = pytest.importorskip("bench.guarantees")
-rounds: Any = pytest.importorskip("bench.guarantees.rounds")
+guarantees: Any = import_module("bench.guarantees")
+rounds: Any = import_module("bench.guarantees.rounds")
 TWO_OUTPUTS_OF_TEN = 20
 
 

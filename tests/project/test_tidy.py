@@ -86,7 +86,10 @@ LARGE: dict[str, set[str]] = {
 MODULES = modules()
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-PROGRAMS = [*sorted((ROOT / "bench").rglob("*.py")), *sorted((ROOT / "examples").rglob("*.py"))]
+PROGRAMS = [
+    *(file for file in sorted((ROOT / "bench").rglob("*.py")) if ".work" not in file.parts),
+    *sorted((ROOT / "examples").rglob("*.py")),
+]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
