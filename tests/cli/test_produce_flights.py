@@ -136,7 +136,7 @@ def test_an_unknown_outcome_in_the_middle_is_asked_for(
 
     def unsure(future: CommitFuture, timeout: float | None = None) -> Any:
         answer = results(future, timeout)
-        if len(failures) and answer.txn_id.sequence > 0:
+        if failures and answer.txn_id is not None and answer.txn_id.sequence > 0:
             raise failures.pop(0)
         return answer
 

@@ -18,6 +18,7 @@ from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.decide.transactions.transaction import Use
+from txlog.engine.session.transactions.commits import CommitFuture
 from txlog.engine.view import View
 from txlog.errors import DiskFailed, OutcomeUnknown, TransactionConflict, TryAgain
 
@@ -213,7 +214,7 @@ def test_a_commit_after_a_refused_one_is_not_made(bench: Bench) -> None:
 
 def test_a_commit_after_one_that_has_ended_long_ago(bench: Bench) -> None:
     client = bench.client
-    futures = []
+    futures: list[CommitFuture] = []
     for number in range(3):
         txn = client.transaction()
         client.producer("u").send_async(b"%d" % number, txn=txn)
