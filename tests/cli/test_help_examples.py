@@ -76,6 +76,7 @@ INSTEAD: Final = {
     "txlog demo": "txlog demo -h",
     "txlog serve": "txlog serve -h",
     "txlog crashtest": "txlog crashtest -h",
+    "txlog txn resolve": "txlog txn resolve -h",
     " --watch=5s": "",
     " --watch 5s": "",
     "s3://bucket/txlog?region=eu-central-1": "data",
