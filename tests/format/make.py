@@ -1,6 +1,6 @@
 """Owns the small stores of tests/format/: makes those of the newest format once, and never again.
 
-    python tests/format/make.py
+    python -m tests.format.make
 
 vN/store.tar.gz is a store of format N, vN/expected.json what it must show; v1 was made by txlog
 0.1.0. From v2 on vN/full.tar.gz is a store with everything that the last program of that format
@@ -23,6 +23,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import txlog
+from tests.engine_kit import prepare
 from txlog.clock import ManualClock
 from txlog.engine.store.identity import FORMAT
 
@@ -138,6 +139,9 @@ def make_full(folder: Path) -> None:
             message = consumer.receive(timeout_ms=0)
             assert message is not None
             consumer.acknowledge(message, txn=left_open)
+        prepared = client.begin(3_600_000)["txn"]
+        client.producer("renamed").send(b"prepared", txn=prepared, partition=0)
+        prepare(client, prepared)
         client.create_topic("away")
         client.admin.set_offline("away", 0)
         client.flush()
@@ -201,6 +205,8 @@ def show_full(client: txlog.Client) -> Shown:
         [key["transaction_key"], key["epoch"], key["txn_state"]]
         for key in client.admin.transaction_keys()
     ]
+    if prepared := client.transactions(states=["prepared"]):
+        shown["prepared"] = prepared
     shown["alerts"] = client.admin.get_alert_policies("flights")
     return {name: _plain(value) for name, value in shown.items()}
 

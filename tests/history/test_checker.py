@@ -787,8 +787,7 @@ def test_a_broken_history_is_named(name: str) -> None:
     findings = check(events)
     assert {finding.name for finding in findings} == {name.split(",")[0]}, findings
     for finding in findings:
-        assert finding.events
-        assert all(0 <= event < len(events) for event in finding.events), finding
+        assert finding.events and all(0 <= event < len(events) for event in finding.events)
 
 
 @pytest.mark.parametrize("name", CORRECT)

@@ -91,14 +91,14 @@ def test_each_part_is_named_with_its_counts(tmp_path: Path, workers: str) -> Non
     }
     counts = {tier: len(chosen(names[tier], TIERS[tier], 8)) for tier in names}
     assert f"{sum(counts.values()) + 1} passed" in done.stdout, done.stdout
-    for tier, part in (("slow", "part 2 of 7"), ("deep", "part 3 of 3")):
+    for tier, part in (("slow", "part 2 of 7"), ("deep", "part 1 of 4")):
         assert f"{tier} tests, {part}: {counts[tier]} of 30 " in done.stdout, done.stdout
         assert f"{counts[tier]} ran in 0 s, 0 were skipped" in done.stdout
 
 
 def test_the_line_of_today_names_every_tier() -> None:
     assert today(8).startswith(
-        "parts of today: slow 2 of 7, deep 3 of 3, spark 1 of 2, clients 1 of 2; "
+        "parts of today: slow 2 of 7, deep 1 of 4, spark 1 of 2, clients 1 of 2; "
     )
     assert {*check.MARKED} - {"tests"} <= {*TIERS}
 

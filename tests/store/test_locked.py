@@ -37,7 +37,7 @@ def test_a_lock_error_names_the_holder(
         assert main([*where, *words]) == 5
         errors = capfd.readouterr().err
         assert f"error: {expected} {holder.pid} ({shlex.join(command[:3])}" in errors
-        assert "txlog admin locks" in errors
+        assert f"txlog -S {tmp_path}/shop admin locks" in errors
         assert main([*where, *words, "--json"]) == 5
         error = json.loads(capfd.readouterr().err)["error"]
         assert (error["code"], error["pid"], error["retryable"]) == ("TXL-501", holder.pid, True)

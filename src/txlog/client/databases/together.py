@@ -223,7 +223,7 @@ class DatabaseTransaction(Transaction):
         self._database, self._outcomes = database, outcomes
         self._token = store.disk.random_bytes(16).hex()
 
-    def commit_async(self) -> end.CommitFuture:
+    def commit_async(self, after: end.CommitFuture | None = None) -> end.CommitFuture:
         """Not with a database: its commit needs the connection, which belongs to one thread."""
         raise NotAllowed(
             "a transaction with a database cannot commit without waiting", hint="use commit()"
