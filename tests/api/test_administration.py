@@ -34,13 +34,13 @@ from txlog.errors import (
 LISTED = (
     "txn state transaction_key? age_ms expires_in_ms? topic_list messages acks owner owner_uid "
     "epoch? coordinator overdue:b reason:s? subscription_list size_bytes begin_time timeout_at "
-    "end_time? waiting_list"
+    "end_time? waiting_list prepared_ms? database:s?"
 )
 CONTRACT = {
     "admin coordinators": "coordinator state ongoing_txn_size keys",
     "admin coordinator-stats -c 1 --internal": (
         "coordinator state least_sig_bits low_water_mark ongoing_txn_size next_sequence "
-        "committing_size aborting_size ended_size oldest_open_time? recover_start_time? "
+        "prepared_size committing_size aborting_size ended_size oldest_open_time? recover_start_time? "
         "recover_end_time? log_stats:o?"
     ),
     "admin transaction-metadata OPEN": (

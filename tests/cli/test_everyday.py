@@ -89,14 +89,15 @@ txn fence nightly
 txn connect nightly
 completion show bash
 completion bash
+topic rename orders sales
+rename orders sales
+mv orders sales
 status --no-color
 --no-color status
 topic list --json
 topic list -o json
 """
 ANSWER: Final = """\
-topic rename orders sales
-rename orders sales
 rm orders
 reset billing
 restore /backup/shop

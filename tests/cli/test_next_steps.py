@@ -185,16 +185,6 @@ def test_what_a_command_would_delete_is_not_to_be_created(
     assert f"hint   {hint}\n" in capfd.readouterr().err
 
 
-def test_the_hint_for_renaming_runs_as_it_stands(store: Path, capfd: Capture) -> None:
-    """Kills: a hint that works only in the directory of the store."""
-    assert main(["topic", "rename", "orders", "bills"]) == 2
-    hint = capfd.readouterr().err.partition("old one: ")[2].partition(" (")[0]
-    for line in hint.split(" && "):
-        assert main([*line.split()[1:], "--yes"]) == 0
-    assert main(["consume", "bills", "-f", "%v\\n"]) == 0
-    assert capfd.readouterr().out == "a\n"
-
-
 def test_the_topic_of_an_import_may_come_first(store: Path, capfd: Capture) -> None:
     (store / "rows.csv").write_text("id\n1\n")
     assert main(["import", "rows", "rows.csv", "--create", "--infer-schema"]) == 0

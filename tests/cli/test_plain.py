@@ -44,20 +44,21 @@ def by_plain(command: Command, args: list[str]) -> dict[str, Any] | None:
     return parse(command, list(args))
 
 
-def flags_of(command: Command) -> list[tuple[str, bool, bool]]:
-    """Word, whether a value follows, whether it is a number."""
+def flags_of(command: Command) -> list[tuple[str, bool, bool, str]]:
+    """Word, whether a value follows, whether it is a number, the name of the parameter."""
     flags = [
-        (word, metavar is not None, False)
+        (word, metavar is not None, False, name)
         for name, (words, metavar, _) in GLOBAL_FLAGS.items()
         for word in words
         if not (name == "format" and command.input_format)
     ]
-    for hint in command.hints.values():
+    for name, hint in command.hints.items():
         metadata = hint.__metadata__[0]
         if isinstance(metadata, Option):
             has_value = "bool" not in str(hint.__origin__)
             flags += [
-                (word, has_value, "int" in str(hint.__origin__)) for word in declared(metadata)
+                (word, has_value, "int" in str(hint.__origin__), name)
+                for word in declared(metadata)
             ]
     return flags
 
@@ -77,7 +78,9 @@ def right_line(command: Command, chance: random.Random) -> list[str]:
         metadata = hint.__metadata__[0]
         if isinstance(metadata, Option) and name not in defaults:
             parts.append([declared(metadata)[0], "7"])
-    for word, has_value, is_number in chance.sample(flags_of(command), 3):
+    # Of each parameter one: where a later value replaces a wrong one, only Typer takes the line.
+    chosen = {flag[3]: flag for flag in chance.sample(flags_of(command), 3)}
+    for word, has_value, is_number, _ in chosen.values():
         number = chance.choice(("7", "0", "-3", "5000", "99999999"))
         text = number if is_number else chance.choice(("a", "-3", "k=v", "--x"))
         if not has_value:
@@ -94,7 +97,7 @@ def right_line(command: Command, chance: random.Random) -> list[str]:
 
 def any_line(command: Command, chance: random.Random) -> list[str]:
     """Random words in random order."""
-    words = [word for word, _, _ in flags_of(command)] + list(VALUES) + ["-qq", "-vq", "-yS", "-n5"]
+    words = [word for word, *_ in flags_of(command)] + list(VALUES) + ["-qq", "-vq", "-yS", "-n5"]
     words += ["--json=", "--yes=1", "-hq", "--no-such", "-n=5"]
     return [chance.choice(words) for _ in range(chance.randint(0, 6))]
 

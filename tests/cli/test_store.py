@@ -383,7 +383,7 @@ def test_interrupt_in_the_commit_counts_committed_messages(
     tool: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupt lets the commit finish, and reports it; a failed abort is reported, too."""
-    signal_after(monkeypatch, txlog.Client, "commit", 1)
+    signal_after(monkeypatch, txlog.Client, "commit_async", 1)
     code, _, err = tool("produce", "orders", "--txn-every", "2", "-m", "a", "-m", "b", "-m", "c")
     assert (code, err) == (
         130,

@@ -210,7 +210,7 @@ def test_tables_on_a_real_terminal(tmp_path: Path, columns: int) -> None:
     assert "BACKLOG" in screen_of("sub", "list")
     assert "{" not in screen_of("topic", "describe", "orders")
     assert "count_star()" in screen_of("query", "SELECT count(*) FROM orders")
-    assert "txlog txn begin" in screen_of("txn", "list")
+    assert f"txlog -S {path} txn list -h" in screen_of("txn", "list").replace("\n", "")
 
 
 def test_a_table_without_rows_is_its_headings() -> None:

@@ -149,7 +149,7 @@ def files_nobody_names(client: Client) -> set[str]:
     return {p for p in stored if not p.endswith("/_README")} - referenced
 
 
-@pytest.mark.parametrize("written", [1, 63, 64, 200])
+@pytest.mark.parametrize("written", [1, 63, 64, 150])
 def test_k1_before_the_frame_is_complete(written: int) -> None:
     """K1: a torn tail is cut into quarantine; nothing happened, and open transactions go on."""
     stage = Stage()

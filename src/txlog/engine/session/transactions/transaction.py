@@ -39,6 +39,7 @@ from txlog.engine.store.store import Store
 from txlog.engine.view import View
 from txlog.errors import (
     ExpiredTransaction,
+    InvalidArgument,
     InvalidTxnStatus,
     OutcomeUnknown,
     StoreLocked,
@@ -326,6 +327,8 @@ class Transaction:
         ['COMMITTED', 'COMMITTED', 'COMMITTED']
         """
         assert self._commits is not None
+        if after is not None and not isinstance(after, commits.CommitFuture):
+            raise InvalidArgument("after is not a future of commit_async", code=202)
         if (flying := self._flying) is not None:
             return flying.future
         queue = self._commits.make()

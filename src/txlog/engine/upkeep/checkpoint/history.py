@@ -69,7 +69,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ComponentLog:
-    """How many ops of one component are kept.
+    """How many ops of one component are kept; a TxnEnded counts as the ops that it replaces.
 
     parts:   (history file, how many of its rows are of the component)
     tail_ops, tail_bytes: its ops in the journal after the checkpoint that was written at cut_ms
@@ -329,7 +329,7 @@ def component_log(store: Store, key: Component) -> ComponentLog:
         last_lsns = [ref.lsn_last for ref, rows in parts if rows]
         return ComponentLog(
             parts,
-            len(items),
+            sum(len(op.steps()) if type(op) is TxnEnded else 1 for _, _, op in items),
             len(encode_ops([op for _, _, op in items])) if items else 0,
             view.manifest.time_ms,
             items[-1][0] if items else max(last_lsns, default=0),
