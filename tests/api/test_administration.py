@@ -40,8 +40,8 @@ CONTRACT = {
     "admin coordinators": "coordinator state ongoing_txn_size keys",
     "admin coordinator-stats -c 1 --internal": (
         "coordinator state least_sig_bits low_water_mark ongoing_txn_size next_sequence "
-        "prepared_size committing_size aborting_size ended_size oldest_open_time? recover_start_time? "
-        "recover_end_time? log_stats:o?"
+        "prepared_size committing_size aborting_size ended_size oldest_open_time? "
+        "recover_start_time? recover_end_time? log_stats:o?"
     ),
     "admin transaction-metadata OPEN": (
         "txn status:s open_time timeout_at timeout_ms owner owner_uid transaction_key? epoch? "
