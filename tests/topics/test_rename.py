@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 
 import txlog
 from tests.engine_kit import Bench, send, values
-from txlog import Client
+from txlog import Client, Message, functions
 from txlog.base.ids import NAME_ENCODED_BYTES_MAX
 from txlog.client.answers.changes import recent_of_subscription
 from txlog.errors import (
@@ -569,3 +570,76 @@ def test_names_before_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch)
         client.admin.rename_topic(names[0], f"t{number}")
     former = client.store.read(lambda view: view.catalog.topics[1].former)
     assert former == [f"public/default/{name}" for name in ("t3", "t1", "t4")]
+
+
+# --- handles that are open ---------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Seats:
+    first: int
+    second: int
+
+
+@dataclasses.dataclass
+class Others:
+    other: int
+    further: int
+
+
+@pytest.mark.parametrize("is_reused", [False, True], ids=["renamed", "another has the name"])
+def test_a_running_function_decodes_by_the_schema_of_its_topic(
+    bench: Bench, is_reused: bool
+) -> None:
+    """Kills: a record that is read by the schema of the topic which has the name by now."""
+    client = bench.client
+    client.create_topic("a", schema=Seats, schema_type="avro")
+    client.create_topic("out")
+    client.create_subscription("a", "s")
+    producer = client.producer("a")
+    producer.send(Seats(1, 3))
+
+    def shown(message: Message) -> bytes:
+        if message.decode() == {"first": 1, "second": 3}:
+            client.admin.rename_topic("a", "z")
+            if is_reused:
+                client.create_topic("a", schema=Others, schema_type="avro")
+            producer.send(Seats(5, 6))
+        return str(message.decode()).encode()
+
+    functions.run(client, shown, "a", "out", "s", functions.FunctionOptions(txn_size=1))
+    assert values(client, "out") == [b"{'first': 1, 'second': 3}", b"{'first': 5, 'second': 6}"]
+
+
+@pytest.mark.parametrize("new", ["a9", "z9", "a2"])
+def test_a_consumer_of_a_pattern_follows_numbers(bench: Bench, new: str) -> None:
+    """Kills: a new topic of a known name that is never joined; a renamed one that is not left."""
+    client = bench.client
+    for name in ("a1", "a3"):
+        client.create_topic(name)
+        client.create_subscription(name, "s")
+    consumer = client.consumer(re.compile("a.*"), "s")
+    client.admin.rename_topic("a1", new)
+    client.create_topic("a1")
+    client.create_subscription("a1", "s")
+    client.producer("a1").send(b"new")
+    client.producer(new).send(b"renamed")
+    received = [consumer.receive(timeout_ms=0) for _ in range(4)]
+    by_topic = {message.topic: message.value for message in received if message is not None}
+    assert by_topic == {"a1": b"new"} | ({} if new == "z9" else {new: b"renamed"})
+    assert consumer.topics == sorted({"a1", "a3", new} - {"z9"})
+
+
+def test_a_consumer_in_memory_goes_on(bench: Bench) -> None:
+    client = bench.client
+    client.create_topic("a")
+    with client.consumer("a", "s", durable=False) as consumer:
+        send(client, b"1", b"2", topic="a")
+        first, second = consumer.receive(timeout_ms=0), consumer.receive(timeout_ms=0)
+        assert first is not None and second is not None
+        client.admin.rename_topic("a", "z")
+        client.create_topic("a")
+        assert consumer.acknowledge(first).acked == 1
+        consumer.negative_acknowledge(second, delay_ms=0)
+        again = consumer.receive(timeout_ms=0)
+        assert again is not None and again.value == b"2"

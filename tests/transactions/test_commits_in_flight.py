@@ -551,3 +551,17 @@ def test_a_refused_frame_keeps_an_id_that_another_thread_assigned(
     threads[0].join(60)
     assert seen == [txn.id] and txn.state == "ABORTED"
     assert not client.transactions()
+
+
+def test_a_commit_cannot_depend_on_one_of_another_client(bench: Bench) -> None:
+    """Kills: a dependent commit that succeeds although the other client's commit fails later."""
+    client, other = bench.client, bench.another()
+    first = client.transaction()
+    client.producer("u").send(b"1", txn=first)
+    future = first.commit_async()
+    dependent = other.transaction()
+    other.producer("u").send(b"2", txn=dependent)
+    with pytest.raises(InvalidArgument, match="of this client"):
+        dependent.commit_async(after=future)
+    future.result()
+    dependent.commit()

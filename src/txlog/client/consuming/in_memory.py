@@ -18,7 +18,6 @@ from txlog.base.ids import MessageId, TxnId
 from txlog.base.startup import compute as pc
 from txlog.client.reading.reader import Reader
 from txlog.engine.door.catalog import Topic, index_of
-from txlog.engine.door.catalog import topic as find_topic
 from txlog.engine.door.consuming import (
     AckAnswer,
     Acknowledgeable,
@@ -474,7 +473,7 @@ class MemorySession:
     # --- ids ---------------------------------------------------------------------------------
 
     def _topic(self, view: View) -> Topic:
-        return find_topic(view, self._reader.topic)
+        return self._reader._found(view)
 
     def _named(self, view: View, what: Acknowledgeable) -> Ours:
         """(partition number, run) of the messages. Raises MessageNotFound."""

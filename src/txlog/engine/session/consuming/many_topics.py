@@ -129,12 +129,16 @@ class TopicsSession:
     # --- topics of a pattern -----------------------------------------------------------------
 
     def _discover(self, *, is_later: bool) -> bool:
-        """Join topics that match now, and leave others; True if a topic joined."""
+        """Join topics that match now, and leave others; True if a topic joined.
+
+        A topic is known by its number: it may have another name by now, and another topic its own.
+        """
         seen, names = self.store.read(self._matching)
         if seen == self._seen:
             return False
-        for name in [name for name in self._sessions if name not in names]:
-            self._leave(name)
+        for name, session in list(self._sessions.items()):
+            if names.get(name) != session.receiving.topic.number:
+                self._leave(name)
         joined, is_complete = False, True
         for name in names:
             if name in self._sessions:
@@ -150,21 +154,21 @@ class TopicsSession:
         self._seen = seen if is_complete else None
         return joined
 
-    def _matching(self, view: View) -> tuple[tuple[int, int, int, int], list[str]]:
+    def _matching(self, view: View) -> tuple[tuple[int, int, int, int], dict[str, int]]:
         catalog, pattern = view.catalog, self._pattern
         assert pattern is not None
         counts = len(catalog.topics), catalog.renames
         seen = (catalog.next_topic, catalog.next_subscription, *counts)
         if seen == self._seen:
-            return seen, []
+            return seen, {}
         dead_letters = f"-{self.subscription}-{DEAD}"
-        names = []
+        names = {}
         for topic in catalog.topics.values():
             short = TopicName.parse(topic.name).short
             forms = (short, topic.name, f"persistent://{topic.name}")
             if any(map(pattern.fullmatch, forms)) and not topic.name.endswith(dead_letters):
-                names.append(short)
-        return seen, sorted(names)
+                names[short] = topic.number
+        return seen, dict(sorted(names.items()))
 
     def _leave(self, name: str) -> None:
         try:

@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.schemas.values import decode_one
-from txlog.engine.folds.catalog import record_schemas
+from txlog.engine.folds.catalog import record_schemas, topic_of
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading.dispatch import PiecePlace, Rows, place_of
 from txlog.engine.plan.records import schema_in
 from txlog.engine.plan.route import ORDERING_KEY, ordering_key_in
-from txlog.errors import InvalidArgument
+from txlog.errors import InvalidArgument, TopicNotFound
 
 if TYPE_CHECKING:
     from txlog.base.schemas.schema import Schema
@@ -122,7 +122,8 @@ class Message:
             raise InvalidArgument(
                 f"message {self.message_id} does not know its store", hint="decode it when received"
             )
-        written, newest = self._decoder.schemas(self.topic, self.schema_version)
+        ledger = None if self.message_id is None else self.message_id.ledger
+        written, newest = self._decoder.schemas(self.topic, self.schema_version, ledger)
         if kind is None:
             return decode_one(written, self.value, as_of=newest)
         return decode_one(written, self.value, kind, as_of=newest)
@@ -131,7 +132,8 @@ class Message:
 class Decoder:
     """Finds the schemas that decode values. After pickling it has no store, so it finds none.
 
-    number: of the topic, since another topic may get its name later; None: find topics by name
+    number: of the topic; None: that of the ledger of each message, because another topic may have
+            the name by now
     """
 
     __slots__ = ("_known", "_store", "number")
@@ -139,37 +141,45 @@ class Decoder:
     def __init__(self, store: Store | None, number: int | None = None) -> None:
         self._store = store
         self.number = number
-        self._known: dict[tuple[str, int], tuple[Schema, Schema]] = {}
+        self._known: dict[tuple[str | int, int], tuple[Schema, Schema]] = {}
 
     def __reduce__(self) -> tuple[type[Decoder], tuple[None]]:
         return Decoder, (None,)
 
-    def schemas(self, topic: str, version: int) -> tuple[Schema, Schema]:
+    def schemas(self, topic: str, version: int, ledger: int | None = None) -> tuple[Schema, Schema]:
         """(the schema with this version, the newest schema) of a topic.
 
+        topic:  its name when the message was received
+        ledger: of the message; None: it has no id yet, and the name tells the topic
         raises: TopicNotFound; InvalidArgument (no store, or the topic was made again)
         """
         if self._store is None:
             raise InvalidArgument(
                 "a message from a pickle does not know its store", hint="decode it when received"
             )
-        pair = self._known.get((topic, version))
+        key = (topic if ledger is None else ledger, version)
+        pair = self._known.get(key)
         if pair is None:
-            schemas = self._store.ask(lambda view: record_schemas(self._topic(view, topic)))
+            schemas = self._store.ask(lambda view: record_schemas(self._topic(view, topic, ledger)))
             if version > len(schemas):
                 raise InvalidArgument(f"topic {topic} has no schema {version}: it was made again")
             pair = schema_in(schemas[version - 1]), schema_in(schemas[-1])
-            self._known[topic, version] = pair
+            self._known[key] = pair
         return pair
 
     def renew(self) -> None:
         """Forget which schema is the newest: messages that use a newer one may have arrived."""
         self._known.clear()
 
-    def _topic(self, view: View, name: str) -> Topic:
-        if self.number is None:
+    def _topic(self, view: View, name: str, ledger: int | None) -> Topic:
+        if self.number is not None:
+            return live_topic(view, self.number, name)
+        if ledger is None:
             return find_topic(view, TopicName.parse(name))
-        return live_topic(view, self.number, name)
+        owner = view.catalog.owners.get(ledger)
+        if owner is None:
+            raise TopicNotFound(f"topic {name} was deleted", topic=name)
+        return topic_of(view.catalog, owner[0])
 
 
 def _short(value: bytes | None) -> str:

@@ -114,6 +114,10 @@ class CommitFuture(Future["EndAnswer"]):
         self._gate.acquire()
         self.is_over = False
 
+    def is_of(self, queue: CommitQueue) -> bool:
+        """Whether the commit is one of this queue, whose commits end in order."""
+        return self._queue is queue
+
     @property
     def failure(self) -> BaseException | None:
         """The error of the commit, perhaps before the future is done."""

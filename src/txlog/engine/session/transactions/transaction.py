@@ -308,9 +308,10 @@ class Transaction:
         belongs to no caller; `close` and the end of the interpreter wait for it. If the process
         dies, a commit without an answer is done or not, as a whole.
 
-        after:  a commit on which this one depends: if that one fails, this one fails with TryAgain,
-                and its transaction is open again
-        raises: InvalidTxnStatus; AlreadyClosed, ReadOnlyStore, NoResources: nothing was done
+        after:  a commit of this client on which this one depends: if that one fails, this one fails
+                with TryAgain, and its transaction is open again
+        raises: InvalidTxnStatus; InvalidArgument (after); AlreadyClosed, ReadOnlyStore,
+                NoResources: nothing was done
 
         >>> import tempfile, txlog
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -327,11 +328,14 @@ class Transaction:
         ['COMMITTED', 'COMMITTED', 'COMMITTED']
         """
         assert self._commits is not None
-        if after is not None and not isinstance(after, commits.CommitFuture):
-            raise InvalidArgument("after is not a future of commit_async", code=202)
         if (flying := self._flying) is not None:
             return flying.future
         queue = self._commits.make()
+        given: object = after  # of any type, from a caller without type checks
+        if given is not None and not (
+            isinstance(given, commits.CommitFuture) and given.is_of(queue)
+        ):
+            raise InvalidArgument("after is not a future of commit_async of this client", code=202)
         with queue.held():
             self._store.need_writable()
             commit = self._prepared(queue.last, after)
