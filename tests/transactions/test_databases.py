@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -14,10 +15,14 @@ import pytest
 
 from tests import databases
 from tests.databases import Duckdb, Kind, Postgresql, Sqlite
-from tests.engine_kit import Bench, send, values
+from tests.disk.memory import MemoryDisk
+from tests.engine_kit import START_MS, Bench, client_on, send, values
 from txlog import Client, TxnId
+from txlog.base.settings import Settings
 from txlog.client.databases import kinds, together
+from txlog.clock import ManualClock
 from txlog.engine.session.transactions import end
+from txlog.engine.store.identity import make_store
 from txlog.errors import (
     DiskFailed,
     InvalidArgument,
@@ -510,6 +515,50 @@ def test_outcomes_that_a_crash_left_are_deleted_after_an_hour(
     assert client.show_transaction(txn)["state"] == "committed"
     both(client, connection, "e")
     assert outcomes_of(connection) == ["commit"]
+
+
+# --- power cuts ------------------------------------------------------------------------------
+
+
+def values_after_power_cuts(disk: MemoryDisk, connection: Any, folder: Path) -> set[bytes]:
+    """What the log may have, once it asked the database: the values of every image, joined."""
+    seen = set()
+    for image in disk.images(random.Random(1), 16):
+        database = sqlite3.connect(Sqlite(folder).path)
+        connection.backup(database)  # an answer changes the rows
+        clock = ManualClock(START_MS)
+        clock.reboot("another boot")
+        client = client_on(image, clock)
+        client.resolve_prepared(database=database)
+        seen.add(b" ".join(values(client)))
+        database.close()
+    return seen
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+def test_a_power_cut_leaves_both(tmp_path: Path, durability: str) -> None:
+    """A connection commits durably whatever it was told, and so does the log."""
+    clock = ManualClock(START_MS)
+    disk, connection = MemoryDisk(), Sqlite(tmp_path).connect()
+    make_store(disk, Settings(durability=durability), clock)
+    client = client_on(disk, clock)
+    client.create_topic("t")
+    client.checkpoint()
+    both(client, connection, "a")
+    assert values_after_power_cuts(disk, connection, tmp_path) == {b"a"}
+    both(client, connection, "b")  # deletes the outcome of the first
+    assert values_after_power_cuts(disk, connection, tmp_path) == {b"a b"}
+    seen: list[set[bytes]] = []
+
+    def look(database: Any) -> None:
+        database.connection.commit()
+        together._ENDING.clear()  # the power cut ends this process, too
+        seen.append(values_after_power_cuts(disk, database.connection, tmp_path))
+
+    with commit_of_a_block(look):
+        both(client, connection, "c")
+    assert seen == [{b"a b c"}]
+    connection.close()
 
 
 # --- errors ----------------------------------------------------------------------------------

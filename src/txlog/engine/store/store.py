@@ -1156,7 +1156,11 @@ class Store:
         return decision.sync
 
     def _is_awaited(self, decision: Decision[Any]) -> bool:
-        return decision.sync and self.durability == "sync"
+        """Whether the frame is flushed before its caller gets an answer.
+
+        With durability `os` a frame that is not awaited is left to the operating system.
+        """
+        return decision.sync and (decision.outlasts or self.durability == "sync")
 
     def _is_stray(self, error: Exception) -> bool:
         """True for an error that no decision raises: a signal handler of this thread may have.
@@ -1184,7 +1188,7 @@ class Store:
                 if decision.batch is not None and not appender.fits(encoded[1]):
                     self._close_frame(joined)
                     joined, written = [], at
-                is_awaited = decision.sync and self.durability == "sync"
+                is_awaited = self._is_awaited(decision)
                 appender.join(view, decision, encoded, now, is_awaited=is_awaited)
                 call.conclude(decision)
                 if decision.ops:
@@ -1348,7 +1352,12 @@ class Store:
         if noted is None:
             return decision
         return Decision(
-            [*decision.ops, noted], decision.batch, decision.sync, decision.answer, decision.error
+            [*decision.ops, noted],
+            decision.batch,
+            decision.sync,
+            decision.answer,
+            decision.error,
+            outlasts=decision.outlasts,
         )
 
     def settle(self) -> None:
