@@ -350,6 +350,52 @@ def test_commit_async_is_refused(bench: Bench, connection: Any) -> None:
     txn.abort()
 
 
+# --- other threads and processes --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ends", ["commit", "abort"])
+def test_the_end_in_another_thread_is_refused_or_of_both(
+    bench: Bench, kind: Kind, connection: Any, ends: str
+) -> None:
+    txn = bench.client.transaction(database=connection)
+    insert(connection, "a")
+    bench.client.producer("t").send(b"a", txn=txn)
+    in_block, errors = KeyError("in the block"), []
+
+    def work() -> None:
+        try:
+            if kind.name == "sqlite":
+                txn.__exit__(KeyError, in_block, None)
+            getattr(txn, ends)()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if kind.name == "sqlite":
+        (refused,) = errors
+        assert isinstance(refused, NotAllowed)
+        assert "only the thread that made" in in_block.__notes__[0]
+        assert txn.state == "OPEN"
+        txn.commit()
+    else:
+        assert not errors
+    left = ["a"] if kind.name == "sqlite" or ends == "commit" else []
+    assert rows_of(connection) == left
+    assert values(bench.client) == [row.encode() for row in left]
+
+
+def test_a_connection_of_another_thread_is_refused(bench: Bench, tmp_path: Path) -> None:
+    connections: list[sqlite3.Connection] = []
+    kind = Sqlite(tmp_path)
+    thread = threading.Thread(target=lambda: connections.append(kind.connect()))
+    thread.start()
+    thread.join()
+    with pytest.raises(NotAllowed, match="only the thread that made"):
+        bench.client.transaction(database=connections[0])
+
+
 # --- who finds one prepared ------------------------------------------------------------------
 
 
@@ -671,3 +717,28 @@ def test_a_connection_that_the_block_closed(bench: Bench, kind: Kind) -> None:
     assert "closed" in str(caught.value).lower()
     assert txn.state == "ABORTED"
     assert (values(bench.client), kind.rows()) == ([], [])
+
+
+def test_a_failed_rollback_of_a_living_connection_aborts_nothing(
+    bench: Bench, kind: Kind, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the driver raises, only a closed connection has rolled back by itself."""
+    driver: Any = {"sqlite": sqlite3, "duckdb": duckdb, "postgresql": databases.psycopg}[kind.name]
+    names = ["ProgrammingError", "OperationalError", "InterfaceError", "ConnectionException"]
+    errors = [getattr(driver, name) for name in names if hasattr(driver, name)]
+    database = type(kinds.database_of(connection))
+    txn = bench.client.transaction(database=connection)
+    insert(connection, "a")
+    bench.client.producer("t").send(b"a", txn=txn)
+    txn.flush()
+    for error in errors:
+
+        def fail(database: Any, error: type[Exception] = error) -> None:
+            raise error("the rollback failed")
+
+        with monkeypatch.context() as patch, pytest.raises(error, match="the rollback failed"):
+            patch.setattr(database, "rollback", fail)
+            txn.abort()
+        assert bench.client.show_transaction(txn.id)["state"] == "open"
+    assert txn.abort().status == "ABORTED"
+    assert (values(bench.client), rows_of(connection)) == ([], [])

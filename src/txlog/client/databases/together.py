@@ -154,7 +154,7 @@ def begin(
     """Begin a transaction of the log and one of a database.
 
     make_use: begins that of the log, after what others left prepared was resolved
-    raises:   InvalidArgument, as `database_of`; what make_use raises; errors of the driver
+    raises:   InvalidArgument, NotAllowed, as `database_of`; what make_use raises; errors of the driver
     """
     store.need_writable()
     database = database_of(connection)
@@ -178,7 +178,7 @@ def resolve(
     """Ask a database for the outcomes of its prepared transactions, or of one.
 
     raises: InvalidArgument: as `database_of`, or another database decides it; InvalidTxnStatus: the
-            one is not prepared, or was decided against the database
+            one is not prepared, or was decided against the database; NotAllowed: as `begin`
     """
     store.need_writable()
     database = database_of(connection)
@@ -230,7 +230,11 @@ class DatabaseTransaction(Transaction):
         )
 
     def abort(self) -> EndAnswer:
-        """Roll back both."""
+        """Roll back both.
+
+        raises: NotAllowed: nothing was done, the owner of the connection can end it
+        """
+        self._check_caller()
         if self._status != "OPEN":
             raise self._has_ended()
         self._give_up(None)
@@ -247,12 +251,22 @@ class DatabaseTransaction(Transaction):
             return
         if error is None:
             self._commit()
+            return
+        try:
+            self._check_caller()
+        except TxlogError as refused:
+            _note(error, refused, "neither the database nor the log was rolled back")
         else:
             self._give_up(error)
+
+    def _check_caller(self) -> None:
+        """Before the connection is used. Raises NotAllowed in a thread that cannot use it."""
+        self._database.check_thread()
 
     # --- the end -----------------------------------------------------------------------------
 
     def _commit(self) -> EndAnswer:
+        self._check_caller()
         if self._status != "OPEN":
             raise self._has_ended()
         database, finished = self._database, self._outcomes.take(self._database)
