@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +26,7 @@ from txlog.clock import ManualClock
 from txlog.engine.session.transactions import end
 from txlog.engine.store.identity import make_store
 from txlog.errors import (
+    AlreadyClosed,
     DiskFailed,
     InvalidArgument,
     InvalidTxnStatus,
@@ -394,6 +397,40 @@ def test_a_connection_of_another_thread_is_refused(bench: Bench, tmp_path: Path)
     thread.join()
     with pytest.raises(NotAllowed, match="only the thread that made"):
         bench.client.transaction(database=connections[0])
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_child_leaves_the_connection_alone(bench: Bench, connection: Any) -> None:
+    client = bench.client
+    database = type(kinds.database_of(connection))
+    with client.transaction(database=connection) as txn:
+        insert(connection, "a")
+        client.producer("t").send(b"a", txn=txn)
+        child = os.fork()
+        if not child:
+            refused = 0
+            try:
+                signal.alarm(60)
+                for name in ("__init__", "check_thread", "cursor", "commit", "rollback"):
+                    setattr(database, name, lambda *args: os._exit(99))
+                error = KeyError("in the block")
+                txn.__exit__(KeyError, error, None)
+                refused += "child" in error.__notes__[0]
+                for call in (
+                    txn.commit,
+                    txn.abort,
+                    lambda: txn.__exit__(None, None, None),
+                    lambda: client.transaction(database=connection),
+                    lambda: client.resolve_prepared(database=connection),
+                ):
+                    try:
+                        call()
+                    except AlreadyClosed:
+                        refused += 1
+            finally:
+                os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 6
+    assert (rows_of(connection), values(client)) == (["a"], [b"a"])
 
 
 # --- who finds one prepared ------------------------------------------------------------------

@@ -154,8 +154,10 @@ def begin(
     """Begin a transaction of the log and one of a database.
 
     make_use: begins that of the log, after what others left prepared was resolved
-    raises:   InvalidArgument, NotAllowed, as `database_of`; what make_use raises; errors of the driver
+    raises:   InvalidArgument, NotAllowed, as `database_of`; AlreadyClosed in a forked child; what
+              make_use raises; errors of the driver
     """
+    store.check_process()
     store.need_writable()
     database = database_of(connection)
     outcomes.open(database)
@@ -178,8 +180,10 @@ def resolve(
     """Ask a database for the outcomes of its prepared transactions, or of one.
 
     raises: InvalidArgument: as `database_of`, or another database decides it; InvalidTxnStatus: the
-            one is not prepared, or was decided against the database; NotAllowed: as `begin`
+            one is not prepared, or was decided against the database; NotAllowed, AlreadyClosed: as
+            `begin`
     """
+    store.check_process()
     store.need_writable()
     database = database_of(connection)
     database.open()
@@ -232,7 +236,7 @@ class DatabaseTransaction(Transaction):
     def abort(self) -> EndAnswer:
         """Roll back both.
 
-        raises: NotAllowed: nothing was done, the owner of the connection can end it
+        raises: NotAllowed, AlreadyClosed: nothing was done, the owner of the connection can end it
         """
         self._check_caller()
         if self._status != "OPEN":
@@ -260,7 +264,10 @@ class DatabaseTransaction(Transaction):
             self._give_up(error)
 
     def _check_caller(self) -> None:
-        """Before the connection is used. Raises NotAllowed in a thread that cannot use it."""
+        """Before the connection is used. Raises AlreadyClosed in a forked child, whose parent still
+        uses it, and NotAllowed in a thread that cannot use it.
+        """
+        self._store.check_process()
         self._database.check_thread()
 
     # --- the end -----------------------------------------------------------------------------

@@ -251,6 +251,11 @@ class Mutex:
         self._later.append(act)
         return True
 
+    def check_process(self) -> None:
+        """Raises AlreadyClosed in a forked child."""
+        if self._pid() != self._owner:
+            self._refuse_child()
+
     def _refuse_child(self) -> None:
         raise AlreadyClosed(
             "the store was opened by another process, and this one is its child",
@@ -851,6 +856,10 @@ class Store:
             self._adopt_settings()
         call.conclude(decision)
         self._is_void = False
+
+    def check_process(self) -> None:
+        """Raise AlreadyClosed in a forked child, before it takes a lock or uses a connection."""
+        self._mutex.check_process()
 
     def need_writable(self) -> None:
         """Raise AlreadyClosed, or ReadOnlyStore where nothing may be changed."""
