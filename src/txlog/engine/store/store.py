@@ -1197,7 +1197,8 @@ class Store:
                 if decision.batch is not None and not appender.fits(encoded[1]):
                     self._close_frame(joined)
                     joined, written = [], at
-                is_awaited = self._is_awaited(decision)
+                # `_is_awaited`, without the call
+                is_awaited = decision.sync and (decision.outlasts or self.durability == "sync")
                 appender.join(view, decision, encoded, now, is_awaited=is_awaited)
                 call.conclude(decision)
                 if decision.ops:
