@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -14,11 +17,16 @@ import pytest
 
 from tests import databases
 from tests.databases import Duckdb, Kind, Postgresql, Sqlite
-from tests.engine_kit import Bench, send, values
+from tests.disk.memory import MemoryDisk
+from tests.engine_kit import START_MS, Bench, client_on, send, values
 from txlog import Client, TxnId
+from txlog.base.settings import Settings
 from txlog.client.databases import kinds, together
+from txlog.clock import ManualClock
 from txlog.engine.session.transactions import end
+from txlog.engine.store.identity import make_store
 from txlog.errors import (
+    AlreadyClosed,
     DiskFailed,
     InvalidArgument,
     InvalidTxnStatus,
@@ -345,6 +353,86 @@ def test_commit_async_is_refused(bench: Bench, connection: Any) -> None:
     txn.abort()
 
 
+# --- other threads and processes --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ends", ["commit", "abort"])
+def test_the_end_in_another_thread_is_refused_or_of_both(
+    bench: Bench, kind: Kind, connection: Any, ends: str
+) -> None:
+    txn = bench.client.transaction(database=connection)
+    insert(connection, "a")
+    bench.client.producer("t").send(b"a", txn=txn)
+    in_block, errors = KeyError("in the block"), []
+
+    def work() -> None:
+        try:
+            if kind.name == "sqlite":
+                txn.__exit__(KeyError, in_block, None)
+            getattr(txn, ends)()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if kind.name == "sqlite":
+        (refused,) = errors
+        assert isinstance(refused, NotAllowed)
+        assert "only the thread that made" in in_block.__notes__[0]
+        assert txn.state == "OPEN"
+        txn.commit()
+    else:
+        assert not errors
+    left = ["a"] if kind.name == "sqlite" or ends == "commit" else []
+    assert rows_of(connection) == left
+    assert values(bench.client) == [row.encode() for row in left]
+
+
+def test_a_connection_of_another_thread_is_refused(bench: Bench, tmp_path: Path) -> None:
+    connections: list[sqlite3.Connection] = []
+    kind = Sqlite(tmp_path)
+    thread = threading.Thread(target=lambda: connections.append(kind.connect()))
+    thread.start()
+    thread.join()
+    with pytest.raises(NotAllowed, match="only the thread that made"):
+        bench.client.transaction(database=connections[0])
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_child_leaves_the_connection_alone(bench: Bench, connection: Any) -> None:
+    client = bench.client
+    database = type(kinds.database_of(connection))
+    with client.transaction(database=connection) as txn:
+        insert(connection, "a")
+        client.producer("t").send(b"a", txn=txn)
+        child = os.fork()
+        if not child:
+            refused = 0
+            try:
+                signal.alarm(60)
+                for name in ("__init__", "check_thread", "cursor", "commit", "rollback"):
+                    setattr(database, name, lambda *args: os._exit(99))
+                error = KeyError("in the block")
+                txn.__exit__(KeyError, error, None)
+                refused += "child" in error.__notes__[0]
+                for call in (
+                    txn.commit,
+                    txn.abort,
+                    lambda: txn.__exit__(None, None, None),
+                    lambda: client.transaction(database=connection),
+                    lambda: client.resolve_prepared(database=connection),
+                ):
+                    try:
+                        call()
+                    except AlreadyClosed:
+                        refused += 1
+            finally:
+                os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 6
+    assert (rows_of(connection), values(client)) == (["a"], [b"a"])
+
+
 # --- who finds one prepared ------------------------------------------------------------------
 
 
@@ -512,6 +600,50 @@ def test_outcomes_that_a_crash_left_are_deleted_after_an_hour(
     assert outcomes_of(connection) == ["commit"]
 
 
+# --- power cuts ------------------------------------------------------------------------------
+
+
+def values_after_power_cuts(disk: MemoryDisk, connection: Any, folder: Path) -> set[bytes]:
+    """What the log may have, once it asked the database: the values of every image, joined."""
+    seen = set()
+    for image in disk.images(random.Random(1), 16):
+        database = sqlite3.connect(Sqlite(folder).path)
+        connection.backup(database)  # an answer changes the rows
+        clock = ManualClock(START_MS)
+        clock.reboot("another boot")
+        client = client_on(image, clock)
+        client.resolve_prepared(database=database)
+        seen.add(b" ".join(values(client)))
+        database.close()
+    return seen
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+def test_a_power_cut_leaves_both(tmp_path: Path, durability: str) -> None:
+    """A connection commits durably whatever it was told, and so does the log."""
+    clock = ManualClock(START_MS)
+    disk, connection = MemoryDisk(), Sqlite(tmp_path).connect()
+    make_store(disk, Settings(durability=durability), clock)
+    client = client_on(disk, clock)
+    client.create_topic("t")
+    client.checkpoint()
+    both(client, connection, "a")
+    assert values_after_power_cuts(disk, connection, tmp_path) == {b"a"}
+    both(client, connection, "b")  # deletes the outcome of the first
+    assert values_after_power_cuts(disk, connection, tmp_path) == {b"a b"}
+    seen: list[set[bytes]] = []
+
+    def look(database: Any) -> None:
+        database.connection.commit()
+        together._ENDING.clear()  # the power cut ends this process, too
+        seen.append(values_after_power_cuts(disk, database.connection, tmp_path))
+
+    with commit_of_a_block(look):
+        both(client, connection, "c")
+    assert seen == [{b"a b c"}]
+    connection.close()
+
+
 # --- errors ----------------------------------------------------------------------------------
 
 
@@ -622,3 +754,28 @@ def test_a_connection_that_the_block_closed(bench: Bench, kind: Kind) -> None:
     assert "closed" in str(caught.value).lower()
     assert txn.state == "ABORTED"
     assert (values(bench.client), kind.rows()) == ([], [])
+
+
+def test_a_failed_rollback_of_a_living_connection_aborts_nothing(
+    bench: Bench, kind: Kind, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the driver raises, only a closed connection has rolled back by itself."""
+    driver: Any = {"sqlite": sqlite3, "duckdb": duckdb, "postgresql": databases.psycopg}[kind.name]
+    names = ["ProgrammingError", "OperationalError", "InterfaceError", "ConnectionException"]
+    errors = [getattr(driver, name) for name in names if hasattr(driver, name)]
+    database = type(kinds.database_of(connection))
+    txn = bench.client.transaction(database=connection)
+    insert(connection, "a")
+    bench.client.producer("t").send(b"a", txn=txn)
+    txn.flush()
+    for error in errors:
+
+        def fail(database: Any, error: type[Exception] = error) -> None:
+            raise error("the rollback failed")
+
+        with monkeypatch.context() as patch, pytest.raises(error, match="the rollback failed"):
+            patch.setattr(database, "rollback", fail)
+            txn.abort()
+        assert bench.client.show_transaction(txn.id)["state"] == "open"
+    assert txn.abort().status == "ABORTED"
+    assert (values(bench.client), rows_of(connection)) == ([], [])

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from tests.engine_kit import Bench, begin, prepare, send, values
+from tests.disk.memory import MemoryDisk
+from tests.engine_kit import START_MS, Bench, begin, client_on, prepare, send, values
 from tests.transactions.users import BEN, ROOT, Users
 from txlog import Client, TxnId, verify
+from txlog.base.settings import Settings
+from txlog.clock import ManualClock
 from txlog.engine.session.transactions import end
+from txlog.engine.store.identity import make_store
 from txlog.errors import InvalidTxnStatus, NotAllowed, StillInUse
 
 pytestmark = [
@@ -63,6 +69,24 @@ def test_it_survives_a_power_cut_and_is_resolved_after_it(
     with client.consumer("t", "s") as consumer:
         taken = consumer.receive_batch(9)["value"].to_pylist()
     assert sorted(taken) == ([b"out"] if commit else [b"in"])
+
+
+def test_a_checkpoint_that_did_not_end_keeps_what_came_before_it() -> None:
+    """With durability os the messages are not flushed when the journal is cut behind them."""
+    clock, disk = ManualClock(START_MS), MemoryDisk()
+    make_store(disk, Settings(durability="os"), clock)
+    client = client_on(disk, clock)
+    client.create_topic("t")
+    txn = begin(client)
+    client.producer("t").send(b"out", txn=txn)
+    client.store.cut(lambda view: None)
+    prepare(client, txn)
+    for image in disk.images(random.Random(1), 32):
+        later = ManualClock(START_MS)
+        later.reboot("another boot")
+        reopened = client_on(image, later)
+        resolve(reopened, txn, commit=True)
+        assert values(reopened) == [b"out"]
 
 
 def test_checkpoint_and_compaction_keep_it(bench: Bench, txn: TxnId) -> None:

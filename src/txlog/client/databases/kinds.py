@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Final, Protocol
 
-from txlog.errors import InvalidArgument, InvalidTxnStatus
+from txlog.errors import InvalidArgument, InvalidTxnStatus, NotAllowed
 
 COMMIT, ABORT = "commit", "abort"
 SAVEPOINT: Final = "txlog_block"
@@ -55,6 +55,7 @@ class Database:
 
     def __init__(self, connection: Any, driver: Any) -> None:
         self.connection, self.driver = connection, driver
+        self.check_thread()
         self.check()
         self.label = self.find_label()
         self.identity = ""
@@ -91,8 +92,14 @@ class Database:
 
     @property
     def is_gone(self) -> bool:
-        """True if the connection is closed: the database rolls back what was not committed."""
+        """True if the connection is closed: the database rolls back what was not committed.
+
+        An error that a living connection raises, too, is no sign of it.
+        """
         raise NotImplementedError
+
+    def check_thread(self) -> None:
+        """Raises NotAllowed if the connection cannot be used in this thread."""
 
     # --- of all kinds ------------------------------------------------------------------------
 
@@ -305,10 +312,21 @@ class Sqlite(Database):
     def is_gone(self) -> bool:
         """True if the connection is closed."""
         try:
-            self.connection.cursor()
+            _ = self.connection.in_transaction  # any thread may ask this
         except self.driver.ProgrammingError:
             return True
         return False
+
+    def check_thread(self) -> None:
+        """Raises NotAllowed."""
+        try:
+            self.connection.cursor()
+        except self.driver.ProgrammingError as error:
+            if not self.is_gone:
+                raise NotAllowed(
+                    f"only the thread that made the {self.kind} connection may use it",
+                    hint="call this in that thread, or connect with check_same_thread=False",
+                ) from error
 
     def commit(self) -> None:
         """Commit."""
@@ -489,7 +507,8 @@ _KINDS: Final[tuple[tuple[str, str, Callable[[Any, Any], Database]], ...]] = (
 def database_of(connection: object) -> Database:
     """The database behind a connection.
 
-    raises: InvalidArgument: of another type, in autocommit mode, in a transaction, in memory
+    raises: InvalidArgument: of another type, in autocommit mode, in a transaction, in memory;
+            NotAllowed: of another thread
     """
     for module, name, kind in _KINDS:
         loaded = sys.modules.get(module)  # without its module there is no such connection

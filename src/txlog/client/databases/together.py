@@ -154,8 +154,10 @@ def begin(
     """Begin a transaction of the log and one of a database.
 
     make_use: begins that of the log, after what others left prepared was resolved
-    raises:   InvalidArgument, as `database_of`; what make_use raises; errors of the driver
+    raises:   InvalidArgument, NotAllowed, as `database_of`; AlreadyClosed in a forked child; what
+              make_use raises; errors of the driver
     """
+    store.check_process()
     store.need_writable()
     database = database_of(connection)
     outcomes.open(database)
@@ -178,8 +180,10 @@ def resolve(
     """Ask a database for the outcomes of its prepared transactions, or of one.
 
     raises: InvalidArgument: as `database_of`, or another database decides it; InvalidTxnStatus: the
-            one is not prepared, or was decided against the database
+            one is not prepared, or was decided against the database; NotAllowed, AlreadyClosed: as
+            `begin`
     """
+    store.check_process()
     store.need_writable()
     database = database_of(connection)
     database.open()
@@ -230,7 +234,11 @@ class DatabaseTransaction(Transaction):
         )
 
     def abort(self) -> EndAnswer:
-        """Roll back both."""
+        """Roll back both.
+
+        raises: NotAllowed, AlreadyClosed: nothing was done, the owner of the connection can end it
+        """
+        self._check_caller()
         if self._status != "OPEN":
             raise self._has_ended()
         self._give_up(None)
@@ -247,12 +255,25 @@ class DatabaseTransaction(Transaction):
             return
         if error is None:
             self._commit()
+            return
+        try:
+            self._check_caller()
+        except TxlogError as refused:
+            _note(error, refused, "neither the database nor the log was rolled back")
         else:
             self._give_up(error)
+
+    def _check_caller(self) -> None:
+        """Before the connection is used. Raises AlreadyClosed in a forked child, whose parent still
+        uses it, and NotAllowed in a thread that cannot use it.
+        """
+        self._store.check_process()
+        self._database.check_thread()
 
     # --- the end -----------------------------------------------------------------------------
 
     def _commit(self) -> EndAnswer:
+        self._check_caller()
         if self._status != "OPEN":
             raise self._has_ended()
         database, finished = self._database, self._outcomes.take(self._database)

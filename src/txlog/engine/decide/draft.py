@@ -41,6 +41,8 @@ class Decision(msgspec.Struct, Generic[T_co]):
     error:      raised after the append: a conflict, for example, also aborts a transaction
     waits:      False: the answer shows nothing that a power cut could take, so the caller gets it
                 while earlier frames are still being flushed
+    outlasts:   with `sync`: a power cut does not take the frame, also where the durability is `os`,
+                because a database that commits durably relies on it
     """
 
     ops: list[Op]
@@ -49,6 +51,7 @@ class Decision(msgspec.Struct, Generic[T_co]):
     answer: T_co | None = None
     error: TxlogError | None = None
     waits: bool = True
+    outlasts: bool = False
 
     def answered(self) -> T_co:
         """The answer; raises the error, if there is one."""

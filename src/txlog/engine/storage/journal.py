@@ -446,6 +446,7 @@ class Journal:
         "_cut",
         "_disk",
         "_files",
+        "_flushed_lsn",
         "_flusher",
         "_has_looked_ahead",
         "_is_barred",
@@ -487,6 +488,7 @@ class Journal:
         self.chain_crc = 0
         self.damage: Corruption | None = None  # where reading stopped before the durable end
         self.durable_lsn = 0
+        self._flushed_lsn = 0  # up to here this handle has flushed the frames itself
         self.end = 0
         self.last_lsn = 0
         self.lossy = False
@@ -1137,6 +1139,7 @@ class Journal:
             return
         self._flusher.forget_older(flight.lsn)
         self.durable_lsn = max(self.durable_lsn, min(flight.lsn, self.last_lsn))
+        self._flushed_lsn = max(self._flushed_lsn, min(flight.lsn, self.last_lsn))
         if flight.settled is not None and self._settled is flight.settled:
             self._settled = flight.record
 
@@ -1275,9 +1278,24 @@ class Journal:
         self._flusher.run(self._cut_file)
         return self.last_lsn, self.chain_crc
 
+    def _flush_old_file(self) -> None:
+        """Flush the file that the cut ends: no later flush reaches it, and until the checkpoint has
+        ended, the frames of the next file follow it. With durability `os` the witness counts
+        frames as durable that nobody has flushed.
+        """
+        try:
+            self._flusher.prepare(self.current, self.durable_lsn)
+            self.current.file.datasync()
+        except TxlogError as exc:
+            self._poison()
+            raise self._unknown("the flush of the journal up to", exc) from exc
+        self._flushed_lsn = self.last_lsn
+
     def _cut_file(self) -> None:
         if self.end == FILE_HEADER_BYTES:
             return
+        if self._flushed_lsn < self.last_lsn:
+            self._flush_old_file()
         name = JournalName(self.last_lsn + 1)
         # a crash after the next line must not leave a witness that hides the new file
         self._raise(flushing=0, is_moving=True)

@@ -251,6 +251,11 @@ class Mutex:
         self._later.append(act)
         return True
 
+    def check_process(self) -> None:
+        """Raises AlreadyClosed in a forked child."""
+        if self._pid() != self._owner:
+            self._refuse_child()
+
     def _refuse_child(self) -> None:
         raise AlreadyClosed(
             "the store was opened by another process, and this one is its child",
@@ -852,6 +857,10 @@ class Store:
         call.conclude(decision)
         self._is_void = False
 
+    def check_process(self) -> None:
+        """Raise AlreadyClosed in a forked child, before it takes a lock or uses a connection."""
+        self._mutex.check_process()
+
     def need_writable(self) -> None:
         """Raise AlreadyClosed, or ReadOnlyStore where nothing may be changed."""
         if self._closed:
@@ -1156,7 +1165,11 @@ class Store:
         return decision.sync
 
     def _is_awaited(self, decision: Decision[Any]) -> bool:
-        return decision.sync and self.durability == "sync"
+        """Whether the frame is flushed before its caller gets an answer.
+
+        With durability `os` a frame that is not awaited is left to the operating system.
+        """
+        return decision.sync and (decision.outlasts or self.durability == "sync")
 
     def _is_stray(self, error: Exception) -> bool:
         """True for an error that no decision raises: a signal handler of this thread may have.
@@ -1184,7 +1197,8 @@ class Store:
                 if decision.batch is not None and not appender.fits(encoded[1]):
                     self._close_frame(joined)
                     joined, written = [], at
-                is_awaited = decision.sync and self.durability == "sync"
+                # `_is_awaited`, without the call
+                is_awaited = decision.sync and (decision.outlasts or self.durability == "sync")
                 appender.join(view, decision, encoded, now, is_awaited=is_awaited)
                 call.conclude(decision)
                 if decision.ops:
@@ -1348,7 +1362,12 @@ class Store:
         if noted is None:
             return decision
         return Decision(
-            [*decision.ops, noted], decision.batch, decision.sync, decision.answer, decision.error
+            [*decision.ops, noted],
+            decision.batch,
+            decision.sync,
+            decision.answer,
+            decision.error,
+            outlasts=decision.outlasts,
         )
 
     def settle(self) -> None:

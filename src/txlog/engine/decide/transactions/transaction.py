@@ -550,7 +550,8 @@ def end(
 def prepare(
     view: View, settings: Settings, now: Instant, uid: int, txn_id: TxnId, row: OutcomeRow
 ) -> Decision[EndAnswer]:
-    """Decide that a row in a database of the user is going to end a transaction; durable.
+    """Decide that a row in a database of the user is going to end a transaction; durable, also
+    with durability `os`: the database commits durably.
 
     From now on it takes no operation, no time-out and no recovery aborts it, and only `resolve`
     ends it.
@@ -569,7 +570,9 @@ def prepare(
         return Decision([], None, True, _answer(txn_id, outcome, True, open_ms))
     check_open(txn)
     draft.ops.append(TxnPrepared(txn.coordinator, txn.sequence, *row))
-    return draft.decision(_answer(txn_id, outcome, False, open_ms), sync=True)
+    decision = draft.decision(_answer(txn_id, outcome, False, open_ms), sync=True)
+    decision.outlasts = True
+    return decision
 
 
 def resolve(
@@ -577,6 +580,7 @@ def resolve(
 ) -> Decision[EndAnswer]:
     """Decide the end of a PREPARED transaction, as its database says or as an operator decides.
 
+    Durable as `prepare`: afterwards the row may be deleted.
     The end of one that has ended is answered as by `end`; one that is still OPEN can be aborted.
     raises: as `end`; InvalidTxnStatus for the commit of one that is not prepared
     """
@@ -593,7 +597,9 @@ def resolve(
     draft = Draft(view, settings, now.wall_ms)
     outcome = commit_ops(draft, txn) if commit else abort_ops(draft, txn, aborter(txn, uid))
     answer = _answer(txn_id, outcome, False, now.wall_ms - txn.wall_ms)
-    return draft.decision(answer, sync=True)
+    decision = draft.decision(answer, sync=True)
+    decision.outlasts = True
+    return decision
 
 
 def _answer(txn_id: TxnId, outcome: EndOutcome, already: bool, open_ms: int) -> EndAnswer:

@@ -242,11 +242,7 @@ class CommitQueue:
 
     def check_alive(self) -> None:
         """Raises AlreadyClosed in a forked child."""
-        if self._store.disk.pid() != self._pid:
-            raise AlreadyClosed(
-                "the store was opened by another process, and this one is its child",
-                hint="open it again, after the fork",
-            )
+        self._store.check_process()
 
     def check_may_wait(self) -> None:
         """Raises NotAllowed in the thread of this queue, or inside `commit_async`, where a signal
