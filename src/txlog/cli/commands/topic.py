@@ -307,7 +307,7 @@ def delete(
 def rename(
     call: Call,
     topic: Topic,
-    name: Annotated[str, Argument(metavar="NEW", show_default=False)],
+    name: Annotated[str, Argument(metavar="NEW", show_default=False, help="the name it gets")],
 ) -> None:
     """Rename a topic in one step; its namespace stays.
 
