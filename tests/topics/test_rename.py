@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 import re
@@ -14,9 +15,11 @@ import pytest
 
 import txlog
 from tests.engine_kit import Bench, send, values
+from tests.source_tree import PACKAGE, modules
 from txlog import Client, Message, functions
 from txlog.base.ids import NAME_ENCODED_BYTES_MAX
 from txlog.client.answers.changes import recent_of_subscription
+from txlog.engine.plan.derived import DERIVED, DerivedName
 from txlog.errors import (
     AlreadyExists,
     InvalidArgument,
@@ -25,6 +28,8 @@ from txlog.errors import (
     TopicNotFound,
     TxlogError,
 )
+from txlog.lake.jobs.local import Local
+from txlog.lake.jobs.replay import replay
 
 DEFAULT = "topics/public/default"
 
@@ -643,3 +648,92 @@ def test_a_consumer_in_memory_goes_on(bench: Bench) -> None:
         consumer.negative_acknowledge(second, delay_ms=0)
         again = consumer.receive(timeout_ms=0)
         assert again is not None and again.value == b"2"
+
+
+# --- names derived from the topic's -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", DERIVED, ids=lambda kind: kind.suffix)
+def test_every_derived_topic_gets_the_name_derived_from_the_new_one(
+    bench: Bench, kind: DerivedName
+) -> None:
+    """Walks the table, so that a new kind of derived name is renamed, too."""
+    client = bench.client
+    suffixes = [kind.suffix, f"{kind.suffix}-3"] if kind.is_state else [kind.suffix]
+    for topic in ("orders", *(f"orders-s-{suffix}" for suffix in suffixes)):
+        client.create_topic(topic)
+        client.create_subscription(topic, "s")
+        send(client, topic.encode(), topic=topic)
+    client.create_topic("orders-s-other")
+    answer = client.admin.rename_topic("orders", "sales")
+    assert answer["renamed_list"] == [
+        {"topic": f"sales-s-{suffix}", "before": f"orders-s-{suffix}"} for suffix in suffixes
+    ]
+    for suffix in suffixes:
+        assert values(client, f"sales-s-{suffix}") == [f"orders-s-{suffix}".encode()]
+    assert "orders-s-other" in {row["topic"] for row in client.topics()}
+
+
+def test_names_are_derived_in_one_module() -> None:
+    """A suffix elsewhere would be a derived name that a rename does not know."""
+    home = f"{PACKAGE}.engine.plan.derived"
+    of_two_names = re.compile(r"-\{[^}]*subscription[^}]*\}-|\}@\{[^}]*\}/\{")
+    suffixes = {kind.suffix for kind in DERIVED}
+    for module in modules():
+        if module.name != home:
+            for node in ast.walk(module.tree):
+                text = ast.unparse(node) if isinstance(node, ast.JoinedStr) else ""
+                assert not of_two_names.search(text), f"{module.file}:{node.lineno}: {text}"  # type: ignore[attr-defined]
+                if isinstance(node, ast.Constant):
+                    assert node.value not in suffixes, f"{module.file}:{node.lineno}: {node.value}"
+
+
+def test_open_windows_are_not_renamed_alone(bench: Bench) -> None:
+    client = bench.client
+    for topic in ("orders", "orders-s-WINDOWS", "orders-s-WINDOWS-2"):
+        client.create_topic(topic)
+        client.create_subscription(topic, "s")
+    send(client, b"1", topic="orders-s-WINDOWS-2")
+    with pytest.raises(NotAllowed) as refused:
+        client.admin.rename_topic("orders-s-WINDOWS-2", "x")
+    assert refused.value.hint == "rename orders: this topic is renamed with it"
+    client.admin.rename_topic("orders-s-WINDOWS", "x")  # it is empty
+
+
+def test_keys_of_functions_of_several_inputs_are_listed(bench: Bench) -> None:
+    """The least input is in the key; a topic that becomes the least changes it."""
+    client = bench.client
+    for topic in ("b", "m", "z", "alone"):
+        client.create_topic(topic)
+        client.create_subscription(topic, "other" if topic == "alone" else "s")
+    for key in ("function:f@b/s:0", "function:f@m/s:1", "function:f@b/other:0", "function:g:0"):
+        client.connect(key)
+    for after, named in (
+        ("y", []),
+        ("c", ["function:f@m/s:1"]),
+        ("a", ["function:f@b/s:0", "function:f@m/s:1"]),
+    ):
+        assert client.admin.rename_topic("z", after, dry_run=True)["still_named"] == named
+
+
+def test_a_replay_is_known_by_its_topic_and_not_by_the_name(bench: Bench) -> None:
+    """A renamed topic is not replayed twice; a new topic of the old name is replayed."""
+    client = bench.client
+    for topic in ("a", "out"):
+        client.create_topic(topic)
+    send(client, b"1", topic="a")
+
+    def replayed(topic: str) -> bool:
+        whole = ("", txlog.Range())
+        return bool(replay(client, topic, "out", whole, "key", Local())["already"])
+
+    assert [replayed("a"), replayed("a")] == [False, True]
+    for before, after in (("a", "b"), ("b", "c"), ("c", "a"), ("a", "c")):
+        client.admin.rename_topic(before, after)
+        assert replayed(after)
+    client.create_topic("a")
+    send(client, b"2", topic="a")
+    assert [replayed("a"), replayed("a")] == [False, True]
+    client.admin.rename_topic("a", "d")
+    assert replayed("d")
+    assert values(client, "out") == [b"1", b"2"]

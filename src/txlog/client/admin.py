@@ -242,16 +242,14 @@ def renamed_topic(store: Store, name: str, new_name: str, *, dry_run: bool) -> T
         answer = store.ask(lambda view: decide(view, store.clock.now()).answered())
     else:
         answer = store.write(decide)
-    part = f"@{answer.before}/"  # the default name of a function has an input and its subscription
-    keys = store.read(lambda view: keyreport.transaction_keys(view, store, False, None))
-    names = [key["transaction_key"] for key in keys if answer.topic != answer.before]
+    pairs = [(answer.before, answer.topic), *answer.along]
     return {
         "topic": answer.topic,
         "before": answer.before,
         "directory": answer.directory,
         "renamed_list": [{"topic": now, "before": old} for old, now in answer.along],
         "subscription_list": answer.subscriptions,
-        "still_named": [key for key in names if key.startswith("function:") and part in key],
+        "still_named": store.read(lambda view: keyreport.still_named(view, store, pairs)),
         "changed": answer.topic != answer.before,
     }
 

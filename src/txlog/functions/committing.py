@@ -33,6 +33,7 @@ import pyarrow as pa
 from txlog.client.client import Client
 from txlog.client.sending.producer import Producer
 from txlog.engine.door.reading import RECEIVED, Decoder
+from txlog.engine.door.topics import function_key
 from txlog.engine.door.transactions import CommitFuture, Transaction
 from txlog.errors import (
     ConsumerBusy,
@@ -148,7 +149,7 @@ class Work:
         self._context = context
         self._output = output
         self._key = options.transaction_key or (
-            f"function:{context.function_name}:{options.instance}"
+            function_key(context.function_name, options.instance)
         )
         self._decoder = Decoder(client.store)
         self._epoch = 0

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from txlog.base.ids import TopicName
 from txlog.base.times import duration_ms
 from txlog.client.client import Client
+from txlog.engine.door.topics import function_name
 from txlog.errors import InvalidArgument, LimitExceeded, Refused, TxlogError
 from txlog.functions.attempt import GivenUp
 from txlog.functions.committing import Work
@@ -143,7 +144,7 @@ class Runner:
         into = None if output is None else TopicName.parse(output).short
         late = function.late_topic if isinstance(function, Windowed) else None
         check_loop(topics, (into, options.dead_letter_topic, late), options.allow_loop)
-        name = options.name or f"{name_of(function)}@{min(topics)}/{subscription}"
+        name = options.name or function_name(name_of(function), topics, subscription)
         context = Context(
             name,
             options.instance,

@@ -58,7 +58,7 @@ class WatermarkedWindows:
         self._span_ms = windowed.duration_ms + windowed.lateness_ms
         self._state = WindowState(
             client,
-            min(context.input_topics),
+            context.input_topics,
             context.subscription,
             options.instance,
             windowed.duration_ms,
@@ -77,6 +77,7 @@ class WatermarkedWindows:
         name = consumer_name(self._context, self._options)
         details = {"topic": self._state.topic, "subscription": self._context.subscription}
         self._work.take_over(lambda: self._state.opened(name), until, details)
+        self._work.producer(self._state.topic)  # a rename during the run does not change it
         self._closed = self._state.closed
 
     def ended(self) -> None:

@@ -25,7 +25,9 @@ from txlog.base.startup import compute as pc
 from txlog.client.client import Client
 from txlog.client.consuming.consumer import Consumer
 from txlog.client.sending.producer import Producer
+from txlog.engine.door.catalog import topic_of
 from txlog.engine.door.reading import RECEIVED
+from txlog.engine.door.topics import find_state, state_topic
 from txlog.engine.door.transactions import Transaction
 from txlog.errors import NotAllowed, PartitionUnavailable
 from txlog.functions.windows import by_window, starts_of, times_of
@@ -47,7 +49,7 @@ _TEXT, _INT = pa.string(), pa.int64()
 class WindowState:
     """The messages of open windows.
 
-    topic:  the topic that stores them
+    topic:  the topic that stores them, by its name at `make`
     closed: the stored watermark up to which windows are closed; None: no window was closed yet
     """
 
@@ -57,6 +59,7 @@ class WindowState:
         "_consumer",
         "_duration_ms",
         "_number",
+        "_of",
         "_open",
         "_subscription",
         "closed",
@@ -64,9 +67,15 @@ class WindowState:
     )
 
     def __init__(
-        self, client: Client, topic: str, subscription: str, instance: int, duration_ms: int
+        self,
+        client: Client,
+        topics: Sequence[str],
+        subscription: str,
+        instance: int,
+        duration_ms: int,
     ) -> None:
-        self.topic = state_topic(topic, subscription, instance)
+        self.topic = ""
+        self._of = (topics, subscription, instance)  # the arguments of find_state
         self._client, self._subscription = client, subscription
         self._duration_ms = duration_ms
         self._consumer: Consumer | None = None
@@ -78,8 +87,9 @@ class WindowState:
     # --- opening -----------------------------------------------------------------------------
 
     def make(self) -> None:
-        """Create the topic and its subscription if they are missing."""
+        """Find the topic; create it and its subscription if they are missing."""
         client, name = self._client, self._subscription
+        self.topic = client.store.read(lambda view: find_state(view, *self._of))
         client.create_topic(self.topic, 1, if_not_exists=True, retention_acked=1)
         client.create_subscription(self.topic, name, if_not_exists=True)
 
@@ -101,7 +111,7 @@ class WindowState:
         self._open.clear()
         self.closed = self._closed_row = None
         unacked = Range(kind="unacked", subscription=self._subscription)
-        for table in self._client.read(self.topic, range=unacked):
+        for table in self._client.read(self._present_name(), range=unacked):
             names, values, properties = _without_last(table.column("properties"))
             names = pc.fill_null(names, "")
             is_message = pc.equal(names, _ORIGIN)
@@ -113,6 +123,11 @@ class WindowState:
                 table.schema.get_field_index("properties"), "properties", properties
             )
             self._put(_restored(table.filter(is_message), values.filter(is_message)))
+
+    def _present_name(self) -> str:
+        """The name of the topic, which may have been renamed since `make`."""
+        of = self._client.store.read(lambda view: topic_of(view.catalog, self._number))
+        return TopicName.parse(of.name).short
 
     def _take_closed(self, rows: pa.Table, values: pa.Array) -> None:
         if not rows.num_rows:
@@ -233,22 +248,17 @@ class WindowState:
                 self._open.setdefault(start, []).append(window_rows)
 
 
-def state_topic(topic: str, subscription: str, instance: int) -> str:
-    """The topic of a state, in its short form. Raises InvalidArgument: its name is too long."""
-    of = TopicName.parse(topic).topic
-    suffix = "WINDOWS" if not instance else f"WINDOWS-{instance}"
-    return TopicName.parse(f"{of.tenant}/{of.namespace}/{of.name}-{subscription}-{suffix}").short
-
-
 def left_open(
     client: Client, topics: Sequence[str], subscription: str, instances: int
 ) -> dict[str, int]:
     """States that a run with this many instances does not use, with their numbers of messages.
 
-    They belong to a run with more instances, or with another first topic by name.
+    They belong to a run with more instances, or to one of another of these topics alone.
     """
-    used_topics = {state_topic(min(topics), subscription, number) for number in range(instances)}
-    firsts = [re.escape(state_topic(topic, subscription, 0)) for topic in topics]
+    used_topics = client.store.read(
+        lambda view: {find_state(view, topics, subscription, at) for at in range(instances)}
+    )
+    firsts = [re.escape(state_topic(topic, subscription, 0).short) for topic in topics]
     pattern = re.compile(rf"(?:{'|'.join(firsts)})(?:-[1-9][0-9]*)?")
     out: dict[str, int] = {}
     for row in client.subscriptions():

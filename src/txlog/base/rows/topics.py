@@ -110,12 +110,16 @@ class TopicRenamed(TypedDict):
     topic: fields.Topic
     before: Annotated[str, "its name until now"]
     directory: Annotated[str, "where its files are, below the store; they do not move"]
-    renamed_list: Annotated[list[RenamedAlong], "dead-letter and retry topics renamed with it"]
+    renamed_list: Annotated[
+        list[RenamedAlong],
+        "topics of dead letters, retries and open windows renamed with it",
+    ]
     subscription_list: Annotated[
         list[str], "TOPIC/SUBSCRIPTION whose policies name another topic now"
     ]
     still_named: Annotated[
-        list[str], "transaction keys of functions with the old name in theirs; see `run --name`"
+        list[str],
+        "keys of functions that may get another key by the new name; see `run --name`",
     ]
     changed: fields.Changed
 

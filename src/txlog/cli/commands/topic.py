@@ -313,8 +313,9 @@ def rename(
 
     Messages, subscriptions, open transactions, policies and schemas stay with it, and programs that
     have it open go on. Programs that open it later need the new name, and another topic may get
-    the old one. Dead-letter and retry topics with names as TOPIC-SUBSCRIPTION-DLQ are renamed, too,
-    and policies that name one of these topics. Files stay in the directory of the old name.
+    the old one. Topics of dead letters, retries and open windows with names as
+    TOPIC-SUBSCRIPTION-DLQ are renamed, too, and policies that name one of these topics. Files stay
+    in the directory of the old name.
     """
     answer = call.client(write=True).admin.rename_topic(topic, name, dry_run=call.dry_run)
     if answer["changed"]:
@@ -325,11 +326,12 @@ def rename(
         call.note(f"renamed topic {along['before']} to {along['topic']}, too")
     if answer["subscription_list"]:
         call.note(f"changed policies of {', '.join(answer['subscription_list'])}")
+    derived = importlib.import_module("txlog.engine.door.topics")
     for key in answer["still_named"]:
-        function = key.removeprefix("function:").rpartition(":")[0]
+        function = derived.function_of_key(key)
         call.note(
-            f"the function {function} has the old name in its transaction key; to keep that key, "
-            f"run it with --name {shlex.quote(function)}"
+            f"the function {function} gets another transaction key from the names of its inputs; "
+            f"to keep its key, run it with --name {shlex.quote(function)}"
         )
     call.output.result(answer)
 

@@ -22,6 +22,7 @@ from txlog.cli.run.request import Request, Run, Transform
 from txlog.cli.run.transform import Command
 from txlog.cli.terminal.signals import Interrupted, shielded
 from txlog.cli.terminal.tables import counted
+from txlog.engine.door.topics import function_name
 from txlog.errors import PartlyDone, TxlogError
 from txlog.functions import FunctionOptions, Hooks, Summary, load, run
 from txlog.functions.handlers import name_of
@@ -37,8 +38,7 @@ def start(call: Call, request: Request) -> None:
     """Run the function in this process, or in several child processes, and watch them."""
     function = _function(call, request)  # a bad function must fail before topics are created
     topics = [TopicName.parse(topic, allow_partition=True).topic.short for topic in request.inputs]
-    input_name = f"{min(topics)}/{request.subscription}"
-    request.name = request.name or f"{name_of(function)}@{input_name}"
+    request.name = request.name or function_name(name_of(function), topics, request.subscription)
     late = function.late_topic if isinstance(function, Windowed) else None
     outputs = (request.output, request.on_error.topic, late)
     # a loop must be refused before topics are created

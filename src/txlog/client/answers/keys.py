@@ -23,6 +23,7 @@ from txlog.client.answers.topics_and_txns import begun, topics_of
 from txlog.engine.door import keys
 from txlog.engine.door.keys import Key, KeyConnection, KeyedTxn, Owner
 from txlog.engine.door.store import Store, View
+from txlog.engine.door.topics import keys_named
 from txlog.engine.door.transactions import Txn
 
 if TYPE_CHECKING:
@@ -74,6 +75,16 @@ def transaction_keys(
                     txn = newest.get((uid, key))
                     out.append(_row(view, store, number, uid, key, record, txn))
     return sorted(out, key=lambda row: (row["transaction_key"], row["owner_uid"]))
+
+
+def still_named(view: View, store: Store, renamed: list[tuple[str, str]]) -> list[str]:
+    """The keys of functions that may get another key from the new names of their inputs.
+
+    renamed: (before, now) of each topic
+    """
+    keys = [row["transaction_key"] for row in transaction_keys(view, store, False, None)]
+    pairs = [pair for pair in renamed if pair[0] != pair[1]]
+    return sorted({key for before, now in pairs for key in keys_named(view, before, now, keys)})
 
 
 def transaction_key(

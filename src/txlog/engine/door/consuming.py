@@ -8,7 +8,6 @@ from txlog.engine.decide.consuming.dead_letter_retry import (
     retries_of,
 )
 from txlog.engine.decide.consuming.dead_letters import (
-    DEAD,
     EXCEPTION,
     ORIGIN_MESSAGE_ID,
     REAL_SUBSCRIPTION,
@@ -42,6 +41,7 @@ from txlog.engine.plan.ack_sets import (
     through,
 )
 from txlog.engine.plan.consuming.choice import active_consumer
+from txlog.engine.plan.derived import DEAD
 from txlog.engine.session.consuming.acknowledge import (
     Acknowledgeable,
     acknowledge_later,

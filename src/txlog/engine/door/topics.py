@@ -44,5 +44,16 @@ from txlog.engine.decide.topics.policies import (
 )
 from txlog.engine.decide.topics.policies import Value as PolicyValue
 from txlog.engine.decide.topics.rename import RenamedTopic, rename_topic
+from txlog.engine.plan.derived import (
+    find_state,
+    function_key,
+    function_name,
+    function_of_key,
+    import_key,
+    keys_named,
+    lasting_name,
+    names_of,
+    state_topic,
+)
 from txlog.engine.plan.policies import delay_policy
 from txlog.engine.plan.records import ValueSchema, records_as, records_for, schema_in, typing_of

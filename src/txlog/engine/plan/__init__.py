@@ -10,6 +10,7 @@ Contents:
     consuming/     which consumer gets which message
     damage         damaged files: the first unreadable row, and which messages readers still get
     delayed/       which delayed messages are due, and which are to come
+    derived        names of topics and keys that come from a topic's name, and whose they are
     lookup         finding what a call names, or refusing what does not exist
     participants   the work left to end a transaction, and where it can be done now
     policies       which policy applies: the topic's, else its namespace's, else the store's

@@ -28,6 +28,7 @@ from txlog.base.suggest import command_line
 from txlog.client.client import Client
 from txlog.client.topics.created import created
 from txlog.client.topics.schemas import without_records
+from txlog.engine.door.topics import import_key, names_of
 from txlog.errors import (
     BadRecord,
     IncompatibleSchema,
@@ -92,11 +93,19 @@ def _stored(
     records: only a batch whose rows are records
     raises:  NotAllowed: they were stored with other options, so that a new batch would double them
     """
-    under = key or _default_key(topic)
+    under = key or import_key(topic)
     batches = [
         batch for batch in client.batches_named(topic, identity.prefix) if key in (None, batch[0])
     ]
-    batches += [(under, name) for name in identity.older if client.has_batch(topic, under, name)]
+    name_of_topic = TopicName.parse(topic)
+    former = client.store.read(lambda view: names_of(view, name_of_topic))
+    older = [under] if key else [import_key(name) for name in former]
+    batches += [
+        (each, name)
+        for each in older
+        for name in identity.older
+        if client.has_batch(topic, each, name)
+    ]
     for batch in sorted(batches, key=lambda batch: batch[0] != under):
         if identity.is_same(batch[1], records=records):
             return batch
@@ -111,10 +120,6 @@ def _stored(
         topic=short,
         transaction_key=batches[0][0],
     )
-
-
-def _default_key(topic: str) -> str:
-    return f"import-{TopicName.parse(topic).short}"
 
 
 def _load(
@@ -234,7 +239,7 @@ def import_files(
     with ready as rows:
         if dry_run and not is_there:
             return _rehearsed(rows, name)
-        own = _own_names(key or _default_key(topic), identities, rows)
+        own = _own_names(key or import_key(topic), identities, rows)
         names = [(old or new, old is not None) for old, new in zip(stored, own, strict=True)]
         return _import(client, rows, name, names, resume=resume, dry_run=dry_run, tell=tell)
 

@@ -1,8 +1,9 @@
 """Owns the job `replay`: messages of a range become messages of another topic, once.
 
-The key, the topic, the range as text and the function's name identify the batch. The same four
-again give the first answer, even if the range covers other messages by now. Each message gets a
-property that names its source; the function may change it further.
+The key, the topic, the range as text and the function's name identify the batch; the topic by a
+name that a rename does not change. The same four again give the first answer, even if the range
+covers other messages by now. Each message gets a property that names its source; the function may
+change it further.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from txlog.base.text.previews import preview
 from txlog.client.client import Client
 from txlog.engine.door.facts import PROPERTY_MAP
 from txlog.engine.door.relation import RelationContent, RelationFilter, scans_of
+from txlog.engine.door.topics import lasting_name
 from txlog.errors import CommandFailed, InvalidArgument
 from txlog.lake.jobs.engine import Engine, Tell, silent
 from txlog.lake.jobs.sources.loads import KEPT, PROPERTY, Transform
@@ -57,7 +59,7 @@ def replay(
     if source.topic.full == target.full:
         raise InvalidArgument("a topic cannot be replayed into itself")
     text, range_ = range_of_text
-    batch = f"replay {source.full} {text}" + (f" {function[0]}" if function else "")
+    batch = _batch_name(client, source, text, function and function[0])
     answer: Replay = {
         "topic": source.short,
         "dest": target.short,
@@ -93,6 +95,11 @@ def replay(
     answer["read"], answer["already"] = read, done["already"]
     answer["written"], answer["txn"] = done["messages"], done["txn"]
     return answer
+
+
+def _batch_name(client: Client, source: TopicName, text: str, function: str | None) -> str:
+    lasting = client.store.read(lambda view: lasting_name(view, source))
+    return f"replay {lasting} {text}" + (f" {function}" if function else "")
 
 
 # --- its messages ----------------------------------------------------------------------------

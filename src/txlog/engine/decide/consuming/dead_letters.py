@@ -41,6 +41,7 @@ from txlog.engine.model.ops import (
 )
 from txlog.engine.model.schema import PROPERTY_MAP
 from txlog.engine.plan.ack_sets import acked_outcome, merged, messages_in, runs_of_table
+from txlog.engine.plan.derived import DEAD, RETRY, derived_text, derived_topic
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.reading.dispatch import (
     rows_in,
@@ -54,7 +55,6 @@ from txlog.engine.plan.route import route
 from txlog.engine.view import View
 from txlog.errors import LimitExceeded
 
-DEAD, RETRY = "DLQ", "RETRY"
 REAL_TOPIC, REAL_SUBSCRIPTION = "REAL_TOPIC", "REAL_SUBSCRIPTION"
 ORIGIN_MESSAGE_ID, RECONSUMETIMES, DELAY_TIME = "ORIGIN_MESSAGE_ID", "RECONSUMETIMES", "DELAY_TIME"
 REDELIVERY_COUNT = "REDELIVERY_COUNT"  # of a dead letter: how often it was redelivered
@@ -108,7 +108,7 @@ def home(view: View, topic: Topic, subscription: Subscription) -> tuple[Topic, S
 def _derived_home(
     view: View, topic: Topic, subscription: Subscription
 ) -> tuple[Topic, Subscription] | None:
-    suffix = f"-{subscription.name}-{RETRY}"
+    suffix = derived_text("", subscription.name, RETRY)
     base = None
     if topic.name.endswith(suffix):
         base = catalogs.find_topic(view.catalog, topic.name.removesuffix(suffix))
@@ -141,9 +141,9 @@ def target_name(base: tuple[Topic, Subscription], kind: str) -> TopicName:
     """
     topic, subscription = base
     policy = subscription.policies.get("retry_topic" if kind == RETRY else "dead_letter_topic")
-    return TopicName.parse(
-        str(policy) if policy is not None else f"{topic.name}-{subscription.name}-{kind}"
-    )
+    if policy is not None:
+        return TopicName.parse(str(policy))
+    return derived_topic(topic.name, subscription.name, kind)
 
 
 # --- what is due -------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ from txlog.engine.model.ops import (
     SettingSet,
     SubscriptionPolicySet,
 )
+from txlog.engine.plan.derived import DEAD, DERIVED, derived_topic
 from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.policies import ACTIVE, FIXED_DELAY, MAX_DELAY, STRICT, TICK_TIME, TTL_FROM
@@ -66,7 +67,7 @@ LEAST: Final = {
     "ack_timeout_ms": 1000, "nack_delay_ms": 0, "nack_backoff_max_ms": 0, "max_redeliver_count": 0,
     SPLIT_BATCHES: 0, **dict.fromkeys(ALERT_POLICIES, UNLIMITED),
 }  # fmt: skip
-TOPICS = {"dead_letter_topic": "DLQ", "retry_topic": "RETRY"}
+TOPICS = {kind.policy: kind.suffix for kind in DERIVED if kind.policy is not None}
 
 
 # --- of a subscription -----------------------------------------------------------------------
@@ -85,7 +86,7 @@ def policy_ops(
                 topic=TopicName.parse(topic).short,
             )
     if policies.get("max_redeliver_count") is not None:
-        derived_topic(topic, name, "DLQ")  # a name that is too long is refused now
+        derived_topic(topic, name, DEAD)  # a name that is too long is refused now
     return [SubscriptionPolicySet(subscription, *item) for item in policies.items()]
 
 
@@ -106,12 +107,6 @@ def _check(policy: str, value: int | str | None) -> None:
         raise InvalidArgument(f"{policy} is {value!r}, it must be an integer", code=203)
     if not LEAST[policy] <= value <= INSTANT_MS_MAX:
         raise InvalidArgument(f"{policy} is {value}, the least is {LEAST[policy]}", code=203)
-
-
-def derived_topic(topic: str, name: str, suffix: str) -> str:
-    """`<topic>-<subscription>-<suffix>` in the namespace of the topic; raises InvalidArgument."""
-    of = TopicName.parse(topic)
-    return TopicName.parse(f"{of.tenant}/{of.namespace}/{of.name}-{name}-{suffix}").full
 
 
 def set_policies(

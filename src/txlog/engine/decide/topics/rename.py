@@ -4,15 +4,16 @@ The folds know a topic by its number: ledgers, subscriptions, cursors, open tran
 schemas, delayed messages and watermarks go with it. Its files stay in their directory, because a
 published file never moves. The frame also changes these:
 
-    topics       dead-letter and retry topics with a derived name, as <topic>-<subscription>-DLQ,
-                 get the name that is derived from the new one; so do theirs
+    topics       whose names are derived (`plan/derived`): dead-letter and retry topics, and open
+                 windows of functions, get the name derived from the new one; so do theirs
     policies     that name one of these topics, of any subscription, name it by its new name
     subscription whose dead-letter or retry topic by derivation gets another name: it gets a policy
                  with that name, and so goes on using the topic
 
 So after any crash either all of this is done or nothing, and a message that is given up or
 postponed goes to the topic where the earlier ones are. A dead letter names its origin in a
-property, which does not change: the topic keeps its earlier names (`dead_letter_retry`).
+property, which does not change: the topic keeps its earlier names (`dead_letter_retry`). Open
+windows are not renamed alone, because their function would not find them.
 
 A topic stays in its namespace, whose policies apply to it. Names of the store's system and of
 sidecars are no names of topics (`TopicName.check_new`).
@@ -26,7 +27,7 @@ import msgspec
 
 from txlog.base.ids import TopicName
 from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.topics.policies import TOPICS, derived_topic
+from txlog.engine.decide.topics.policies import TOPICS
 from txlog.engine.folds.catalog import (
     Subscription,
     Topic,
@@ -35,6 +36,15 @@ from txlog.engine.folds.catalog import (
     topic_path,
 )
 from txlog.engine.model.ops import Op, SubscriptionPolicySet, TopicRenamed
+from txlog.engine.plan.derived import (
+    DEAD,
+    RETRY,
+    derived_text,
+    derived_topic,
+    home_of_state,
+    is_in_use,
+    states_of,
+)
 from txlog.engine.view import View
 from txlog.errors import AlreadyExists, NotAllowed
 
@@ -44,7 +54,7 @@ class RenamedTopic(msgspec.Struct, frozen=True, gc=False):
 
     topic, before: its short names now and before
     directory:     of its files, below the store
-    along:         (name before, name now) of dead-letter and retry topics that were renamed, too
+    along:         (name before, name now) of topics with derived names that were renamed, too
     subscriptions: TOPIC/SUBSCRIPTION whose policies name another topic now
     """
 
@@ -70,7 +80,7 @@ class _Names:
         catalog = self.view.catalog
         for subscription in map(catalog.subscriptions.__getitem__, topic.subscriptions):
             for policy, suffix in TOPICS.items():
-                before = f"{topic.name}-{subscription.name}-{suffix}"
+                before = derived_text(topic.name, subscription.name, suffix)
                 given = subscription.policies.get(policy)
                 if given is not None and TopicName.parse(str(given)).full != before:
                     _check_other(topic, subscription, policy, str(given), name)
@@ -80,9 +90,12 @@ class _Names:
                 if not is_made and "max_redeliver_count" not in subscription.policies:
                     continue  # a name that is too long has no effect
                 derived = derived_topic(name.full, subscription.name, suffix)
-                self.now[before] = derived
+                self.now[before] = derived.full
                 if number is not None and is_made and number not in self.of:
-                    self.add(catalog.topics[number], TopicName.parse(derived))
+                    self.add(catalog.topics[number], derived)
+            for suffix, state in [*states_of(catalog, topic, subscription.name)]:
+                if state.number not in self.of:
+                    self.add(state, derived_topic(name.full, subscription.name, suffix))
 
     def _check_free(self, topic: Topic, name: TopicName) -> None:
         catalog = self.view.catalog
@@ -101,7 +114,7 @@ def rename_topic(view: View, topic: Topic, name: TopicName) -> Decision[RenamedT
 
     raises: AlreadyExists (it is the name of another topic, also after case folding, or a derived
             name is), NotAllowed (another namespace; a subscription would give its messages to its
-            own topic), InvalidArgument
+            own topic; open windows of a function), InvalidArgument
     """
     before = TopicName.parse(topic.name)
     if (name.tenant, name.namespace) != (before.tenant, before.namespace):
@@ -116,6 +129,7 @@ def rename_topic(view: View, topic: Topic, name: TopicName) -> Decision[RenamedT
         return Decision(
             [], None, True, RenamedTopic(name.short, name.short, directory_of(topic), [], [])
         )
+    _check_state(view, topic)
     names = _Names(view)
     names.add(topic, name.check_new())
     topics = view.catalog.topics
@@ -167,6 +181,20 @@ def _check_other(
         )
 
 
+def _check_state(view: View, topic: Topic) -> None:
+    """Raise NotAllowed for open windows, which their function finds by the name of its input."""
+    owner = home_of_state(view.catalog, topic)
+    if owner is not None and is_in_use(view, topic, owner[1].name):
+        home, subscription = _short(owner[0]), owner[1].name
+        raise NotAllowed(
+            f"{_short(topic)} stores open windows of a function of {home}/{subscription}, which "
+            "would not find them",
+            hint=f"rename {home}: this topic is renamed with it",
+            topic=_short(topic),
+            subscription=subscription,
+        )
+
+
 def _policies(view: View, names: _Names) -> Iterator[SubscriptionPolicySet]:
     """The policies that have a name from before, and those that replace a derivation."""
     catalog = view.catalog
@@ -179,7 +207,7 @@ def _policies(view: View, names: _Names) -> Iterator[SubscriptionPolicySet]:
             elif subscription.topic in names.of:
                 continue  # its derived name changes with it
             else:
-                before = f"{home.name}-{subscription.name}-{suffix}"
+                before = derived_text(home.name, subscription.name, suffix)
             if before in names.now:
                 changed[policy] = TopicName.parse(names.now[before]).short
         yield from (SubscriptionPolicySet(subscription.number, *item) for item in changed.items())
@@ -196,11 +224,11 @@ def _for_retries(
     """
     catalog = view.catalog
     home = catalog.topics[subscription.topic]
-    number = catalog.by_name[f"{home.name}-{subscription.name}-RETRY".casefold()]
+    number = catalog.by_name[derived_text(home.name, subscription.name, RETRY).casefold()]
     retries = find_subscription(catalog, catalog.topics[number], subscription.name)
     if retries is None:
         return
-    dead = f"{home.name}-{subscription.name}-DLQ"
+    dead = derived_text(home.name, subscription.name, DEAD)
     inherited = {"dead_letter_topic": dead, **subscription.policies, **changed}
     for policy, value in inherited.items():
         if policy not in retries.policies:

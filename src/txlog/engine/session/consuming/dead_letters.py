@@ -27,6 +27,7 @@ from txlog.engine.folds.catalog import Subscription, Topic, index_of
 from txlog.engine.model.idset import size
 from txlog.engine.model.ops import DeadLettered, Run
 from txlog.engine.plan.ack_sets import runs_of_ids, runs_of_table
+from txlog.engine.plan.derived import DEAD
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.reading.dispatch import BatchBytes, fetch, first_of, taken_apart
 from txlog.engine.session.consuming.acknowledge import acknowledge_runs
@@ -244,7 +245,7 @@ def _moved_large(
             acknowledge_runs(store, find, runs, txn, cumulative=False)
     except TransactionConflict:
         return MoveResult(short, 0, 1)
-    if kind == dead_letters.DEAD:
+    if kind == DEAD:
         subscription = store.read(lambda view: find(view)[1].number)
         store.write(lambda view, now: Decision([DeadLettered(subscription, number, 1)]))
     return MoveResult(short, 1, 0)

@@ -18,10 +18,11 @@ import pyarrow as pa
 from txlog.base.ids import MessageId, TopicName, TxnId
 from txlog.base.startup import compute as pc
 from txlog.engine.decide.consuming.acknowledge import AckAnswer
-from txlog.engine.decide.consuming.dead_letters import DEAD, MoveResult
+from txlog.engine.decide.consuming.dead_letters import MoveResult
 from txlog.engine.decide.consuming.lease import ReturnResult
 from txlog.engine.decide.consuming.watermark_offer import Pair
 from txlog.engine.folds.catalog import Topic, topic_of
+from txlog.engine.plan.derived import DEAD, derived_text
 from txlog.engine.plan.reading.dispatch import NO_MESSAGES
 from txlog.engine.relation.positions import Where, bound_of, only_one
 from txlog.engine.session.consuming.acknowledge import (
@@ -161,7 +162,7 @@ class TopicsSession:
         seen = (catalog.next_topic, catalog.next_subscription, *counts)
         if seen == self._seen:
             return seen, {}
-        dead_letters = f"-{self.subscription}-{DEAD}"
+        dead_letters = derived_text("", self.subscription, DEAD)
         names = {}
         for topic in catalog.topics.values():
             short = TopicName.parse(topic.name).short
