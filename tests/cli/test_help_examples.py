@@ -61,8 +61,8 @@ BEFORE: Final = {
     "txlog dlq": "txlog topic create orders-billing-DLQ",
     "txlog topic copy": "txlog init ../backup/shop",
     "txlog restore": "txlog copy ../backup/shop",
-    "txlog diff shop backup": "txlog copy backup",
-    "txlog diff shop backup orders": "",  # it is there, from the example before
+    "txlog diff": "txlog copy backup",
+    "txlog -S shop diff": "txlog copy ../other",
     "txlog admin online": "txlog admin offline orders/2",
     "txlog man path": "txlog man install",
     "cat $(txlog config path)": "txlog config set --user utc true",
