@@ -253,6 +253,19 @@ def test_a_block_that_ends_its_transaction_is_refused(
 # --- connections -----------------------------------------------------------------------------
 
 
+def test_an_earlier_block_does_not_end_a_later_one(bench: Bench, connection: Any) -> None:
+    """Kills: a savepoint that all blocks of a connection share: a row without its message."""
+    client = bench.client
+    first = client.transaction(database=connection)
+    connection.commit()  # it may not: the first block is over in the database
+    with pytest.raises(InvalidTxnStatus), client.transaction(database=connection) as second:
+        insert(connection, "second")
+        client.producer("t").send(b"second", txn=second)
+        with pytest.raises(InvalidTxnStatus):
+            first.commit()
+    assert (rows_of(connection), values(client)) == ([], [])
+
+
 def test_what_is_no_connection_is_refused(bench: Bench) -> None:
     for wrong in ("orders.db", 5, object()):
         with pytest.raises(InvalidArgument, match="sqlite3, psycopg or duckdb"):

@@ -16,12 +16,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from typing import Any, ClassVar, Final, Protocol
 
 from txlog.errors import InvalidArgument, InvalidTxnStatus, NotAllowed
 
 COMMIT, ABORT = "commit", "abort"
 SAVEPOINT: Final = "txlog_block"
+_BLOCKS: Final = count(1)
 FENCE_WAIT_MS: Final = 500
 _TABLES: Final = (
     "CREATE TABLE IF NOT EXISTS txlog_database "
@@ -55,6 +57,8 @@ class Database:
 
     def __init__(self, connection: Any, driver: Any) -> None:
         self.connection, self.driver = connection, driver
+        # Of this block alone: a later block of the connection must not end with an earlier one.
+        self.savepoint = f"{SAVEPOINT}_{next(_BLOCKS)}"
         self.check_thread()
         self.check()
         self.label = self.find_label()
@@ -291,12 +295,12 @@ class Sqlite(Database):
     def begin_block(self) -> None:
         """Begin the transaction of a block."""
         self.begin()
-        self.run(f"SAVEPOINT {SAVEPOINT}")
+        self.run(f"SAVEPOINT {self.savepoint}")
 
     def end_block(self) -> None:
         """Raises InvalidTxnStatus."""
         try:
-            self.run(f"RELEASE SAVEPOINT {SAVEPOINT}")
+            self.run(f"RELEASE SAVEPOINT {self.savepoint}")
         except self.driver.OperationalError as error:
             if "no such savepoint" in str(error):
                 raise self._ended_early() from error
@@ -396,12 +400,12 @@ class Postgresql(Database):
 
     def begin_block(self) -> None:
         """Begin the transaction of a block."""
-        self.run(f"SAVEPOINT {SAVEPOINT}")
+        self.run(f"SAVEPOINT {self.savepoint}")
 
     def end_block(self) -> None:
         """Raises InvalidTxnStatus."""
         try:
-            self.run(f"RELEASE SAVEPOINT {SAVEPOINT}")
+            self.run(f"RELEASE SAVEPOINT {self.savepoint}")
         except self.driver.errors.InvalidSavepointSpecification as error:
             raise self._ended_early() from error
         self._be_durable()

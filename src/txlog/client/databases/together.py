@@ -109,7 +109,7 @@ class Outcomes:
         raises: InvalidTxnStatus if somebody has decided against the database
         """
         outcome, owner = None, _ENDING.get(prepared.token)
-        if owner is None or not owner.is_alive():
+        if database.fence_waits or owner is None or not owner.is_alive():
             outcome = database.outcome(prepared.token, self._store.identity.uuid, self._now_ms())
         if outcome is None:
             return Resolved(txn_id, prepared, PREPARED)
