@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import tempfile
@@ -78,6 +79,7 @@ def _file(data: bytes) -> None:
 )
 def test_planted_mistake_is_a_finding(run: Callable[[bytes], object], name: str) -> None:
     _EVENT.clear()
+    gc.collect()  # else a descriptor of an earlier test may close while this one is opened
     finding = _found(run)
     _EVENT.set()
     assert finding is not None
