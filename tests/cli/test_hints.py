@@ -50,6 +50,7 @@ def test_a_mistake_names_the_next_step(line: str, hint: str, capfd: Capture) -> 
 @pytest.mark.parametrize(
     ("line", "text"),
     [
+        ("topic lst", "txlog -S '{}' topic list"),
         ("topic describe nothing", "txlog -S '{}' topic create nothing"),
         ("topic describe nothing --json", "txlog -S '{}' topic create nothing"),
         ("admin offline orders", "undo: txlog -S '{}' admin online orders/0"),

@@ -312,14 +312,7 @@ class Call:
     def for_this_store(self, text: str) -> str:
         """A text whose lines `txlog …` can be pasted: with the -S or --profile of this call."""
         flags = [("-S", self.flags.store), ("--profile", self.flags.profile)]
-        given = [(flag, value) for flag, value in flags if value]
-        if not given or "txlog " not in text:
-            return text
-        quote = importlib.import_module("shlex").quote
-        words = " ".join(f"{flag} {quote(value)}" for flag, value in given)
-        return _LINE.sub(
-            lambda line: f"txlog {words} " if line[1] in self._commands else line[0], text
-        )
+        return with_flags(text, [(flag, value) for flag, value in flags if value], self._commands)
 
     def store_path(self) -> str:
         """Return the path of the store (spec/cli 3).
@@ -435,6 +428,17 @@ class Call:
         if is_terminal(1) and is_terminal(2):
             self.output.out.flush()  # on a terminal, messages must follow the data they are about
         saying.say(line + "\n")
+
+
+def with_flags(text: str, flags: Sequence[tuple[str, str]], commands: Collection[str]) -> str:
+    """A text whose lines `txlog COMMAND …` have these flags, unless it has them somewhere."""
+    if not flags or "txlog " not in text:
+        return text
+    quote = importlib.import_module("shlex").quote
+    words = " ".join(f"{flag} {quote(value)}" for flag, value in flags)
+    if words in text:
+        return text
+    return _LINE.sub(lambda line: f"txlog {words} " if line[1] in commands else line[0], text)
 
 
 # --- words and variables --------------------------------------------------------------------------

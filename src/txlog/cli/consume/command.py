@@ -25,6 +25,7 @@ from txlog.errors import Usage
         "txlog consume orders -o -10 --json",
         "txlog consume orders -s billing -n 100",
         "txlog consume orders -F -f '%o %k %v\\n'",
+        "txlog consume orders --where \"value->>'city' = 'Oslo'\"",
     ),
     rows="consuming.Record",
     records=True,

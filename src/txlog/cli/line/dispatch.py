@@ -9,11 +9,12 @@ import importlib
 import os
 import re
 import sys
+from functools import partial
 from typing import Any, Final, cast
 
 from txlog import errors
 from txlog.cli.call import version
-from txlog.cli.call.call import Call, Globals, find_store, user_settings
+from txlog.cli.call.call import Call, Globals, find_store, user_settings, with_flags
 from txlog.cli.line import catalogue
 from txlog.cli.line.command import (
     Command,
@@ -111,6 +112,7 @@ def as_ours(error: Exception) -> errors.TxlogError:
 
 def _dispatch(args: list[str], report: say.Report) -> int:
     report.json = catalogue.says_json(args)
+    report.edit = partial(with_flags, flags=_of_store(args), commands=catalogue.FIRST_WORDS)
     line = catalogue.split(args)
     if line.rest == []:
         if line.version:
@@ -140,6 +142,17 @@ def _dispatch(args: list[str], report: say.Report) -> int:
     if path == "check":
         report.always = 3
     return invoke(load(path), [*line.leading, *line.rest[used:]], report)
+
+
+def _of_store(args: list[str]) -> list[tuple[str, str]]:
+    """The flags of a line that choose the store, for hints about a line that is wrong."""
+    given = []
+    for at, word in enumerate(args):
+        name, equals, value = word.partition("=")
+        if name in ("-S", "--store", "--profile"):
+            value = value if equals else "".join(args[at + 1 : at + 2])
+            given.append(("--profile" if name == "--profile" else "-S", value))
+    return given
 
 
 def _root_help(*, newcomer: bool) -> str:
