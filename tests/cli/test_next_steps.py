@@ -172,6 +172,7 @@ def test_an_ordinary_topic_has_no_dead_letters(store: Path, capfd: Capture) -> N
     ("line", "hint"),
     [
         ("topic delete nosuch", "txlog topic list shows those that exist"),
+        ("topic rename nosuch other", "txlog topic list shows those that exist"),
         ("sub seek nosuch -t orders --to end", "txlog sub list shows those that exist"),
         ("dlq list nosuch", "txlog dlq list shows those that exist"),
         ("dlq retry nosuch --all", "txlog topic list shows those that exist"),

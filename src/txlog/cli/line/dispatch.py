@@ -209,9 +209,8 @@ def invoke(command: Command, args: list[str], report: say.Report) -> int:
 
 def _spare(command: Command, error: errors.TxlogError) -> None:
     """Do not offer to create what a command would delete or move, or a topic for dead letters."""
-    if (command.level > 1 or command.path.startswith("dlq ")) and (error.hint or "").startswith(
-        "create it: "
-    ):
+    spares = command.level > 1 or command.path.startswith(("dlq ", "topic rename"))
+    if spares and (error.hint or "").startswith("create it: "):
         noun = "topic" if isinstance(error, errors.TopicNotFound) else "sub"
         own = command.path if command.path == "dlq list" else f"{noun} list"
         error.hint = f"txlog {own} shows those that exist"

@@ -116,7 +116,10 @@ class Request(msgspec.Struct, kw_only=True):
     partition: Annotated[int | None, Option("--partition", "-p", min=0, metavar="N")] = None
     event_time: Annotated[int | None, Time("--event-time")] = None
     deliver_after_ms: Annotated[
-        int | None, Duration("--deliver-after", help="deliver this long after storing, on shared subscriptions")
+        int | None,
+        Duration(
+            "--deliver-after", help="deliver this long after storing, on shared subscriptions"
+        ),
     ] = None
     deliver_at: Annotated[
         int | None,
