@@ -21,7 +21,6 @@ from txlog.errors import Usage
     "consume",
     "read messages, or take and acknowledge them with -s",
     examples=(
-        "txlog consume orders",
         "txlog consume orders -o -10 --json",
         "txlog consume orders -s billing -n 100",
         "txlog consume orders -F -f '%o %k %v\\n'",
