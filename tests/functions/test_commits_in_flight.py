@@ -37,6 +37,10 @@ def numbered(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
+def windows_of_five() -> list[bytes]:
+    return [b" ".join(numbered(40)[start : start + 5]) for start in range(0, 40, 5)]
+
+
 @pytest.fixture
 def in_flight(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many commits of the run were in flight at each commit that did not wait."""
@@ -150,23 +154,38 @@ def test_a_failing_function_is_retried_in_order(client: txlog.Client) -> None:
 
 
 class Refusing:
-    """Refuses one commit of a run, when others are behind it, in the thread that commits."""
+    """Refuses one commit of a run, when others are behind it, in the thread that commits.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, nth: int, error: Exception) -> None:
+    is_noticed: the run learns of it before it receives more
+    """
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        nth: int,
+        error: Exception,
+        *,
+        is_noticed: bool = False,
+    ) -> None:
         self.calls = 0
-        commit = Transaction.commit_async
+        for name in ("commit", "commit_async"):
+            commit = getattr(Transaction, name)
 
-        def commits(txn: Transaction, after: Any = None) -> Any:
-            self.calls += 1
-            if self.calls == nth:
+            def commits(txn: Transaction, *after: Any, commit: Any = commit) -> Any:
+                self.calls += 1
+                if self.calls != nth:
+                    return commit(txn, *after)
 
                 def decide(view: Any, now: Any, use: Any) -> Any:
                     raise error
 
                 txn.defer(decide, CallScope(), lambda answer: answer)
-            return commit(txn, after)
+                ended = commit(txn, *after)
+                if is_noticed:
+                    ended.exception(20)
+                return ended
 
-        monkeypatch.setattr(Transaction, "commit_async", commits)
+            monkeypatch.setattr(Transaction, name, commits)
 
 
 def test_a_commit_that_times_out_in_the_middle(
@@ -269,8 +288,40 @@ def test_held_back_rows_are_restored_after_a_failure(
 
     done = run(client, window, txn_size=4, max_in_flight=4, retries=1)
     assert done.consumed == 40
-    expected = [b" ".join(numbered(40)[start : start + 5]) for start in range(0, 40, 5)]
-    assert values(client) == expected
+    assert values(client) == windows_of_five()
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 4])
+@pytest.mark.parametrize("nth", [2, 3, 4, 5, 6])
+def test_what_an_abort_returns_is_in_no_window_twice(
+    client: txlog.Client, monkeypatch: pytest.MonkeyPatch, max_in_flight: int, nth: int
+) -> None:
+    """The abort sends the consumer back, below the rows that the run holds for the next window."""
+    fill(client, 40)
+    Refusing(monkeypatch, nth, TransactionTimedOut("too late"), is_noticed=max_in_flight > 1)
+
+    @functions.tumbling(count=5)
+    def window(messages: list[Message]) -> bytes:
+        return b" ".join(message.value or b"" for message in messages)
+
+    done = run(client, window, txn_size=4, max_in_flight=max_in_flight, retries=1, limit=40)
+    assert (done.consumed, done.aborted) == (40, 1)
+    assert values(client) == windows_of_five()
+    assert (backlog(client), client.transactions()) == (0, [])
+
+
+def test_held_messages_that_come_again_are_held_once(client: txlog.Client) -> None:
+    """An operator returns them while the run holds them."""
+    fill(client, 40)
+
+    @functions.tumbling(count=5)
+    def window(messages: list[Message]) -> bytes:
+        if messages[0].value == b"10":
+            client.subscription("in", "s").redeliver()
+        return b" ".join(message.value or b"" for message in messages)
+
+    assert run(client, window, txn_size=8, max_in_flight=1).consumed == 40
+    assert values(client) == windows_of_five()
 
 
 def test_each_partition_keeps_its_order(client: txlog.Client, in_flight: list[int]) -> None:

@@ -13,10 +13,14 @@ While one batch is flushed, the next is processed, if the input has more:
 
     full batch ──▶ handle ──▶ commit_async ──▶ a Flight ──▶ outcome: counted, in order
                                                   └──failed: none behind it is committed;
-                                                     their rows are processed again, one at a time
+                                                     its rows are processed again
 
 Each commit depends on the one before it, so outputs keep the order of their inputs. A batch that
 drains the input, a retry and a flow with state of its own commit alone, and wait for the others.
+
+An aborted transaction returns what it acknowledged, and an exclusive consumer then goes back and
+receives all later messages again. So after a failure the run keeps only the rows that failed. When
+these are done, it returns everything else that it has in hand, and receives that again, in order.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
+from txlog.base.ids import TxnId
+from txlog.base.startup import compute as pc
 from txlog.client.client import Client
 from txlog.client.sending.producer import Producer
 from txlog.engine.door.reading import RECEIVED, Decoder
@@ -61,6 +67,7 @@ _TAKE_OVER_POLL_S: Final = 0.05
 _UNSENDABLE: Final = (InvalidMessage, InvalidArgument, LimitExceeded, TopicNotFound)
 # The rows of a commit in flight that fails so are processed again.
 _REPEATED: Final = (*_UNSENDABLE, TransactionTimedOut)
+_ID: Final = ("ledger", "entry", "index")
 T = TypeVar("T")
 
 
@@ -129,6 +136,7 @@ class Work:
         "_epoch",
         "_flights",
         "_hooks",
+        "_is_returned",
         "_key",
         "_options",
         "_output",
@@ -156,6 +164,7 @@ class Work:
         self._conflicts = 0
         self._producers: dict[str, Producer] = {}
         self._flights: deque[_Flight] = deque()
+        self._is_returned = False  # an abort may have returned messages that are in hand
         self.held: pa.Table | None = None
         self.summary = Summary()
 
@@ -216,6 +225,8 @@ class Work:
         Its commits may still be in flight when this returns; `land` waits for them.
         raises: GivenUp
         """
+        if self.held is not None:
+            self.held = without(self.held, rows)
         self._work_off([_Piece(rows, 0)], handler, source, is_alone=not self._overlaps(handler))
 
     def land(self) -> bool:
@@ -250,7 +261,7 @@ class Work:
                 again = self._after_failure(flights)
                 if again is None:
                     return
-                todo, is_alone = [*todo, *again], True
+                todo, is_alone = again, True
                 continue
             rows, attempts = todo.pop()
             try:
@@ -264,7 +275,7 @@ class Work:
                     again = self._after_failure(flights)
                     if again is None:
                         return
-                    todo += [_Piece(rows, attempts), *again]
+                    todo = again
                 else:
                     todo += self._again(rows, attempts, failed.error, handler, source)
                 continue
@@ -273,6 +284,14 @@ class Work:
                 self._conflicts = 0
             if handled.left is not None:
                 todo.append(_Piece(handled.left, 0))
+        if self._is_returned and not todo:
+            self._receive_again(source)
+
+    def _receive_again(self, source: Source) -> None:
+        """Receive everything in hand again, beginning with the rows held back."""
+        self.held, self._is_returned = None, False
+        with self._hooks.guard():
+            source.renew()
 
     # --- commits in flight -------------------------------------------------------------------
 
@@ -294,7 +313,7 @@ class Work:
         return []
 
     def _after_failure(self, flights: list[_Flight]) -> list[_Piece] | None:
-        """Abort failed flights; returns their rows as pieces, the next one last.
+        """Abort failed flights; returns the rows of the first as pieces, the next one last.
 
         None: all rows come again from the source
         raises: the error, unless the rows are to be processed again; GivenUp
@@ -310,9 +329,8 @@ class Work:
             raise self._fenced() from error
         if not isinstance(error, _REPEATED):
             raise error
-        self.held = first.prepared.held
-        later = [_Piece(flight.rows, 0) for flight in reversed(flights[1:])]
-        return later + self._again(first.rows, 0, error, first.handler, first.prepared.source)
+        self.held, self._is_returned = first.prepared.held, True
+        return self._again(first.rows, 0, error, first.handler, first.prepared.source)
 
     def abandon(self, error: BaseException) -> None:
         """After an error of the run: wait for the commits in flight, and note the first failure."""
@@ -361,9 +379,7 @@ class Work:
         self._hooks.tell("conflict", {"reason": error.message})
         if self._conflicts > _CONFLICTS_MAX:
             raise error
-        self.held = None
-        with self._hooks.guard():
-            source.renew()
+        self._receive_again(source)
 
     # --- one transaction ---------------------------------------------------------------------
 
@@ -463,6 +479,8 @@ class Work:
         if txn.state in ("COMMITTING", "COMMITTED"):
             return  # the exception came after the commit
         self.summary.aborted += 1
+        if isinstance(txn.use, TxnId):  # it was written, and its acknowledgements with it
+            self._is_returned = True
         if txn.state != "OPEN":
             return
         # It may have ended already, by a conflict, its time-out or a fence; report the first error.
@@ -509,3 +527,17 @@ def joined(*tables: pa.Table | None) -> pa.Table:
     if not nonempty:
         return RECEIVED.empty_table()
     return nonempty[0] if len(nonempty) == 1 else pa.concat_tables(nonempty)
+
+
+def without(held: pa.Table, rows: pa.Table) -> pa.Table | None:
+    """The held rows that are not among `rows`, in their order; None: no rows."""
+    numbered = _ids(held).append_column("at", pa.array(range(held.num_rows), pa.int64()))
+    others = numbered.join(_ids(rows), list(_ID), join_type="left anti")
+    if others.num_rows == held.num_rows:
+        return held
+    return held.take(others["at"].sort()) if others.num_rows else None
+
+
+def _ids(rows: pa.Table) -> pa.Table:
+    """The columns of the ids, without nulls: a join takes no two of them for equal."""
+    return pa.table({name: pc.fill_null(rows[name], -1) for name in _ID})

@@ -26,7 +26,7 @@ class Inputs:
     """The consumers of a run.
 
     watermarks: the consumers deliver watermarks, and a receive ends at a new one
-    received:   number of messages so far, for the limit
+    received:   number of messages so far, for the limit; one that comes again counts once
     has_moved:  the last receive ended at a new watermark
     """
 
@@ -36,6 +36,7 @@ class Inputs:
         "_context",
         "_hooks",
         "_options",
+        "_settled",
         "_topics",
         "_watermarks",
         "has_moved",
@@ -57,7 +58,7 @@ class Inputs:
         self._context = context
         self._watermarks = watermarks
         self._consumers: list[Consumer] = []
-        self.received = 0
+        self.received = self._settled = 0
         self.has_moved = False
 
     def open(self, work: Work) -> None:
@@ -157,10 +158,12 @@ class Inputs:
     def settled(self, handled: Handled, txn: Transaction) -> int:
         """How many inputs the committed transaction consumed: all handled rows."""
         rows: int = handled.done.num_rows
+        self._settled += rows
         return rows
 
     def renew(self) -> None:
         """Receive the remaining messages again."""
+        self.received = self._settled
         for consumer in self._consumers:
             consumer.redeliver_unacknowledged_messages()
 
