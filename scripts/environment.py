@@ -22,6 +22,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
+# Not the one in `.venv`, which would delete itself.
+INTERPRETER: str = getattr(sys, "_base_executable", sys.executable)
 STAMP = VENV / "made-from"
 _NEWS = re.compile(r"\s*(Collecting|Downloading|Downloaded|Installing|Prepared|Building) .*")
 
@@ -54,7 +56,7 @@ def ensure(level: Level = TEST) -> Path:
     _say(f"installing {count} packages into .venv: {level.purpose}")
     if not is_current:
         shutil.rmtree(VENV, ignore_errors=True)
-        _run([sys.executable, "-m", "venv", "--without-pip", str(VENV)])
+        _run([INTERPRETER, "-m", "venv", "--without-pip", str(VENV)])
     _install(["--require-hashes", "-r", str(level.lock)], count)
     _install(["--no-deps", "--no-build-isolation", "-e", str(ROOT)], 0)
     # Python may be forbidden to write bytecode, and would then compile txlog at each command.
@@ -74,7 +76,7 @@ def _fingerprint() -> str:
     digest = hashlib.sha256()
     for path in (DEMO.lock, TEST.lock, ROOT / "pyproject.toml"):
         digest.update(path.read_bytes())
-    digest.update(f"{sys.version}\n{os.path.realpath(sys.executable)}\n{ROOT}".encode())
+    digest.update(f"{sys.version}\n{os.path.realpath(INTERPRETER)}\n{ROOT}".encode())
     return digest.hexdigest()
 
 
@@ -100,7 +102,7 @@ def _install(arguments: list[str], count: int) -> None:
 
 def _pip() -> list[str]:
     """The command of a pip that installs into `.venv`: this Python's, otherwise its own."""
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    pip = [INTERPRETER, "-m", "pip", "--disable-pip-version-check"]
     if _quiet([*pip, "--version"]):
         return [*pip, "--python", str(PYTHON)]
     _run([str(PYTHON), "-m", "ensurepip"])

@@ -117,6 +117,10 @@ def _prompt(text: str) -> bool:
     return text.rstrip().endswith("$")
 
 
+def _has_heading(text: str, heading: str) -> bool:
+    return re.search(f"^ *{heading} *$", text, re.MULTILINE) is not None
+
+
 def _opening(left: Pane, right: Pane) -> Iterator[tuple[Pane, str, Condition]]:
     """What is on the screens when the recording begins: the files."""
     for pane in (left, right):
@@ -149,12 +153,12 @@ def _steps(
     yield (
         right,
         'txlog query -q "$(cat totals.sql)"\n',
-        lambda text: "POUNDS" in text and _prompt(text),
+        lambda text: _has_heading(text, "bills +lost +doubled +pounds") and _prompt(text),
     )
     yield (
         right,
         "txlog query -q 'SELECT count(*) AS orders FROM orders'\n",
-        lambda text: "ORDERS" in text and _prompt(text),
+        lambda text: _has_heading(text, "orders") and _prompt(text),
     )
 
 
