@@ -2,8 +2,8 @@
 
 A line is read as a person reads it: `txlog`, the words of a command, then words that can belong to
 it. In prose a plain word ends the line (`txlog txn list shows the open ones`), unless a flag before
-it takes a value; a word in capitals stands for a name. The plain parser of the command must take
-the line, so an unknown flag, a missing argument or a bad choice is a fault.
+it takes a value; a word in capitals is a place for a name. The plain parser of the command must
+take the line, so an unknown flag, a missing argument or a bad choice is a fault.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _START: Final = re.compile(r"(?<![\w./-])txlog (?=[a-z\x01\x02-])")
 _TOKEN: Final = re.compile(r" +((?:'[^'\n]*'|\"[^\"\n]*\"|\[[^\]]*\]|[^\s'\"`()|<>&;,#]|,(?=\S))+)")
 _NAME: Final = re.compile(r"\[?[A-Z][A-Z/|:_-]*…?\]?…?|[a-z-]+\|[a-z|-]+|-")
 _GLOBAL: Final = frozenset(catalogue.VALUE_FLAGS)
-# Values that can stand for a name in capitals, or for a hole.
+# Values to put in place of a name in capitals, or of a hole.
 _SAMPLES: Final = ("orders", "17:4", "0:42", "3", "1h", "orders/2", "start", "2030-01-01")
 
 
@@ -182,7 +182,7 @@ def _fault_of_arguments(command: Command, args: list[str], line: Line) -> str | 
 
 
 class Text(NamedTuple):
-    """A text in the source: its line, its words with holes, and what it is.
+    """A text in the source: its line, its words with holes, and its kind.
 
     is_docstring: of a module, a class or a function
     is_example:   of a command's help

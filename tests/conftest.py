@@ -44,7 +44,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
 # txlog records confirmed places there, and a test must not change the record of the user.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="txlog-state-")
 
-# Programs that .ci/run has installed: without one of them a test fails instead of being skipped.
+# Programs that .ci/run has installed: if one is missing, a test fails instead of being skipped.
 PROMISED = frozenset(os.environ.pop("TESTS_NEED", "").split())
 
 # A shell starts its background jobs with SIGINT ignored, and children would inherit that.

@@ -105,7 +105,7 @@ class Postgresql(Kind):
 
 @functools.cache
 def program(name: str) -> str | None:
-    """A program of PostgreSQL; Debian keeps those of the server outside of PATH."""
+    """A program of PostgreSQL; Debian keeps the server's programs outside of PATH."""
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     return shutil.which(name) or next(
         (found for folder in folders if (found := shutil.which(name, path=str(folder)))), None

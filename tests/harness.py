@@ -49,7 +49,7 @@ def txlog_of(store: object, *words: object) -> list[str]:
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a child: without TXLOG_… variables of ours, and with `more`."""
+    """The environment of a child: without this process's TXLOG_… variables, and with `more`."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(UNWANTED)}
     return {**own, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)]), **(more or {})}
 

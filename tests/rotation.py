@@ -16,7 +16,7 @@ import pytest
 class Tier(NamedTuple):
     """How the tests with one marker are spread over days.
 
-    parts:     after so many days, each of them has run
+    parts:     after so many days, each test has run
     limit_s:   a process that has spent so much on them skips those that remain
     has_files: of each file a test runs every day, because the quick suite has none of its kind
     """

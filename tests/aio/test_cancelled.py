@@ -387,7 +387,7 @@ def test_a_preview_for_a_cancelled_task_comes_with_the_next_call(tmp_path: Path)
 def test_a_cancelled_transaction_of_a_client_with_a_key_is_aborted(
     tmp_path: Path, late: bool
 ) -> None:
-    """Under a key it begins at once; nobody else would end it before its time-out."""
+    """Under a key it begins at once; without the abort it would stay open until its time-out."""
     path = new_store(str(tmp_path / "store"))
 
     async def main() -> list[Any]:

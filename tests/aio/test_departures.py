@@ -154,7 +154,7 @@ def test_peers_get_the_messages_of_a_consumer_that_leaves(
         others = [await scene.waiting("elsewhere", other) for other in KINDS]  # type: ignore[arg-type]
         others += [await scene.waiting("t", other) for other in KINDS if other != kind]  # type: ignore[arg-type]
         heir = await scene.waiting("t", kind, name="b")
-        # each of these subscriptions gets the message too
+        # the other subscriptions of the topic get the message, too
         for one in others[3:]:
             assert value(await one) == b"m"
         await scene.all_told(4)

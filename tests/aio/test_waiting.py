@@ -204,7 +204,7 @@ def test_commit_wakes_only_the_tasks_of_its_topic(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cost of a commit does not depend on the number of tasks that wait for other topics: one
-    lookup is enough for all of them.
+    lookup serves all tasks.
     """
     looks: list[str] = []
     questions = 0

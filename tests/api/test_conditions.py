@@ -35,7 +35,7 @@ def now(bench: Bench, *topics: str, **options: Any) -> list[tuple[bool, str]]:
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> list[float]:
-    """During a wait, each pause does the next of these acts. Returns the pauses."""
+    """During a wait, each pause runs the next step. Returns the pauses."""
     remaining_steps, pauses = list(steps), list[float]()
 
     def wait(wakeups: Wakeups, seen: int, seconds: float) -> bool:
@@ -49,7 +49,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> 
 
 
 def test_messages(bench: Bench) -> None:
-    """Only visible messages count, those of all partitions or of one."""
+    """Only visible messages count, in all partitions or in one."""
     client = bench.client
     assert now(bench, "t", messages=0) == [(True, "0")]
     send(client, b"1", b"2")

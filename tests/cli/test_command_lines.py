@@ -42,7 +42,7 @@ def test_command_lines_in_texts_of_the_program_can_be_typed() -> None:
 def test_command_lines_in_documents_can_be_typed() -> None:
     faults = []
     for file in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]:
-        if "decisions" in file.parts:  # what was decided once, in the words of then
+        if "decisions" in file.parts:  # decisions keep the commands of their time
             continue
         written = file.read_text().partition("\n## 8. Commands")[0]  # a command and its arguments
         for code in re.findall(r"```.*?```|`[^`]*`", written, re.DOTALL):

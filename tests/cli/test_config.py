@@ -271,7 +271,7 @@ def test_undo_is_a_command_that_restores_the_setting(
 def test_a_relative_directory_of_settings_is_ignored(
     config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The XDG standard says so; the file below HOME holds, as without the variable."""
+    """As the XDG standard demands; the file below HOME holds, as without the variable."""
     monkeypatch.setenv("XDG_CONFIG_HOME", "config")
     monkeypatch.setenv("HOME", str(config.parents[2]))
     own = config.parents[2] / ".config" / "txlog" / "config.toml"

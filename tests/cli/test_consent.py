@@ -88,7 +88,7 @@ def test_restore_over_a_store_names_what_it_replaces_and_who_uses_it(
     assert error["plan"][0].endswith("consumer of billing")
     assert main([*words, "--yes"]) == 0
     capfd.readouterr()
-    assert main([*words, "--yes"]) == 4  # shop.replaced is there
+    assert main([*words, "--yes"]) == 4  # shop.replaced exists
     assert "rename it" in json.loads(capfd.readouterr().err)["error"]["hint"]
 
 

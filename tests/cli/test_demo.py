@@ -320,7 +320,7 @@ def test_worker_takes_over_the_transaction_of_a_killed_one(tmp_path: Path) -> No
 
 
 def test_proof_counts_lines_that_an_open_transaction_holds(tmp_path: Path) -> None:
-    """Kills: a proof that counts receivable lines only, and misses those of an open transaction."""
+    """Kills: a proof that counts receivable lines only, and no lines in an open transaction."""
     path, file = str(tmp_path / "store"), source.locate()
     txlog.init(path)
     with txlog.open(path) as client:

@@ -1,6 +1,6 @@
 """Everyday tasks, in the words that a user of Kafka, Pulsar or unix tries first.
 
-Each line is read like a line of ours, or its error has a line that is.
+The parser reads each line like a line of txlog, or its error suggests one.
 """
 
 from __future__ import annotations

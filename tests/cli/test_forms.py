@@ -1,4 +1,4 @@
-"""Lines of other tools for our commands: each is read like the line of ours beside it."""
+"""Lines of other tools: the parser reads each like the line of txlog in the same row."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_other_lines_stay_as_they_are(line: str) -> None:
 
 
 def test_no_form_is_a_consent_or_a_flag_that_the_command_has() -> None:
-    """`--execute` of Kafka's tool says what `--yes` says; no other word may."""
+    """Only `--execute` of Kafka's tool means `--yes`; no other word may."""
     for path, meanings in [("", forms.FLAGS), *forms.OF_COMMAND.items()]:
         for name, replacements in meanings.items():
             for line in replacements:

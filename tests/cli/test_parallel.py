@@ -284,7 +284,7 @@ def noisy(message, context):
 
 @pytest.mark.deep
 def test_a_terminal_has_a_bar_for_each_worker(tool: Tool) -> None:
-    """Lines of workers stand above the bars, whole and once; at the end the bars are gone."""
+    """Lines of workers stand above the bars, whole and once; at the end the bars disappear."""
     (tool.folder / "noisy.py").write_text(NOISY)
     options = ["-S", str(tool.path), "run", f"{tool.folder}/noisy.py:noisy", "--input", "in"]
     options += ["--output", "out", "-s", "s", "--create", "--txn-size", "10", "--parallelism", "3"]

@@ -1,4 +1,4 @@
-"""How a failed `produce` ends its transaction, and what it says about the records."""
+"""A failed `produce` ends its transaction, and reports how many records are stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`produce --txn-every` with commits in flight: what is stored is always a prefix of the input."""
+"""`produce --txn-every` with commits in flight always stores a prefix of the input."""
 
 from __future__ import annotations
 

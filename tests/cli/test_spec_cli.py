@@ -453,7 +453,7 @@ def test_printed_json_about_trouble_matches_the_spec(run: Run, tmp_path: Path) -
 def test_transcripts_show_the_json_of_the_other_commands() -> None:
     """Commands that STORY lacks have their JSON in a transcript, and it fits their shape.
 
-    Kills: a command with a shape that no test compares with what it prints.
+    Kills: a command with a shape that no test compares with its output.
     """
     told = {catalogue.resolve(line.split())[0] for line in STORY.splitlines() if line}
     wrong: list[str] = []

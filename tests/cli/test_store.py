@@ -651,7 +651,7 @@ def test_every_instant_of_a_sealed_file_is_queried_and_exported(tool: Tool, tmp_
         10**17,
         (1 << 63) - 1,
     ]
-    clock = ManualClock(1_795_165_924_123)  # that of the tool: a later message is in a new ledger
+    clock = ManualClock(1_795_165_924_123)  # the tool's, too: a later message is in a new ledger
     for at in instants:
         with txlog.open(str(tool.path), clock=clock) as client:
             client.producer("orders").send(b"x", event_time=at, partition=0)

@@ -77,7 +77,7 @@ def drawn(seed: int, client: str) -> Plan:
 
 
 def history_of(plan: Plan, topic: str, outcome: dict[str, Any], server: bed.Server) -> list[Event]:
-    """The history of a run: what was sent, when the server died, what was answered and stored.
+    """The history of a run: sends, deaths of the server, answers, and the stored messages.
 
     The program prints its answers at its end, so all calls overlap. The order of one producer is
     kept unless the client makes a batch for each key or sends delayed messages ahead of batches.

@@ -2,7 +2,8 @@
 
 Two producers, two consumers and `txlog serve` are processes. By a seed they are killed, stopped for
 a moment and ended in turns, and each client records its calls in a file. In the end the checker of
-tests/history judges all of them, with what the store has and what is left to deliver. A *plan*:
+tests/history judges all records, the contents of the store and the messages left to deliver. A
+*plan*:
 
     Kind        of the subscription: exclusive, failover, shared, key_shared
     Partitions  of the topic
@@ -20,7 +21,7 @@ tests/history judges all of them, with what the store has and what is left to de
 What a client records: an acknowledgement without a receipt is answered when its consumer has been
 closed, provided that the server lived as long as the consumer: CLOSE_CONSUMER is answered behind it
 only on the same connection. A client's queue may hold a message for any time, so its consumers are
-marked `is_ahead`. Ids are those of the protocol; `_history` makes them the store's.
+marked `is_ahead`. Clients record ids of the protocol; `_history` makes them ids of the store.
 
 `python -m tests.clients.recorded [--seed N] [--plans N] [--keep FOLDER] [CLIENT ...]` draws plans
 at random.
@@ -113,7 +114,7 @@ def drawn(seed: int, client: str) -> Plan:
 
 
 class Clients:
-    """The clients' processes, and the record of what happened to them and to the server.
+    """The clients' processes, and the record of the deaths and stops of clients and server.
 
     lives: how often each was started
     """
@@ -210,7 +211,7 @@ class Clients:
         return [f"{name} ended with {code}" for name, code in codes.items() if code is not None]
 
     def close(self) -> None:
-        """Kill what is left."""
+        """Kill the remaining processes."""
         for process in self._processes.values():
             process.kill()
             process.wait()
@@ -308,7 +309,7 @@ def _ended(clients: Clients, client: txlog.Client, plan: Plan, server: bed.Serve
 
 
 def _finals(calls: Calls, client: txlog.Client, plan: Plan) -> None:
-    """Record what the topics have, and what is left to deliver."""
+    """Record the contents of the topics, and the messages left to deliver."""
     topics = {TOPIC: plan["Partitions"], OUTPUT: 1}
     client.wait([TOPIC], messages=NEVER, timeout_ms=STOPPED_MS)  # all delayed messages are due
     calls("final_read", {}, lambda: contents(client, topics), lambda answer: answer)
@@ -362,8 +363,8 @@ def _history(events: list[Event]) -> list[Event]:
 def _stored(text: str, expected: str | None) -> str:
     """The store's id of an id of the protocol, as ledger, entry and index in a batch.
 
-    expected: the id of the message in the store, as an index may be that of a batch or of a
-              transaction
+    expected: the id of the message in the store; it tells whether an index counts within a batch
+              or within a transaction
     """
     ledger, number, index = map(int, text.split(":"))
     entry, alone = divmod(number, STEP)

@@ -295,7 +295,7 @@ def test_messages_taken_ahead_survive_a_refused_redelivery(
 
 
 def test_a_batch_continues_after_the_received_messages(bench: Bench) -> None:
-    """The batch begins with the messages ahead: none is skipped, and all of them count."""
+    """The batch begins with the messages ahead: it skips none, and each counts as delivered."""
     numbered(bench.client, 10)
     victim = bench.client.consumer("t", "s")
     assert values_of(victim, 4) == [0, 1, 2, 3]

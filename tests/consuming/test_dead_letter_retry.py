@@ -260,7 +260,7 @@ def test_large_message_goes_back_in_chunks(bench: Bench, monkeypatch: pytest.Mon
 
 
 def test_an_ordinary_topic_gets_no_subscription(txlog_client: Client) -> None:
-    """Kills: a subscription that nobody reads, whose backlog keeps the messages of the topic."""
+    """Kills: a subscription without a consumer, whose backlog keeps the messages of the topic."""
     txlog_client.create_topic("plain")
     txlog_client.producer("plain").send(b"x")
     answer = txlog_client.topic("plain").retry_dead_letters(all=True)

@@ -497,7 +497,7 @@ def keyed(client: Client, *pairs: tuple[bytes | None, bytes]) -> list[MessageId]
 
 
 def keys_of(consumer: Consumer, *others: Consumer) -> list[bytes]:
-    """Two keys that the first of these consumers owns, then two of the next, …"""
+    """Two keys that the first consumer owns, then two that the next consumer owns, …"""
     members = tuple(sorted(each_consumer.id for each_consumer in (consumer, *others)))
     out: list[bytes] = []
     for each_consumer in (consumer, *others):
@@ -526,7 +526,7 @@ def test_each_key_goes_to_its_owner_in_order(bench: Bench) -> None:
 
 
 def test_keys_of_a_consumer_that_left_are_taken_from_where_they_were(bench: Bench) -> None:
-    """The other consumer had passed over their messages, and none of them was leased."""
+    """The other consumer had passed over their messages without leasing any."""
     first = bench.client.consumer("t", "s", type="key-shared")
     second = bench.another().consumer("t", "s")
     k1, _, l1, _ = keys_of(first, second)

@@ -441,8 +441,8 @@ class Clients(Model):
         self.note(f"{who} sets active {self.active}, strict {self.strict}, tick {self.tick_ms}")
 
     def promote(self, rng: random.Random) -> None:
-        """Release messages that are not due for this process; all of them only where the index is
-        exact.
+        """Release messages that are not due for this process; all such messages only where the
+        index is exact.
         """
         sub, who = rng.choice(self.subs), rng.randrange(2)
         free_messages = sorted(self.free(sub))

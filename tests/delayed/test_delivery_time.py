@@ -94,7 +94,7 @@ def test_a_delay_counts_from_the_frame_of_its_row(bench: Bench) -> None:
 
 
 def test_a_delay_of_a_waiting_message_counts_from_its_write(bench: Bench) -> None:
-    """2, 8: that is the commit, or what writes it before."""
+    """2, 8: the commit writes it, or a flush before the commit."""
     producer = bench.client.producer("t")
     with bench.client.transaction() as txn:
         producer.send(b"a", deliver_after=100, partition=0, txn=txn)

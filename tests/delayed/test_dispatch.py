@@ -630,7 +630,7 @@ def test_key_shared_strays(shop: Shop) -> None:
 
 
 def test_going_back_for_a_key_shared_stray_keeps_an_earlier_one(shop: Shop) -> None:
-    """The scan goes back, but not to the first message, so nothing reads that one again."""
+    """The scan goes back, but not to the first message, so nothing reads the first one again."""
     slow_client, slow_clock = shop.process(0)
     slow = shop.consumer("s", slow_client, "key-shared")
     shop.set(1000)

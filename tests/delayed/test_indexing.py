@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
 def three_buckets(client: Client, partition: int = 0) -> list[MessageId]:
-    """Nine delayed messages; three buckets have six of them."""
+    """Nine delayed messages; six are in three buckets."""
     sent = []
     for n in range(3):
         sent += later(client, 1000 + n, 2000 + n, 9000 + n, partition=partition)

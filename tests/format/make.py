@@ -1,4 +1,4 @@
-"""Owns the small stores of tests/format/: makes those of the newest format once, and never again.
+"""Owns the small stores of tests/format/: makes the stores of a new format once, and never again.
 
     python -m tests.format.make
 
@@ -103,7 +103,7 @@ def show(client: txlog.Client, topics: Sequence[str] = ("orders", "acme/eu/straÃ
 
 
 def make_full(folder: Path) -> None:
-    """Write a store with what the later features of a format have stored."""
+    """Write a store with the data that the later features of a format store."""
     clock = ManualClock(START_MS, boot_id=BOOT)
     txlog.init(str(folder), coordinators=2, max_message_bytes=1000, clock=clock)
     with txlog.open(str(folder), clock=clock) as client:
@@ -242,7 +242,7 @@ def pack(folder: Path) -> bytes:
 
 
 KINDS: Mapping[str, tuple[Callable[[Path], None], Callable[[txlog.Client], Shown], str, int]] = {
-    # of the archive -> how to make and to show it, the name of what it shows, ms after START_MS
+    # of the archive -> how to make it, how to show it, the name of the result, ms after START_MS
     "store": (make, show, "expected", 3000),
     "full": (make_full, show_full, "full", 4000),
 }

@@ -1,7 +1,7 @@
 """The inputs that are kept in the tree, as text: a change of one is a change of one line.
 
 corpus/TARGET.txt   an input a line, base64 of zlib
-found/TARGET-*.txt  a sentence on what went wrong, then the input that showed it, the same way
+found/TARGET-*.txt  a sentence on the defect, then the input that showed it, in the same form
 """
 
 from __future__ import annotations

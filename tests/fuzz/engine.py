@@ -39,7 +39,8 @@ _FILES_CHECKED = "/proc/self/fd"
 
 
 class Target(NamedTuple):
-    """What is fuzzed.
+    """A function to fuzz, and how.
+
 
     run:     reads an input
     seeds:   inputs that real runs of txlog have written
@@ -67,7 +68,7 @@ class Target(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What went wrong with an input; name: the same for the same mistake."""
+    """A defect that an input showed; name: the same for the same mistake."""
 
     name: str
     sentence: str
@@ -76,7 +77,7 @@ class Finding(NamedTuple):
 
 
 class Left(NamedTuple):
-    """What a process holds that a run could leave behind."""
+    """The resources of a process that a run could leave behind."""
 
     descriptors: int
     threads: int
@@ -127,7 +128,7 @@ class Runner:
         return None
 
     def measure(self, data: bytes) -> Finding | None:
-        """Run an input again, for the memory that Python takes, and for what it leaves behind."""
+        """Run an input again, to measure its memory and to find resources that it leaves behind."""
         before = self.left()
         tracemalloc.start()
         try:
@@ -141,7 +142,7 @@ class Runner:
             return Finding("memory", f"{peak >> 20} MiB for {len(data)} bytes", data)
         if self.leak(before, data) is None:
             return None
-        for _ in range(LEAKS_REPEATED):  # what is left only once is a cache, or a pool that grows
+        for _ in range(LEAKS_REPEATED):  # left only once: a cache, or a pool that grows
             before = self.left()
             self._run(data)
             finding = self.leak(before, data)
@@ -150,7 +151,7 @@ class Runner:
         return finding
 
     def leak(self, before: Left, data: bytes) -> Finding | None:
-        """What is held now and was not before."""
+        """The resources held now that were not held before."""
         if self.left() == before:
             return None
         gc.collect()
@@ -265,7 +266,7 @@ class Campaign:
             self._report(finding)
 
     def _leaking(self, running: Runner) -> Finding | None:
-        """Which of the inputs since the last check leaves something behind, if any does."""
+        """The input since the last check that leaves a resource behind, if any does."""
         since, self._since = self._since, []
         if running.leak(self._before, b"") is None:
             return None
@@ -289,7 +290,7 @@ class Campaign:
 
 
 def smallest_set(target: Target, inputs: Sequence[bytes], most_bytes: int) -> list[bytes]:
-    """A few inputs that reach the lines that all of them reach; short ones first."""
+    """A few of the inputs that together reach the same lines as all; short inputs first."""
     reached: set[tuple[object, int]] = set()
     chosen: list[bytes] = []
     size = 0

@@ -132,7 +132,7 @@ def _move(chance: random.Random, data: bytearray, others: Sequence[bytes]) -> No
 
 
 def _splice(chance: random.Random, data: bytearray, others: Sequence[bytes]) -> None:
-    """Put a piece of another input in, or let the rest be that of another input."""
+    """Insert a piece of another input, or replace the end by the end of another input."""
     if others:
         other = chance.choice(others)
         start, stop = _piece(chance, other)

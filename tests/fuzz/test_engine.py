@@ -1,4 +1,4 @@
-"""What the fuzzer calls a finding: each kind is planted once, and found."""
+"""The fuzzer finds each kind of finding, planted once."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _file(data: bytes) -> None:
 )
 def test_planted_mistake_is_a_finding(run: Callable[[bytes], object], name: str) -> None:
     _EVENT.clear()
-    gc.collect()  # else a descriptor of an earlier test may close while this one is opened
+    gc.collect()  # else a descriptor of an earlier test may close during the run
     finding = _found(run)
     _EVENT.set()
     assert finding is not None

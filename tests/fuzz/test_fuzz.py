@@ -1,4 +1,4 @@
-"""Inputs from elsewhere end with an error of ours: kept inputs, and new ones each day."""
+"""Inputs from elsewhere end with an error of txlog: kept inputs, and new ones each day."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEPT = {
 
 @pytest.mark.parametrize("name", KEPT)
 def test_kept_inputs_have_no_finding(name: str) -> None:
-    """Kills: what a finding once was, and whatever the corpus reaches."""
+    """Kills: a defect that was once found, and any defect on a line that the corpus reaches."""
     found = {*corpus.findings(name).values()}
     with runner(TARGETS[name]) as running:
         for data in KEPT[name]:

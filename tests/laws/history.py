@@ -95,7 +95,7 @@ def fresh(bench: Bench, generation: int | None = None) -> Iterator[View]:
 
 
 def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
-    """Make STEPS random calls, some of which are refused; checkpoints: also let some checkpoint."""
+    """Make STEPS random calls, also refused ones; checkpoints: let some write a checkpoint."""
     chance, later = random.Random(seed), random.Random(seed)
     client = bench.client
     client.create_topic("t", 2)

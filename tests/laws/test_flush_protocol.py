@@ -1,8 +1,8 @@
 """The protocol of appends and flushes by several processes: every interleaving of a small case.
 
-Three threads each append a frame and want it durable. They are three processes, or two of them are
-one process, which flushes without its mutex: its other thread appends meanwhile. A flush may fail
-or be cut short by an interrupt, and a process may die between any two steps. The model has the
+Three threads each append a frame and want it durable. Each is a process of its own, or two
+share a process, which flushes without its mutex: its other thread appends meanwhile. A flush may
+fail or be cut short by an interrupt, and a process may die between any two steps. The model has the
 steps of store/store and storage/journal and no others: the cache (read by the next process), the
 disk (the state after a power cut), the two locks, and the witness. Mutants show that each rule is
 needed.

@@ -32,11 +32,11 @@ class World(NamedTuple):
 
     journal:  (sent, message), (done, message): acknowledged and its output stored, or (back, 0):
               message 0 is to be done again
-    durable:  how many frames a flush has covered; a power cut keeps these, and a prefix of others
+    durable:  how many frames a flush has covered; a power cut keeps them and a prefix of the rest
     place:    the next message of the runner
     flights:  messages whose commits have no outcome yet, oldest first
     leased:   the message that the runner works on
-    got:      (message, whether it came again after a seek): what the function has seen
+    got:      the calls of the function: (message, whether it came again after a seek)
     budgets:  failures, refusals and seeks that may still happen
     """
 
@@ -73,7 +73,7 @@ def shows(world: World, message: int) -> int:
 
 
 def steps(world: World, mutant: str | None) -> Iterator[World]:
-    """Every world that one step can lead to."""
+    """Every world that a single step can lead to."""
     journal = world.journal
     sent = sum(kind == SENT for kind, _ in journal)
     if sent < MESSAGES:

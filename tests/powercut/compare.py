@@ -1,7 +1,7 @@
-"""Owns the comparison of a recovered store with what its users had been told before the cut.
+"""Owns the comparison of a recovered store with the answers that its users got before the cut.
 
-The checker of `tests/history` judges the calls. A comparison of the plain lists stands beside it:
-each would find a mistake of the other.
+The checker of `tests/history` judges the calls. This module also compares the plain lists: each of
+the two would find a mistake of the other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Place = tuple[str, str, int, str]  # topic, value, partition, id
 
 @dataclass(slots=True)
 class Transaction:
-    """What the users know about a transaction."""
+    """A transaction, as its users know it."""
 
     sends: list[tuple[str, str]] = field(default_factory=list)  # topic and value, answered
     acknowledged: list[str] = field(default_factory=list)  # values
@@ -33,7 +33,7 @@ class Transaction:
 
 
 class Told:
-    """What the events before a cut say."""
+    """The calls and answers before a cut, by kind."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         self.invoked: dict[int, Event] = {}
@@ -94,7 +94,7 @@ class Told:
 
 
 def faults(events: Sequence[Event], answer: Event) -> list[str]:
-    """What is wrong with a store after a cut, in words: ours, and those of the checker."""
+    """The faults of a store after a cut, as sentences of this module and of the checker."""
     said = list(_faults(Told(events), answer))
     if "messages" in answer:
         said += map(str, check(msgspec.convert([*history(events, answer)], list[vocabulary.Event])))
@@ -210,7 +210,7 @@ def _numbers(
 
 
 def _later(answer: Event, places: Sequence[Place]) -> Iterator[str]:
-    """The store went on: it has what it had and what was added."""
+    """The store went on: it has its earlier messages and the added ones."""
     later = [(row["topic"], row["value"], row["partition"], row["id"]) for row in answer["later"]]
     for place in {*places} - {*later}:
         yield f"{place} was there after recovery and is not any more"
@@ -229,7 +229,7 @@ WORDS = frozenset(
 
 
 def history(events: Sequence[Event], answer: Event) -> Iterator[dict[str, Any]]:
-    """The events before a cut, the cut, and what was there, in the words of tests/history."""
+    """Events of tests/history: calls before a cut, the cut, a read of the recovered store."""
     lines = [dict(event) for event in events if event["op"] in WORDS]
     lines.append({"type": "event", "op": "power_cut"})
     topics: dict[str, dict[str, list[list[str]]]] = {topic: {} for topic in answer["topics"]}

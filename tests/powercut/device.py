@@ -1,4 +1,4 @@
-"""Owns the record of a machine's disks and what a power cut could leave of it.
+"""Owns the record of a machine's disks, and makes the disks that a power cut could leave.
 
 `read` takes the record that `device.c` wrote. A cut is a position in it: everything before the last
 flush is on the disk, and of the writes since then any subset of the sectors, each in the order of
@@ -119,7 +119,7 @@ class Record:
     # --- cuts -------------------------------------------------------------------------------------
 
     def choose(self, count: int, rng: random.Random, units: Sequence[int]) -> list[Cut]:
-        """Draw cuts: half of them right after an answer, others before a flush or anywhere.
+        """Draw cuts: half come right after an answer, the others before a flush or anywhere.
 
         One in ten is as likely to be before the topics were there as after it.
         """
@@ -143,7 +143,7 @@ class Record:
 
 
 class Disk:
-    """A disk that follows a record: what is flushed at one position after another."""
+    """A disk that follows a record: it has the flushed bytes of one position after another."""
 
     def __init__(self, record: Record, blank: Path, working: Path) -> None:
         self._record = record

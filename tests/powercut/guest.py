@@ -2,8 +2,8 @@
 
 work      mounts the first disk and lets workers use a store on it until their time is over
 serve     mounts the first disk, and serves a store on it to clients outside of the machine; it
-          kills the server and starts another when the job's file `kill-N` is there
-recover   mounts the other disks, one after another, and writes what each has to /mnt/out
+          kills the server and starts another when the job's file `kill-N` appears
+recover   mounts the other disks, one after another, and writes the contents of each to /mnt/out
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def mount(disk: str, job: dict[str, Any]) -> str:
 
 
 def unflushed(_: object) -> None:
-    """What a flush does when it is left out, to see that the comparison finds it."""
+    """Stand in for a flush and do nothing, to see that the comparison finds its absence."""
 
 
 def leave_out_flushes(job: dict[str, Any]) -> None:
-    """Make no flushes of files (`data`) or of names and new files (`names`), if the job says so."""
+    """Leave out flushes: of files (`data`), or of names and new files (`names`)."""
     if "data" in job["leave_out"]:
         os.fdatasync = unflushed  # type: ignore[assignment]
     if "names" in job["leave_out"]:
@@ -78,7 +78,7 @@ def work(job: dict[str, Any]) -> None:
 
 
 def serve(job: dict[str, Any]) -> None:
-    """Serve a store to clients outside until the job's file `stop` is there."""
+    """Serve a store to clients outside until the job's file `stop` appears."""
     if problem := mount("a", job):
         sys.exit(problem)
     address = job["address"]
@@ -118,7 +118,7 @@ def started(job: dict[str, Any]) -> int:
 
 
 def recover(job: dict[str, Any]) -> None:
-    """Write for each disk what its store has after recovery."""
+    """Write for each disk the contents of its store after recovery."""
     for disk, name in job["disks"].items():
         answer: dict[str, Any] = {}
         if problem := mount(disk, job):
@@ -136,12 +136,13 @@ def recover(job: dict[str, Any]) -> None:
 
 
 def examine(answer: dict[str, Any], thoroughly: bool) -> None:
-    """Recover a store, take down what it has, and go on with it.
+    """Recover a store, note its contents, and go on with it.
 
     answer: gets `open`, why the store did not open; its `topics`, its `messages` in order, the
-            `numbers` of its named producers, the messages of the subscription as `drained`, those
-            of the clients' subscription as `watched`, what was `added`, all messages `later`, and
-            what verify says
+            `numbers` of its named producers, the messages of the subscription as `drained`, the
+            messages of the clients' subscription as `watched`, the `added` messages, all messages
+            `later`, and the errors of verify
+
 
     thoroughly: make a checkpoint at the end, and verify once more
     """

@@ -1,8 +1,8 @@
 """Owns the stock clients that use the server in the machine from outside of it.
 
-What a client was told is placed in the record of the disks by the size that the record had then.
-The server answered after its flush, so the flush is in the record before that size. A message is
-sent after the size was taken, so nothing of it is in the record before.
+An answer that a client gets has its place in the record of the disks by the size of the record at
+that time. The server answered after its flush, so the flush is in the record before that size. A
+client notes the size before it sends a message, so the record before has no byte of the message.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 STEP = 1_000_000_000  # from one entry to the next, in the ids of the protocol
-FIRST_CALL = 90_000_000  # behind those of the processes inside
+FIRST_CALL = 90_000_000  # above every call number of the processes inside
 PRODUCERS = 3
 READY_S = 120
 WATCH = "watch"  # the subscription of the consumer
 
 
 class Clients:
-    """Producers and a consumer; `events` has what they were told, with sizes of the record.
+    """Producers and a consumer; `events` has their calls and answers, with sizes of the record.
 
     kill: called when so many messages are answered: the server dies and begins again
     """
@@ -87,7 +87,7 @@ class Clients:
         raise TimeoutError("the server in the machine does not listen")
 
     def _send(self, pulsar: Any, client: Any, number: int) -> None:
-        """Send in batches, of which each client makes its own kind."""
+        """Send in batches; each client makes its own kind of batch."""
         name, rng = f"client-{number}", random.Random(f"{self._seed} {number}")
         by_key = pulsar.BatchingType.KeyBased if number == 2 else pulsar.BatchingType.Default
         producer = client.create_producer(
@@ -142,7 +142,7 @@ class Clients:
             self._kill()
 
     def _receive(self, pulsar: Any, client: Any) -> None:
-        """Receive and acknowledge, on a subscription of its own; nobody confirms that."""
+        """Receive and acknowledge, on a subscription of its own; the server confirms neither."""
         where = {"topic": "orders", "subscription": WATCH, "consumer": "watcher"}
         call = next(self._calls)
         args = {**where, "kind": "shared", "initial": "earliest", "is_ahead": True}

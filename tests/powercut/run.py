@@ -13,9 +13,9 @@ Usage: scripts/powercut [--cuts N] [--seed S] [--filesystem NAME] …
     --clients            stock clients outside of the machine use a server in it
     --kills N            with --clients: kill -9 of the server so often in each run (default 0)
     --again FOLDER       the same cuts of a run whose files were kept; other options as then
-    --keep FOLDER        keep the files of runs there; otherwise only those of a run with a fault
+    --keep FOLDER        keep the files of runs there; otherwise only runs with a fault keep theirs
 
-Exit code 1: a store differs from what was told; 2: the machine cannot be had or did not work.
+Exit code 1: a store contradicts an answer; 2: the machine cannot be had or did not work.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ THOROUGH = 3  # after every third cut the store also makes a checkpoint and is v
 
 
 Outside = list[tuple[int, dict[str, Any]]]
-"""Events, with the size of the record when they were told."""
+"""Events, with the size of the record at the time of each."""
 
 
 @dataclass(slots=True)
 class Figures:
-    """What the cuts of a file system showed."""
+    """The figures and faults of all cuts of a file system."""
 
     cuts: int = 0
     confirmed: int = 0
@@ -59,7 +59,7 @@ class Figures:
     faults: list[str] = field(default_factory=list)
 
     def add(self, other: Figures) -> None:
-        """Count what another run showed."""
+        """Add the figures of another run."""
         self.cuts += other.cuts
         self.confirmed += other.confirmed
         self.unmounted += other.unmounted
@@ -109,7 +109,7 @@ def run(plan: Plan, folder: Path, again: bool = False) -> Figures:
 
 
 def at_work(plan: Plan, folder: Path, job: dict[str, Any]) -> Outside:
-    """Let a machine work on a new disk; returns what clients outside were told."""
+    """Let a machine work on a new disk; returns the events of clients outside."""
     names = ("blank", "disk", "events", "record")
     blank, disk, events, record = (folder / name for name in names)
     machine.blank(machine.FILE_SYSTEMS[plan.filesystem], blank)
@@ -126,7 +126,7 @@ def at_work(plan: Plan, folder: Path, job: dict[str, Any]) -> Outside:
 
 
 class Start(NamedTuple):
-    """What a machine at work starts with."""
+    """The options that a machine at work starts with."""
 
     folder: Path
     disks: Sequence[Path]
@@ -146,7 +146,7 @@ def worked(plan: Plan, start: Start) -> Outside:
 
 
 def served(plan: Plan, start: Start, record: Path) -> Outside:
-    """Let stock clients of Apache Pulsar use a server in a machine; returns what they were told."""
+    """Let stock clients of Apache Pulsar use a server in a machine; returns their events."""
     with machine.network() as network:
         wanted = itertools.count()
 
@@ -169,7 +169,7 @@ def served(plan: Plan, start: Start, record: Path) -> Outside:
 def recovered(
     folder: Path, following: Disk, job: dict[str, Any], cuts: Sequence[Cut], figures: Figures
 ) -> Iterator[tuple[Cut, dict[str, Any]]]:
-    """Let another machine recover the disks of cuts; yields what each has."""
+    """Let another machine recover the disks of cuts; yields the contents of each."""
     images = [folder / f"cut-{n}" for n in range(len(cuts))]
     for cut, image in zip(cuts, images, strict=True):
         figures.unflushed += following.after(cut, image)
@@ -182,7 +182,7 @@ def recovered(
 
 
 def judge(record: Record, cut: Cut, answer: dict[str, Any], figures: Figures, plan: Plan) -> None:
-    """Compare what one disk has with what was told before its cut."""
+    """Compare the contents of one disk with the answers before its cut."""
     figures.cuts += 1
     if "mount" in answer:
         figures.unmounted += 1

@@ -136,7 +136,7 @@ def test_events_come_with_the_place_of_their_last_byte(tmp_path: Path) -> None:
 
 
 class Story:
-    """Events, and a store that has what they say."""
+    """Events, and a store whose contents agree with them."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -186,11 +186,11 @@ class Story:
         self.answer[name].append(row)
 
     def lose(self, name: str, value: str) -> None:
-        """Take a message out of what the store has."""
+        """Remove a message from the contents of the store."""
         self.answer[name] = [row for row in self.answer[name] if row["value"] != value]
 
     def faults(self) -> str:
-        """What the comparison says."""
+        """The faults that the comparison finds."""
         return "\n".join(compare.faults(self.events, self.answer))
 
 

@@ -1,7 +1,7 @@
-"""Owns the work of the processes in the machine, and how they say what they were told.
+"""Owns the work of the processes in the machine, and the record of their calls and answers.
 
 Each line that a process writes is an event in the words of `tests/history/events.py`. It goes to
-the machine's second disk with O_DIRECT, and the process goes on when it is there.
+the machine's second disk with O_DIRECT, and the process goes on when the write has returned.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Teller:
         return call
 
     def kill(self) -> int:
-        """The server, which is the process of nobody, is to die now."""
+        """Note that the server, which is none of the numbered processes, is to die now."""
         call = next(self._calls)
         self._ops[call] = "kill"
         self._tell({"call": call, "type": "invoke", "op": "kill", "args": {}, "process": ""})
@@ -61,7 +61,7 @@ class Teller:
         self._tell({"call": call, "type": "ok", "op": self._ops.pop(call), "answer": answer})
 
     def failed(self, call: int, error: TxlogError) -> None:
-        """The call raised: it had no effect, or nobody knows."""
+        """The call raised: it had no effect, or its outcome is unknown."""
         kind = "unknown" if isinstance(error, OutcomeUnknown) else "fail"
         name = type(error).__name__
         self._tell({"call": call, "type": kind, "op": self._ops.pop(call), "error": name})
@@ -299,7 +299,7 @@ def keep(worker: Worker) -> None:
 
 
 def read(worker: Worker) -> None:
-    """Read on, and say what is new."""
+    """Read on, and record the new messages."""
     with txlog.open(worker.path, read_only=True) as client:
         readers = {topic: client.reader(topic) for topic in TOPICS}
         pause = threading.Event()

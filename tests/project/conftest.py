@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="module")
 def no_collection() -> Iterator[None]:
-    """Syntax trees live until the end, and each collection would look at all of them again."""
+    """Syntax trees live until the end, and each collection would visit every tree again."""
     gc.disable()
     yield
     gc.enable()

@@ -312,7 +312,7 @@ def test_full_store_of_each_format_goes_on(tmp_path: Path, kept: Path) -> None:
 
 
 def _need_within(expected: Any, shown: Any, at: str = "") -> None:
-    """Later programs may show more fields; each field that was there has its value."""
+    """Later programs may show more fields; each earlier field has its value."""
     if isinstance(expected, dict) and isinstance(shown, dict):
         for name, value in expected.items():
             assert name in shown, f"{at}.{name}"
@@ -399,7 +399,7 @@ def test_a_change_of_format_that_is_cut_short_is_made_again(
 
 @contextmanager
 def _as_before(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[None]:
-    """A program whose newest format, and version of journal files, is this one."""
+    """A program whose newest format, and newest version of journal files, is `number`."""
     with monkeypatch.context() as patch:
         patch.setattr(identity, "FORMAT", number)
         patch.setattr(store_module, "FORMAT", number)

@@ -20,7 +20,7 @@ BY_NAME = {module.name: module for module in MODULES}
 
 DOOR = f"{PACKAGE}.engine.door."
 
-# Who may import what: packages, and the paths (with all below them) that may.
+# Packages, and the paths (with all below them) that may import them.
 FENCES = {
     ("fcntl",): ("engine/storage/disk",),
     ("os",): (

@@ -32,7 +32,7 @@ def test_a_test_keeps_its_day_when_others_come_and_go(tier: str) -> None:
 
 
 def test_order_of_a_tier_with_a_limit_differs_from_week_to_week() -> None:
-    """The time may end before the last of them."""
+    """The time may end before the last test."""
     weeks = [chosen(NAMES, SEVENTHS, 3), chosen(NAMES, SEVENTHS, 3 + SEVENTHS.parts)]
     assert {*weeks[0]} == {*weeks[1]} and weeks[0] != weeks[1]
 
@@ -105,7 +105,7 @@ def test_the_line_of_today_names_every_tier() -> None:
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The commands of the steps that run; none of them does anything, and that of spark fails."""
+    """The commands of the steps that run; no command does anything, and the spark command fails."""
     commands = list[list[str]]()
 
     def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:

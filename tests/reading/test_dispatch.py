@@ -1,6 +1,4 @@
-"""Which messages are visible, in which order, and which of them a range has;
-spec/transactions 8.
-"""
+"""The visible messages of a partition and of a range, in order; spec/transactions 8."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ SIGNALS_OF_OTHERS: dict[str, Callable[[], object]] = {
 def test_a_signal_that_another_thread_raises_ends_a_wait_without_end(
     path: str, way: str, has_other: bool
 ) -> None:
-    """R29: handlers run in the main thread, which the kernel wakes for only some of these ways."""
+    """R29: handlers run in the main thread, which the kernel wakes only for some `way`."""
     main = threading.get_ident()
     with txlog.open(path) as client:
         woken = client.store.wakeups

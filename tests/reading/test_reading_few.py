@@ -183,7 +183,7 @@ def test_decoded_row_groups_are_bounded(bench: Bench, monkeypatch: pytest.Monkey
 def test_a_message_is_made_from_few_steps(bench: Bench) -> None:
     """A field that no message of a batch has costs no step per message.
 
-    49 bytecodes for each message, 41 of them for its fields.
+    49 bytecodes for each message, and its fields take 41.
     """
     send_rows(bench, 300)
     rows = bench.client.reader("t").receive_batch(300)

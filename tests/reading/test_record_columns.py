@@ -302,7 +302,7 @@ def test_records_of_any_type_and_any_slice_are_json() -> None:
             assert [text and json.loads(text) for text in texts] == expected[start:stop]
 
 
-# What a topic holds beside messages that match `amount > 4`: no JSON, no such member, no number.
+# Messages of a topic that do not match `amount > 4`: no JSON, no such member, no number.
 STRANGE = [
     b"no json", b"", None, b"\xff\xfe{", b"[1]", b'{"other":1}', b'{"amount":null}',
     b'{"amount":"x"}', b'{"amount":1}', b'\n {"amount":2}', b'"\xc3\xa4"',

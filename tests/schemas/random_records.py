@@ -1,4 +1,4 @@
-"""Owns random schemas, random records of them, and an independent decoder as an oracle.
+"""Owns random schemas, their random records, and an independent decoder as an oracle.
 
 The oracle uses Python's json, with the digits of each number kept, and fastavro with the unchanged
 definition.

@@ -1,4 +1,4 @@
-"""Sending without waiting: queues, one frame for all of them, and an answer for each message.
+"""Sending without waiting: queues, one frame for all queued messages, an answer for each message.
 
 The numbers are the rules in session/sending/outbox. A queue that must not be sent by time has a
 delay of a day. To delay answers, the tests hold the mutex of the store.

@@ -56,7 +56,7 @@ def arrow_row(
 
 
 def test_a_row_reads_as_the_row_that_arrow_writes() -> None:
-    """Format: a reader gets the same columns, from one row and from those of many frames."""
+    """Format: a reader gets the same columns from one row and from the rows of many frames."""
     chance = random.Random(4)
     print("seed 4")
     encoded: dict[int, list[tuple[bytes, pa.RecordBatch]]] = {}
@@ -170,7 +170,7 @@ def test_messages_are_the_same_with_and_without_arrow(
     """Partitions, indexes and all fields, from frames and from parts."""
     messages = send_all(bench)
     assert len(messages) > 20
-    # without the large value and the null; those of the transaction share a frame with others
+    # without the large value and the null; the transaction's messages share a frame with others
     assert sum(mask & ONE_ROW > 0 for mask in masks_of(bench.path)) == len(KEYS + PROPERTIES)
     monkeypatch.setattr(ProducerSession, "_plain_row", lambda *arguments: None)
     other = Bench(tmp_path / "other", max_message_bytes=4 * KEY_BYTES_MAX)

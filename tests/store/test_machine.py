@@ -178,7 +178,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         self.txns.append(ModelTxn(number, self.now + timeout))
 
     def txn_at(self, at: int) -> ModelTxn:
-        """One of the four newest transactions, most of which are open."""
+        """One of the four newest transactions; most transactions are open."""
         recent = self.txns[-4:]
         return recent[at % len(recent)]
 

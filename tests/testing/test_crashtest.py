@@ -81,7 +81,7 @@ with txlog.open("shop", transaction_key="billing") as client:
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[txlog.Client]:
-    """A store with three orders, two of them equal, in the working directory."""
+    """A store with three orders, two equal ones, in the working directory."""
     monkeypatch.chdir(tmp_path)
     txlog.init("shop", durability="os")
     with txlog.open("shop") as client:

@@ -1,4 +1,4 @@
-"""Renaming a topic: what stays with it, what is renamed too, what is refused."""
+"""Renaming a topic: it keeps its data, derived topics follow, and some renames are refused."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _record() -> pa.Schema:
 
 
 def _shown(client: Client, topic: str) -> Any:
-    """What a client shows of a topic, without its name."""
+    """All answers of a client about a topic, without its name."""
     shown = {
         "described": client.describe_topic(topic),
         "messages": [(str(m.message_id), m.value, m.key) for m in client.reader(topic)],
@@ -324,7 +324,7 @@ def test_offloaded_files_are_those_of_the_renamed_topic(bench: Bench, tmp_path: 
 
 
 def test_a_topic_that_gets_its_first_name_back(bench: Bench) -> None:
-    """Its directory is that of its name again; the names between are free."""
+    """Its directory has the topic's name again; the names in between are free."""
     client = bench.client
     client.create_topic("orders")
     send(client, b"1", topic="orders")

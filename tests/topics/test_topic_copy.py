@@ -295,7 +295,7 @@ MIXED = {
 def test_copy_keeps_which_messages_have_a_record(
     bench: Bench, other: Client, type: Any, padding: int
 ) -> None:
-    """Also messages that came before the schema, or beside it: the copy refuses none of them.
+    """Messages that came before the schema, or do not match it, too: the copy refuses no message.
 
     padding: bytes of a value, for a batch that is adopted as a file
     """
@@ -318,7 +318,7 @@ def test_copy_keeps_which_messages_have_a_record(
 
 
 def test_copy_that_fails_at_once_leaves_no_topic(bench: Bench, other: Client) -> None:
-    """A later failure leaves whole batches, says so, and the next call goes on."""
+    """A later failure leaves whole batches, the error counts them, and the next call goes on."""
     other.admin.set_setting("max_message_bytes", 100)
     bench.client.create_topic("large", schema=RECORD)
     bench.client.topic("large").schemas.add(RECORD.append(pa.field("m", pa.string())))

@@ -136,7 +136,7 @@ def test_what_writes_them(bench: Bench, what: str) -> None:
 
 
 def test_what_does_not_write_them(bench: Bench) -> None:
-    """An acknowledgement, with an answer or deferred; printing; whether an answer is there."""
+    """An acknowledgement, with an answer or deferred; printing; asking whether a future is done."""
     client, other = bench.client, bench.another()
     message_ids = send(client, b"in", b"too")
     with client.transaction() as txn:
@@ -356,7 +356,7 @@ def test_a_flush_that_found_the_store_locked_can_be_repeated(bench: Bench) -> No
 
 
 def test_one_bad_message_refuses_no_other(bench: Bench) -> None:
-    """The caller sees it at its receipt; the order in the partition stays that of the sends."""
+    """The caller sees the error at its receipt; the partition keeps the order of the sends."""
     client = bench.client
     client.admin.set_delayed_policies("t", max_delivery_delay_ms=5)
     one, two = client.producer("t"), client.producer("t", "named")
@@ -467,7 +467,7 @@ def test_messages_of_a_partition_stay_in_the_order_of_their_sends(bench: Bench) 
 
 @pytest.mark.parametrize("closes", [False, True])
 def test_a_producer_of_the_same_name_fences_no_waiting_message(bench: Bench, closes: bool) -> None:
-    """Of this client: what it sent before comes first. Of another one, once this one has closed."""
+    """Earlier sends of this client come first; another client opens it after the first closed."""
     client = bench.client
     with client.transaction() as txn:
         first = client.producer("t", "named")
@@ -511,7 +511,7 @@ def in_threads(*acts: Callable[[], object]) -> None:
 
 
 def test_threads_share_a_transaction_and_read_their_receipts(bench: Bench) -> None:
-    """Each has its messages, in its order, whoever writes them."""
+    """Each thread gets its messages in its order, no matter which thread writes them."""
     client = bench.client
     txn = client.transaction()
     shared = client.producer("t")

@@ -518,7 +518,7 @@ def test_a_full_disk_refuses_one_commit(bench: Bench) -> None:
 def test_a_refused_frame_keeps_an_id_that_another_thread_assigned(
     bench: Bench, is_in_flight: bool
 ) -> None:
-    """Guards against a transaction that stays open until its time-out, and nobody knows its id."""
+    """Kills: a transaction that stays open until its time-out, because no caller has its id."""
     client = bench.client
     message_ids = send(client, b"in")
     bench.another().subscription("t", "s").delete()

@@ -343,7 +343,7 @@ def test_postgresql_commits_durably(bench: Bench, server: str) -> None:
 
 
 def test_a_block_that_changes_the_search_path_is_refused(bench: Bench, server: str) -> None:
-    """The outcome would go where nobody asks."""
+    """The outcome would go into a schema that no resolver reads."""
     kind, other = Postgresql(server), Postgresql(server)
     with kind.connect() as connection, other.connect() as second:
         both(bench.client, connection, "a")
@@ -481,7 +481,7 @@ def test_resolve_asks_the_database(
 
 
 def test_an_owner_that_hangs_is_not_overtaken(bench: Bench, kind: Kind) -> None:
-    """The owner hangs before its commit; whoever asks meanwhile never gets another answer."""
+    """The owner hangs before its commit; a resolver meanwhile never gets another answer."""
     owner, other = kind.connect(), kind.connect()
     txn = prepared_only(bench.client, owner, "a", kills=False)
     client = bench.client
@@ -617,7 +617,7 @@ def test_outcomes_that_a_crash_left_are_deleted_after_an_hour(
 
 
 def values_after_power_cuts(disk: MemoryDisk, connection: Any, folder: Path) -> set[bytes]:
-    """What the log may have, once it asked the database: the values of every image, joined."""
+    """The values that the log has after a resolve, over all images of a power cut, joined."""
     seen = set()
     for image in disk.images(random.Random(1), 16):
         database = sqlite3.connect(Sqlite(folder).path)
@@ -633,7 +633,7 @@ def values_after_power_cuts(disk: MemoryDisk, connection: Any, folder: Path) -> 
 
 @pytest.mark.parametrize("durability", ["sync", "os"])
 def test_a_power_cut_leaves_both(tmp_path: Path, durability: str) -> None:
-    """A connection commits durably whatever it was told, and so does the log."""
+    """The block makes the connection commit durably, despite its settings, and the log as well."""
     clock = ManualClock(START_MS)
     disk, connection = MemoryDisk(), Sqlite(tmp_path).connect()
     make_store(disk, Settings(durability=durability), clock)

@@ -118,7 +118,7 @@ class Row:
 
 
 def check(row: Row, client: Client) -> list[object]:
-    """Check every cell of a row except those of OPEN; returns the answers."""
+    """Check every cell of a row, without the cells of OPEN; returns the answers."""
     answers: list[object] = []
     expected = TABLE[row.row]
     for action, error in zip(

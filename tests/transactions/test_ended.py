@@ -39,7 +39,7 @@ def test_ended_transactions_behave_like_a_dict(seed: int, monkeypatch: pytest.Mo
     state, plain, lsn = Coordinator(), dict[int, Txn](), 0
     for sequence in range(200):
         lsn += chance.randrange(3)
-        # this one waited for a partition
+        # a transaction that waited for a partition
         decided = chance.randrange(lsn + 1) if chance.random() < 0.1 else lsn
         txn = ended(sequence, decided, chance.randrange(1000))
         state.ended.put(txn)

@@ -139,7 +139,7 @@ def test_a_subscription_previews_without_counting(bench: Bench) -> None:
 
 @pytest.mark.parametrize("kind", ["reader", "durable", "not durable"])
 def test_previews_that_were_read_ahead_are_in_the_next_batch(bench: Bench, kind: str) -> None:
-    """They have neither lease nor id, so a call that takes one of them must keep the others."""
+    """Previews have neither lease nor id, so a call that takes one must keep the others."""
     client = bench.client
     if kind == "durable":
         client.create_subscription("t", "u", isolation="uncommitted")

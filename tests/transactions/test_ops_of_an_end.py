@@ -237,7 +237,7 @@ def test_a_writer_makes_the_new_ops_only(bench: Bench) -> None:
     ends = ["CommitMarker", "BufferCommitted"]
     assert kinds == [
         ["BufferAppended", "TxnEnded", *ends],
-        ["TxnOpened"],  # an abort of what no call has written needs an id
+        ["TxnOpened"],  # an abort needs an id, although no call has written
         ["TxnEnded"],
         opening,
         ["TxnEnded", *ends],

@@ -1,4 +1,4 @@
-"""What a client may read while its commits are flushed, and commits that depend on one another.
+"""A client reads while its commits are flushed; commits depend on one another.
 
 Source: docs/design/transactions, "Reads beside a flush".
 """

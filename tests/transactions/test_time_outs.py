@@ -120,7 +120,7 @@ def test_holders_are_swept_beyond_the_bound(tmp_path: Path) -> None:
     crowd = [begin(client, 1000) for _ in range(8)]
     client.acknowledge("t", "s", [message_id], txn=crowd[7])
     bench.clock.advance(1001)
-    own_txn = begin(client)  # a call that needs none of them ends two, the oldest
+    own_txn = begin(client)  # a call that needs no transaction of the crowd ends two, the oldest
     with bench.another(read_only=True) as reader:
         remaining = [row["txn"] for row in reader.transactions() if row["overdue"]]
     assert remaining == crowd[2:]

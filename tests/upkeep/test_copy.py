@@ -194,7 +194,7 @@ def test_a_damaged_file_is_not_copied(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_a_copy_that_does_not_verify_is_no_store(bench: Bench, tmp_path: Path) -> None:
-    """Nobody may rely on it, and the next copy to that place starts over."""
+    """No program takes it for a store, and the next copy to that place starts over."""
     dest = str(tmp_path / "copy")
 
     def damage(done_bytes: int, total_bytes: int) -> None:

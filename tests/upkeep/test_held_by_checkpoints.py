@@ -32,7 +32,7 @@ ROWS = 200
 
 
 def store_of(tmp_path: Path, ledgers: int) -> Bench:
-    """A store whose only topic has this many ledgers of ROWS rows, some of them with keys."""
+    """A store whose only topic has this many ledgers of ROWS rows, with and without keys."""
     bench = Bench(tmp_path / "store", ledger_entries_max=ROWS)
     bench.client.create_topic("t")
     producer = bench.client.producer("t")
@@ -54,7 +54,7 @@ def uncollected() -> Iterator[None]:
 
 
 def alive(*kinds: type) -> Counter[type]:
-    """How many objects of these classes exist."""
+    """How many objects of each class exist."""
     return Counter(type(thing) for thing in gc.get_objects() if type(thing) in kinds)
 
 

@@ -70,7 +70,7 @@ def test_late_values_behave_like_a_dict(seed: int) -> None:
 
 
 def test_a_process_decodes_what_it_uses(bench: Bench) -> None:
-    """One of the topics and none of the files; later all of them."""
+    """First one topic and no file, later all."""
     client = bench.client
     for number in range(MANY):
         client.create_topic(f"t{number}")

@@ -32,7 +32,7 @@ from txlog.errors import DiskFailed, ExpiredTransaction, InvalidTxnStatus, Produ
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 NO_WITNESS = ("zeroed", "deleted", "that of another store")
-# Kinds of files of the sample store that repair restores without loss: those of its newest
+# Kinds of files of the sample store that repair restores without loss: files of its newest
 # checkpoint, and all derived files.
 LOSSLESS = ("manifest", "state", "part", "side part", "witness", "reserve")
 

@@ -187,7 +187,7 @@ def test_an_abort_drops_it(bench: Bench) -> None:
 
 
 def test_a_watermark_comes_after_queued_sends(bench: Bench) -> None:
-    """The operations of a handle are written in order, whichever of them opens the transaction."""
+    """The operations of a handle are written in order, whichever one opens the transaction."""
     client = bench.client
     producer = client.producer("t", name="A")
     txn = client.transaction(write_through=True)
@@ -345,7 +345,7 @@ def test_a_new_partition_begins_with_the_least_times(bench: Bench) -> None:
 
 
 def test_another_new_partition_does_not_run_ahead_of_the_last_one(bench: Bench) -> None:
-    """10: partitions differ after a transaction that began before one of them was added."""
+    """10: partitions differ after a transaction that began before a partition was added."""
     client = bench.client
     a = client.producer("t", name="A")
     a.new_watermark().event_time(5).send()

@@ -85,7 +85,7 @@ def test_every_consumer_of_a_subscription_ends_at_the_same_value(
 ) -> None:
     """Section 9: for every type; a slow consumer skips values.
 
-    One leased message stops all of them.
+    One leased message stops the watermark for every consumer.
     """
     first, second = watch(bench.client, kind), watch(bench.another(), kind)
     say(bench.client, "A", 10)

@@ -101,7 +101,7 @@ def test_a_function_with_one_more_input_keeps_its_windows(client: txlog.Client) 
 
 
 def test_windows_of_two_inputs_of_which_one_was_renamed_are_refused(client: txlog.Client) -> None:
-    """Which of the two belongs to both inputs cannot be told from their names any more."""
+    """Their names no longer show which of the two belongs to both inputs."""
     for topic in ("b", "m"):
         send(client, topic, topic.encode(), OPEN)
         run(client, topic)
@@ -120,7 +120,7 @@ def test_windows_of_two_inputs_of_which_one_was_renamed_are_refused(client: txlo
 def test_a_rename_during_a_run(client: txlog.Client) -> None:
     """The run goes on with its state, and reads it again, though others have the old names.
 
-    Somebody acknowledges a message of the state, so the run's commit fails once.
+    Another client acknowledges a message of the state, so the run's commit fails once.
     """
     is_renamed = False
 

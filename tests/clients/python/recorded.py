@@ -3,7 +3,7 @@ in RECORDED.
 
 tests/clients/recorded.py explains the plan and the file that it writes. The program goes on until
 SIGTERM, or until it is killed, as it may be at any moment. The client of Python confirms no
-acknowledgement, so those of a consumer are answered when the server has closed the consumer.
+acknowledgement, so a consumer's acknowledgements count as answered when the server has closed it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ over = Event()
 
 
 class Log:
-    """The calls of this process; threads of the client answer some of them."""
+    """The calls of this process; threads of the client record some answers."""
 
     def __init__(self, path: str, process: str) -> None:
         stream = Path(path).open("a")  # noqa: SIM115 - open until the process ends
@@ -119,7 +119,7 @@ def send(part: dict[str, Any], producer: Any, log: Log, topic: str, number: int)
 
 
 def answering(log: Log, call: int) -> Callable[[Any, Any], None]:
-    """What takes the answer of a message."""
+    """A callback that records the answer to a message."""
 
     def told(result: Any, message_id: Any) -> None:
         if result != pulsar.Result.Ok:

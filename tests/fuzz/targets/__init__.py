@@ -1,4 +1,4 @@
-"""What is fuzzed: every function of txlog that reads bytes or text from elsewhere."""
+"""The targets: every function of txlog that reads bytes or text from elsewhere."""
 
 from __future__ import annotations
 

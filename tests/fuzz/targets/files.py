@@ -40,7 +40,7 @@ _SALT = slice(16, 24)
 
 
 def _named(*parts: str) -> list[bytes]:
-    """The files of the store whose paths have one of these parts, without the zeros at the end."""
+    """The files of the store whose paths contain any of `parts`, without the zeros at the end."""
     return [
         data.rstrip(b"\0") if "journal" in path else data
         for path, data in world.files().items()

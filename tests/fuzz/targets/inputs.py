@@ -104,7 +104,7 @@ def _record_seeds() -> list[bytes]:
 
 
 def _names(data: bytes) -> None:
-    """What a command reads by `-`."""
+    """The names that a command reads from standard input by `-`."""
     list(names._rows(data, "topic"))
 
 

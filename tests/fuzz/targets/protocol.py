@@ -28,7 +28,7 @@ class NotAnInput(Exception):
 
 
 def _frames(data: bytes) -> None:
-    """What a connection does with bytes before a handler gets a command."""
+    """Decode bytes as a connection does before a handler gets a command."""
     _in_pieces(data)
     decoder = wire.FrameDecoder(MOST)
     half = len(data) // 2

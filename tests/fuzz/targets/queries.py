@@ -1,6 +1,6 @@
 """SQL of users: conditions and queries. Neither may crash the program, or open a file.
 
-`@FILE@` in an input stands for a file that exists. The kernel reports whether anything opened it.
+The path of a file replaces `@FILE@` in an input. The kernel reports whether anything opened it.
 """
 
 from __future__ import annotations

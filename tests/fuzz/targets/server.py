@@ -143,7 +143,7 @@ def _requests() -> list[bytes]:
     return [data[:6_000] for data in [*some, *_calls()]]
 
 
-# what stands in the paths of endpoints, and what Pulsar's tools send to them
+# values for the paths of endpoints, and bodies that Pulsar's tools send to them
 _PLACES = {
     **{"tenant": "public", "namespace": "default", "topic": "t", "subscription": "s", "key": "k"},
     **{"messages": "1", "partition": "0", "timestamp": "1700000000000", "ledger": "1"},

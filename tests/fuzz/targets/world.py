@@ -49,7 +49,7 @@ def journal() -> bytes:
 
 
 def fill(disk: Any, *, has_checkpoints: bool = True) -> None:
-    """Make the store on a disk, and use most of what a store can hold."""
+    """Make the store on a disk, with most kinds of things that a store can hold."""
     clock = ManualClock(START_MS)
     make_store(disk, Settings(**_SETTINGS), clock)
     client = client_on(disk, clock)
