@@ -23,15 +23,18 @@ from txlog.engine.decide.transactions import transaction
 from txlog.engine.decide.transactions.sweep import CallScope
 from txlog.engine.decide.transactions.transaction import OutcomeRow, Use
 from txlog.engine.door.relation import RelationReader
+from txlog.engine.model.ops import Component
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading import newest
-from txlog.engine.relation.relation import Relation, RelationFilter
+from txlog.engine.relation.relation import FileSource, Relation, RelationFilter
 from txlog.engine.session.consuming.consumer import ConsumerSession
 from txlog.engine.session.transactions.transaction import in_transaction
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.disk.protocol import LockFile
+from txlog.engine.storage.frame import Witness
 from txlog.engine.store.identity import read_identity
-from txlog.engine.store.store import Store
+from txlog.engine.store.liveness import Pin
+from txlog.engine.store.store import Mutex, Store
 from txlog.engine.upkeep.space import topic_compaction
 from txlog.engine.view import View
 
@@ -227,6 +230,28 @@ def lock_of(consumer: Consumer) -> LockFile:
 def kill(consumer: Consumer) -> None:
     """Free the consumer's lock, as the kernel does when a process dies, and record nothing."""
     lock_of(consumer).close()
+
+
+def mutex_of(client: Client) -> Mutex:
+    """The mutex that every call of a client takes."""
+    return client.store._mutex
+
+
+def loaded(view: View, *kinds: str) -> set[Component]:
+    """The components of some kinds, or of all, whose state a view has in memory."""
+    return {key for key in view._loaded if not kinds or key[0] in kinds}
+
+
+def witness_of(client: Client) -> Witness:
+    """The file that records which frames are durable."""
+    return client.store.read(lambda view: view.journal.witness)
+
+
+def pin_of(client: Client, sources: Sequence[FileSource]) -> Pin:
+    """A pin on files, as a query takes it."""
+    pin = client._pin(sources)
+    assert pin is not None
+    return pin
 
 
 def relation_of(

@@ -17,6 +17,7 @@ import pytest
 
 import txlog
 import txlog.aio
+from tests.aio.tasks import at_rest
 from tests.engine_kit import begin, kill, lock_of
 from tests.tiers import graded
 from txlog.base.choices import SubscriptionType
@@ -81,12 +82,7 @@ class Scene:
         return asyncio.ensure_future(consumer.receive())
 
     async def at_rest(self, count: int) -> None:
-        waits = self.here.waits
-        while (
-            sum(not future.done() for future in waits._resting) < count
-            or waits._following is not None
-        ):
-            await asyncio.sleep(0)
+        await at_rest(self.here, count)
 
     async def all_told(self, count: int) -> None:
         """Wait until the client has processed all commits of the other process and `count` tasks

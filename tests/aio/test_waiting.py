@@ -13,6 +13,8 @@ import pytest
 
 import txlog
 import txlog.aio
+from tests.aio.tasks import at_rest, tasks_at_rest
+from tests.engine_kit import mutex_of, witness_of
 from tests.tiers import graded
 from txlog.engine.session.reading import pause
 from txlog.engine.session.sending import outbox
@@ -44,7 +46,7 @@ def run(path: str, main: Callable[[txlog.aio.Client], Coroutine[Any, Any, None]]
 async def resting(client: txlog.aio.Client, act: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """A task that waits, in the event loop."""
     task = asyncio.ensure_future(act)
-    while not client.waits._resting:
+    while not tasks_at_rest(client):
         assert not task.done()
         await asyncio.sleep(0)
     return task
@@ -120,7 +122,7 @@ def test_a_full_queue_holds_up_one_task_and_not_the_loop(
     async def main(client: txlog.aio.Client) -> None:
         options = {"max_pending_messages": 1, "block_if_queue_full": True}
         producer = await client.producer("t", **options)  # type: ignore[arg-type]
-        with client.sync.store._mutex.held():
+        with mutex_of(client.sync).held():
             tasks = [asyncio.ensure_future(producer.send(b"a")) for _ in range(3)]
             for _ in range(10):
                 await asyncio.sleep(0)
@@ -189,15 +191,6 @@ def test_blocking_call_holds_up_no_other_call(path: str) -> None:
 
     run(path, main)
     assert ended.wait(60)
-
-
-async def at_rest(client: txlog.aio.Client, count: int) -> None:
-    """Wait until `count` tasks wait and the client looks up nothing."""
-    waits = client.waits
-    while (
-        sum(not future.done() for future in waits._resting) < count or waits._following is not None
-    ):
-        await asyncio.sleep(0)
 
 
 def test_commit_wakes_only_the_tasks_of_its_topic(
@@ -298,7 +291,7 @@ def test_stalled_flush_wakes_each_task_once(
         with txlog.open(path) as other:
             if has_news:
                 other.producer("elsewhere").send(b"m")
-            witness = other.store._view.journal.witness
+            witness = witness_of(other)
             record = witness.read()
             assert record is not None
             record.flushing_lsn = record.durable_lsn + 1
@@ -331,7 +324,7 @@ def test_flush_that_another_waiter_noticed_is_also_supervised(
         task = asyncio.ensure_future(client.wait_for_change(seen, None))
         await at_rest(client, rests)
         with txlog.open(path) as other:
-            witness = other.store._view.journal.witness
+            witness = witness_of(other)
             record = witness.read()
             assert record is not None
             record.flushing_lsn = record.durable_lsn + 1

@@ -11,6 +11,7 @@ import pytest
 
 import txlog
 import txlog.aio
+from tests.aio.tasks import tasks_at_rest
 from txlog import BatchReceivePolicy, Client
 from txlog.client.consuming import batches
 from txlog.engine.session.reading import pause
@@ -152,7 +153,7 @@ def test_a_cancelled_task_leaves_its_batch(client: Client, tmp_path: Path) -> No
             store.consumer("a", "s", create=True, batch_receive_policy=policy) as consumer,
         ):
             waiting = asyncio.ensure_future(consumer.receive_batch())
-            while not store.waits._resting:
+            while not tasks_at_rest(store):
                 await asyncio.sleep(0)
             waiting.cancel()
             await asyncio.wait([waiting])

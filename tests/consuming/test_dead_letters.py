@@ -220,15 +220,20 @@ def test_decision_leaves_what_changed_since_it_was_read(bench: Bench) -> None:
     bench.client.store.write(decide)
 
 
+def moved_by(*clients: Client) -> list[int]:
+    """Let all clients read the rows to move, then let each move them; the counts of moved rows."""
+    movers = [DeadLetters(client.store, found) for client in clients]
+    numbers = clients[0].store.read(lambda view: [found(view)[0].first_partition])
+    prepared = [mover._read(numbers, 8) for mover in movers]
+    return [mover._move(table) for mover, table in zip(movers, prepared, strict=True)]
+
+
 def test_two_processes_move_a_message_once(bench: Bench) -> None:
     """Both read the row before either of them has the lock."""
     set_policies(bench.client, max_redeliver_count=0)
     abort(bench.client, *send(bench.client, b"a", b"b"))
     other = bench.another()
-    both = [DeadLetters(client.store, found) for client in (bench.client, other)]
-    numbers = bench.client.store.read(lambda view: [found(view)[0].first_partition])
-    prepared = [client._read(numbers, 8) for client in both]
-    assert [client._move(table) for client, table in zip(both, prepared, strict=True)] == [2, 0]
+    assert moved_by(bench.client, other) == [2, 0]
     assert values(other, DLQ) == [b"a", b"b"]
     assert unacked(other) == []
 
@@ -385,10 +390,7 @@ def test_large_message_is_moved_once_by_two(large: Bench) -> None:
     set_policies(large.client, max_redeliver_count=0)
     value = b"y" * 5000
     abort(large.client, send_large(large.client, value))
-    both = [DeadLetters(client.store, found) for client in (large.client, large.another())]
-    numbers = large.client.store.read(lambda view: [found(view)[0].first_partition])
-    prepared = [client._read(numbers, 8) for client in both]
-    assert [client._move(table) for client, table in zip(both, prepared, strict=True)] == [1, 0]
+    assert moved_by(large.client, large.another()) == [1, 0]
     assert values(large.client, DLQ) == [value]
     assert unacked(large.client) == []
 

@@ -16,7 +16,7 @@ import txlog
 from tests.sql.test_querying import FIRST, STEPS, History
 from tests.tiers import graded
 from txlog import Client
-from txlog.base.rows.jobs import Audit
+from txlog.base.rows.jobs import Audit, AuditCheck
 from txlog.clock import ManualClock
 from txlog.engine.model import tail
 from txlog.engine.model.schema import decode_rows
@@ -134,9 +134,14 @@ def filled(client: Client) -> StoredRows:
     return stored
 
 
+def checks(client: Client, stored: StoredRows) -> list[AuditCheck]:
+    """The answers of all checks of these stored rows."""
+    return list(auditing._checks(client, stored, Local()))
+
+
 def checked(client: Client, stored: StoredRows) -> list[str]:
     """The names of the checks that fail for these stored rows."""
-    return [check["name"] for check in auditing._checks(client, stored, Local()) if not check["ok"]]
+    return [check["name"] for check in checks(client, stored) if not check["ok"]]
 
 
 def with_row_twice(frames: StoredFrames) -> StoredFrames:
@@ -233,7 +238,7 @@ def test_queries_in_shares_give_the_same_answer_as_one_query(
         dataclasses.replace(stored, large=stored.large.slice(1)),
         dataclasses.replace(stored, ledgers=with_value(stored.ledgers, "entries", 0, 9)),
     ]
-    at_once = [list(auditing._checks(client, case, Local())) for case in cases]
+    at_once = [checks(client, case) for case in cases]
     assert [sum(not check["ok"] for check in case) for case in at_once] == [0, 4, 2, 1]
     lines: list[str] = []
     arrow = Session.arrow
@@ -245,7 +250,7 @@ def test_queries_in_shares_give_the_same_answer_as_one_query(
     monkeypatch.setattr(auditing, "ROWS_AT_ONCE", auditing._rows(stored) // 2)
     monkeypatch.setattr(auditing, "BLOCKS_AT_ONCE", auditing._blocks(stored) // 2)
     monkeypatch.setattr(Session, "arrow", noted)
-    assert [list(auditing._checks(client, case, Local())) for case in cases] == at_once
+    assert [checks(client, case) for case in cases] == at_once
     # entries, transactions, ids; ids once more if there are faults, to name them
     assert sum(", 3) = 1" in sql for sql in lines) == 3 * len(cases) + 1
     assert not any("DISTINCT" in sql and "mod(" in sql for sql in lines)

@@ -34,9 +34,9 @@ from txlog.errors import Corruption, FormatMismatch, TxlogError
 TEXT = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
 STRUCTS = {
     "frame": (frame.HEADER.format, ""),
-    "file": (frame._FILE_HEADER.format, "I472x"),
+    "file": (frame.FILE_HEADER.format, "I472x"),
     "witness": (frame.RECORD.format, ""),
-    "manifest": (manifest._HEAD.format, ""),
+    "manifest": (manifest.HEAD.format, ""),
 }  # fmt: skip
 FOLDERS = sorted(make.FOLDER.parent.glob("v*"))
 of_each_format = pytest.mark.parametrize("kept", FOLDERS, ids=lambda path: path.name)
@@ -62,7 +62,7 @@ def test_sizes_in_the_text_match_the_code() -> None:
         (r"at\s+most\s+(50,000)\s+rows", segment.GROUP_ROWS),
         (r"above\s+one\s+row,\s+(\d+)\s+MiB", segment.GROUP_BYTES >> 20),
         (r"\| zeros, (\d+) MiB", identity.RESERVE_BYTES >> 20),
-        (r"from\s+byte\s+(\d+)\s+on,\s+is\s+msgpack", manifest._HEAD.size),
+        (r"from\s+byte\s+(\d+)\s+on,\s+is\s+msgpack", manifest.HEAD.size),
     ):
         match = re.search(pattern, TEXT)
         assert match is not None, pattern
@@ -72,9 +72,9 @@ def test_sizes_in_the_text_match_the_code() -> None:
 def test_magic_words() -> None:
     for magic in (
         frame.MAGIC,
-        frame._FILE_MAGIC,
-        frame._WITNESS_MAGIC,
-        manifest._MAGIC,
+        frame.FILE_MAGIC,
+        frame.WITNESS_MAGIC,
+        manifest.MAGIC,
         view.STATE_MAGIC,
     ):
         assert f"`{magic.decode()}`" in TEXT
@@ -151,7 +151,7 @@ def test_the_identity_in_the_text_is_written_like_that() -> None:
     block = re.search(r"^```toml\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
     assert block is not None
     example = identity.Identity(3, "00112233-4455-4677-8899-aabbccddeeff", 1_700_000_000_000)
-    assert identity._text(example) == block[1]
+    assert identity.text_of(example) == block[1]
 
 
 def test_the_example_decodes_by_the_ruler() -> None:

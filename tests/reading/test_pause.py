@@ -24,6 +24,7 @@ from tests.engine_kit import (
     open_client,
     send,
     session_of,
+    witness_of,
 )
 from tests.reading.waits import LONG_S, Thread, value
 from txlog.client.wait import Wait, has_state
@@ -580,12 +581,12 @@ def test_the_beginning_of_a_flush_wakes_no_wait(path: str) -> None:
             counts.append(woken.count - count_before)
             assert not woken.drain()
         assert counts == [1, 1]
-        begun = own_client.store._view.journal.witness
-        record = begun.read()
+        record = witness_of(own_client).read()
         assert record is not None
         record.flushing_lsn = record.durable_lsn + 1
-        other.store._view.journal.witness.read()
-        other.store._view.journal.witness.write(record)
+        witness = witness_of(other)
+        witness.read()
+        witness.write(record)
         assert not woken.drain()
 
 
@@ -597,7 +598,7 @@ def test_a_flush_that_does_not_end_wakes_waiting_calls(
     with txlog.open(path) as own_client, txlog.open(path) as other:
         woken = own_client.store.wakeups
         woken.begin()
-        witness = other.store._view.journal.witness
+        witness = witness_of(other)
         record = witness.read()
         assert record is not None
         record.flushing_lsn = record.durable_lsn + 1

@@ -18,6 +18,7 @@ import pytest
 
 import txlog
 import txlog.aio
+from tests.aio.tasks import tasks_at_rest
 from tests.harness import Child, python, txlog_of
 from txlog import Client, Producer
 from txlog.cli.main import main
@@ -25,6 +26,7 @@ from txlog.cli.produce import request
 from txlog.engine.decide.sending import producers
 from txlog.engine.session.reading.pause import Waiting
 from txlog.engine.session.sending.access import Opening
+from txlog.engine.storage.disk.protocol import LockFile
 from txlog.engine.store.liveness import CONSUMERS_DIR, seat_lock
 from txlog.errors import (
     AlreadyClosed,
@@ -70,12 +72,17 @@ def locks(path: str) -> set[str]:
     return {name for name in os.listdir(f"{path}/{CONSUMERS_DIR}") if "-" in name}
 
 
+def seat_of(producer: Producer) -> LockFile | None:
+    """The lock that an exclusive producer holds as long as it lives."""
+    return producer.access._lock
+
+
 def dies(producer: Producer) -> None:
     """Free its lock without any write, as the kernel does when a process is killed."""
-    access = producer.access
-    assert access._lock is not None
-    access._lock.close()
-    access._lock = None
+    lock = seat_of(producer)
+    assert lock is not None
+    lock.close()
+    producer.access._lock = None
 
 
 def every_way(client: Client, producer: Producer) -> list[Callable[[], object]]:
@@ -181,12 +188,11 @@ def test_an_interrupt_at_any_step_leaves_the_topic_free(
 
     if step == "leave":
         producer = client.producer("t", access_mode=EXCLUSIVE)
-        access = producer.access
         with monkeypatch.context() as patch:
             patch.setattr("txlog.engine.session.sending.access.seat_lock", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 producer.close()
-        assert access._lock is None and unlink is not None
+        assert seat_of(producer) is None and unlink is not None
     else:
         with monkeypatch.context() as patch:
             patch.setattr(type(store), "write", interrupted)
@@ -259,12 +265,13 @@ def test_a_seat_that_is_not_free_when_its_file_has_closed_is_soon(
     opening = Opening(other.store, "t", lambda: other.producer("t", access_mode=EXCLUSIVE), WAITING)
     woken, access = other.store.wakeups, holder.access
     woken.begin()
-    assert access._lock is not None
+    lock = seat_of(holder)
+    assert lock is not None
     assert opening.look(True) is None and opening.rest(0.01).seconds > 30.0
     (Path(path) / seat_lock(access.number, access.epoch)).open("r+b").close()
     assert woken.drain()
     assert opening.look(True) is None and opening.rest(0.01).seconds == 0.01
-    access._lock.release()
+    lock.release()
     assert opening.look(True) is not None
 
 
@@ -277,7 +284,7 @@ def test_a_task_that_waits_holds_up_nothing_and_leaves_nothing(client: Client, p
                 asyncio.ensure_future(_opened(store.producer("t", access_mode=WAITING)))
                 for _ in range(2)
             ]
-            while len(store.waits._resting) < 2:
+            while tasks_at_rest(store) < 2:
                 await asyncio.sleep(0)
             assert [row["topic"] for row in await store.topics()] == ["t"]
             waits[0].cancel()

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pytest
 
 import txlog
-from tests.engine_kit import Bench, values
+from tests.engine_kit import Bench, mutex_of, values
 from tests.harness import KILLED, SEED, python, ready, run
 from tests.tiers import graded
 from txlog import Client, Producer
@@ -61,7 +61,14 @@ def lsn(client: Client) -> int:
 
 def held(client: Client) -> Any:
     """For `with`: no other call gets into the store meanwhile."""
-    return client.store._mutex.held()
+    return mutex_of(client).held()
+
+
+def sending_thread(client: Client) -> threading.Thread:
+    """The thread that sends the queued messages of a client."""
+    thread = client._outbox()._sender._thread  # type: ignore[union-attr]
+    assert thread is not None
+    return thread
 
 
 def fly(producer: Producer, *given_values: bytes) -> list[SendFuture]:
@@ -530,8 +537,7 @@ def test_closing_in_a_callback_ends_the_sender(bench: Bench) -> None:
     producer = patient(client)
     sent = producer.send_async(b"x")
     sent.add_done_callback(lambda done: client.close())
-    thread = client._outbox()._sender._thread  # type: ignore[union-attr]
-    assert thread is not None
+    thread = sending_thread(client)
     _flush(producer)
     thread.join(SOON)
     assert not thread.is_alive()
@@ -546,8 +552,7 @@ def test_a_garbage_collected_client_ends_its_thread(bench: Bench) -> None:
     producer = client.producer("u")
     producer.send_async(b"x")
     producer.flush()
-    thread = client._outbox()._sender._thread  # type: ignore[union-attr]
-    assert thread is not None
+    thread = sending_thread(client)
     ref = weakref.ref(client._outbox())
     del client, producer
     gc.collect()

@@ -129,7 +129,7 @@ def test_an_older_program_refuses_a_newer_store(tmp_path: Path, read_only: bool)
     old_identity = read_identity(disk)
     disk.close()
     newer = identity.Identity(identity.FORMAT + 1, old_identity.uuid, old_identity.created_ms)
-    (store / IDENTITY_PATH).write_text(identity._text(newer))
+    (store / IDENTITY_PATH).write_text(identity.text_of(newer))
     files_before = tree(store)
     with pytest.raises(FormatMismatch, match=rf"has format {identity.FORMAT + 1}, this") as caught:
         txlog.open(str(store), read_only=read_only)

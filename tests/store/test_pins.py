@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import txlog
-from tests.engine_kit import little_room, relation_of
+from tests.engine_kit import little_room, pin_of, relation_of
 from tests.harness import Child, python
 from txlog import Client
 from txlog.base.ranges import END
@@ -102,8 +102,7 @@ def test_a_pin_on_unnamed_files_holds_off_the_sweep(client: Client) -> None:
         client.producer("orders").send(b"x")
         client.checkpoint()
     away.rename(path)
-    pin = client._pin([source])
-    assert pin is not None
+    pin = pin_of(client, [source])
     client.checkpoint()
     assert not [row for row in client.admin.gc(True, 0)["file_list"] if "topics" in row["path"]]
     assert path.exists()
@@ -115,8 +114,7 @@ def test_a_pin_on_unnamed_files_holds_off_the_sweep(client: Client) -> None:
 def test_a_pin_that_cannot_be_read_keeps_every_file(client: Client) -> None:
     """Kills: taking a damaged pin for an empty one; damage of a dead pin that stops upkeep."""
     old_files = files(client)
-    pin = client._pin(relation_of(client, "orders").direct)
-    assert pin is not None
+    pin = pin_of(client, relation_of(client, "orders").direct)
     path = Path(client.path, pin.path)
     whole = path.read_bytes()
     for damaged in (b"", whole[:20], whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1])):
@@ -133,8 +131,7 @@ def test_a_pin_that_cannot_be_read_keeps_every_file(client: Client) -> None:
 def test_pinned_files_stay_on_a_full_disk(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """R18: with no room left files go at once, but a reader would die without them."""
     sources = relation_of(client, "orders").direct
-    pin = client._pin(sources)
-    assert pin is not None
+    pin = pin_of(client, sources)
     monkeypatch.setattr(PosixDisk, "free_bytes", lambda self: 1)
     client.admin.trim("orders", END, force_unacked=True)
     client.checkpoint()
@@ -172,9 +169,7 @@ def test_a_pin_ends_once(client: Client) -> None:
     [source, *_] = relation_of(client, "orders").direct
     disk = PosixDisk(client.path)
     salt = client.store.identity.salt
-    first, second = client._pin([source]), client._pin([source])
-    assert first is not None
-    assert second is not None
+    first, second = pin_of(client, [source]), pin_of(client, [source])
     assert not pinned(disk, salt)(source.ref.path)
     first.close()
     first.close()

@@ -19,7 +19,7 @@ import pytest
 
 import txlog
 from tests.disk.faults import FaultyDisk
-from tests.engine_kit import Bench, ids, send, values
+from tests.engine_kit import Bench, ids, mutex_of, send, values
 from tests.harness import KILLED, python, ready, run
 from tests.tiers import graded
 from txlog import Client, Producer, Transaction, TxnId
@@ -533,7 +533,7 @@ def test_a_refused_frame_keeps_an_id_that_another_thread_assigned(
             txn.commit()
 
     threads = [threading.Thread(target=ask), threading.Thread(target=commit)]
-    with client.store._mutex.held():
+    with mutex_of(client).held():
         threads[0].start()
         while not client.store._queue:
             pass  # the frame that opens the transaction comes first

@@ -15,8 +15,21 @@ import pyarrow.parquet as pq
 import pytest
 
 import txlog
-from tests.engine_kit import Bench, begin, ids, pending, read, relation_of, send, send_txn, values
+from tests.engine_kit import (
+    Bench,
+    begin,
+    ids,
+    loaded,
+    mutex_of,
+    pending,
+    read,
+    relation_of,
+    send,
+    send_txn,
+    values,
+)
 from tests.laws.history import dumps, fresh, live_dumps
+from txlog import Client
 from txlog.engine import view as dumps_module
 from txlog.engine.folds import buffer as buffer_module
 from txlog.engine.folds.buffer import Markers
@@ -25,7 +38,7 @@ from txlog.engine.model import tail
 from txlog.engine.model.ops import Component
 from txlog.engine.storage.disk.posix import PosixFile
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.manifest import Manifest, newest_manifest
+from txlog.engine.storage.manifest import DumpRef, Manifest, newest_manifest
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.upkeep.checkpoint import checkpoint as checkpoint_module
 from txlog.engine.upkeep.checkpoint.seal import compare_rows, sealable
@@ -477,6 +490,11 @@ def test_frames_appended_after_the_cut_are_not_in_the_checkpoint(
     assert values(bench.reopen()) == [b"a", b"b", b"c"]
 
 
+def dumps_of(client: Client) -> list[DumpRef]:
+    """The dumps that the newest manifest names."""
+    return client.store.read(lambda view: view.manifest.dumps)
+
+
 def test_a_checkpoint_keeps_no_state_of_unused_topics(tmp_path: Path) -> None:
     """A process that never reads a topic keeps no state of it, though it writes its dump."""
     bench = Bench(tmp_path / "store")
@@ -485,13 +503,12 @@ def test_a_checkpoint_keeps_no_state_of_unused_topics(tmp_path: Path) -> None:
         send(bench.client, b"v", topic=name)
     other = bench.another()
     other.checkpoint()
-    view = other.store._view
-    assert {key[0] for key in view._loaded} <= {"catalog", "coordinator"}
-    assert view.changed() == []
-    paths_before = {ref.path for ref in view.manifest.dumps}
+    assert {kind for kind, _, _ in other.store.read(loaded)} <= {"catalog", "coordinator"}
+    assert other.store.read(View.changed) == []
+    paths_before = {ref.path for ref in dumps_of(other)}
     send(bench.client, b"w", topic="u")
     other.checkpoint()
-    dumps_again = [ref for ref in other.store._view.manifest.dumps if ref.path not in paths_before]
+    dumps_again = [ref for ref in dumps_of(other) if ref.path not in paths_before]
     assert {(ref.kind, ref.a) for ref in dumps_again} == {("topic", 2)}
     assert values(bench.reopen(), "u") == [b"v", b"w"]
 
@@ -510,7 +527,7 @@ def test_state_that_no_process_has_loaded_is_dumped_without_the_mutex(
     for number in range(6):
         client.acknowledge(f"t{number}", "s", send(client, b"w", topic=f"t{number}"))
     other = bench.another()
-    mutex = other.store._mutex
+    mutex = mutex_of(other)
     seen: list[str] = []
     real = dumps_module.made
 
@@ -527,7 +544,7 @@ def test_state_that_no_process_has_loaded_is_dumped_without_the_mutex(
     other.checkpoint()
     monkeypatch.undo()
     assert (seen.count("topic"), seen.count("cursor")) == (6, 6)
-    assert not {key for key in other.store._view._loaded if key[0] in ("topic", "cursor")}
+    assert not other.store.read(lambda view: loaded(view, "topic", "cursor"))
     client.flush()
     with fresh(bench) as replayed:
         replayed.take(replayed.journal.read_durable())
@@ -606,7 +623,7 @@ def test_the_sweep_reads_manifests_without_the_mutex(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9. Guards against a read of every directory and of two manifests while callers wait."""
-    client, mutex = bench.client, bench.client.store._mutex
+    client, mutex = bench.client, mutex_of(bench.client)
     for number in range(4):
         client.create_topic(f"u{number}")
         send(client, b"v", topic=f"u{number}")
@@ -642,13 +659,13 @@ def test_sealing_looks_only_where_a_ledger_was_closed(bench: Bench) -> None:
     send(client, b"w", topic="u7")
     with fresh(bench) as view:
         view.take(view.journal.read_durable())
-        assert not {key for key in view._loaded if key[0] in ("topic", "buffer")}
+        assert not loaded(view, "topic", "buffer")
         parts = [ref for refs in view.manifest.files.values() for ref in refs if ref.form == "part"]
         assert len(parts) == 11
         assert sealable(view.manifest, view) == []  # the last rows of u7 are in no part yet
-        loaded = {key[1] for key in view._loaded if key[0] in ("topic", "buffer")}
+        partitions = {key[1] for key in loaded(view, "topic", "buffer")}
         topic = view.catalog.topics[view.catalog.by_name["public/default/u7"]]
-        assert loaded == set(numbers(topic))
+        assert partitions == set(numbers(topic))
     assert client.checkpoint()["sealed_ledgers"] == 1
 
 
@@ -667,8 +684,8 @@ def test_dumps_that_did_not_change_move_as_they_are(bench: Bench) -> None:
             send(client, b"w", topic=f"u{(turn + number) % 12}")
         bench.clock.advance(5000)
         other.checkpoint()
-    assert not {key for key in other.store._view._loaded if key[0] == "topic"}
-    assert len({ref.path for ref in other.store._view.manifest.dumps}) <= 6
+    assert not other.store.read(lambda view: loaded(view, "topic"))
+    assert len({ref.path for ref in dumps_of(other)}) <= 6
     for number in range(12):
         assert values(bench.another(), f"u{number}") == [b"v", b"w", b"w", b"w"]
     bench.close()

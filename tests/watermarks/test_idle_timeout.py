@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine_kit import START_MS, Bench, begin, say, send
+from tests.engine_kit import START_MS, Bench, begin, loaded, say, send
 from txlog import Client
 from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import numbers
@@ -283,11 +283,10 @@ def test_without_the_policy_nothing_is_looked_at(tmp_path: Path) -> None:
     bench.clock.advance(1 << 40)
     for _ in range(3):
         client.store.flush()
-    loaded = client.store.read(lambda view: [key for key in view._loaded if key[0] == "watermark"])
-    assert loaded == []
+    assert client.store.read(lambda view: loaded(view, "watermark")) == set()
     set_limit(client, SettingSet(NAME, LIMIT))
     client.store.flush()
-    loaded = client.store.read(lambda view: [key for key in view._loaded if key[0] == "watermark"])
-    assert loaded == [("watermark", 1, 0), ("watermark", 2, 0)]
+    keys = client.store.read(lambda view: loaded(view, "watermark"))
+    assert keys == {("watermark", 1, 0), ("watermark", 2, 0)}
     assert active(client) == [[]] * 2
     bench.close()

@@ -342,12 +342,11 @@ def _lock_file(data: bytes) -> None:
 
 def _repaired_lock_file(data: bytes) -> bytes:
     """A pin if it begins so, else the position of a consumer."""
-    if data.startswith(liveness._MAGIC):
-        head, body = data[:16].ljust(16, b"\0"), data[liveness._HEAD.size :]
+    if data.startswith(liveness.PIN_MAGIC):
+        head, body = data[:16].ljust(16, b"\0"), data[liveness.PIN_HEAD.size :]
         salt = head[8:16]
-        return (
-            liveness._HEAD.pack(liveness._MAGIC, salt, crc32c(body, crc32c(head)), len(body)) + body
-        )
+        crc = crc32c(body, crc32c(head))
+        return liveness.PIN_HEAD.pack(liveness.PIN_MAGIC, salt, crc, len(body)) + body
     return _U32.pack(crc32c(data[4:44])) + data[4:]
 
 
@@ -361,7 +360,7 @@ def _lock_seeds() -> list[bytes]:
 
     liveness.write_seen(Sink(b""), Seen(3, (1, 2, 3), 4))
     paths = msgspec.msgpack.encode(["topics/a", "topics/b"])
-    return [bytes(sink), _repaired_lock_file(liveness._MAGIC + bytes(16) + paths)]
+    return [bytes(sink), _repaired_lock_file(liveness.PIN_MAGIC + bytes(16) + paths)]
 
 
 def _inspect(data: bytes) -> None:

@@ -236,14 +236,14 @@ JOURNAL_DIR = "journal"
 FILE_HEADER_BYTES = 512
 FILL_BYTES = 1 << 20
 FILE_VERSION = 3
-_FILE_HEADER = struct.Struct("<8sII8sQI")
-_FILE_MAGIC = b"TXLOGJNL"
+FILE_HEADER = struct.Struct("<8sII8sQI")
+FILE_MAGIC = b"TXLOGJNL"
 _NAME = re.compile(r"(\d{20})(?:\.r(\d+))?\.journal")
 _WINDOW_BYTES = 4 << 10, 1 << 20  # from 4 KiB, growing to 1 MiB
 _LARGE_BYTES = 128 << 10  # a frame of this size is read alone
 _SCAN_BYTES = 4 << 20
 
-assert _FILE_HEADER.size == 36
+assert FILE_HEADER.size == 36
 
 
 class JournalName(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -267,9 +267,7 @@ def list_journals(disk: Disk) -> list[JournalName]:
 
 def file_header(name: JournalName, salt: bytes, chain_crc: int) -> bytes:
     """The first 512 bytes of a journal file."""
-    body = _FILE_HEADER.pack(
-        _FILE_MAGIC, FILE_VERSION, name.rewrite, salt, name.first_lsn, chain_crc
-    )
+    body = FILE_HEADER.pack(FILE_MAGIC, FILE_VERSION, name.rewrite, salt, name.first_lsn, chain_crc)
     return (body + struct.pack("<I", crc32c(body))).ljust(FILE_HEADER_BYTES, b"\0")
 
 
@@ -341,10 +339,10 @@ class JournalFile:
     def _check_header(self, head: bytes) -> int:
         good = len(head) == FILE_HEADER_BYTES and not any(head[40:])
         if good:
-            magic, version, rewrite, salt, first, chain = _FILE_HEADER.unpack_from(head)
+            magic, version, rewrite, salt, first, chain = FILE_HEADER.unpack_from(head)
             crc = int(struct.unpack_from("<I", head, 36)[0])
             good = (
-                (magic, salt) == (_FILE_MAGIC, self.salt)
+                (magic, salt) == (FILE_MAGIC, self.salt)
                 and 1 <= version <= FILE_VERSION
                 and (first, rewrite) == (self.name.first_lsn, self.name.rewrite)
                 and crc == crc32c(head[:36])
@@ -501,7 +499,7 @@ RECORD = struct.Struct("<4sIQ8s16sQQQQIIQI32xI")
 RECORD_BYTES = RECORD.size
 _RECORD_CHECKED = struct.Struct("<4sIQ8s16sQQQQIIQI32x")  # the record without its CRC
 _SLOT_BYTES = 4096
-_WITNESS_MAGIC = b"TXLW"
+WITNESS_MAGIC = b"TXLW"
 
 assert RECORD_BYTES == 128
 
@@ -533,7 +531,7 @@ def encode_record(record: WitnessRecord, salt: bytes) -> bytes:
     """The 128 bytes of a record."""
     # the fields of WitnessRecord have the order of the bytes
     seq, *other_fields = msgspec.structs.astuple(record)
-    body = _RECORD_CHECKED.pack(_WITNESS_MAGIC, 1, seq, salt, *other_fields)
+    body = _RECORD_CHECKED.pack(WITNESS_MAGIC, 1, seq, salt, *other_fields)
     return body + _CRC.pack(crc32c(body))
 
 
@@ -557,7 +555,7 @@ def decode_record(data: bytes, salt: bytes) -> WitnessRecord | None:
         poisoned,
         crc,
     ) = RECORD.unpack_from(data)
-    if magic != _WITNESS_MAGIC or version != 1 or found_salt != salt or crc != crc32c(data[:124]):
+    if magic != WITNESS_MAGIC or version != 1 or found_salt != salt or crc != crc32c(data[:124]):
         return None
     return WitnessRecord(
         seq, boot, generation, journal, durable, end, chain, rewrite, flushing, bool(poisoned)

@@ -29,12 +29,12 @@ from txlog.errors import Corruption, FormatMismatch, MissingFile
 T = TypeVar("T")
 HINT: Final = "the one before is used while it exists; txlog admin checkpoint writes a new one"
 MANIFEST_DIR = "manifest"
-_MAGIC = b"TXLOGMAN"
-_HEAD = struct.Struct("<8s8sIIQ")
+MAGIC = b"TXLOGMAN"
+HEAD = struct.Struct("<8s8sIIQ")
 _NAME = re.compile(r"(\d{10})\.manifest")
 VERSION = 1
 
-assert _HEAD.size == 32
+assert HEAD.size == 32
 
 
 class DumpRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -170,7 +170,7 @@ def encode_manifest(manifest: Manifest, salt: bytes) -> bytes:
     """The bytes of the file."""
     body = msgspec.msgpack.encode(manifest)
     tail = struct.pack("<IQ", VERSION, len(body)) + body
-    head = _MAGIC + salt
+    head = MAGIC + salt
     return head + struct.pack("<I", crc32c(tail, crc32c(head))) + tail
 
 
@@ -178,15 +178,15 @@ def read_manifest(disk: Disk, generation: int, salt: bytes) -> Manifest:
     """The checked manifest of a generation; raises Corruption, MissingFile, FormatMismatch."""
     path = manifest_path(generation)
     data = disk.read(path)
-    if len(data) >= _HEAD.size:
-        magic, found_salt, crc, version, length = _HEAD.unpack_from(data)
-        if magic == _MAGIC and found_salt == salt and crc == crc32c(data[20:], crc32c(data[:16])):
+    if len(data) >= HEAD.size:
+        magic, found_salt, crc, version, length = HEAD.unpack_from(data)
+        if magic == MAGIC and found_salt == salt and crc == crc32c(data[20:], crc32c(data[:16])):
             if version != VERSION:
                 raise FormatMismatch(
                     f"{path} has version {version}, this txlog reads {VERSION}", path=path
                 )
-            if length == len(data) - _HEAD.size:
-                stored = _stored_decoder(data[_HEAD.size :])
+            if length == len(data) - HEAD.size:
+                stored = _stored_decoder(data[HEAD.size :])
                 if stored.generation == generation:
                     return Manifest(
                         stored.generation,

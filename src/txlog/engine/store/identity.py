@@ -79,7 +79,8 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
         return uuid.UUID(self.uuid).bytes[:8]
 
 
-def _text(identity: Identity) -> str:
+def text_of(identity: Identity) -> str:
+    """The text of the file that has an identity."""
     body = (
         "# a txlog store; this file is written once, settings are kept in the catalog\n"
         f"format = {identity.format}\n"
@@ -114,7 +115,7 @@ def read_identity(disk: Disk) -> Identity:
         ValueError,
     ) as exc:
         raise _damaged(len(data)) from exc
-    if not good or _text(identity) != text:
+    if not good or text_of(identity) != text:
         raise _damaged(len(data))
     if not 1 <= identity.format <= FORMAT:
         raise FormatMismatch(
@@ -134,7 +135,7 @@ def raise_format(disk: Disk, identity: Identity) -> Identity:
     """
     raised = msgspec.structs.replace(identity, format=FORMAT)
     temporary = TEMPORARY_PREFIX + disk.random_bytes(8).hex()
-    disk.write_fresh(temporary, _text(raised).encode())
+    disk.write_fresh(temporary, text_of(raised).encode())
     disk.move(temporary, IDENTITY_PATH)
     disk.sync_dir("")
     return raised
@@ -228,7 +229,7 @@ def _make(disk: Disk, settings: Settings, clock: Clock) -> Identity:
             )
         )
     witness.close()
-    disk.publish(IDENTITY_PATH, [_text(identity).encode()])
+    disk.publish(IDENTITY_PATH, [text_of(identity).encode()])
     return identity
 
 

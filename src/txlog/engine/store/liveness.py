@@ -135,11 +135,12 @@ def writer(disk: Disk) -> dict[str, object] | None:
 
 PINS_DIR = "pins"
 PINS_LOCK = "pins.lock"
-_MAGIC = b"TXLOGPIN"
-_HEAD = struct.Struct("<8s8sII")  # magic, salt, CRC32C of bytes 0 to 15 and of the body, its length
+PIN_MAGIC = b"TXLOGPIN"
+# magic, salt, CRC32C of bytes 0 to 15 and of the body, length of the body
+PIN_HEAD = struct.Struct("<8s8sII")
 _SUFFIX = ".lock"
 
-assert _HEAD.size == 24
+assert PIN_HEAD.size == 24
 
 IsFree = Callable[[str], bool]
 
@@ -174,7 +175,7 @@ def pin(disk: Disk, salt: bytes, paths: Iterable[str], timeout_ms: int) -> Pin:
     raises: ReadOnlyStore, StoreLocked, StoreFull
     """
     body = msgspec.msgpack.encode(sorted(set(paths)))
-    head = _MAGIC + salt
+    head = PIN_MAGIC + salt
     data = head + struct.pack("<II", crc32c(body, crc32c(head)), len(body)) + body
     path = f"{PINS_DIR}/{disk.random_bytes(8).hex()}{_SUFFIX}"
     with _shut(disk, timeout_ms):
@@ -240,11 +241,11 @@ def _shut(disk: Disk, timeout_ms: int) -> Iterator[None]:
 def _read(disk: Disk, path: str, salt: bytes) -> list[str] | None:
     """The paths of a pin; None when its bytes are damaged."""
     data = disk.read(path)
-    if len(data) < _HEAD.size:
+    if len(data) < PIN_HEAD.size:
         return None
-    magic, found_salt, crc, length = _HEAD.unpack_from(data)
-    body = data[_HEAD.size :]
-    if (magic, found_salt, length) != (_MAGIC, salt, len(body)) or crc != crc32c(
+    magic, found_salt, crc, length = PIN_HEAD.unpack_from(data)
+    body = data[PIN_HEAD.size :]
+    if (magic, found_salt, length) != (PIN_MAGIC, salt, len(body)) or crc != crc32c(
         body, crc32c(data[:16])
     ):
         return None
