@@ -498,9 +498,9 @@ class Admin:
         """Give a topic another name in its namespace; the fields of `txlog topic rename`.
 
         One frame: messages, subscriptions, transactions, policies and schemas stay with the topic,
-        and open producers, consumers and readers of any process go on. Its dead-letter and retry
-        topics with derived names are renamed, too, and policies that name one of these topics. The
-        old name is free at once. Files do not move: `describe_topic` has their directory.
+        and open producers, consumers and readers of any process go on. The frame also renames its
+        dead-letter and retry topics that have derived names, and changes policies that name them.
+        The old name is free at once. Files do not move: `describe_topic` has their directory.
         dry_run: only report what would be renamed
         raises:  TopicNotFound, AlreadyExists (the new name, or one that is derived from it),
                  NotAllowed (another namespace; a subscription would give its messages to its own

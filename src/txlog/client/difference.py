@@ -97,7 +97,7 @@ def _text(value: Value) -> str | None:
 
 
 def _compared(first: Facts, second: Facts) -> list[Difference]:
-    """A row for each fact that differs; a subscription that one store lacks is one row."""
+    """A row for each fact that differs; a subscription in only one of the stores is one row."""
     exists = [
         {fact[3] for fact in facts if fact[0] == "subscription" and fact[4] == "exists"}
         for facts in (first, second)

@@ -1,4 +1,4 @@
-"""Owns the comparison of what two runs of a pipeline wrote: messages of topics, in any order."""
+"""Owns the comparison of two runs of a pipeline: their messages by topic, in any order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN = 5  # messages named in a failure
 
 
 class Difference(NamedTuple):
-    """How one topic differs from what it should have."""
+    """How a topic differs from the expected messages."""
 
     topic: str
     lost: Counter[Content]
@@ -31,7 +31,7 @@ def messages_of(client: Client, topics: Iterable[str]) -> Output:
 
 
 def differences(written: Output, wanted: Output) -> list[Difference]:
-    """The topics that differ from what they should have."""
+    """The topics that do not have the expected messages."""
     rows = (
         Difference(topic, wanted[topic] - written[topic], written[topic] - wanted[topic])
         for topic in wanted

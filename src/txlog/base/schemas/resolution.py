@@ -93,7 +93,7 @@ class Unreadable(Exception):
 
 
 def plan(written: Schema, newest: Schema) -> list[Step] | None:
-    """The steps that turn records of one version into those of another; None: impossible.
+    """The steps that turn a record of one version into a record of another; None: impossible.
 
     The steps are in the order of newest.fields.
     """

@@ -274,8 +274,8 @@ class Schema(msgspec.Struct, frozen=True):
 def read_schema(source: str, type: str | None = None) -> Schema:
     """The schema in a file: FILE.avsc, FILE.json, or arrow:FILE.parquet and arrow:FILE.arrow.
 
-    A JSON file may also have the form of Pulsar's tools: {"type": "AVRO", "schema": "..."}, or
-    that of `schema get --json`: {"type": "avro", "definition": "..."}.
+    A JSON file may also have the form of Pulsar's tools, {"type": "AVRO", "schema": "..."}, or the
+    form of `schema get --json`, {"type": "avro", "definition": "..."}.
     type:   avro or json; None: avro for FILE.avsc, else the type in the file, else json
     raises: InvalidArgument
     """

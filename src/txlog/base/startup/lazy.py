@@ -92,7 +92,7 @@ class _Name:
 
 
 class _Names:
-    """Stands for the module in `from module import name` of a door."""
+    """Replaces the module in `from module import name` of a door."""
 
     def __init__(self, module: str) -> None:
         self._module = module

@@ -26,8 +26,8 @@ _DRIVERS: Final = {
 def connection_to(address: str) -> Iterator[Any]:
     """A connection to an existing database.
 
-    raises: Usage (no address), InvalidArgument (no such file), MissingExtra; CommandFailed for what
-            the driver says
+    raises: Usage (no address), InvalidArgument (no such file), MissingExtra, CommandFailed (with
+            the driver's message)
     """
     kind, _, rest = address.partition(":")
     if kind not in _DRIVERS or not rest:

@@ -33,7 +33,7 @@ _SAMPLE: Final = "FROM this USING SAMPLE reservoir({rows} ROWS) REPEATABLE (1)"
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """What the options ask about the object; without them, the command describes it."""
+    """The question that the options ask about the object; without one, the command describes it."""
 
     sql: str | None
     at: str | None

@@ -366,8 +366,8 @@ def copy(
     that the other store has. The topic is made there with its partitions and schema. Key, value,
     properties, event and delivery time are kept; ids, producers and policies are not. What -o
     leaves out before a message that is copied is not copied later either. Refused: a range that
-    ends within a transaction, TOPIC onto itself, and TOPIC restored from a copy that is older than
-    what is there.
+    ends within a transaction, TOPIC onto itself, and TOPIC restored from a copy that lacks messages
+    which the other store has.
     """
     wanted = None if range_ is None else parse_range(range_, call.now_ms())
     bars = importlib.import_module("txlog.cli.call.progress")

@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     help: str
 
 
-# Made by scripts.generate from what the commands declare.
+# scripts.generate writes it, from the declarations of the commands.
 COMMANDS: Final[dict[str, Entry]] = {
     "init": Entry("commands.store", "init", "create a store"),
     "copy": Entry("commands.store", "copy", "back up, while others write"),
@@ -379,7 +379,7 @@ NOUNS: Final[dict[str, str]] = {
     "man": "manual pages",
 }
 
-# Those of commands that open a store, in a line: `txlog -S shop topic list`.
+# First words of the commands that open a store, as `topic` in `txlog -S shop topic list`.
 FIRST_WORDS: Final = frozenset(path.partition(" ")[0] for path in COMMANDS) - {
     "completion", "demo", "doctor", "help", "init", "man", "restore",
 }  # fmt: skip

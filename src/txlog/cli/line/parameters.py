@@ -206,7 +206,7 @@ def parameters_of(command: Command) -> list[Parameter]:
 
 
 def line_of(command: Command, names: Sequence[str] = (), flags: Sequence[str] = ()) -> str:
-    """A line of the command with these names and flags, and with what it needs besides."""
+    """A line with these names and flags, and placeholders for the required ones that it lacks."""
     given, words, needed = list(names), [], list(flags)
     for each in parameters_of(command):
         if each.is_flag:
@@ -221,7 +221,7 @@ def line_of(command: Command, names: Sequence[str] = (), flags: Sequence[str] = 
 
 
 def _meaning(command: Command, key: str, text: str) -> str:
-    """The help of a global flag; that of --json says whether an array or lines are printed."""
+    """The help of a global flag; for --json also whether the command prints an array or lines."""
     if key != "json" or command.changes or command.input_format:
         return text
     shape = (

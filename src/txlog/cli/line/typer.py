@@ -113,7 +113,10 @@ def _hint(message: str, command: Command, args: Sequence[str]) -> str | None:
 
 
 def _completed(command: Command, words: Sequence[str], flag: str) -> str | None:
-    """The typed line with what it lacks; the last word may be the value of the flag it lacks."""
+    """The typed line, with placeholders for the words that it lacks.
+
+    If only the flag before the last word is missing, the flag is inserted there.
+    """
     parameters = parameters_of(command)
     arguments = sum(not each.is_flag for each in parameters)
     needed = sum(each.is_flag and each.required for each in parameters)

@@ -79,7 +79,7 @@ def _retried(view: View, topic: Topic) -> Subscription | None:
 
 
 def _begins_with_a_letter(view: View, topic: Topic) -> bool:
-    """Whether the oldest message of a topic is a letter of a function, which nobody moved back."""
+    """Whether the oldest message of a topic is a function's dead letter that was never retried."""
     for number in numbers(topic):
         try:
             oldest = first_of(unsettled(view, None, number), 1)

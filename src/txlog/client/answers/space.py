@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 def _partitions(store: Store, topic: str, partition: int | None) -> tuple[TopicName, list[int]]:
-    """The name of a topic and the store-wide numbers of its partitions, or of one of them.
+    """The name of a topic, and the store-wide numbers of its partitions, or of `partition` alone.
 
     raises: TopicNotFound, PartitionUnavailable
     """

@@ -138,8 +138,8 @@ def low_water_mark(fold: Coordinator) -> int:
 def ledger_stats(store: Store, name: str, key: Component, added: int) -> LogStats:
     """What Pulsar calls managed-ledger statistics, for a ledger that holds only ops.
 
-    An entry is an op. Closed pieces are history files; their size is that of the whole file, which
-    all coordinators share. The open piece is the journal after the checkpoint.
+    An entry is an op. Closed pieces are history files. All coordinators share these files, so each
+    piece has the size of the whole file. The open piece is the journal after the checkpoint.
     cost: reads the journal after the checkpoint once
     """
     log = component_log(store, key)

@@ -55,8 +55,8 @@ UNAVAILABLE = "unavailable"
 class Standing(NamedTuple):
     """The watermark of one partition at a place; state: None if it is unreadable.
 
-    While the partition is unavailable, `status` says so, also if `state` is readable. Consumers get
-    no new watermark then.
+    While the partition is unavailable, `status` is `unavailable`, also if `state` is readable.
+    Consumers get no new watermark then.
     """
 
     partition: int
@@ -117,10 +117,11 @@ def show(
 
 
 def reached(places: Sequence[Standing]) -> int | None:
-    """The event time reached at the places: each has its materialized or a higher emitted value.
+    """The event time reached at the places: the lowest value of a partition with active producers.
 
-    The lowest of these counts, without partitions that have no active producer. If no partition has
-    one, the emitted values count. None: unknown, unavailable, or no value yet.
+    The value of a place is its materialized value, or its emitted value if that is higher. If no
+    partition has an active producer, all emitted values count. None: unknown, unavailable, or no
+    value yet.
     """
     if status_of(places) in (UNAVAILABLE, "unknown"):
         return None

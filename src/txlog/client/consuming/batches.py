@@ -23,7 +23,7 @@ from txlog.engine.door.reading import until
 from txlog.errors import InvalidArgument, TxlogError
 
 MESSAGES = 1000  # the most messages that a call without a limit returns
-TURN_MESSAGES = 10_000  # the most messages that one turn under a policy asks for
+TURN_MESSAGES = 10_000  # the most messages that a turn under a policy asks for
 _SIZE = 1024  # the assumed bytes of a message, before the first one was read
 
 

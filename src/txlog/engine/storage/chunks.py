@@ -1,4 +1,4 @@
-"""The file of a large message: its chunks as rows of one Parquet file, and the row made of them.
+"""The file of a large message: its chunks as rows of a Parquet file, and the message as one row.
 
     row group   one chunk, or as many as fit GROUP_BYTES; only one is in memory at a time
     row         kind CHUNK, entry = number of the chunk, value = its bytes; the first row has the

@@ -139,12 +139,12 @@ T = TypeVar("T")
 class Flight:
     """A flush under way, which needs no mutex until it has landed.
 
-    lsn:        it covers the frames up to this one
-    ahead:      frames of other processes among them that the caller had not seen
+    lsn:        of the last frame that it covers
+    ahead:      covered frames of other processes that the caller had not seen
     owner:      the thread that flies
     settled:    the record of the witness when the tail was last in order, before it
     record:     the record that it wrote
-    is_durable: it has landed, and the witness says what it covers
+    is_durable: it has landed, and the witness counts its frames as durable
     error:      why it failed; neither of both: it was cut short, and its mark stays (R13)
     """
 
@@ -1164,8 +1164,8 @@ class Journal:
     def check_kept(self, place: tuple[JournalName, int, int]) -> None:
         """Make sure that a roll-forward (R13) copied the frames up to a place, if there was one.
 
-        A failed flush may have lost pages, and then other processes use their LSNs again. A frame
-        that the old file still holds was there when the file was copied.
+        A failed flush may have lost pages, and then other processes use their LSNs again. If the
+        old file still holds a frame, the roll-forward had copied it.
         raises: OutcomeUnknown
         """
         name, lsn, crc = place
@@ -1281,7 +1281,7 @@ class Journal:
     def _flush_old_file(self) -> None:
         """Flush the file that the cut ends: no later flush reaches it, and until the checkpoint has
         ended, the frames of the next file follow it. With durability `os` the witness counts
-        frames as durable that nobody has flushed.
+        frames as durable that no process has flushed.
         """
         try:
             self._flusher.prepare(self.current, self.durable_lsn)

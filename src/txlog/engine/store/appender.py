@@ -394,7 +394,7 @@ class Call:
                   the folds have applied it; NO_FRAME: decided, with nothing to write
     done:         answer and error are final; if the answer promises durability, it is durable
     waits:        its answer comes once the frames before it are durable; as Decision.waits
-    group:        the calls that one leader decided with it, until they are done
+    group:        the calls that the same leader decided, until they are done
     """
 
     __slots__ = (

@@ -96,7 +96,7 @@ class Where:
         raise self._named(failure, topic, records) from failure
 
     def _named(self, error: SqlError, topic: str, records: Records | None) -> SqlError:
-        """The same error; for a column that does not exist, one that says what was meant."""
+        """The error of the user's condition; an unknown column adds a hint at the right name."""
         column = _UNKNOWN.search(error.message)
         if column is None:
             return error

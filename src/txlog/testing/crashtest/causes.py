@@ -1,8 +1,9 @@
 """Owns the causes: which line of a program loses or doubles a message, and why.
 
-The trace of the killed process says what had taken effect when it died. The trace of an undisturbed
-run says what would have come next. A message is lost when the program had noted before the death
-that it is done with an input, and doubled when it had written before it noted that.
+The trace of the killed process shows which calls had taken effect when it died. The trace of an
+undisturbed run shows which calls would have come next. The program loses a message if it died after
+it noted that it is done with an input and before it wrote the output. It doubles the message if it
+died between these two steps in the other order.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Finding(msgspec.Struct):
 
     kind:    lost, doubled, changed, stuck or left
     line:    of the cause; other: the line that has to be in one step with it
-    cause:   what is wrong, in a sentence
+    cause:   the mistake in the program, in a sentence
     example: what happened at the first point, in a sentence
     where:   the topic, the file or the subscription that differs
     outputs: the first bytes of the messages, or lines of a file, that differ
@@ -71,7 +72,8 @@ def row_of(finding: Finding) -> CrashFinding:
 class Disturbed(msgspec.Struct):
     """What happened at one point.
 
-    killed: the trace of the process that died; later: those of the runs after it
+    killed:  the trace of the process that died
+    later:   the traces of the runs after it
     failure: why the program did not run to its end again
     """
 

@@ -32,10 +32,10 @@ FRAME: Final = re.compile(r'^  File "(.+)", line (\d+)', re.MULTILINE)
 class Program(msgspec.Struct, frozen=True):
     """A program to test.
 
-    path:    its file, absolute; args: its arguments
-    folder:  the directory of the user; files: what the program finds of it, relative
-    store:   the store of the user, a real path; prepared: the copy of it that is copied again
-    idle_ms: stop it when it has waited for so long; None: it ends by itself
+    path:     its file, absolute; args: its arguments
+    folder:   the directory of the user; files: paths in it that each run gets a copy of
+    store:    the store of the user, a real path; prepared: the copy that each run copies again
+    idle_ms:  stop it when it has waited for so long; None: it ends by itself
     """
 
     path: str
@@ -52,7 +52,7 @@ class Run(msgspec.Struct):
     """One run: its trace, and how it ended.
 
     exit:   the exit code, negative for a signal; None: it ran into the time limit
-    stderr: the end of what it wrote there
+    stderr: the last bytes that it wrote there
     """
 
     trace: Trace

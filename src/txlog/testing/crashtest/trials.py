@@ -1,4 +1,4 @@
-"""Owns the crash test: runs without a kill, then one for each point, and what they show."""
+"""Owns the crash test: it runs the program without a kill, then once for each point."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ def _chosen(points: Sequence[Point], reference: Trace, options: Options) -> list
 
 
 def _turn(point: Point, event: Event) -> int:
-    """Which points come first: after what counts, before other calls, refused, receiving."""
+    """Which points come first: after a deciding call, before other calls, refused, receiving."""
     if point.refuses:
         return 2
     if point.number == event.after:

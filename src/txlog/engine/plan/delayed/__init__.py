@@ -54,7 +54,7 @@ Neither position moves over a message that was not taken, so a failed look (a fu
 consumer without room) is simply repeated. A returned message moves the mark back, as on any
 subscription. A seek, or ids that the index may have lost, moves it back to mark-delete.
 
-The parts, and what would go wrong without each:
+The parts, and the failure without each:
 
  1. Without the mark: every look reads the log from the subscription's position, and ten million
     messages that wait for tomorrow make each `receive` of today a scan.

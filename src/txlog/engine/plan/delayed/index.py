@@ -278,7 +278,7 @@ T = TypeVar("T")
 
 
 class LoadedPart(NamedTuple):
-    """What this process has loaded of a bucket; ids: in rows; bytes: of rows and bitmaps."""
+    """The loaded part of a bucket; ids: in rows; bytes: of rows and bitmaps."""
 
     segments: int = 0
     ids: int = 0

@@ -69,7 +69,7 @@ class Unread:
         self.made: deque[Message] = deque()
         self._parts = parts
         self._count = sum([part.num_rows for part in parts])  # all messages, received or not
-        self._done = 0  # how many of them have been made into objects
+        self._done = 0  # messages that were made into objects so far
 
     def __len__(self) -> int:
         return self._count - self._done + len(self.made)
@@ -124,7 +124,7 @@ class Unread:
         return lambda: part.part(at, at + 1).table()
 
     def without(self, partitions: Iterable[int]) -> Unread:
-        """A queue of the same messages except those of these partitions."""
+        """A queue of the same messages, without the messages of `partitions`."""
         dropped = set(partitions)
         queue = Unread(
             self._decoder, [part for part in self._left() if part.partition not in dropped]

@@ -194,7 +194,7 @@ class HandedOut:
     def read_ahead(self, messages: Iterable[Message]) -> None:
         """Note that the reader fetched messages after those before; none is handed out yet.
 
-        It notes all of them or none: an interrupt may come at any step, and then the reader
+        It notes all messages or none: an interrupt may come at any step, and then the reader
         fetches them again.
         """
         more: dict[int, deque[Id]] = {}

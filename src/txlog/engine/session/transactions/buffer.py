@@ -47,7 +47,7 @@ _ALL_ALIKE: Final = (ProducerBusy, ProducerFenced, TopicNotFound)
 
 
 class Owner(Protocol):
-    """What a run needs of its transaction; see `Transaction`."""
+    """The part of `Transaction` that a run uses."""
 
     _status: str
 

@@ -6,8 +6,8 @@
 
 1. Commits take effect in the order of the calls. The queue of the store keeps that order, except
    when a call must be repeated after a sweep: then a commit waits until its predecessor is decided.
-2. Each transaction has a frame of its own, and is refused alone. All frames that one leader finds
-   queued share a lock and a flush.
+2. Each transaction has a frame of its own, and is refused alone. All frames that a leader finds in
+   the queue share a lock and a flush.
 3. When the store fails and the outcome of a commit is unknown, the commits after it are unknown,
    too, if their frames may be written. The others get TryAgain: they are not tried, since they came
    after one that may be lost, and their transactions are open again.
@@ -15,9 +15,9 @@
    the interpreter end only when every commit has its outcome.
 5. A forked child inherits neither the thread nor a lock that it could release, so each of its calls
    raises AlreadyClosed (R27).
-6. An interrupt may end a call between any two steps, and leave a lock of Python code, such as that
-   of a Condition, taken for ever. So `with` takes plain locks only, callers wait at gates, and the
-   thread waits for no lock of a future. Whoever finds the thread dead starts another one.
+6. An interrupt may end a call between any two steps, and leave a lock of Python code, such as the
+   lock of a Condition, taken for ever. So `with` takes plain locks only, callers wait at gates, and
+   the thread waits for no lock of a future. A caller that finds the thread dead starts a new one.
 
 Pipeline bounds the transactions of a loop whose commits are in flight.
 """

@@ -299,17 +299,17 @@ class Transaction:
     def commit_async(self, after: CommitFuture | None = None) -> CommitFuture:
         """Commit without waiting; the future has the answer of `commit`, or its error.
 
-        The commit is durable once the future is done. Commits take effect in the order of these
-        calls. One that is refused affects no other. If the outcome of one is unknown, those after
-        it fail as well: with OutcomeUnknown, or with TryAgain if they were not tried; then the
-        transaction is open again.
+        The commit is durable once the future is done. Commits take effect in the order of the
+        calls. A refused commit affects no other. If the outcome of a commit is unknown, later
+        commits fail as well: with OutcomeUnknown, or with TryAgain if they were not tried; then
+        their transactions are open again.
 
         From now on the transaction takes no operation. The thread of the client that commits
         belongs to no caller; `close` and the end of the interpreter wait for it. If the process
         dies, a commit without an answer is done or not, as a whole.
 
-        after:  a commit of this client on which this one depends: if that one fails, this one fails
-                with TryAgain, and its transaction is open again
+        after:  a commit of this client that must succeed first: if it fails, this call fails with
+                TryAgain, and the transaction is open again
         raises: InvalidTxnStatus; InvalidArgument (after); AlreadyClosed, ReadOnlyStore,
                 NoResources: nothing was done
 
@@ -401,7 +401,7 @@ class Transaction:
         failure: BaseException | None = None
         try:
             return self._end(commit)
-        except BaseException as error:  # the commits that depend on this one fail, too
+        except BaseException as error:  # commits that depend on it fail, too
             failure = error
             raise
         finally:
@@ -410,7 +410,7 @@ class Transaction:
                 self._status = "OPEN"
             self._flying = None
             commit.is_over = True
-            # the next commit refers to this one: it must not keep its messages, nor the one before
+            # the next commit refers to `commit`: it must not keep messages, or its predecessor
             commit.ended, commit.calls, commit.group = None, [], None
 
     def _end(self, commit: _Commit) -> EndAnswer:

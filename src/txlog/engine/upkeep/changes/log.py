@@ -279,7 +279,7 @@ class _NewFiles:
         kind, subscription, partition = group
         is_shared = (subscription, partition) == _SHARED
         directory = DIRECTORIES[kind] if is_shared else self._own_dir(subscription, partition)
-        # Spark skips names that begin with _, such as those of ledger parts
+        # Spark skips files whose names begin with _, as it skips the parts of a ledger
         head, suffix = ("", "parquet") if sealed else ("_part.", "arrow")
         path, number = f"{directory}/{head}{self._generation:010d}.{suffix}", 0
         while path in self._made or self.disk.exists(path):

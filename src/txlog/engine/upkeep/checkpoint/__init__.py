@@ -24,7 +24,7 @@ The steps:
     ops since; one state file with all the dumps; a *part*, one Arrow file, for every ledger that
     gained rows; the history of transactions and the logs of changes.
  3. The manifest g+1. It names every file of the checkpoint with its size and checksum, and the LSN
-    of the cut. This one link commits the checkpoint.
+    of the cut. The link of this file commits the checkpoint.
  4. Files that only g-1 needed are removed, once the readers' grace period is over.
 
 A published file never changes: a temporary name, fsync, read back, link to a name never used

@@ -92,7 +92,7 @@ def table_of(items: Sequence[tuple[int, int, Op]]) -> pa.Table:
     add = {kind: ops_of_kind.append for kind, ops_of_kind in kinds.items()}
     for item in items:
         op = item[2]
-        if type(op) is TxnEnded:  # its rows are those of the ops that it replaces
+        if type(op) is TxnEnded:  # it has the rows of the ops that it replaces
             for step in op.steps():
                 add[type(step)]((item[0], item[1], step))
         else:

@@ -277,8 +277,9 @@ def publish_like(disk: Disk, view: View, ref: FileRef, table: pa.Table, generati
 class SalvagedRows:
     """The rows of a damaged file, with stand-ins for the unreadable ones.
 
-    lost: the replaced entries, as runs; messages: how many of these are messages
-    what: a description of the rows for the user
+    lost:     the replaced entries, as runs
+    messages: how many replaced entries are messages
+    what:     a description of the rows for the user
     """
 
     table: pa.Table
@@ -509,9 +510,11 @@ _MESSAGES: Final = (Appended, BufferAppended, Adopted, ChunksAppended)
 
 @dataclass(frozen=True, slots=True)
 class LostFrames:
-    """The frames after the damage: their LSNs, and the messages of those that can still be read.
+    """The frames after the damage.
 
-    unread: frames with unknown contents
+    first, last: the range of their LSNs
+    messages:    how many are in frames that can still be read
+    unread:      frames with unknown contents
     """
 
     first: int
@@ -562,7 +565,7 @@ def rewrite_header(disk: Disk, evidence: StoreEvidence) -> JournalName:
 
 
 def lost_frames(disk: Disk, salt: bytes, chain: JournalChain) -> LostFrames:
-    """What is lost after the last valid frame: searches all files for genuine frames to count."""
+    """Search all files for frames after the last valid one, and count the lost messages."""
     highest, messages = chain.known_lsn, 0
     seen: set[int] = set()
     for name in list_journals(disk):

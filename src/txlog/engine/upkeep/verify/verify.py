@@ -298,7 +298,7 @@ def verify(
 ) -> StoreEvidence | None:
     """Check the store, and add the problems to findings.
 
-    topics:  only the files and components of these topics, and the shared ones
+    topics:  only their files and components, and the shared ones
     returns: the parts that it could read, for a repair; None: the identity cannot be read
     raises:  TopicNotFound
     """
