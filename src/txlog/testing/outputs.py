@@ -43,11 +43,11 @@ def described(rows: Iterable[Difference]) -> str:
     """The differences in words."""
     parts = []
     for topic, lost, new in rows:
-        for word, rest in (("lost", lost), ("doubled or new", new)):
-            if rest:
-                named = ", ".join(
+        for word, messages in (("lost", lost), ("doubled or new", new)):
+            if messages:
+                shown_messages = ", ".join(
                     repr(value if key is None else (key, value))
-                    for key, value in [*rest.elements()][:SHOWN]
+                    for key, value in [*messages.elements()][:SHOWN]
                 )
-                parts.append(f"{topic} {word} {rest.total()}: {named}")
+                parts.append(f"{topic} {word} {messages.total()}: {shown_messages}")
     return "; ".join(parts)

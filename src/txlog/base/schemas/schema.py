@@ -682,8 +682,8 @@ def told_names(columns: Sequence[str]) -> str:
     """Words about columns whose field has another name, after a semicolon; else nothing."""
     fields = names_of_columns(columns)
     renamed = [(column, field) for column, field in fields.items() if column != field]
-    told = [f'"{column}" is the field {field}' for column, field in renamed]
-    return f"; {', '.join(told)}" if told else ""
+    renames = [f'"{column}" is the field {field}' for column, field in renamed]
+    return f"; {', '.join(renames)}" if renames else ""
 
 
 def _check_name(name: str, path: str) -> None:

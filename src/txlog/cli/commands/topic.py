@@ -369,7 +369,7 @@ def copy(
     ends within a transaction, TOPIC onto itself, and TOPIC restored from a copy that lacks messages
     which the other store has.
     """
-    wanted = None if range_ is None else parse_range(range_, call.now_ms())
+    range_read = None if range_ is None else parse_range(range_, call.now_ms())
     bars = importlib.import_module("txlog.cli.call.progress")
     open_store = importlib.import_module("txlog.client.open").open_store
     there = open_store(to_store or call.store_path(), clock=call.clock)
@@ -379,7 +379,7 @@ def copy(
             target,
             topic,
             name,
-            range=wanted,
+            range=range_read,
             tell=tell,
         )
     verb = "continued: copied" if answer["continued"] else "copied"

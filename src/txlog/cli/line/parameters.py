@@ -207,14 +207,14 @@ def parameters_of(command: Command) -> list[Parameter]:
 
 def line_of(command: Command, names: Sequence[str] = (), flags: Sequence[str] = ()) -> str:
     """A line with these names and flags, and placeholders for the required ones that it lacks."""
-    given, words, needed = list(names), [], list(flags)
+    arguments, words, needed = list(names), [], list(flags)
     for each in parameters_of(command):
         if each.is_flag:
             if each.required and not set(each.names) & set(flags):
                 needed += [each.name, each.metavar]
-        elif given:
-            words += given if each.repeated else given[:1]
-            given = [] if each.repeated else given[1:]
+        elif arguments:
+            words += arguments if each.repeated else arguments[:1]
+            arguments = [] if each.repeated else arguments[1:]
         elif each.required:
             words.append(each.metavar.partition("|")[0])
     return command_line(command.path, *words, *needed)

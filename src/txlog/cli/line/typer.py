@@ -103,8 +103,8 @@ def _hint(message: str, command: Command, args: Sequence[str]) -> str | None:
         word = message.rpartition("(")[2].rstrip(")").split(" ")[0]
         if "--topic" not in names or " " not in command.path:
             return f"it is: {line_of(command)}"
-        own = next((each.metavar for each in parameters if not each.is_flag), None)
-        line = f"-t {word}" if own in (None, "[-]") else f"{line_of(command)} -t TOPIC"
+        metavar = next((each.metavar for each in parameters if not each.is_flag), None)
+        line = f"-t {word}" if metavar in (None, "[-]") else f"{line_of(command)} -t TOPIC"
         return f"the topic is a flag: {line}"
     missing = _MISSING.match(message)
     if missing is None and "missing argument" not in message.lower():

@@ -1,9 +1,9 @@
 """Dead-letter topics and their messages as rows.
 
-A dead-letter topic is one to which a subscription gives its messages up, one named …-DLQ, one
-whose messages were retried before, or one without subscriptions whose oldest message a function
-gave up (`run --on-error dead-letter:NAME`). Its dead letters are the messages that its
-subscription `dlq` has not acknowledged; before the first retry, all messages.
+A topic is a dead-letter topic if one of these is true: a subscription sends its dead letters there,
+its name ends in -DLQ, its messages were retried before, or it has no subscription and its oldest
+message is a dead letter of a function (`run --on-error dead-letter:NAME`). Its dead letters are the
+messages that its subscription `dlq` has not acknowledged; before the first retry, all messages.
 """
 
 from __future__ import annotations

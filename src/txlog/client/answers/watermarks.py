@@ -96,7 +96,7 @@ def show(
     emitted = max((place.emitted for place in places if place.emitted is not None), default=None)
     status = status_of(places)
     value = least.value if least is not None and status == "active" else None
-    shown = value if subscription is None else emitted
+    value_shown = value if subscription is None else emitted
     pending = {txn for place in places for txn in view.watermark(place.number).pending}
     return {
         "topic": _short(topic),
@@ -104,7 +104,9 @@ def show(
         "status": status,
         "watermark": value,
         "emitted": emitted,
-        "lag_ms": None if shown is None or shown == EVENT_TIME_MAX else now_ms - shown,
+        "lag_ms": None
+        if value_shown is None or value_shown == EVENT_TIME_MAX
+        else now_ms - value_shown,
         "holder": None if value is None or least is None else least.holder,
         "first_unacked": None
         if subscription is None

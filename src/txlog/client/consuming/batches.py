@@ -3,7 +3,7 @@
 A call with its own limit returns the messages that are available. Under a policy, several turns
 (calls of `Session.take`) fill a batch, whose messages stay leased meanwhile. Sizes are known only
 after rows were read. So the batch returns rows above the byte limit, uncounted. It asks the next
-turn for as many rows as fit if they have the size of the previous ones.
+turn for as many rows as fit, if they are as large as the previous rows.
 Source: Pulsar's BatchReceivePolicy.
 """
 

@@ -379,7 +379,7 @@ def _rename_topic(state: Catalog, lsn: int, op: TopicRenamed) -> None:
 
 
 def _take_directory(state: Catalog, lsn: int, op: TopicCreated | TopicRenamed) -> None:
-    """Note the directory of a topic whose name has another one; no other topic may have it."""
+    """Note a topic's directory, if it is not derived from its name; it must not be in use."""
     folded = (op.directory or topic_path(op.name)).casefold()
     if folded in state.directories:
         raise broken("catalog", lsn, f"the directory of {op.name} is that of another topic")

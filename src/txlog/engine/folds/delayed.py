@@ -382,7 +382,7 @@ def without(ranges: Ranges, first: Id, last: Id) -> Ranges:
 
 
 def _previous(id_: Id) -> Id:
-    """The id right below another one, even if no such message exists."""
+    """The id right below `id`, even if no such message exists."""
     ledger, entry, index = id_
     return (ledger, entry, index - 1) if index else (ledger, entry - 1, (1 << 31) - 1)
 

@@ -9,8 +9,8 @@ write lock first.
 A Flight is a flush that goes on without the mutex, so that other threads of its process append
 meanwhile, too: take_off (mark) under the mutex, fly (fdatasync, raise) without it, adopt under it
 again. The flush lock belongs to the flight until it has landed. flock does not keep threads of one
-process apart, so the Flusher does: a thread that needs the flush lock waits for the landing,
-and a look whether a process flushes says yes.
+process apart, so the Flusher does: a thread that needs the flush lock waits for the landing, and
+the journal reports that a process flushes.
 
 Invariants
   1. Frames form one chain: lsn + 1, the previous CRC, the place in the file.
@@ -258,11 +258,10 @@ class Flusher:
     """The flush of one handle: runs acts under the flush lock, with the witness as it is then.
 
     Only the holder of `flush.lock` writes the witness. A flush is the kernel's promise about one
-    descriptor of one file. So this class remembers what that promise does not cover. One is the
-    name of the file, until its directory was flushed (R14). The others are frames older than the
-    descriptor: their write-back may have failed before this descriptor could get the error (R11).
-    Since Linux 4.13 each open descriptor gets the error of a failed write-back once, so later
-    frames need nothing.
+    descriptor of one file. It does not cover two things, which this class remembers: the name of
+    the file, until its directory was flushed (R14), and frames older than the descriptor, whose
+    write-back may have failed before this descriptor could get the error (R11). Since Linux 4.13
+    each open descriptor gets the error of a failed write-back once, so later frames need nothing.
 
     boot: the boot of this process, in the bytes of the witness
     """

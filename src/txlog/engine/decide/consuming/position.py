@@ -224,7 +224,7 @@ def _moved(
     unacked_after = _unacked(view, number, acked_after, mark, end)
     both = max(mark, cursor.mark_delete, key=_order)
     left_behind = _unacked(view, number, acked_ever, both, end)
-    known = cursor.acked.first_runs(UNDO_RUNS_MAX)
+    first_runs = cursor.acked.first_runs(UNDO_RUNS_MAX)
     all_after = messages_in(view, number, through(view, number, cursor.mark_delete, end))
     leases = cursor.leases
     forgotten = {*cursor.redelivered, *leases.waiting}
@@ -235,8 +235,8 @@ def _moved(
         next_of(view, number, mark),
         unacked_after - left_behind,
         unacked - left_behind,
-        known,
-        all_after - unacked - messages_in(view, number, known),
+        first_runs,
+        all_after - unacked - messages_in(view, number, first_runs),
         len(forgotten) + counted,
     )
 
@@ -475,7 +475,7 @@ class DelayedSelection(msgspec.Struct, frozen=True, gc=False):
 
 
 class PromotionResult(msgspec.Struct, frozen=True, gc=False):
-    """How many messages changed, and how many named ones are not delayed.
+    """How many messages changed, and how many named messages are not delayed.
 
     first_ms, last_ms: the least and the greatest time of delivery of the former
     """

@@ -83,9 +83,9 @@ class _Names:
         for subscription in map(catalog.subscriptions.__getitem__, topic.subscriptions):
             for policy, suffix in TOPICS.items():
                 before = derived_text(topic.name, subscription.name, suffix)
-                given = subscription.policies.get(policy)
-                if given is not None and TopicName.parse(str(given)).full != before:
-                    _check_other(topic, subscription, policy, str(given), name)
+                policy_topic = subscription.policies.get(policy)
+                if policy_topic is not None and TopicName.parse(str(policy_topic)).full != before:
+                    _check_other(topic, subscription, policy, str(policy_topic), name)
                     continue
                 number = catalog.by_name.get(before.casefold())
                 is_made = number is not None and catalog.topics[number].name == before
@@ -203,9 +203,10 @@ def _policies(view: View, names: _Names) -> Iterator[SubscriptionPolicySet]:
     for subscription in catalog.subscriptions.values():
         changed: dict[str, str] = {}
         for policy, suffix in TOPICS.items():
-            home, given = catalog.topics[subscription.topic], subscription.policies.get(policy)
-            if given is not None:
-                before = TopicName.parse(str(given)).full
+            home = catalog.topics[subscription.topic]
+            policy_topic = subscription.policies.get(policy)
+            if policy_topic is not None:
+                before = TopicName.parse(str(policy_topic)).full
             elif subscription.topic in names.of:
                 continue  # its derived name changes with it
             else:

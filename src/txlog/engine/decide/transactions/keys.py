@@ -157,7 +157,7 @@ def delete(
 
 
 def home(view: View, settings: Settings, uid: int, key: str) -> int:
-    """The coordinator of a key: where it is registered, or where a new one belongs.
+    """The coordinator of a key: where it is registered, or where a new key is to be registered.
 
     The number of coordinators grows; a key stays where it was made, so it is looked for under every
     number the store has had, newest first, tombstones included.

@@ -76,16 +76,16 @@ class Message:
         return hash((self.topic, self.partition, self.message_id, self.txn, self.value))
 
     def __repr__(self) -> str:
-        shown = [f"topic={self.topic!r}", f"partition={self.partition}"]
-        shown.append(f"message_id={self.message_id}")
-        shown.append(f"value={_short(self.value)}")
+        fields = [f"topic={self.topic!r}", f"partition={self.partition}"]
+        fields.append(f"message_id={self.message_id}")
+        fields.append(f"value={_short(self.value)}")
         for name in _BESIDE:
             item = getattr(self, name)
             if name == "properties" and len(item) > SHOWN_PROPERTIES:
-                shown.append(f"properties=({len(item):,} of them)")
+                fields.append(f"properties=({len(item):,} of them)")
             elif item not in (None, 0, False, {}):
-                shown.append(f"{name}={_short(item) if name == 'key' else repr(item)}")
-        return f"Message({', '.join(shown)})"
+                fields.append(f"{name}={_short(item) if name == 'key' else repr(item)}")
+        return f"Message({', '.join(fields)})"
 
     def data(self) -> bytes | None:
         """The payload, as in Pulsar's client."""
@@ -367,7 +367,7 @@ def _dicts(maps: pa.MapArray) -> list[dict[str, str]]:
 def _txns_of(
     halves: tuple[pa.ChunkedArray, pa.ChunkedArray], counts: list[int]
 ) -> Iterable[TxnId | None]:
-    """The transaction of each row. All rows of a piece belong to the same one."""
+    """The transaction of each row. All rows of a piece belong to the same transaction."""
     most, least = halves
     total = len(most)
     if total < len(counts) * _SHORT_PIECE or most.null_count == total:

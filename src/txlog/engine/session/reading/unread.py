@@ -83,24 +83,24 @@ class Unread:
     def _make(self) -> None:
         """Make the rows of the next part into objects."""
         part, start = self._at(self._done)
-        some = part.part(start, part.num_rows) if start else part
-        if isinstance(some, Rows):
-            made = messages_of(some, self._decoder)
+        rows = part.part(start, part.num_rows) if start else part
+        if isinstance(rows, Rows):
+            objects = messages_of(rows, self._decoder)
         else:
-            made = list(messages(some.rows, self._decoder))
-        done, queue = self._done + some.num_rows, self.made
-        queue += made  # no call, as extend would be
+            objects = list(messages(rows.rows, self._decoder))
+        done, queue = self._done + rows.num_rows, self.made
+        queue += objects  # no call, as extend would be
         self._done = done
 
     def pop(self) -> Message | None:
         """Receive the next message; None if the queue is empty."""
         if not self.made and self._done < self._count:
             self._make()
-        made = self.made
-        if not made:
+        queue = self.made
+        if not queue:
             return None
-        message = made[0]
-        del made[0]  # no call, as popleft would be
+        message = queue[0]
+        del queue[0]  # no call, as popleft would be
         return message
 
     def split(self, limit: int) -> tuple[pa.Table, Unread]:

@@ -147,12 +147,12 @@ class HandedOut:
 
     def _next(self, index: int) -> Id | None:
         """The first message that was read and not handed out."""
-        ahead, gone = self._ahead.get(index), self._gone.get(index)
-        if gone:
-            while ahead and ahead[0] in gone:
+        ahead, passed = self._ahead.get(index), self._gone.get(index)
+        if passed:
+            while ahead and ahead[0] in passed:
                 ahead.popleft()
             if not ahead:
-                gone.clear()
+                passed.clear()
         return ahead[0] if ahead else None
 
     def position(self, view: View, pair: Pair) -> Position:

@@ -51,7 +51,7 @@ class Lanes(Generic[S]):
         return self._lanes.get(kind)
 
     def add(self, kind: tuple[int | None, int], lane: Lane, plain_for: S | None) -> Lane:
-        """Add a lane, unless another thread has; returns the one that counts."""
+        """Add a lane, unless another thread has; returns the lane in use."""
         lane = self._lanes.setdefault(kind, lane)
         if plain_for is not None:
             self.plain, self.plain_for = lane, plain_for
@@ -87,7 +87,7 @@ def follow(store: Store, name: Name, lanes: Lanes[Any]) -> None:
 
 
 def write_older(store: Store, name: Name) -> None:
-    """Write what waits of the producer that the next one of its name fences."""
+    """Write the waiting messages of a producer that the next producer of its name fences."""
     names = _newest.get(store)
     older = None if names is None else names.get(name)
     if older is not None:

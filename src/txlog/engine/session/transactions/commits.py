@@ -153,10 +153,10 @@ class CommitFuture(Future["EndAnswer"]):
         self._queue.check_may_wait()
         limit = None if timeout is None else monotonic() + timeout
         while not self.is_over:
-            left = LOOK_AGAIN_S if limit is None else min(LOOK_AGAIN_S, limit - monotonic())
-            if left <= 0:
+            seconds = LOOK_AGAIN_S if limit is None else min(LOOK_AGAIN_S, limit - monotonic())
+            if seconds <= 0:
                 raise TimeoutError
-            if self._gate.acquire(True, left):
+            if self._gate.acquire(True, seconds):
                 self._gate.release()
             else:
                 self._queue.look_after()
@@ -392,8 +392,8 @@ class Pipeline(Generic[T]):
 
     Each commits at the end of its block without waiting, in the order of the blocks. A new one
     waits while `max_in_flight` commits have no outcome. The error of a commit is raised by the next
-    `transaction`, by `wait`, or at the end of the pipeline; the transactions after it are not
-    affected, except as `commit_async` says.
+    `transaction`, by `wait`, or at the end of the pipeline; later transactions are not affected,
+    except as in `commit_async`.
 
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:

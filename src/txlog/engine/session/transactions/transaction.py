@@ -87,7 +87,7 @@ class Later(Generic[T]):
 
 
 class Commits:
-    """The commits in flight of one client; the first one makes the queue."""
+    """The commits in flight of one client; the first commit makes the queue."""
 
     __slots__ = ("_store", "queue")
 
@@ -97,7 +97,7 @@ class Commits:
 
     def make(self) -> CommitQueue:
         """The queue."""
-        with _MAKING:  # two threads get the same one
+        with _MAKING:  # two threads get the same queue
             if self.queue is None:
                 self.queue = commits.CommitQueue(self._store)
             return self.queue
@@ -794,7 +794,7 @@ class Transaction:
         while calls:
             submitted = self._submit(calls, group)
             group = None
-            again: list[Call] = []
+            repeated: list[Call] = []
             ended: list[Call] = []
             is_written = any(
                 call.error is None or isinstance(call.error, TransactionConflict | OutcomeUnknown)
@@ -805,11 +805,11 @@ class Transaction:
                 if call.error is not None:
                     self._note_refused(call)
                 elif call.answer is None:
-                    again.append(call)
+                    repeated.append(call)
                     continue
                 ended.append(call)
             self._settle(ended)
-            calls = again
+            calls = repeated
             for call in calls:
                 call.renew()
 

@@ -226,7 +226,7 @@ class _NewFiles:
     def publish(self, changes: Changes) -> Changes:
         """Write the new files that `changes` names, with few flushes; returns `changes`.
 
-        A new file that was merged into another one is never written.
+        A new file that was merged into another file is never written.
         """
         paths = {ref.path for ref in changes.refs}
         self.disk.publish_all((path, [data]) for path, data in self._made.items() if path in paths)

@@ -38,9 +38,9 @@ before, fsync of the directory. So a file is never half new.
     4  some of the unlinks   files that nothing names                     g+1; they are swept
 
 Two manifests are kept, with the journals that the older one needs. If the newest turns out damaged,
-the one before and the journal lead to the same state; that costs time and loses nothing. It is also
-why no checkpoint is written while a dump that it would name is missing: it would push out the very
-manifest from which the dump can be made again.
+the previous manifest and the journal lead to the same state; that costs time and loses nothing. For
+the same reason no checkpoint is written while a dump that it would name is missing: it would push
+out the very manifest from which the dump can be made again.
 
 Generation numbers are never reused. A checkpoint that died may have left files with its number in
 their names, and a manifest may have been lost; the next one takes the number after the highest

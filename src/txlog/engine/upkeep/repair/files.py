@@ -449,7 +449,7 @@ def _known_messages(
 ) -> None:
     """Fill in the transaction and index of sidecar rows.
 
-    A row without one was dead or the end of a transaction.
+    A row without an owner was dead or the end of a transaction.
     """
     places = {row: at for at, row in enumerate(rows)}
     for live in _in_ledger(view, partition, ref.ledger):
@@ -492,7 +492,7 @@ def _in_ledger(
         for marker in markers
     ]
     for coordinator, by_sequence in state.held.items():
-        owners += [((0, held), (coordinator, sequence)) for sequence, held in by_sequence.items()]
+        owners += [((0, txn), (coordinator, sequence)) for sequence, txn in by_sequence.items()]
     for owner, pair in owners:
         for where, row, rows, index in owner[1].ranges:
             if where == ledger:
