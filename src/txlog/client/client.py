@@ -238,7 +238,7 @@ class Client(RelationReader):
         }
 
     def close(self) -> None:
-        """Store what was sent or committed without waiting, then close consumers and client.
+        """Store all sends and commits that no caller waited for, then close consumers and client.
 
         The call waits for a running checkpoint, and writes a due one if this client has changed the
         store. A failed checkpoint only adds a note to `reports`, and no data is lost. If `__del__`

@@ -205,7 +205,7 @@ def search_form(topic: str, where: Where) -> str:
 
 
 def search_result(topic: str, where: Where, found: Found, before: str, budget: SearchBudget) -> str:
-    """The section of messages: the form, what was found, and the way to older messages.
+    """The section of messages: the form, the hits, and the link to older messages.
 
     before: the places where the search goes on; empty: it is complete
     """

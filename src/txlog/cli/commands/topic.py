@@ -364,8 +364,8 @@ def copy(
 
     After an interruption, or for newer messages, run it again: it goes on behind the last message
     that the other store has. The topic is made there with its partitions and schema. Key, value,
-    properties, event and delivery time are kept; ids, producers and policies are not. What -o
-    leaves out before a message that is copied is not copied later either. Refused: a range that
+    properties, event and delivery time are kept; ids, producers and policies are not. A later
+    copy does not fill in messages that -o left out before a copied message. Refused: a range that
     ends within a transaction, TOPIC onto itself, and TOPIC restored from a copy that lacks messages
     which the other store has.
     """

@@ -9,9 +9,9 @@
 A rename takes the first three along, by `DERIVED`. Keys stay, because their holders have them: an
 import looks under the earlier names of its topic, and a rename lists the keys of functions.
 
-A function of several inputs has one state. It is in the name of the least input when the state is
-made, and of the same input for ever. So a run looks for the state in the names of all its inputs:
-after a rename another one may be the least.
+A function of several inputs has one state topic. When it is created, its name is derived from the
+input whose name sorts first, and it stays with that input. So a run looks under the names of all
+inputs: after a rename another input may sort first.
 """
 
 from __future__ import annotations
@@ -194,7 +194,8 @@ def names_of(view: View, name: TopicName) -> list[str]:
 def lasting_name(view: View, name: TopicName) -> str:
     """A text for a topic that no rename changes, and that no other topic has at the same time.
 
-    It is the name to which its directory belongs, else the directory; of a missing topic its name.
+    It is the name from which its directory is derived, else the directory; if the topic is missing,
+    the given name.
     """
     topic = find_topic(view.catalog, name.topic.full)
     if topic is None or not topic.directory:

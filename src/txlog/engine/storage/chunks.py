@@ -288,7 +288,7 @@ def large_row(file: File, ref: FileRef, message: LargeMessage, names: Sequence[s
         "txn_index": message.index,
         "sequence_id": message.last_sequence if message.last_sequence >= 0 else None,
     }
-    if message.deliver_at is not None:  # the file has what was asked for, if it is an instant
+    if message.deliver_at is not None:  # the file has an instant that the sender named, not a delay
         values["deliver_at"] = message.deliver_at
     for name in names:
         if name in values:

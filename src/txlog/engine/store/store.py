@@ -6,7 +6,7 @@ remains when an interruption cuts one short.
 
     write(decide)   follow, sweep, decide, append and apply under the write lock, then flush
     read(look)      read frames up to the witness, then run a function over the view; no lock
-    ask(question)   make visible what a dead writer left unflushed, then read
+    ask(question)   make the unflushed frames of a dead writer visible, then read
     refresh()       only the first half of read
     damage          of the journal: a caller that raises it in the end may first read the frames
                     before it; any other answer would show an old state, so other calls raise it at
@@ -1385,13 +1385,13 @@ class Store:
     def ask(self, question: Callable[[View], T], *, up_to_damage: bool = False) -> T:
         """The answer of a reading function over the newest state; does not wait for a lock.
 
-        First makes visible what a dead writer left unflushed. up_to_damage: as for read
+        First makes the unflushed frames of a dead writer visible. up_to_damage: as for read
         """
         self.settle()
         return self.read(question, up_to_damage=up_to_damage)
 
     def sweep_if_due(self, uses: CallScope | None = None) -> None:
-        """Before a reading call: sweep what it uses (None: all), if the lock is free at once.
+        """Before a reading call: sweep the state it uses (None: all), if the lock is free at once.
 
         A process that cannot write now, or at all, shows overdue transactions as recorded.
         """

@@ -609,7 +609,7 @@ class _Directory:
             self._save()
 
     def _piece(self, reader: Reader, partition: int, most: int) -> int:
-        """Write what is wanted of at most `most` messages; returns how many were read.
+        """Read at most `most` messages, and write the matching ones; returns how many were read.
 
         The files get their names together.
         """

@@ -593,7 +593,7 @@ class Transaction:
             raise self._has_ended()
 
     def has_room(self, size: int) -> bool:
-        """True if a message of this size can wait; False: its send writes what waits."""
+        """True if a message of this size can wait; False: its send writes the waiting messages."""
         if self.is_write_through:
             return False
         return self.buffer is None or self.buffer.has_room(size)
@@ -607,7 +607,7 @@ class Transaction:
         return InvalidTxnStatus(f"transaction {self._id_if_any()} {how}", hint="begin another")
 
     def _await(self, call: Call) -> None:
-        """Write what waits, unless this call is written."""
+        """Write the waiting calls, unless `call` is written."""
         if not call.done:
             self._write_queued()
 

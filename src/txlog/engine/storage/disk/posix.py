@@ -921,7 +921,7 @@ def usage(root: str) -> Iterator[tuple[str, bool, int]]:
     """(path below the root, whether it is a directory, bytes) of everything in a directory.
 
     The root comes first, as "". As `du -b` counts: apparent sizes, directories too, and a file with
-    several names once. What vanishes meanwhile is left out.
+    several names once. Files that vanish meanwhile are left out.
     """
     yield "", True, os.lstat(root).st_size
     seen: set[tuple[int, int]] = set()

@@ -10,7 +10,7 @@ and the journal since the cut.
     files         1     │     2                   journal file 1 is closed at the cut; 2 takes over
                         │
     manifest g     ─────┼──── valid ────┐
-    manifest g+1        │               └─ published: from here on g+1 is what opens
+    manifest g+1        │               └─ published: from here on stores open with g+1
                         │
     writers      ═══════╪═════════════════════▶   held up at the cut only
     checkpoint          ├ dumps ─ state ─ parts ─ history ─ manifest ─ unlink ─▶

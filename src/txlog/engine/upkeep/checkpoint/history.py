@@ -201,7 +201,7 @@ KINDS = frozenset([*_COLUMNS, TxnEnded])
 def publish(
     view: View, rows: pa.Table, generation: int, settings: Settings, now_ms: int
 ) -> list[HistoryRef]:
-    """Add these rows to the history, and drop what is too old; returns the parts to name."""
+    """Add rows to the history, and drop rows that are too old; returns the parts to name."""
     if not (settings.txn_ended_retention_ms and settings.txn_ended_retention_count):
         return []
     parts = _due(view.manifest.history, rows.num_rows, settings, now_ms)

@@ -10,8 +10,8 @@ the two newest manifests nor a later frame names will never be named. Exceptions
                      the same check decides
     a pinned file    stays while its reader's process lives
 
-The sweep also removes the lock file of a detached consumer, whose number is never used again. It
-leaves alone what is not a directory where the store has one; verify reports that.
+The sweep also removes the lock file of a detached consumer, whose number is never used again. A
+file in place of a directory of the store stays; verify reports it.
 
 `write_notes` keeps a `_README` in the directory of each topic, about how to read its files. No code
 needs it and no manifest names it. The first checkpoint after the directory is made writes it once;

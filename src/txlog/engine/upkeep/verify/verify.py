@@ -692,7 +692,7 @@ class _NamedPaths:
         return path in self.named and path not in self._let_go
 
     def _ask(self, manifests: Sequence[Manifest]) -> None:
-        """Note what manifests name, and files of the previous one that may be removed already.
+        """Note the named files, and files of the previous manifest that may be removed by now.
 
         No repair needs these: frames lead to the new files of their rows, or record that the rows
         are dropped.
