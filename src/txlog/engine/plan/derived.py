@@ -115,7 +115,8 @@ def is_in_use(view: View, state: Topic, subscription: str) -> bool:
 def find_state(view: View, topics: Sequence[str], subscription: str, instance: int) -> str:
     """The short name of the topic with the open windows of a function; it may not exist yet.
 
-    Of the topics that the inputs derive, it is the first by name that has messages, else the first.
+    Of the topics that the inputs derive, it is the first by name that has unacknowledged messages,
+    else the first.
     raises: NotAllowed (several have something, and a rename may have changed their order),
             InvalidArgument
     """

@@ -12,7 +12,7 @@ aborted in that frame, if the caller agreed to it. An id moves its own partition
 
 The others act like plain acknowledgements: acknowledgements that a transaction holds stay with it,
 and a message that is leased is acknowledged where it is. A time to live counts from the moment when
-a message became visible, or from deliver_at if the policy counts delays and deliver_at is later.
+a message became visible, or from deliver_at, if that is later and the policy selects it.
 
 A promotion is checked as a whole before anything is written. Whether a message is delayed is read
 from its row if it is named, and otherwise from the index.
