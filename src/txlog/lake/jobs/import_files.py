@@ -239,10 +239,8 @@ def import_files(
     with ready as rows:
         if dry_run and not is_there:
             return _rehearsed(rows, name)
-        sequence_names = _own_names(key or import_key(topic), identities, rows)
-        names = [
-            (old or new, old is not None) for old, new in zip(stored, sequence_names, strict=True)
-        ]
+        own = _own_names(key or import_key(topic), identities, rows)
+        names = [(old or new, old is not None) for old, new in zip(stored, own, strict=True)]
         return _import(client, rows, name, names, resume=resume, dry_run=dry_run, tell=tell)
 
 
